@@ -1,0 +1,3 @@
+"""ddpbench: what happens to training when ranks, buckets, backend or strategy change, and why."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,98 @@
+"""What analysis hands to the report and to the command line: a run, whole, as values. It draws nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+COLUMNS: tuple[str, ...] = tuple(
+    """case_id experiment workload strategy algorithm schedule options_json backend device launcher
+    world_size nodes ranks_per_node threads_per_rank loader_workers bucket_cap_mb local_batch global_batch
+    scaling dtype fabric compute dilation
+    status error launches launches_failed steps baseline_case_id
+    step_time_s step_time_ci_low_s step_time_ci_high_s step_time_median_s step_time_p95_s
+    samples_per_s samples_per_s_ci_low samples_per_s_ci_high
+    speedup speedup_ci_low speedup_ci_high efficiency efficiency_ci_low efficiency_ci_high
+    data_time_s forward_time_s backward_time_s optimizer_time_s compute_time_s comm_time_s exposed_comm_s
+    wait_time_s overlap_fraction gradient_bytes actual_bucket_bytes peak_memory_bytes flops_per_sample mfu
+    params_equal oversubscribed ci_reached noise_flag""".split()
+)
+"""The columns of `cases.csv`, in their order. Later work appends columns, never renames."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One sentence the data support, and the section or figure that shows it."""
+
+    text: str
+    evidence: str
+    """The anchor of the section that shows it: `scaling`, `breakdown`, `strategies`, `buckets`, ..."""
+    verdict: Literal["faster", "slower", "equivalent", "unresolved", "too few", "note"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """A case or launch that is not ok, or was skipped."""
+
+    case_id: str
+    label: str
+    round: int | None
+    status: str
+    phase: str
+    reason: str
+    last_log_line: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counts:
+    """Launches, computed once for every place that tells them."""
+
+    planned: int
+    succeeded: int
+    failed: int
+    skipped_cases: int
+    cases: int
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """A run directory, understood.
+
+    Frames:
+        cases: one row a case, exactly `COLUMNS`.
+        launches: one row a measuring launch: `case_id, round, status, step_time_s, samples_per_s, wall_s,
+            measured_s, server_s, steal_fraction, foreign_fraction, drift_before_s, drift_after_s, steady,
+            noise_flag`.
+        breakdown: one row a case that has instrumented steps; means over ranks, instrumented steps and
+            launches, seconds, which add up to `step_time_s` (of the instrumented steps): `case_id, forward,
+            backward, optimizer, other_compute, exposed_comm, exposed_wait, data, not_attributed,
+            step_time_s, overlapped_comm, launches, instrumentation_overhead` (the last: instrumented over
+            timed step time, minus 1).
+        phases: data_parallel's own phases and any other span names: `case_id, span, mean_s, order`.
+        proofs: `case_id, compared, dtype, error, tolerance, passed, note`.
+    """
+
+    name: str
+    question: str
+    machine: dict[str, object]
+    """`machine.json`: `identity` and `context`."""
+    experiment_toml: str
+    run_path: str
+    counts: Counts
+    cases: pd.DataFrame
+    launches: pd.DataFrame
+    breakdown: pd.DataFrame
+    phases: pd.DataFrame
+    proofs: pd.DataFrame
+    findings: tuple[Finding, ...]
+    validity: tuple[str, ...]
+    """Sentences on what limits the numbers: oversubscribed, noisy, too few rounds, not steady, damaged."""
+    failures: tuple[Failure, ...]
+    stop_reason: str
+    """Why no more rounds were run: `target reached`, `rounds_max`, `budget`, `interrupted`."""
+    measured_share: float | None
+    """Share of the sweep's wall time spent in warm-up and measured steps."""
+    wall_s: float

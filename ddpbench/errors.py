@@ -1,0 +1,78 @@
+"""The exceptions ddpbench raises, and nothing else.
+
+    DdpbenchError                 anything this package reports in a sentence
+    ├── RequestError              the request was wrong: exit code 2
+    │   ├── ExperimentError       an experiment with its every problem listed
+    │   ├── OutputError           a run directory that cannot be written, or is in use
+    │   ├── IdentityError         a run directory of another machine, experiment or schema
+    │   └── MachineError          what the request needs is not here (GPUs, a backend, torch)
+    ├── RecordError               a record that cannot be read
+    └── LaunchError               ranks that could not be started or kept
+
+`RequestError` is raised before anything starts. A rank's own failure is not an exception of this tree:
+it is a record (`RankOutcome`) that the controlling side reads.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+class DdpbenchError(Exception):
+    """Anything this package reports to its user in a sentence, without a traceback."""
+
+
+class RequestError(DdpbenchError):
+    """The request was wrong; nothing was started."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One thing wrong with an experiment: where it stands, what was found, what to do."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class ExperimentError(RequestError):
+    """An experiment that cannot be run, with all its problems at once."""
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        count = len(self.problems)
+        head = f"{source}: {count} problem{'s' if count != 1 else ''}"
+        super().__init__("\n".join([head, *(f"  {problem}" for problem in self.problems)]))
+
+
+class OutputError(RequestError):
+    """A run directory that cannot be written or is in use."""
+
+
+class IdentityError(RequestError):
+    """A run directory that holds results of another machine, experiment or schema."""
+
+
+class MachineError(RequestError):
+    """What the request needs is not on this machine."""
+
+
+class RecordError(DdpbenchError):
+    """A record file that cannot be read: which file, which line, why."""
+
+
+class LaunchError(DdpbenchError):
+    """Ranks that could not be started or watched."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A clause naming the nearest known name and then all of them, for the end of an error message."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}known: {', '.join(names) if names else 'none'}"

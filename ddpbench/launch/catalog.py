@@ -1,0 +1,44 @@
+"""The catalog `spec` validates against: the strategies' and workloads' tables, and import paths."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from ddpbench.spec import StrategyInfo, WorkloadInfo
+from ddpbench.strategies import TABLE, load_strategy
+from ddpbench.workloads import is_import_path, load_workload, workload_names
+
+
+class _OwnOptions(BaseModel, extra="allow", frozen=True):
+    """A user's own options; their meaning is known only in a rank."""
+
+
+class TableCatalog:
+    """Everything in `ddpbench.strategies.TABLE` and `ddpbench.workloads.TABLE`."""
+
+    def strategy_names(self) -> list[str]:
+        return list(TABLE)
+
+    def workload_names(self) -> list[str]:
+        return workload_names()
+
+    def strategy(self, name: str) -> StrategyInfo:
+        found = load_strategy(name)
+        return StrategyInfo(
+            name=found.name,
+            summary=found.summary,
+            options=found.options,
+            algorithm=found.algorithm,
+            schedule=found.schedule,
+            uses_buckets=found.uses_buckets,
+            uses_backend=found.uses_backend,
+            one_process=found.one_process,
+            note=found.note,
+            check=found.check,
+        )
+
+    def workload(self, name: str) -> WorkloadInfo:
+        if is_import_path(name):  # imported only in a rank
+            return WorkloadInfo(name=name, summary="your own", options=_OwnOptions, check=lambda _: None)
+        found = load_workload(name)
+        return WorkloadInfo(name=found.name, summary=found.summary, options=found.options, check=found.check)

@@ -1,0 +1,1 @@
+"""Clocks, spans, blocks and noise: everything that reads time in a rank."""

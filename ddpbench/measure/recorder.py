@@ -1,0 +1,123 @@
+"""Notes a step's spans and transfers while it runs, and turns them into records afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+from ddpbench.measure.clock import Clock, Mark
+from ddpbench.records import CommRecord, StepRecord
+
+
+class Recorder(Protocol):
+    """What strategies and the loop note their parts with."""
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is kept."""
+
+    def span(self, name: str) -> AbstractContextManager[None]:
+        """Notes the enclosed work under this name; see `ddpbench.records.COMPUTE_SPANS`."""
+
+    def mark(self) -> Mark:
+        """This moment, for `add_span` and `add_transfer`."""
+
+    def add_span(self, name: str, start: Mark, end: Mark) -> None:
+        """Notes a span whose ends are known."""
+
+    def add_transfer(self, *, bucket: int, op: str, size: int, start: Mark, end: Mark) -> None:
+        """Notes this rank's part in one transfer of `size` bytes, from handing it over to its result.
+
+        May be called from another thread than the step's.
+        """
+
+
+_NOTHING = nullcontext()
+
+
+class NullRecorder:
+    """Keeps nothing; what timed steps use."""
+
+    active = False
+
+    def span(self, name: str) -> AbstractContextManager[None]:
+        return _NOTHING
+
+    def mark(self) -> Mark:
+        return None
+
+    def add_span(self, name: str, start: Mark, end: Mark) -> None:
+        pass
+
+    def add_transfer(self, *, bucket: int, op: str, size: int, start: Mark, end: Mark) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class _Step:
+    number: int
+    start: Mark
+    end: Mark
+
+
+class StepRecorder:
+    """Keeps the spans and transfers of the steps between `begin_step` and `end_step`."""
+
+    active = True
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._steps: list[_Step] = []
+        self._spans: list[tuple[int, str, Mark, Mark]] = []
+        self._transfers: list[tuple[int, int, str, int, Mark, Mark]] = []
+        self._step = -1
+
+    def begin_step(self, number: int) -> None:
+        """What is noted from here on belongs to this step."""
+        self._step = number
+        self._steps.append(_Step(number, self._clock.mark(), None))
+
+    def end_step(self) -> None:
+        """Ends the step begun last."""
+        self._steps[-1].end = self._clock.mark()
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        start = self._clock.mark()
+        yield
+        self._spans.append((self._step, name, start, self._clock.mark()))
+
+    def mark(self) -> Mark:
+        return self._clock.mark()
+
+    def add_span(self, name: str, start: Mark, end: Mark) -> None:
+        self._spans.append((self._step, name, start, end))
+
+    def add_transfer(self, *, bucket: int, op: str, size: int, start: Mark, end: Mark) -> None:
+        self._transfers.append((self._step, bucket, op, size, start, end))
+
+    def records(self) -> list[StepRecord | CommRecord]:
+        """The steps' records, each followed by its transfers; forgets them. Waits for the device."""
+        marks = [mark for step in self._steps for mark in (step.start, step.end)]
+        marks += [mark for _, _, start, end in self._spans for mark in (start, end)]
+        marks += [mark for *_, start, end in self._transfers for mark in (start, end)]
+        times = iter(self._clock.resolve(marks))
+        steps = [(step.number, next(times), next(times)) for step in self._steps]
+        spans = [(number, (name, next(times), next(times))) for number, name, _, _ in self._spans]
+        transfers = [
+            CommRecord(
+                step=number, bucket=bucket, op=op, bytes=size, start_ns=next(times), end_ns=next(times)
+            )
+            for number, bucket, op, size, _, _ in self._transfers
+        ]
+        records: list[StepRecord | CommRecord] = []
+        for number, start_ns, end_ns in steps:
+            own = sorted((span for step, span in spans if step == number), key=lambda span: span[1])
+            records.append(StepRecord(step=number, start_ns=start_ns, end_ns=end_ns, spans=tuple(own)))
+            sent = [transfer for transfer in transfers if transfer.step == number]
+            sent.sort(key=lambda transfer: (transfer.start_ns, transfer.bucket))
+            records += sent
+        self._steps, self._spans, self._transfers = [], [], []
+        return records

@@ -1,0 +1,55 @@
+"""What was seen: record types, the run directory that holds them, their writer and reader."""
+
+from ddpbench.records.reader import LaunchRecords, RankRecords, read_launch, read_rank
+from ddpbench.records.rundir import LaunchDir, RunDir, explain_os_error, write_atomically
+from ddpbench.records.schema import (
+    COMPUTE_SPANS,
+    SCHEMA_VERSION,
+    WORST_FIRST,
+    Block,
+    Buckets,
+    CommRecord,
+    Costs,
+    Drift,
+    LaunchOutcome,
+    Noise,
+    Proof,
+    RankOutcome,
+    RankStart,
+    Record,
+    Status,
+    StepRecord,
+    Warmup,
+    as_json,
+)
+from ddpbench.records.writer import RecordWriter
+
+__all__ = [
+    "COMPUTE_SPANS",
+    "SCHEMA_VERSION",
+    "WORST_FIRST",
+    "Block",
+    "Buckets",
+    "CommRecord",
+    "Costs",
+    "Drift",
+    "LaunchDir",
+    "LaunchOutcome",
+    "LaunchRecords",
+    "Noise",
+    "Proof",
+    "RankOutcome",
+    "RankRecords",
+    "RankStart",
+    "Record",
+    "RecordWriter",
+    "RunDir",
+    "Status",
+    "StepRecord",
+    "Warmup",
+    "as_json",
+    "explain_os_error",
+    "read_launch",
+    "read_rank",
+    "write_atomically",
+]

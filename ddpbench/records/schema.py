@@ -1,0 +1,236 @@
+"""The records a rank writes, one JSON object a line, and the schema's history. Raw spans; no ratios.
+
+Times are nanoseconds on the host's monotonic clock (`time.perf_counter_ns` on Linux), which all ranks of
+one host share; GPU times are CUDA events placed on that clock. Sizes are bytes.
+
+History
+    1  the first schema.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+SCHEMA_VERSION = 1
+
+Status = Literal["ok", "failed", "hung", "oom", "diverged", "skipped"]
+WORST_FIRST: tuple[Status, ...] = ("diverged", "hung", "oom", "failed", "ok", "skipped")
+"""The order in which a case takes the worst status of its launches."""
+
+COMPUTE_SPANS = frozenset({"forward", "backward", "optimizer", "scatter", "replicate", "gather", "reduce"})
+"""Names of the spans in which a rank computes; `gather`, `scatter`, `replicate` and `reduce` are
+DataParallel's own work on its master. Other names: `data` (waiting for a batch), `synchronize` (blocked
+until gradients are aggregated)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankStart:
+    """A rank has started: who it is, where it runs and what it found there."""
+
+    kind: Literal["start"] = "start"
+    schema_version: int = SCHEMA_VERSION
+    rank: int
+    world_size: int
+    attempt: int = 0
+    pid: int
+    host: str
+    started_ns: int
+    cores: tuple[int, ...]
+    threads: int
+    device: str
+    torch_version: str
+    parameters: int = 0
+    gradient_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drift:
+    """A fixed computation's time before or after the measured steps, on this rank's core."""
+
+    kind: Literal["drift"] = "drift"
+    when: Literal["before", "after"]
+    work_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Warmup:
+    """How the warm-up ended: after how many steps, and whether because it was steady."""
+
+    kind: Literal["warmup"] = "warmup"
+    steps: int
+    start_ns: int
+    end_ns: int
+    steady: bool
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """Consecutive steps between two barriers; the first after the barrier is not in it.
+
+    `step_ns` are this rank's own step times, in order; their sum is `end_ns - start_ns`. `samples` are
+    this rank's (for `data_parallel`, of all its replicas).
+    """
+
+    kind: Literal["block"] = "block"
+    phase: Literal["warmup", "timed", "instrumented"]
+    index: int
+    steps: int
+    samples: int
+    start_ns: int
+    end_ns: int
+    step_ns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Buckets:
+    """The gradient buckets the reducer really made, in the order of their first transfer, bytes."""
+
+    kind: Literal["buckets"] = "buckets"
+    bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRecord:
+    """One instrumented step: its spans as (name, start_ns, end_ns), in order of their starts."""
+
+    kind: Literal["step"] = "step"
+    step: int
+    start_ns: int
+    end_ns: int
+    spans: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommRecord:
+    """One rank's part in one transfer of an instrumented step: from handing it over to having its result."""
+
+    kind: Literal["comm"] = "comm"
+    step: int
+    bucket: int
+    op: str
+    bytes: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proof:
+    """One comparison with a single process, before timing.
+
+    `compared` names what was held against what; `error` is the largest relative error over parameters
+    (norm of the difference over norm of the reference), `tolerance` what was allowed.
+    """
+
+    kind: Literal["proof"] = "proof"
+    compared: Literal["initial state", "gradients, same shards", "gradients, whole batch", "final replicas"]
+    dtype: str
+    error: float
+    tolerance: float
+    passed: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Costs:
+    """What one sample costs: floating-point operations of forward and backward (torch's own counter)."""
+
+    kind: Literal["costs"] = "costs"
+    flops_per_sample: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankOutcome:
+    """How a rank ended. A rank that was killed leaves none."""
+
+    kind: Literal["outcome"] = "outcome"
+    status: Status
+    error: str = ""
+    error_type: str = ""
+    phase: str = ""
+    step: int | None = None
+    params_checksum: str = ""
+    peak_memory_bytes: int | None = None
+    final_loss: float | None = None
+    finished_ns: int
+
+
+Record = RankStart | Drift | Warmup | Block | Buckets | StepRecord | CommRecord | Proof | Costs | RankOutcome
+_ADAPTER: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+
+
+def record_from_json(line: str | bytes) -> Record:
+    """A record from its line.
+
+    Raises:
+        ValueError: the line is not a record of this schema; the message says why.
+    """
+    try:
+        return _ADAPTER.validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noise:
+    """What the machine did beside a launch. Fractions are of the usable cores' time during the launch."""
+
+    steal_fraction: float = 0.0
+    """Time the hypervisor gave to others."""
+    foreign_fraction: float = 0.0
+    """Time used by processes that are not this sweep's."""
+    clock_change: float | None = None
+    """Largest relative change of a core's reported frequency; None where the system reports none."""
+    shared_machine: bool = False
+    """Another sweep was allowed to run beside this one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchOutcome:
+    """How a launch ended, written once by the controlling side when all its ranks are gone.
+
+    `wall_s` runs from the request to the last rank's end; `measured_s` is its part spent in warm-up and
+    measured steps; `server_s` this launch's share of its fork server's start.
+    """
+
+    kind: Literal["launch"] = "launch"
+    schema_version: int = SCHEMA_VERSION
+    case_id: str
+    round: int
+    purpose: Literal["proof", "measure"]
+    status: Status
+    error: str = ""
+    failed_rank: int | None = None
+    phase: str = ""
+    last_log_line: str = ""
+    exit_codes: tuple[int | None, ...] = ()
+    started_utc: str = ""
+    wall_s: float = 0.0
+    measured_s: float = 0.0
+    server_s: float = 0.0
+    noise: Noise = field(default_factory=Noise)
+
+
+_OUTCOME: TypeAdapter[LaunchOutcome] = TypeAdapter(LaunchOutcome)
+
+
+def outcome_from_json(text: str | bytes) -> LaunchOutcome:
+    """A launch's outcome from the text of its `outcome.json`.
+
+    Raises:
+        ValueError: the text is not an outcome of this schema.
+    """
+    try:
+        return _OUTCOME.validate_json(text)
+    except ValidationError as error:
+        raise ValueError(str(error.errors(include_url=False)[0]["msg"])) from None
+
+
+def as_json(record: Record | LaunchOutcome) -> dict[str, Any]:
+    """Any record as a JSON object."""
+    return asdict(record)

@@ -1,0 +1,116 @@
+"""One point of an experiment's matrix, with an id made from its contents; nothing of how it is run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+Scaling = Literal["weak", "strong"]
+BucketCap = float | Literal["default"] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One configuration of a training job.
+
+    `bucket_cap_mb` is in MiB as in DDP; `"default"` is DDP's own None (25 MiB after a first bucket of
+    1 MiB), None means that the strategy has no buckets. `local_batch` is samples per rank,
+    `global_batch` samples per step of the whole job. `options_json` holds the strategy's and
+    `workload_options_json` the workload's options, sorted, with defaults filled in. `replicate` tells
+    apart otherwise equal cases that are compared with each other on purpose (`ddpbench noise`).
+    """
+
+    experiment: str = ""
+    workload: str
+    strategy: str
+    algorithm: str = ""
+    schedule: str = ""
+    options_json: str = "{}"
+    workload_options_json: str = "{}"
+    backend: str = "gloo"
+    device: Literal["cpu", "cuda"] = "cpu"
+    launcher: str = "local"
+    world_size: int = 1
+    nodes: int = 1
+    ranks_per_node: int = 1
+    threads_per_rank: int = 1
+    loader_workers: int = 0
+    bucket_cap_mb: BucketCap = None
+    local_batch: int = 8
+    global_batch: int = 8
+    scaling: Scaling = "weak"
+    dtype: str = "float32"
+    fabric: str = ""
+    compute: Literal["real", "replayed", "synthetic"] = "real"
+    dilation: float = 1.0
+    seed: int = 0
+    replicate: int = 0
+
+    @property
+    def case_id(self) -> str:
+        """A short readable name with a digest of every field but the experiment's name."""
+        contents = asdict(self)
+        del contents["experiment"]
+        digest = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()[:8]
+        parts = [self.strategy, f"w{self.world_size}"]
+        if self.bucket_cap_mb is not None:
+            cap = self.bucket_cap_mb
+            parts.append("bdefault" if cap == "default" else f"b{cap:g}")
+        return "-".join([*parts, digest])
+
+    @property
+    def label(self) -> str:
+        """A few words for a progress line: strategy, world size, bucket cap."""
+        words = [self.strategy, f"{self.world_size} rank{'s' if self.world_size != 1 else ''}"]
+        if self.bucket_cap_mb is not None:
+            cap = self.bucket_cap_mb
+            words.append("default buckets" if cap == "default" else f"{cap:g} MiB buckets")
+        return " · ".join(words)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The strategy's options as a dictionary."""
+        loaded: dict[str, Any] = json.loads(self.options_json)
+        return loaded
+
+    @property
+    def workload_options(self) -> dict[str, Any]:
+        """The workload's options as a dictionary."""
+        loaded: dict[str, Any] = json.loads(self.workload_options_json)
+        return loaded
+
+    def baseline(self) -> Case:
+        """The base case of this case's speed-up: `single` at world size 1.
+
+        The same workload, dtype, threads per rank and device; the same local batch under weak scaling and
+        the same global batch under strong scaling (Hoefler & Belli, SC'15, rule 1: state the base case).
+        """
+        batch = self.local_batch if self.scaling == "weak" else self.global_batch
+        return replace(
+            self,
+            strategy="single",
+            algorithm="",
+            schedule="",
+            options_json="{}",
+            backend="",
+            world_size=1,
+            nodes=1,
+            ranks_per_node=1,
+            bucket_cap_mb=None,
+            local_batch=batch,
+            global_batch=batch,
+            fabric="",
+            replicate=0,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The case as a JSON object, its id included for the reader's convenience."""
+        return {"case_id": self.case_id, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Case:
+        """The case back from `to_json`; unknown keys are ignored, so that old code reads new plans."""
+        names = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in names})

@@ -1,0 +1,81 @@
+"""What `spec` must know of strategies and workloads to validate an experiment; it imports neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import BaseModel
+
+from ddpbench.spec.case import Case
+
+
+class NoOptions(BaseModel, extra="forbid", frozen=True):
+    """The options of a thing that has none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StrategyInfo:
+    """What a strategy says of itself without importing torch; see `ddpbench.strategies.Strategy`."""
+
+    name: str
+    summary: str
+    options: type[BaseModel]
+    algorithm: str
+    schedule: str
+    uses_buckets: bool
+    uses_backend: bool
+    one_process: bool
+    note: str
+    check: Callable[[Case], str | None]
+    """Why the strategy cannot run a case, or None."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkloadInfo:
+    """What a workload says of itself without importing torch; see `ddpbench.workloads.Workload`."""
+
+    name: str
+    summary: str
+    options: type[BaseModel]
+    check: Callable[[Case], str | None]
+    """Why the workload cannot run a case, or None."""
+
+
+class Catalog(Protocol):
+    """The known names, and their descriptions on demand."""
+
+    def strategy_names(self) -> Iterable[str]:
+        """Every name an experiment may use for a strategy."""
+
+    def workload_names(self) -> Iterable[str]:
+        """Every name an experiment may use for a workload; import paths are allowed beside them."""
+
+    def strategy(self, name: str) -> StrategyInfo:
+        """The strategy of that name.
+
+        Raises:
+            KeyError: there is none.
+        """
+
+    def workload(self, name: str) -> WorkloadInfo:
+        """The workload of that name, or of an import path such as `train.py:MyWorkload`.
+
+        Raises:
+            KeyError: there is none.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Devices:
+    """What `auto` resolves against: the devices ranks can have, one each."""
+
+    kind: str  # "cpu" or "cuda"
+    gpus: int
+    cores: int
+    """Usable physical cores: affinity and cgroup quota applied, hyper-threads not counted."""
+
+    def ranks(self, device: str, threads_per_rank: int) -> int:
+        """How many ranks have a device of their own: one per GPU, or one per `threads_per_rank` cores."""
+        return self.gpus if device == "cuda" else max(1, self.cores // threads_per_rank)

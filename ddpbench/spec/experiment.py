@@ -1,0 +1,429 @@
+"""An experiment: the question, the matrix of cases and the budget. TOML text in, frozen validated values out.
+
+Every problem is reported at once, each with its path, the value given and the nearest known name. Names of
+strategies and workloads are checked against a catalog that is passed in; nothing here starts or reads
+anything but the TOML file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
+
+from ddpbench.errors import ExperimentError, Problem, nearest
+from ddpbench.spec.case import BucketCap, Case
+from ddpbench.spec.catalog import Catalog, Devices
+from ddpbench.units import parse_seconds
+
+
+def _seconds(value: object) -> object:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return parse_seconds(value)
+    return value
+
+
+Positive = Annotated[int, Field(gt=0, strict=True)]
+Natural = Annotated[int, Field(ge=0, strict=True)]
+Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+BucketSetting = Literal["default"] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Base(BaseModel, extra="forbid", frozen=True):
+    """The settings every case starts from; each of them may also be an axis."""
+
+    workload: str = "gpt:nano"
+    strategy: str = "ddp"
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    world_size: Positive | Literal["auto"] = 1
+    threads_per_rank: Positive = 1
+    loader_workers: Natural = 0
+    bucket_cap_mb: BucketSetting = "default"
+    local_batch: Positive | None = None
+    global_batch: Positive | None = None
+    scaling: Literal["weak", "strong"] = "weak"
+    dtype: Literal["float32", "float64"] = "float32"
+    seed: Natural = 0
+    replicate: Natural = 0
+
+
+class Budget(BaseModel, extra="forbid", frozen=True):
+    """How long to measure, and when to stop. Durations are seconds or texts such as "10 min"."""
+
+    rounds_min: Positive = 5
+    rounds_max: Positive = 20
+    measured_s: Duration = 2.0
+    """Timed steps' share of one launch, seconds."""
+    target_half_width: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    """Stop once every case's 95 % interval, of its log ratio to its base case, is this narrow."""
+    total: Duration = 600.0
+    """No further round is begun that would end after this; `rounds_min` rounds are run whatever it says."""
+    hang_timeout: Duration = 60.0
+    """A launch of which no rank has made a step for this long is ended as hung."""
+    seed: Natural = 0
+    """Seeds the order of launches within each round."""
+
+
+class Experiment(BaseModel, extra="forbid", frozen=True):
+    """A validated experiment. Built by `load_experiment` or `parse_experiment`; both know the catalog."""
+
+    name: str
+    question: str = ""
+    base: Base = Base()
+    axes: dict[str, list[Any]] = {}
+    exclude: list[dict[str, list[Any]]] = []
+    options: dict[str, dict[str, Any]] = {}
+    budget: Budget = Budget()
+
+    def to_toml(self) -> str:
+        """The experiment as TOML that `load_experiment` reads back to the same experiment."""
+        data = self.model_dump(exclude_none=True, exclude={"name"})
+        return tomli_w.dumps({"name": self.name, **data})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedCase:
+    """A case of the matrix, and why it will not run if it will not."""
+
+    case: Case
+    skip_reason: str | None = None
+    added_as_baseline: bool = False
+    oversubscribed: bool = False
+
+
+_TOP_LEVEL = tuple(Experiment.model_fields)
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def load_experiment(path: Path, catalog: Catalog, overrides: Sequence[str] = ()) -> Experiment:
+    """Reads and validates an experiment file, after applying `--set` style overrides (`base.local_batch=16`).
+
+    Raises:
+        ExperimentError: the file cannot be read, is not TOML, or asks for something unknown; all problems
+            at once.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ExperimentError(str(path), [Problem(path="", message=error.strerror or str(error))]) from None
+    except UnicodeDecodeError:
+        raise ExperimentError(str(path), [Problem(path="", message="is not a UTF-8 text file")]) from None
+    return parse_experiment(text, catalog, name=path.stem, source=str(path), overrides=overrides)
+
+
+def parse_experiment(
+    text: str, catalog: Catalog, *, name: str, source: str = "experiment", overrides: Sequence[str] = ()
+) -> Experiment:
+    """Validates an experiment's TOML text. `name` is used where the text has no `name` of its own.
+
+    Raises:
+        ExperimentError: with every problem found.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(source, [Problem(path="", message=f"is not valid TOML: {error}")]) from None
+    problems: list[Problem] = []
+    for override in overrides:
+        _apply_override(data, override, problems)
+    data.setdefault("name", name)
+    problems += [
+        Problem(path=key, message=f"unknown section; {nearest(key, _TOP_LEVEL)}")
+        for key in data
+        if key not in _TOP_LEVEL
+    ]
+    base = _section(Base, data.get("base", {}), "base", problems)
+    _section(Budget, data.get("budget", {}), "budget", problems)
+    axes = _axes(data.get("axes", {}), problems)
+    _excludes(data.get("exclude", []), problems)
+    _names(base, axes, data.get("options", {}), catalog, problems)
+    problems += [
+        Problem(path=key, message=f"must be a text, not {data[key]!r}")
+        for key in ("name", "question")
+        if not isinstance(data.get(key, ""), str)
+    ]
+    if problems:
+        raise ExperimentError(source, problems)
+    experiment = Experiment.model_validate({**data, "axes": axes})
+    budget = experiment.budget
+    if budget.rounds_max < budget.rounds_min:
+        message = f"is {budget.rounds_max}, below rounds_min = {budget.rounds_min}"
+        raise ExperimentError(source, [Problem(path="budget.rounds_max", message=message)])
+    return experiment
+
+
+def _apply_override(data: dict[str, Any], override: str, problems: list[Problem]) -> None:
+    path, equals, raw = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        message = f"{override!r} is no setting: write key=value, such as base.local_batch=16"
+        problems.append(Problem(path="--set", message=message))
+        return
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = raw.strip()  # a bare word is a text, so that base.strategy=ddp needs no quotes
+    target = data
+    for key in keys[:-1]:
+        target = target.setdefault(key, {})
+        if not isinstance(target, dict):
+            problems.append(Problem(path="--set", message=f"{override!r}: {key} is not a section"))
+            return
+    target[keys[-1]] = value
+
+
+def _section(model: type[_Model], data: object, path: str, problems: list[Problem]) -> _Model | None:
+    if not isinstance(data, dict):
+        problems.append(Problem(path=path, message=f"must be a table, not {data!r}"))
+        return None
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problems.extend(_explain(error, path, list(model.model_fields)))
+        return None
+
+
+def _explain(error: ValidationError, path: str, known: Sequence[str]) -> list[Problem]:
+    problems: dict[str, Problem] = {}
+    for item in error.errors():
+        location = item["loc"]
+        where = ".".join([path, str(location[0])] if location else [path])
+        if item["type"] == "extra_forbidden":
+            message = f"unknown key; {nearest(str(location[0]), known)}"
+        else:
+            reason = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+            if item["type"] in ("literal_error", "greater_than", "int_type", "float_parsing"):
+                reason = f"should be {reason}"
+            message = f"{item['input']!r} given; {reason}"
+            if where in problems:  # the alternatives of a union, one line for all
+                message = f"{problems[where].message}, or {reason.removeprefix('should be ')}"
+        problems[where] = Problem(path=where, message=message)
+    return list(problems.values())
+
+
+def _axis_adapter(name: str) -> TypeAdapter[Any]:
+    field = Base.model_fields[name]
+    annotation: Any = field.annotation
+    for metadata in field.metadata:
+        annotation = Annotated[annotation, metadata]
+    return TypeAdapter(annotation)
+
+
+def _axes(data: object, problems: list[Problem]) -> dict[str, list[Any]]:
+    axes: dict[str, list[Any]] = {}
+    if not isinstance(data, dict):
+        problems.append(Problem(path="axes", message=f"must be a table, not {data!r}"))
+        return axes
+    for name, values in data.items():
+        path = f"axes.{name}"
+        if name not in Base.model_fields:
+            problems.append(Problem(path=path, message=f"unknown axis; {nearest(name, Base.model_fields)}"))
+            continue
+        listed = values if isinstance(values, list) else [values]
+        if not listed:
+            problems.append(
+                Problem(path=path, message="is empty: give at least one value or remove the axis")
+            )
+            continue
+        adapter = _axis_adapter(name)
+        kept: list[Any] = []
+        for value in listed:
+            try:
+                checked = adapter.validate_python(value)
+            except ValidationError as error:
+                reasons = " or ".join(
+                    dict.fromkeys(item["msg"].removeprefix("Input should be ") for item in error.errors())
+                )
+                problems.append(Problem(path=path, message=f"{value!r} given; should be {reasons}"))
+                continue
+            if checked in kept:
+                problems.append(Problem(path=path, message=f"{value!r} is given twice"))
+                continue
+            kept.append(checked)
+        axes[name] = kept
+    return axes
+
+
+def _excludes(data: object, problems: list[Problem]) -> None:
+    if not isinstance(data, list):
+        problems.append(Problem(path="exclude", message="must be a list of tables: write [[exclude]]"))
+        return
+    for index, rule in enumerate(data):
+        if not isinstance(rule, dict) or not rule:
+            problems.append(
+                Problem(path=f"exclude[{index}]", message="must be a table with at least one key")
+            )
+            continue
+        for key, values in rule.items():
+            if key not in Base.model_fields:
+                message = f"unknown key; {nearest(key, Base.model_fields)}"
+                problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
+            elif not isinstance(values, list):
+                rule[key] = [values]
+
+
+def _names(
+    base: Base | None,
+    axes: Mapping[str, list[Any]],
+    options: object,
+    catalog: Catalog,
+    problems: list[Problem],
+) -> None:
+    def values(field: str) -> list[tuple[str, str]]:
+        if field in axes:
+            return [(f"axes.{field}", str(value)) for value in axes[field]]
+        return [(f"base.{field}", str(getattr(base, field)))] if base is not None else []
+
+    models: dict[str, type[BaseModel]] = {}
+    for path, name in values("strategy"):
+        try:
+            models[name] = catalog.strategy(name).options
+        except KeyError:
+            message = f"{name!r} is no strategy; {nearest(name, catalog.strategy_names())}"
+            problems.append(Problem(path=path, message=message))
+    for path, name in values("workload"):
+        try:
+            models[name.partition(":")[0]] = catalog.workload(name).options
+        except KeyError:
+            message = f"{name!r} is no workload; {nearest(name, catalog.workload_names())}"
+            problems.append(Problem(path=path, message=message))
+    if not isinstance(options, dict):
+        problems.append(Problem(path="options", message=f"must be a table, not {options!r}"))
+        return
+    for owner, given in options.items():
+        path = f"options.{owner}"
+        if owner not in models:
+            known = set(catalog.strategy_names()) | {
+                name.partition(":")[0] for name in catalog.workload_names()
+            }
+            why = "is not used by this experiment" if owner in known else "is no strategy or workload"
+            problems.append(Problem(path=path, message=f"{owner!r} {why}; {nearest(owner, models)}"))
+            continue
+        _section(models[owner], given, path, problems)
+
+
+def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:
+    """The experiment's cases in the order of its axes, with the base cases of their speed-ups added.
+
+    `auto` becomes 1, 2, 4 ... up to the devices at hand; device and backend become what the machine has.
+    Combinations that differ only in a setting their strategy does not have are one case.
+
+    Raises:
+        ExperimentError: a case's batch does not divide, or the excludes leave nothing.
+    """
+    problems: list[Problem] = []
+    planned: dict[str, PlannedCase] = {}
+    axes = dict(experiment.axes)
+    names = list(axes)
+    for values in itertools.product(*(_auto(axes[name], name, experiment, devices) for name in names)):
+        setting = experiment.base.model_dump() | dict(zip(names, values, strict=True))
+        if setting["world_size"] == "auto":
+            problems.append(Problem(path="base.world_size", message='"auto" belongs in [axes]'))
+            break
+        if any(_matches(rule, setting) for rule in experiment.exclude):
+            continue
+        entry = _plan_case(experiment, setting, catalog, devices, problems)
+        if entry is not None:
+            planned.setdefault(entry.case.case_id, entry)
+    if not planned and not problems:
+        problems.append(Problem(path="exclude", message="leaves no case to run"))
+    if problems:
+        raise ExperimentError(experiment.name, list(dict.fromkeys(problems)))
+    runnable = [entry for entry in planned.values() if entry.skip_reason is None]
+    for entry in runnable:
+        baseline = entry.case.baseline()
+        added = PlannedCase(case=baseline, added_as_baseline=True)
+        planned.setdefault(baseline.case_id, added)
+    return list(planned.values())
+
+
+def _auto(values: list[Any], name: str, experiment: Experiment, devices: Devices) -> list[Any]:
+    if name != "world_size" or "auto" not in values:
+        return values
+    device = _device(experiment.base.device, devices)
+    limit = devices.ranks(device, experiment.base.threads_per_rank)
+    powers = list(itertools.takewhile(lambda n: n <= limit, (2**k for k in range(limit.bit_length()))))
+    expanded = [n for value in values for n in (powers if value == "auto" else [value])]
+    return list(dict.fromkeys(expanded))
+
+
+def _device(asked: str, devices: Devices) -> str:
+    return devices.kind if asked == "auto" else asked
+
+
+def _matches(rule: Mapping[str, Sequence[Any]], setting: Mapping[str, Any]) -> bool:
+    return all(setting[key] in values for key, values in rule.items())
+
+
+def _plan_case(
+    experiment: Experiment,
+    setting: Mapping[str, Any],
+    catalog: Catalog,
+    devices: Devices,
+    problems: list[Problem],
+) -> PlannedCase | None:
+    strategy = catalog.strategy(setting["strategy"])
+    workload = catalog.workload(setting["workload"])
+    device = _device(setting["device"], devices)
+    world_size: int = setting["world_size"]
+    local_batch, global_batch = setting["local_batch"], setting["global_batch"]
+    if setting["scaling"] == "weak":
+        if global_batch is not None:
+            message = "weak scaling fixes local_batch; global_batch belongs to scaling = 'strong'"
+            problems.append(Problem(path="base.global_batch", message=message))
+            return None
+        local_batch = local_batch or 8
+        global_batch = local_batch * world_size
+    else:
+        if global_batch is None or local_batch is not None:
+            message = "strong scaling fixes global_batch: give it, and not local_batch"
+            problems.append(Problem(path="base.global_batch", message=message))
+            return None
+        if global_batch % world_size:
+            message = f"{global_batch} samples do not divide evenly over {world_size} ranks"
+            problems.append(Problem(path="base.global_batch", message=message))
+            return None
+        local_batch = global_batch // world_size
+    backend = setting["backend"]
+    if backend == "auto":
+        backend = "nccl" if device == "cuda" else "gloo"
+    cap: BucketCap = setting["bucket_cap_mb"] if strategy.uses_buckets else None
+    strategy_options = strategy.options.model_validate(experiment.options.get(strategy.name, {}))
+    owner = setting["workload"].partition(":")[0]
+    workload_options = workload.options.model_validate(experiment.options.get(owner, {}))
+    case = Case(
+        experiment=experiment.name,
+        workload=setting["workload"],
+        strategy=strategy.name,
+        algorithm=strategy.algorithm,
+        schedule=strategy.schedule,
+        options_json=json.dumps(strategy_options.model_dump(mode="json"), sort_keys=True),
+        workload_options_json=json.dumps(workload_options.model_dump(mode="json"), sort_keys=True),
+        backend=backend if strategy.uses_backend else "",
+        device="cuda" if device == "cuda" else "cpu",
+        world_size=world_size,
+        nodes=1,
+        ranks_per_node=world_size,
+        threads_per_rank=setting["threads_per_rank"],
+        loader_workers=setting["loader_workers"],
+        bucket_cap_mb=cap,
+        local_batch=local_batch,
+        global_batch=global_batch,
+        scaling=setting["scaling"],
+        dtype=setting["dtype"],
+        seed=setting["seed"],
+        replicate=setting["replicate"],
+    )
+    reason = strategy.check(case) or workload.check(case)
+    if reason is None and backend == "nccl" and device != "cuda" and strategy.uses_backend:
+        reason = "nccl moves data between GPUs only; use gloo on CPU"
+    over = device == "cpu" and world_size > devices.ranks("cpu", setting["threads_per_rank"])
+    return PlannedCase(case=case, skip_reason=reason, oversubscribed=over)

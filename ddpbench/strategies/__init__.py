@@ -1,0 +1,33 @@
+"""The strategies: one file each, one line each in this table. Importing it imports no torch."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
+
+TABLE: dict[str, str] = {
+    "single": "ddpbench.strategies.single:Single",
+    "independent": "ddpbench.strategies.independent:Independent",
+    "data_parallel": "ddpbench.strategies.data_parallel:DataParallel",
+    "ddp": "ddpbench.strategies.ddp:Ddp",
+    "master": "ddpbench.strategies.master:Master",
+}
+"""Name -> `module:Class`, in the order of lists and legends."""
+
+
+@cache
+def load_strategy(name: str) -> Strategy[Any]:
+    """The strategy of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    module, _, attribute = TABLE[name].partition(":")
+    strategy: Strategy[Any] = getattr(importlib.import_module(module), attribute)()
+    return strategy
+
+
+__all__ = ["TABLE", "Job", "NoOptions", "Replica", "Strategy", "load_strategy"]

@@ -1,0 +1,76 @@
+"""Parse and format seconds, bytes and rates; no arithmetic on records here."""
+
+from __future__ import annotations
+
+import re
+
+_NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_BYTES = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+}
+
+
+def _parse(text: str, table: dict[str, float] | dict[str, int], what: str) -> float:
+    match = _NUMBER.match(text)
+    if match is None or match[2] not in table:
+        units = ", ".join(table)
+        raise ValueError(
+            f"{text!r} is no {what}: write a number and one of {units}, such as '2 {next(iter(table))}'"
+        )
+    return float(match[1]) * table[match[2]]
+
+
+def parse_seconds(value: str | float) -> float:
+    """Seconds from a number (already seconds) or a text such as `"10 min"`.
+
+    Raises:
+        ValueError: the text has no number, or a unit other than ns, us, ms, s, min, h.
+    """
+    return float(value) if not isinstance(value, str) else _parse(value, _SECONDS, "duration")
+
+
+def parse_bytes(value: str | int) -> int:
+    """Bytes from a number or a text such as `"25 MiB"`; `MB` is 10**6, `MiB` 2**20.
+
+    Raises:
+        ValueError: the text has no number, or an unknown unit.
+    """
+    return int(value) if not isinstance(value, str) else int(_parse(value, _BYTES, "size"))
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration with three significant digits in the unit that suits it: `"3.21 ms"`, `"2 min 5 s"`."""
+    if seconds >= 100:
+        whole = round(seconds)
+        hours, rest = divmod(whole, 3600)
+        minutes, left = divmod(rest, 60)
+        if hours:
+            return f"{hours} h {minutes} min"
+        return f"{minutes} min {left} s" if left else f"{minutes} min"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns" if seconds > 0 else "0 s"
+
+
+def format_bytes(count: float) -> str:
+    """A size in binary units with three significant digits: `"25 MiB"`."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(count) >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def format_rate(per_second: float) -> str:
+    """A rate of samples with three or more significant digits and thousands separated: `"12,300"`."""
+    if per_second >= 1000:
+        digits = len(str(int(per_second))) - 4
+        return f"{round(per_second, -max(digits, 0)):,.0f}"
+    return f"{per_second:.3g}"
