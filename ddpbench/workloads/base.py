@@ -49,7 +49,7 @@ class Workload(ABC, Generic[OptionsT]):
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         """The mean loss over the batch's samples, a scalar."""
 
-    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+    def optimizer(self, parameters: Any, options: OptionsT) -> torch.optim.Optimizer:
         """The optimizer over these parameters."""
         import torch
 
