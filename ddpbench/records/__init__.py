@@ -1,6 +1,7 @@
 """What was seen: record types, the run directory that holds them, their writer and reader."""
 
 from ddpbench.records.reader import LaunchRecords, RankRecords, read_launch, read_rank
+from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import LaunchDir, RunDir, explain_os_error, write_atomically
 from ddpbench.records.schema import (
     COMPUTE_SPANS,
@@ -36,6 +37,7 @@ __all__ = [
     "LaunchDir",
     "LaunchOutcome",
     "LaunchRecords",
+    "LaunchRequest",
     "Noise",
     "Proof",
     "RankOutcome",

@@ -39,6 +39,8 @@ class RankStart:
     host: str
     started_ns: int
     cores: tuple[int, ...]
+    loader_cores: tuple[int, ...] = ()
+    """Cores set aside for loader workers; empty while there are workers: they share the ranks' cores."""
     threads: int
     device: str
     torch_version: str

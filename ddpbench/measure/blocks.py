@@ -1,0 +1,139 @@
+"""Blocks of steps, the end of the warm-up, and when to stop: a rank's timing logic, no training."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ddpbench.measure.clock import Clock
+from ddpbench.records import Block, Warmup
+
+MIN_BLOCK_STEPS = 10
+"""Timed blocks have at least this many steps."""
+BLOCKS_A_LAUNCH = 8
+"""Steps are fast enough: a launch's measured time is cut into this many blocks."""
+WARMUP_SHARE = 0.2
+"""Share of the measured time within which the warm-up must become steady, or is flagged."""
+TREND_TOLERANCE = 0.03
+"""Three blocks that rise or fall in turn by more than this in all have a trend."""
+MAX_STEPS_UNTIL_READY = 20
+
+
+class Control(Protocol):
+    """How the ranks of a job agree, apart from the training's own communication."""
+
+    def agree(self, value: int) -> int:
+        """Rank 0's value, known to all; returns when every rank has come here (a barrier)."""
+
+
+class AloneControl:
+    """Agreement of a job of one process."""
+
+    def agree(self, value: int) -> int:
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Stepper:
+    """What is timed, and with what: one step, its samples on this rank, the clock and the control."""
+
+    step: Callable[[], None]
+    samples_per_step: int
+    clock: Clock
+    control: Control
+
+
+def run_block(
+    stepper: Stepper, steps: int, index: int, phase: Literal["warmup", "timed", "instrumented"]
+) -> Block:
+    """Runs `steps` steps after a barrier and one step that is not counted; ranks agree on `steps`.
+
+    The clock is read once a step and resolved after the last; nothing else happens in between.
+    """
+    steps = stepper.control.agree(steps)
+    step, mark = stepper.step, stepper.clock.mark
+    step()
+    marks = [mark()]
+    for _ in range(steps):
+        step()
+        marks.append(mark())
+    times = stepper.clock.resolve(marks)
+    return Block(
+        phase=phase,
+        index=index,
+        steps=steps,
+        samples=steps * stepper.samples_per_step,
+        start_ns=times[0],
+        end_ns=times[-1],
+        step_ns=tuple(after - before for before, after in itertools.pairwise(times)),
+    )
+
+
+def has_trend(medians: list[float]) -> bool:
+    """Whether the last three block medians rise or fall in turn by more than `TREND_TOLERANCE` in all."""
+    first, second, third = medians[-3:]
+    falls, rises = first > second > third, first < second < third
+    return (falls or rises) and abs(third - first) > TREND_TOLERANCE * second
+
+
+def warm_up(stepper: Stepper, ready: Callable[[], bool], measured_s: float) -> Warmup:
+    """Steps until one-time work is done and three blocks in turn have no trend.
+
+    At least three blocks of two steps; no new block once `WARMUP_SHARE` of `measured_s` has passed, and
+    then `steady` says whether the last three had no trend. Rank 0 decides for all.
+    """
+    clock, control = stepper.clock, stepper.control
+    start_ns = clock.now()
+    steps = 0
+    is_ready = False
+    while not is_ready and steps < MAX_STEPS_UNTIL_READY:
+        stepper.step()
+        steps += 1
+        is_ready = bool(control.agree(int(ready())))
+    ready_ns = clock.now()
+    if not is_ready:
+        reason = f"one-time work was not done after {steps} steps"
+        return Warmup(steps=steps, start_ns=start_ns, end_ns=ready_ns, steady=False, reason=reason)
+    share_ns = WARMUP_SHARE * measured_s * 1e9
+    medians: list[float] = []
+    block_steps = 2
+    while True:
+        block = run_block(stepper, block_steps, len(medians), "warmup")
+        steps += block.steps + 1
+        medians.append(statistics.median(block.step_ns))
+        if len(medians) >= 3:
+            trend = has_trend(medians)
+            late = clock.now() - start_ns >= share_ns
+            verdict = control.agree(0 if trend and not late else (1 if not trend else 2))
+            if verdict:
+                reason = "three blocks without trend" if verdict == 1 else "still changing when time was up"
+                return Warmup(
+                    steps=steps, start_ns=start_ns, end_ns=clock.now(), steady=verdict == 1, reason=reason
+                )
+        fitting = share_ns / 4 / max(medians[-1], 1.0)
+        block_steps = max(2, min(4 * MIN_BLOCK_STEPS, int(fitting)))
+
+
+def timed_blocks(stepper: Stepper, measured_s: float, first_step_ns: float) -> Iterator[Block]:
+    """Timed blocks until their sum reaches `measured_s`; rank 0 decides for all, between blocks.
+
+    `first_step_ns` is a step's time as the warm-up saw it; it sets the blocks' length.
+    """
+    wanted = math.ceil(measured_s * 1e9 / BLOCKS_A_LAUNCH / max(first_step_ns, 1.0))
+    steps = max(MIN_BLOCK_STEPS, wanted)
+    spent_ns, index = 0, 0
+    while True:
+        block = run_block(stepper, steps, index, "timed")
+        yield block
+        spent_ns += block.end_ns - block.start_ns
+        index += 1
+        rest_ns = measured_s * 1e9 - spent_ns
+        step_ns = (block.end_ns - block.start_ns) / block.steps
+        steps = max(MIN_BLOCK_STEPS, min(steps, math.ceil(rest_ns / max(step_ns, 1.0))))
+        # Half a block more or less: stop where the sum comes nearest to what was asked.
+        if stepper.control.agree(int(rest_ns < step_ns * MIN_BLOCK_STEPS / 2)):
+            return

@@ -1,0 +1,50 @@
+"""What the ranks of one launch are asked to do: a file the controlling side writes and every rank reads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ddpbench.records.rundir import write_atomically
+from ddpbench.records.schema import SCHEMA_VERSION
+from ddpbench.spec import Case
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchRequest:
+    """One launch. `measured_s` is the timed steps' share of it, seconds; a proof ignores it."""
+
+    case: Case
+    purpose: Literal["proof", "measure"]
+    round: int = 0
+    measured_s: float = 2.0
+
+    def write(self, path: Path) -> None:
+        """Writes the request as JSON."""
+        data: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "case": self.case.to_json(),
+            "purpose": self.purpose,
+            "round": self.round,
+            "measured_s": self.measured_s,
+        }
+        write_atomically(path, json.dumps(data, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> LaunchRequest:
+        """The request back from its file.
+
+        Raises:
+            ValueError: it is of another schema.
+        """
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise ValueError(f"{path} has schema {data.get('schema_version')!r}, not {SCHEMA_VERSION}")
+        return cls(
+            case=Case.from_json(data["case"]),
+            purpose=data["purpose"],
+            round=data["round"],
+            measured_s=data["measured_s"],
+        )

@@ -1,0 +1,58 @@
+"""A rank's share of the workload's data, endlessly: DataLoader and DistributedSampler, epoch after epoch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from ddpbench.spec import Case
+
+
+def _pin_worker(cores: tuple[int, ...], _worker: int) -> None:
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+def make_loader(
+    dataset: Dataset[Any], case: Case, *, rank: int, processes: int, loader_cores: tuple[int, ...] = ()
+) -> DataLoader[Any]:
+    """The loader of one rank. A process that holds all replicas of a case loads the whole global batch.
+
+    Raises:
+        ValueError: the dataset has not enough samples for one step of the whole job.
+    """
+    size = len(dataset)  # type: ignore[arg-type]
+    if size < case.global_batch:
+        message = f"the dataset has {size} samples; one step of this case needs {case.global_batch}"
+        raise ValueError(f"{message}: use a smaller batch or more data")
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        dataset, num_replicas=processes, rank=rank, shuffle=True, seed=case.seed, drop_last=True
+    )
+    workers = case.loader_workers
+    return DataLoader(
+        dataset,
+        batch_size=case.global_batch // processes,
+        sampler=sampler,
+        num_workers=workers,
+        drop_last=True,
+        pin_memory=case.device == "cuda",
+        persistent_workers=workers > 0,
+        multiprocessing_context="forkserver" if workers else None,
+        worker_init_fn=partial(_pin_worker, loader_cores) if workers else None,
+    )
+
+
+def endless(loader: DataLoader[Any], device: torch.device) -> Iterator[tuple[Any, Any]]:
+    """Batches on the device, for ever; each epoch is shuffled anew, alike on all ranks (`set_epoch`)."""
+    epoch = 0
+    while True:
+        assert isinstance(loader.sampler, DistributedSampler)
+        loader.sampler.set_epoch(epoch)
+        for inputs, targets in loader:
+            yield inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+        epoch += 1

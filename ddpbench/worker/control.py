@@ -1,0 +1,64 @@
+"""How ranks meet and agree: process groups for the strategy, and one of the harness's own beside them."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+
+from ddpbench.measure.blocks import AloneControl, Control
+from ddpbench.spec import Case
+from ddpbench.worker.place import Place
+
+_TIMEOUT = timedelta(hours=24)  # hangs are the watchdog's to end: it names the rank, a timeout here cannot
+
+
+class GroupControl:
+    """Agreement over a gloo group that carries nothing else."""
+
+    def __init__(self, group: dist.ProcessGroup | None, rank: int) -> None:
+        self.group = group
+        self._rank = rank
+        self._value = torch.zeros(1, dtype=torch.int64)
+
+    def agree(self, value: int) -> int:
+        # A sum in which only rank 0 has a term: unlike a broadcast, nobody leaves before all have come.
+        self._value[0] = value if self._rank == 0 else 0
+        dist.all_reduce(self._value, group=self.group)
+        return int(self._value.item())
+
+
+def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) -> Control:
+    """Forms the process groups this case needs and returns the harness's control.
+
+    The default group, of the case's backend, belongs to the strategy alone. On one host the ranks meet in
+    the file DDPBENCH_RENDEZVOUS; without it as MASTER_ADDR and MASTER_PORT say.
+    """
+    if not uses_backend and place.processes == 1:
+        return AloneControl()
+    backend = case.backend if uses_backend else "gloo"
+    file = os.environ.get("DDPBENCH_RENDEZVOUS")
+    store = FileStore(file, place.processes) if file else None
+    dist.init_process_group(
+        backend,
+        store=store,
+        init_method=None if store else "env://",
+        rank=place.rank,
+        world_size=place.processes,
+        timeout=_TIMEOUT,
+        device_id=device if backend == "nccl" else None,
+    )
+    if place.processes == 1:
+        return AloneControl()
+    group = dist.new_group(backend="gloo", timeout=_TIMEOUT) if uses_backend else None
+    return GroupControl(group, place.rank)
+
+
+def leave(control: Control) -> None:
+    """Waits for all ranks, then lets go of the groups. gloo may abort a process that skips this."""
+    control.agree(0)
+    if dist.is_initialized():
+        dist.destroy_process_group()

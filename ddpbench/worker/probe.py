@@ -1,0 +1,54 @@
+"""What only a process with torch can tell of this machine; run in a short-lived rank of its own."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def describe() -> dict[str, Any]:
+    """Versions, backends and GPUs, as a JSON object."""
+    gpus: list[dict[str, Any]] = []
+    cuda = torch.cuda.is_available()
+    for index in range(torch.cuda.device_count() if cuda else 0):
+        properties = torch.cuda.get_device_properties(index)
+        gpus.append(
+            {
+                "name": properties.name,
+                "memory_bytes": properties.total_memory,
+                "capability": f"{properties.major}.{properties.minor}",
+                "pci": _pci_address(properties),
+            }
+        )
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda if cuda else None,
+        "nccl": _nccl_version() if cuda else None,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "backends": [
+            name
+            for name, here in (
+                ("gloo", dist.is_gloo_available()),
+                ("nccl", dist.is_nccl_available() and cuda),
+            )
+            if here
+        ],
+        "gpus": gpus,
+    }
+
+
+def _nccl_version() -> str:
+    return ".".join(str(part) for part in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+
+
+def _pci_address(properties: Any) -> str | None:
+    """The GPU's address as sysfs names it, from which its NUMA node is read; None on an older torch."""
+    try:
+        domain, bus, device = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
+    except AttributeError:
+        return None
+    return f"{domain:04x}:{bus:02x}:{device:02x}.0"

@@ -1,0 +1,260 @@
+"""One rank of one launch, from its start to its end: what it runs, what it records, how it fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from ddpbench.measure.blocks import Control, Stepper, run_block, timed_blocks, warm_up
+from ddpbench.measure.clock import Clock, CudaClock, HostClock
+from ddpbench.measure.noise import time_fixed_work
+from ddpbench.measure.recorder import NullRecorder, StepRecorder
+from ddpbench.records import (
+    Buckets,
+    Drift,
+    LaunchDir,
+    LaunchRequest,
+    RankOutcome,
+    RankStart,
+    RecordWriter,
+    Status,
+)
+from ddpbench.records.heartbeat import Heartbeat
+from ddpbench.worker.control import leave, meet
+from ddpbench.worker.place import Place, host_name
+from ddpbench.worker.proof import Prover
+from ddpbench.worker.training import DivergedError, StepLoop, Training, all_equal, checksum
+
+EXIT_OK = 0
+EXIT_NOT_OK = 1
+EXIT_NO_RECORD = os.EX_IOERR
+"""The rank could not write its records: its outcome stands nowhere but in its log."""
+
+INSTRUMENTED_SHARE = 0.15
+"""Instrumented steps take about this share of the timed steps' time, and at least `INSTRUMENTED_MIN`."""
+INSTRUMENTED_MIN = 10
+
+
+class Rank:
+    """One rank's life."""
+
+    def __init__(self, directory: LaunchDir, place: Place, heartbeat: Heartbeat) -> None:
+        self.directory, self.place, self.heartbeat = directory, place, heartbeat
+        self.request = LaunchRequest.read(directory.request)
+        self.case = self.request.case
+        self.host_clock = HostClock()
+        self._params_checksum = ""
+        self._final_loss: float | None = None
+        self._peak_memory_bytes: int | None = None
+
+    def run(self) -> int:
+        """Runs to the end and returns the exit code. Never raises: what goes wrong is recorded."""
+        started_ns = self.host_clock.now()
+        _reset_peak_memory()
+        try:
+            writer = RecordWriter(self.directory.records(self.place.rank, self.place.attempt))
+        except OSError:
+            traceback.print_exc()
+            return EXIT_NO_RECORD
+        status: Status = "ok"
+        error = error_type = ""
+        try:
+            with writer:
+                try:
+                    self._work(writer, started_ns)
+                except BaseException as problem:
+                    traceback.print_exc()
+                    status, error = _classify(problem)
+                    error_type = type(problem).__name__
+                    if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT):
+                        raise
+                pulse = self.heartbeat.pulse
+                writer.write(
+                    RankOutcome(
+                        status=status,
+                        error=error,
+                        error_type=error_type,
+                        phase=pulse.phase if status != "ok" else "",
+                        step=pulse.steps if status != "ok" else None,
+                        params_checksum=self._params_checksum,
+                        peak_memory_bytes=self._peak_memory_bytes,
+                        final_loss=self._final_loss,
+                        finished_ns=self.host_clock.now(),
+                    )
+                )
+        except OSError:
+            traceback.print_exc()
+            return EXIT_NO_RECORD
+        return EXIT_OK if status == "ok" else EXIT_NOT_OK
+
+    def _work(self, writer: RecordWriter, started_ns: int) -> None:
+        self._pin()
+        before = Drift(when="before", work_ns=time_fixed_work(self.host_clock))
+        self.heartbeat.enter("building the model")
+        device = self._device()
+        training = Training(self.case, self.place, device)
+        model = training.fresh_model()
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        writer.write(
+            RankStart(
+                rank=self.place.rank,
+                world_size=self.case.world_size,
+                attempt=self.place.attempt,
+                pid=os.getpid(),
+                host=host_name(),
+                started_ns=started_ns,
+                cores=tuple(sorted(os.sched_getaffinity(0))),
+                loader_cores=self.place.loader_cores,
+                threads=torch.get_num_threads(),
+                device=str(device),
+                torch_version=torch.__version__,
+                parameters=sum(parameter.numel() for parameter in parameters),
+                gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+            ),
+            before,
+        )
+        self.heartbeat.enter("meeting the other ranks")
+        control = meet(self.case, self.place, uses_backend=training.strategy.uses_backend, device=device)
+        if self.request.purpose == "proof":
+            self._prove(writer, training, control)
+        else:
+            self._measure(writer, training, model, control)
+            writer.write(Drift(when="after", work_ns=time_fixed_work(self.host_clock)))
+        self.heartbeat.enter("finishing")
+        leave(control)
+
+    def _pin(self) -> None:
+        if self.place.cores:
+            os.sched_setaffinity(0, self.place.cores)
+        torch.set_num_threads(self.case.threads_per_rank)
+
+    def _device(self) -> torch.device:
+        if self.case.device != "cuda":
+            return torch.device("cpu")
+        torch.cuda.set_device(self.place.local_rank)
+        return torch.device("cuda", self.place.local_rank)
+
+    def _prove(self, writer: RecordWriter, training: Training, control: Control) -> None:
+        self.heartbeat.enter("proof")
+        failed: list[str] = []
+        for record in Prover(training, control).run():
+            self.heartbeat.beat()
+            writer.write(record)
+            if record.kind == "proof" and not record.passed:
+                error = f"error {record.error:.2g}, allowed {record.tolerance:.2g}"
+                failed.append(f"{record.compared} ({record.dtype}): {error}")
+        if failed:
+            raise DivergedError(f"the strategy does not train as one process does: {'; '.join(failed)}")
+
+    def _measure(
+        self, writer: RecordWriter, training: Training, model: torch.nn.Module, control: Control
+    ) -> None:
+        distributed = dist.is_initialized() and training.strategy.uses_backend
+        batches = training.batches()
+        samples = self.case.global_batch // self.place.processes
+        null = NullRecorder()
+        replica = training.replica(model, null, distributed=distributed)
+        loop = StepLoop(replica, batches, null, self.heartbeat)
+        clock: Clock = CudaClock() if self.case.device == "cuda" else self.host_clock
+        stepper = Stepper(loop.step, samples, clock, control)
+        self.heartbeat.enter("warm-up")
+        warmup = warm_up(stepper, replica.ready, self.request.measured_s)
+        loop.check_loss()
+        writer.write(warmup)
+        first_step_ns = (warmup.end_ns - warmup.start_ns) / warmup.steps
+        self.heartbeat.enter("timed steps")
+        timed_ns = 0
+        for block in timed_blocks(stepper, self.request.measured_s, first_step_ns):
+            self._final_loss = loop.check_loss()
+            writer.write(block)
+            timed_ns += block.end_ns - block.start_ns
+            step_ns = (block.end_ns - block.start_ns) / block.steps
+        if training.strategy.replicas_equal and self.place.processes > 1:
+            self._params_checksum = checksum(model)
+            if not all_equal(self._params_checksum, control, self.place.processes):
+                raise DivergedError("the ranks' parameters differ after the timed steps")
+        self._peak_memory_bytes = _peak_memory(self.case.device)  # the timed steps'; a second replica follows
+        self.heartbeat.enter("instrumented steps")
+        replica.close()
+        recorder = StepRecorder(clock)
+        replica = training.replica(model, recorder, distributed=distributed)
+        loop = StepLoop(replica, batches, recorder, self.heartbeat)
+        self._warm_instrumented(loop, recorder, control)
+        numbers = iter(range(10**9))
+
+        def instrumented_step() -> None:
+            recorder.begin_step(next(numbers))
+            loop.step()
+            recorder.end_step()
+
+        wanted = round(timed_ns * INSTRUMENTED_SHARE / step_ns)
+        stepper = Stepper(instrumented_step, samples, clock, control)
+        block = run_block(stepper, max(INSTRUMENTED_MIN, wanted), 0, "instrumented")
+        records = [record for record in recorder.records() if record.step > 0]  # step 0 follows the barrier
+        buckets = replica.bucket_bytes()
+        writer.write(block, *([Buckets(bytes=tuple(buckets))] if buckets is not None else []), *records)
+        loop.check_loss()
+        replica.close()
+
+    def _warm_instrumented(self, loop: StepLoop, recorder: StepRecorder, control: Control) -> None:
+        """A new replica's one-time work, again, and two steps more."""
+        for _ in range(20):
+            recorder.begin_step(-1)
+            loop.step()
+            recorder.end_step()
+            if control.agree(int(loop.replica.ready())):
+                break
+        for _ in range(2):
+            recorder.begin_step(-1)
+            loop.step()
+            recorder.end_step()
+        recorder.records()
+
+
+def _classify(problem: BaseException) -> tuple[Status, str]:
+    """A failure's status, and a sentence on it that says what to do."""
+    text = str(problem).strip().splitlines()
+    first = text[0] if text else type(problem).__name__
+    if isinstance(problem, DivergedError):
+        return "diverged", str(problem)
+    lowered = str(problem).lower()
+    no_memory = ("can't allocate memory", "cannot allocate memory", "out of memory")
+    if isinstance(problem, MemoryError | torch.OutOfMemoryError) or any(
+        words in lowered for words in no_memory
+    ):
+        return "oom", f"out of memory: use a smaller batch or model, or fewer ranks a machine ({first})"
+    return "failed", f"{type(problem).__name__}: {first}"
+
+
+def _reset_peak_memory() -> None:
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return  # then the peak includes what was shared at the start
+
+
+def _peak_memory(device: str) -> int | None:
+    """The highest memory use so far, bytes: allocated on the GPU, or resident on the CPU."""
+    if device == "cuda":
+        return int(torch.cuda.max_memory_allocated())
+    try:
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def exit_now(code: int) -> None:
+    """Flushes and ends the process at once: gloo's threads may abort an orderly interpreter exit."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

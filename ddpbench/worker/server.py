@@ -1,0 +1,216 @@
+"""The fork server: imports torch once, then forks ranks that start in milliseconds; one a round.
+
+It talks over a socket it inherits, a JSON object a line:
+
+    from the controlling side   {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...]}
+                                {"do": "probe", "path": ...}
+    to it                       {"event": "ready", "import_s": ...}
+                                {"event": "started", "pids": [...]}
+                                {"event": "exited", "rank": ..., "code": ..., "cpu_s": ...}
+                                {"event": "refused", "reason": ...}
+
+The end of the socket ends it. Server and ranks die with their parent, however that dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import json
+import mmap
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ddpbench.records import LaunchDir
+from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Asks the kernel to kill this process when its parent ends; at once if it has ended already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+_PRELOADED = (
+    "torch",
+    "torch._dynamo",  # DDP imports it on first use: over a second in every rank otherwise
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.utils.data.distributed",
+    "ddpbench.worker.rank",
+)
+
+
+def _preload() -> float:
+    start = time.perf_counter()
+    for module in _PRELOADED:
+        importlib.import_module(module)
+    return time.perf_counter() - start
+
+
+def _assert_forkable() -> None:
+    """A fork of a process with threads or a CUDA context gives ranks that hang: refuse it."""
+    import torch
+
+    threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
+    if threads != 1:
+        raise RuntimeError(f"the fork server has {threads} threads; something imported at start made one")
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        raise RuntimeError("the fork server has a CUDA context; something imported at start made it")
+
+
+class ForkServer:
+    """Forks ranks on request and reports their ends. Single-threaded, always."""
+
+    def __init__(self, connection: socket.socket, page: mmap.mmap) -> None:
+        self._connection = connection
+        self._page = page
+        self._ranks: dict[int, int] = {}  # pid -> rank
+        self._received = b""
+
+    def serve(self) -> None:
+        """Works until the connection ends."""
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.signal(signal.SIGCHLD, _note_signal)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self._send(event="ready", import_s=_preload())
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection, selectors.EVENT_READ)
+            selector.register(wake_read, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is self._connection:
+                        if not self._receive():
+                            return
+                    else:
+                        os.read(wake_read, 4096)
+                        self._reap()
+
+    def _send(self, **message: Any) -> None:
+        self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def _receive(self) -> bool:
+        data = self._connection.recv(1 << 20)
+        if not data:
+            return False
+        self._received += data
+        *lines, self._received = self._received.split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            try:
+                _assert_forkable()
+            except RuntimeError as error:
+                self._send(event="refused", reason=str(error))
+                continue
+            if request["do"] == "launch":
+                self._launch(LaunchDir(Path(request["directory"])), request["ranks"])
+            else:
+                self._probe(Path(request["path"]))
+        return True
+
+    def _launch(self, directory: LaunchDir, ranks: list[dict[str, Any]]) -> None:
+        pids: list[int] = []
+        for number, rank in enumerate(ranks):
+            pid = os.fork()
+            if pid == 0:
+                self._become_rank(directory, rank["env"], number)
+            self._ranks[pid] = number
+            pids.append(pid)
+        self._send(event="started", pids=pids)
+
+    def _become_child(self, log: Path) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setpgid(0, 0)  # a rank and its loader workers are ended together
+        self._connection.close()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+    def _become_rank(self, directory: LaunchDir, env: dict[str, str], number: int) -> None:
+        server = os.getppid()
+        code = 1
+        try:
+            die_with_parent(server)
+            os.environ.update(env)
+            from ddpbench.worker.place import Place
+            from ddpbench.worker.rank import Rank
+
+            place = Place.from_environment()
+            self._become_child(directory.log(place.rank, place.attempt))
+            faulthandler.enable()
+            faulthandler.register(signal.SIGUSR1, all_threads=True)
+            code = Rank(directory, place, Heartbeat(self._page, number)).run()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            _flush()
+            os._exit(code)
+
+    def _probe(self, path: Path) -> None:
+        pid = os.fork()
+        if pid == 0:
+            server = os.getppid()
+            code = 1
+            try:
+                die_with_parent(server)
+                self._become_child(path.with_suffix(".log"))
+                from ddpbench.worker.probe import describe
+
+                path.write_text(json.dumps(describe()), encoding="utf-8")
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                _flush()
+                os._exit(code)
+        self._ranks[pid] = -1
+        self._send(event="started", pids=[pid])
+
+    def _reap(self) -> None:
+        while self._ranks:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            rank = self._ranks.pop(pid, None)
+            if rank is None:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            self._send(event="exited", rank=rank, code=code, cpu_s=usage.ru_utime + usage.ru_stime)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _note_signal(_number: int, _frame: FrameType | None) -> None:
+    """Present so that the wake-up pipe is written."""
+
+
+def main(connection_fd: int, page_fd: int, parent: int) -> None:
+    """Runs a server on inherited descriptors."""
+    die_with_parent(parent)
+    connection = socket.socket(fileno=connection_fd)
+    page = mmap.mmap(page_fd, PAGE_BYTES)
+    try:
+        ForkServer(connection, page).serve()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the controlling side is gone
+    finally:
+        os._exit(0)
