@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pandas as pd
@@ -73,6 +73,9 @@ class RunSummary:
             timed step time, minus 1).
         phases: data_parallel's own phases and any other span names: `case_id, span, mean_s, order`.
         proofs: `case_id, compared, dtype, error, tolerance, passed, note`.
+        comparisons: one row a case held against the best of its group, paired by round: `topic` (`buckets`,
+            `strategies`), `case_id, best_case_id, ratio, ratio_ci_low, ratio_ci_high` (step time over the
+            best's), `verdict` (a `Finding`'s, corrected for the number of comparisons). It may be empty.
     """
 
     name: str
@@ -96,3 +99,4 @@ class RunSummary:
     measured_share: float | None
     """Share of the sweep's wall time spent in warm-up and measured steps."""
     wall_s: float
+    comparisons: pd.DataFrame = field(default_factory=pd.DataFrame)

@@ -1,0 +1,116 @@
+"""How figures look: colours, markers, hatches and matplotlib's settings. No data, and no matplotlib import.
+
+Several of the colours merge in greyscale, so a marker and a direct label always go with them. Contrast and
+separation under colour-blindness were computed for this set; change it as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+INK = "#1F2328"
+MUTED = "#59636E"
+GRID = "#E3E6EA"
+OUTLINE = "#3B4047"
+OVERSUBSCRIBED_GROUND = "#EEF0F2"
+
+TITLE_PT = 11.5
+LABEL_PT = 9.0
+TICK_PT = 8.5
+NOTE_PT = 8.0
+SMALLEST_PT = 7.5
+
+FULL_WIDTH_IN = 9.6
+SMALL_WIDTH_IN = 7.2
+PNG_DPI = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A strategy's colour, its marker (matplotlib's code) and its name in figures and tables."""
+
+    name: str
+    colour: str
+    marker: str
+    outline: str | None = None
+
+
+STRATEGIES: dict[str, Look] = {
+    "single": Look("single", "#6B7280", "p"),
+    "ddp": Look("DDP", "#0072B2", "o"),
+    "fsdp": Look("FSDP", "#009E73", "s"),
+    "data_parallel": Look("DataParallel", "#CC79A7", "^"),
+    "ring": Look("ring", "#D55E00", "D"),
+    "master": Look("master", "#000000", "v"),
+    "independent": Look("independent", "#E69F00", "P", OUTLINE),
+}
+
+
+def look(strategy: str) -> Look:
+    """A strategy's look; one that is not in the table gets the colour of "other" and its own name."""
+    return STRATEGIES.get(strategy) or Look(strategy, "#E69F00", "X", OUTLINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A phase of a step: its name in the legend, its fill and its edge."""
+
+    name: str
+    colour: str
+    hatch: str = ""
+    edge: str = OUTLINE
+    line: str = "-"
+    text: str = INK
+
+
+PHASES: dict[str, Fill] = {
+    "forward": Fill("forward", "#C9DAEA"),
+    "backward": Fill("backward", "#9DB9D6"),
+    "other_compute": Fill("other computation", "#9DB9D6", hatch="---"),
+    "exposed_comm": Fill("exposed communication", "#C4502F", text="#FFFFFF"),
+    "exposed_wait": Fill("waiting for ranks", "#FFFFFF", edge="#A14326", line="--"),
+    "optimizer": Fill("optimizer", "#C9CDD2"),
+    "data": Fill("data wait", "#EBD68B", hatch=".."),
+    "not_attributed": Fill("not attributed", "#FFFFFF", line=":"),
+}
+"""The parts of a step in the order in which they are stacked; columns of the breakdown."""
+OVERLAPPED = Fill("overlapped communication", "#F2C3B2", hatch="////", edge="#A14326")
+
+SETTINGS: dict[str, Any] = {
+    "font.family": ["DejaVu Sans"],
+    "font.size": TICK_PT,
+    "text.color": INK,
+    "text.parse_math": False,  # a name with two dollar signs is a name
+    "axes.titlesize": LABEL_PT,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": LABEL_PT,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.formatter.use_mathtext": False,
+    "xtick.labelsize": TICK_PT,
+    "ytick.labelsize": TICK_PT,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "hatch.linewidth": 0.6,
+    "lines.linewidth": 1.0,
+    "legend.frameon": False,
+    "legend.fontsize": NOTE_PT,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "ddpbench",  # with no date in the file: equal input, equal bytes
+    "path.simplify": True,
+}
+"""Laid over matplotlib's own defaults, so that a user's matplotlibrc changes nothing."""

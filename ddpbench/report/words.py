@@ -1,0 +1,123 @@
+"""Numbers, sizes and cases as words: rounding to the interval's precision, names. No statistics."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def clean(text: str) -> str:
+    """A text from a log or a host, fit for a page: no terminal colours, control or direction characters."""
+    plain = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _COLOUR_CODE.sub("", text))
+    return plain.encode("utf-8", "replace").decode("utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value and its 95 % interval, where there is one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether both ends are known."""
+        return self.low is not None and self.high is not None
+
+    def scaled(self, factor: float) -> Estimate:
+        """The same in another unit, such as milliseconds for seconds."""
+        low = None if self.low is None else self.low * factor
+        high = None if self.high is None else self.high * factor
+        return Estimate(self.value * factor, low, high)
+
+    @property
+    def decimals(self) -> int:
+        """Decimals worth printing: those of the interval's half-width, or three significant digits."""
+        if self.low is not None and self.high is not None and self.high > self.low:
+            half = (self.high - self.low) / 2
+            exponent = math.floor(math.log10(half))
+            # one digit of the half-width, two where the first is a 1 or a 2
+            return -exponent if half / 10**exponent >= 3 else 1 - exponent
+        if self.value == 0 or not math.isfinite(self.value):
+            return 0
+        return 2 - math.floor(math.log10(abs(self.value)))
+
+    @property
+    def number(self) -> str:
+        """The value alone, rounded to its precision."""
+        return _rounded(self.value, self.decimals)
+
+    @property
+    def interval(self) -> str:
+        """The interval alone, such as `[0.66, 0.76]`; empty where there is none."""
+        if self.low is None or self.high is None:
+            return ""
+        return f"[{_rounded(self.low, self.decimals)}, {_rounded(self.high, self.decimals)}]"
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.interval}".strip()
+
+
+def _rounded(value: float, decimals: int) -> str:
+    if decimals < 0 and value:
+        # never round a value away: 0 is not what was measured
+        decimals = max(decimals, -math.floor(math.log10(abs(value))))
+    text = f"{round(value, decimals):,.{max(decimals, 0)}f}"
+    return text.replace("-", "\N{MINUS SIGN}") if float(text.replace(",", "")) else text.replace("-", "")
+
+
+def number(value: float) -> str:
+    """A number with three significant digits and thousands separated."""
+    return Estimate(value).number
+
+
+def milliseconds(seconds: float) -> str:
+    """A time in ms: hundredths below 1 ms, tenths below 100 ms, whole above."""
+    value = seconds * 1e3
+    return _rounded(value, 0 if abs(value) >= 100 else 1 if abs(value) >= 1 else 2)
+
+
+def percent(fraction: float) -> str:
+    """A fraction in per cent, one decimal below 10 %."""
+    value = fraction * 100
+    return f"{_rounded(value, 1 if abs(value) < 10 else 0)} %"
+
+
+def ranks(world_size: int) -> str:
+    """`1 rank`, `4 ranks`."""
+    return counted(world_size, "rank")
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`1 launch`, `5 launches`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def bucket_name(cap: float | str | None) -> str:
+    """A bucket cap: `default`, `25 MiB`, or empty for a strategy without buckets."""
+    if cap is None:
+        return ""
+    return cap if isinstance(cap, str) else f"{cap:g} MiB"
+
+
+def series_of(words: Sequence[str], conjunction: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} {conjunction} {words[-1]}"
+
+
+def launches_each(counts: Iterable[int]) -> str:
+    """`5 launches each`, or `4 to 5 launches each` where they differ."""
+    found = sorted(set(counts))
+    if not found:
+        return "no launches"
+    if len(found) == 1:
+        return f"{counted(found[0], 'launch', 'launches')} each"
+    return f"{found[0]} to {found[-1]} launches each"
