@@ -1,3 +1,97 @@
-"""ddpbench: what happens to training when ranks, buckets, backend or strategy change, and why."""
+"""ddpbench: what happens to training when ranks, buckets, backend or strategy change, and why.
+
+    run_dir = ddpbench.sweep("quick")
+    frame = ddpbench.load(run_dir)
+
+Importing this package imports neither torch nor pandas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddpbench.launch.listener import Listener
 
 __version__ = "0.1.0"
+__all__ = ["__version__", "load", "report", "sweep"]
+
+
+def sweep(
+    experiment: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    out: str | Path | None = None,
+    retry_failed: bool = False,
+    listener: Listener | None = None,
+) -> Path:
+    """Runs an experiment's launches and writes its table and report; returns the run directory.
+
+    Args:
+        experiment: a TOML file, the name of one under `experiments/`, or a run directory to resume.
+        overrides: settings such as `"base.local_batch=16"`, applied before validation.
+        out: the run directory; by default `reports/<experiment>-<utc time>`. One that exists is resumed.
+        retry_failed: launches that failed in an earlier session are done again.
+        listener: hears of progress.
+
+    Raises:
+        ddpbench.errors.RequestError: the request cannot be met; nothing was started.
+        ddpbench.errors.LaunchError: ranks cannot be started, or their records not be written.
+        KeyboardInterrupt: it was interrupted; what was finished stands in the table, the rest can be resumed.
+    """
+    from ddpbench.launch.experiments import find_experiment
+    from ddpbench.launch.listener import Listener
+    from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
+
+    request = SweepRequest(
+        experiment=find_experiment(str(experiment)),
+        overrides=overrides,
+        out=Path(out) if out is not None else None,
+        retry_failed=retry_failed,
+    )
+    work = Sweep(prepare(request), listener or Listener())
+    try:
+        work.run()
+    except KeyboardInterrupt:
+        if work.result.launches:
+            load(work.result.run.path, write=True)
+        raise
+    report(work.result.run.path)
+    return work.result.run.path
+
+
+def load(run_dir: str | Path, *, write: bool = False) -> pd.DataFrame:
+    """The table of a run directory, made anew from its records: one row a case; with `write`, also `cases.csv`.
+
+    Raises:
+        ddpbench.errors.IdentityError: it is no run directory, or one of another schema.
+    """
+    from ddpbench.analysis import load as load_frame
+    from ddpbench.analysis import write_csv
+    from ddpbench.records import RunDir
+
+    run = RunDir(Path(run_dir))
+    frame = load_frame(run)
+    if write:
+        write_csv(frame, run)
+    return frame
+
+
+def report(run_dir: str | Path) -> Path:
+    """Writes `cases.csv`, `report.html` and the figures of a run directory; returns the page's path.
+
+    Raises:
+        ddpbench.errors.IdentityError: it is no run directory, or one of another schema.
+    """
+    from ddpbench.analysis import summarize, write_csv
+    from ddpbench.records import RunDir
+    from ddpbench.report import write_report
+
+    run = RunDir(Path(run_dir))
+    summary = summarize(run)
+    write_csv(summary.cases, run)
+    return write_report(summary, run)

@@ -1,1 +1,74 @@
-"""To come."""
+"""The command line: one subcommand a file. Parses, calls, prints; exit codes are documented in `main`."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from types import FrameType
+
+import ddpbench
+from ddpbench.cli import list as list_command
+from ddpbench.cli import noise, report, sweep, verify
+from ddpbench.errors import DdpbenchError, RequestError
+
+EXIT_OK = 0
+EXIT_NOT_OK = 1
+EXIT_REQUEST = 2
+EXIT_INTERRUPTED = 130
+
+_EPILOG = """\
+exit codes:
+  0    all cases are ok or skipped
+  1    some case is not ok, or a promise was broken
+  2    the request was wrong; nothing was started
+  130  interrupted; the same command with the run directory resumes
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line, without importing anything heavy."""
+    parser = argparse.ArgumentParser(
+        prog="ddpbench",
+        description="Measures what happens to data-parallel training in PyTorch when you add ranks, "
+        "change the bucket size, the backend or the strategy, and says why.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"ddpbench {ddpbench.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in (sweep, report, verify, noise, list_command):
+        module.add_parser(commands)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs a command and exits: 0 all well, 1 some case not ok, 2 a wrong request, 130 interrupted."""
+    sys.exit(run(argv))
+
+
+def run(argv: list[str] | None = None) -> int:
+    """Runs a command and returns its exit code."""
+    arguments = make_parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code: int = arguments.run(arguments)
+    except RequestError as error:
+        print(f"ddpbench: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_REQUEST
+    except DdpbenchError as error:
+        print(f"ddpbench: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_NOT_OK
+    except OSError as error:
+        from ddpbench.records import explain_os_error
+
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"ddpbench: {where}{explain_os_error(error)}", file=sys.stderr)  # noqa: T201
+        return EXIT_NOT_OK
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return code
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

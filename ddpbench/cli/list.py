@@ -1,0 +1,43 @@
+"""`ddpbench list`: the strategies, workloads and experiments there are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser("list", help="list strategies, workloads and experiments")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import tomllib
+
+    from ddpbench.launch.catalog import TableCatalog
+    from ddpbench.launch.experiments import known_experiments
+
+    catalog = TableCatalog()
+    experiments: dict[str, str] = {}
+    for name, path in known_experiments().items():
+        try:
+            experiments[name] = str(tomllib.loads(path.read_text(encoding="utf-8")).get("question", ""))
+        except (OSError, ValueError) as error:
+            experiments[name] = f"(cannot be read: {error})"
+    sections = {
+        "strategies": {name: catalog.strategy(name).summary for name in catalog.strategy_names()},
+        "workloads": {name: catalog.workload(name).summary for name in catalog.workload_names()},
+        "experiments": experiments,
+    }
+    if arguments.json:
+        print(json.dumps(sections, indent=2))  # noqa: T201
+        return 0
+    width = max(len(name) for section in sections.values() for name in section)
+    for title, section in sections.items():
+        print(title)  # noqa: T201
+        for name, summary in section.items():
+            print(f"  {name:<{width}}  {summary}")  # noqa: T201
+    return 0

@@ -1,0 +1,68 @@
+"""`ddpbench noise`: A against A on this machine, and the smallest change it can resolve in a given time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "noise",
+        help="measure this machine's own noise: one case against itself",
+        description="Runs the same case twice a round, as if it were two, and says how far apart two equal "
+        "things look here, and how small a change can be told from it in how much time.",
+    )
+    parser.add_argument("--workload", default="gpt:nano")
+    parser.add_argument("--strategy", default="ddp")
+    parser.add_argument("--world-size", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=8, help="default: 8")
+    parser.add_argument("--measured", default="1 s", help="timed steps of a launch (default: 1 s)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the run directory")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import tempfile
+
+    from rich.console import Console
+
+    from ddpbench.analysis import noise_of
+    from ddpbench.cli.progress import listening
+    from ddpbench.errors import RequestError
+    from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
+
+    if arguments.rounds < 3:
+        raise RequestError(f"--rounds {arguments.rounds}: at least 3 are needed for an interval")
+    text = f"""
+        question = "How far apart do two equal things look on this machine?"
+        [base]
+        workload = {json.dumps(arguments.workload)}
+        strategy = {json.dumps(arguments.strategy)}
+        world_size = {arguments.world_size}
+        [axes]
+        replicate = [0, 1]
+        [budget]
+        rounds_min = {arguments.rounds}
+        rounds_max = {arguments.rounds}
+        measured_s = {json.dumps(arguments.measured)}
+    """
+    with tempfile.TemporaryDirectory(prefix="ddpbench-noise-") as folder:
+        experiment = Path(folder) / "noise.toml"
+        experiment.write_text(text, encoding="utf-8")
+        prepared = prepare(SweepRequest(experiment=experiment, out=arguments.out))
+    console = Console(stderr=True, highlight=False)
+    with listening(console) as listener:
+        Sweep(prepared, listener).run()
+    found = noise_of(prepared.run)
+    if arguments.json:
+        print(json.dumps({"run_dir": str(prepared.run.path), **asdict(found)}, indent=1))  # noqa: T201
+    else:
+        print(found.describe())  # noqa: T201
+        print(f"records: {prepared.run.path}")  # noqa: T201
+    return 0

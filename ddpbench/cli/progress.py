@@ -1,0 +1,133 @@
+"""Shows a sweep's progress: a bar with an honest time left on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from ddpbench.launch.listener import Listener
+from ddpbench.launch.plan import Plan
+from ddpbench.records import LaunchOutcome, RunDir
+from ddpbench.records.heartbeat import Pulse
+from ddpbench.spec import PlannedCase
+from ddpbench.units import format_rate, format_seconds
+
+
+@contextmanager
+def listening(console: Console) -> Iterator[Listener]:
+    """A bar on a terminal while the context lasts, lines elsewhere."""
+    if console.is_terminal:
+        with BarListener(console) as bar:
+            yield bar
+    else:
+        yield LineListener(console)
+
+
+def _result(entry: PlannedCase, what: str, outcome: LaunchOutcome, rate: float | None) -> str:
+    shown = f"{format_rate(rate)} samples/s" if rate is not None else outcome.status
+    error = f": {outcome.error}" if outcome.error else ""
+    return f"{what}  {entry.case.label}  {shown}{error}"
+
+
+class LineListener(Listener):
+    """One line a launch."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._what = ""
+        self._count = ""
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False)
+
+    def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
+        resumed = f"{done} launches are done already; " if done else ""
+        self._say(f"{resumed}about {format_seconds(estimate_s)} to go")
+
+    def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
+        self._what = what
+        self._count = (
+            f"[{done + 1}/{total}, {format_seconds(left_s)} left]" if left_s else f"[{done + 1}/{total}]"
+        )
+
+    def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
+        self._say(f"{self._count} {_result(entry, self._what, outcome, samples_per_s)}")
+
+    def round_ended(self, number: int, half_widths: dict[str, float | None], stop_reason: str) -> None:
+        self._say(_round_line(number, half_widths, stop_reason))
+
+    def warn(self, text: str) -> None:
+        self._say(f"warning: {text}")
+
+
+def _round_line(number: int, half_widths: dict[str, float | None], stop_reason: str) -> str:
+    known = [width for width in half_widths.values() if width is not None]
+    widest = f"widest interval ±{max(known):.1%}" if known else "no intervals yet"
+    then = f"stopping: {stop_reason}" if stop_reason else "another round"
+    return f"after round {number + 1}: {widest}; {then}"
+
+
+class BarListener(LineListener):
+    """A bar with the case under way, its throughput so far and the time left; failures as lines above it."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        # Four refreshes a second, and only when there is news: the ranks may want these cores.
+        self._progress = Progress(
+            TextColumn("{task.fields[what]:<9}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]:>10}"),
+            TextColumn("{task.description}"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+        )
+        self._task: TaskID = self._progress.add_task("", total=None, what="", left="")
+        self._left_s = 0.0
+        self._since = time.monotonic()
+        self._drawn = 0.0
+
+    def __enter__(self) -> BarListener:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def _draw(self, **changes: object) -> None:
+        left = max(0.0, self._left_s - (time.monotonic() - self._since))
+        shown = f"{format_seconds(round(left))} left" if left >= 1 else ""
+        self._progress.update(self._task, left=shown, **changes)  # type: ignore[arg-type]
+        self._progress.refresh()
+        self._drawn = time.monotonic()
+
+    def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
+        super().planned(plan, run, done, estimate_s)
+        self._left_s, self._since = estimate_s, time.monotonic()
+
+    def preparing(self, what: str) -> None:
+        self._draw(description=escape(what))
+
+    def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
+        self._what = what
+        self._left_s, self._since = left_s, time.monotonic()
+        self._draw(what=what, completed=done, total=total, description=escape(entry.case.label))
+
+    def pulse(self, entry: PlannedCase, pulse: Pulse, samples_per_s: float | None) -> None:
+        if time.monotonic() - self._drawn < 0.5:
+            return
+        rate = f"{format_rate(samples_per_s)} samples/s" if samples_per_s else pulse.phase
+        self._draw(description=escape(f"{entry.case.label}  {rate}"))
+
+    def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
+        if outcome.status != "ok":
+            self._say(_result(entry, self._what, outcome, samples_per_s))

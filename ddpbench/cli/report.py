@@ -1,0 +1,20 @@
+"""`ddpbench report RUN_DIR`: the table, the page and the figures, made anew from a run's records."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser("report", help="write a run directory's table and report anew")
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="a sweep's run directory")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import ddpbench
+
+    print(ddpbench.report(arguments.run_dir))  # noqa: T201
+    return 0

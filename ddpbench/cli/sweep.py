@@ -1,0 +1,199 @@
+"""`ddpbench sweep`: runs an experiment and shows how it goes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddpbench.launch.sweep import Prepared, SweepRequest
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "sweep",
+        help="run an experiment's launches and report on them",
+        description="Launches every case of an experiment as real training, round after round, and writes "
+        "a table and a report. A run directory in place of an experiment resumes that sweep.",
+    )
+    parser.add_argument(
+        "experiment",
+        nargs="?",
+        default="quick",
+        metavar="EXPERIMENT",
+        help="a name, a TOML file or a run directory",
+    )
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a setting: --set base.local_batch=16 --set 'axes.world_size=[1,2]'",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run directory (default: reports/NAME-TIME)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print every launch and start none")
+    parser.add_argument("--retry-failed", action="store_true", help="on resume, do failed launches again")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ddpbench.launch.experiments import find_experiment
+    from ddpbench.launch.sweep import SweepRequest
+
+    request = SweepRequest(
+        experiment=find_experiment(arguments.experiment),
+        overrides=arguments.overrides,
+        out=arguments.out,
+        retry_failed=arguments.retry_failed,
+    )
+    return _dry_run(request, as_json=arguments.json) if arguments.dry_run else _sweep(request, arguments.json)
+
+
+def _dry_run(request: SweepRequest, *, as_json: bool) -> int:
+    from ddpbench.launch.catalog import TableCatalog
+    from ddpbench.launch.plan import plan_launch
+    from ddpbench.launch.sweep import prepare
+    from ddpbench.units import format_seconds
+
+    prepared = prepare(request)
+    plan, run, budget = prepared.plan, prepared.run, prepared.experiment.budget
+    if as_json:
+        print(plan.dumps(), end="")  # noqa: T201
+        return 0
+    catalog = TableCatalog()
+    lines = _describe(prepared)
+    for entry in plan.runnable:
+        case = entry.case
+        what = run.launch(case.case_id, "proof")
+        launch = plan_launch(case, "proof", 0, directory=what, hardware=prepared.hardware, catalog=catalog)
+        lines.append(f"proof     {case.case_id}")
+        lines += [f"    {rank.command(run, case.case_id, 'proof')}" for rank in launch.ranks]
+    for number, case_id in plan.order:
+        if number >= budget.rounds_min:
+            break
+        case = plan.case(case_id).case
+        directory = run.launch(case_id, "measure", number)
+        launch = plan_launch(
+            case, "measure", number, directory=directory, hardware=prepared.hardware, catalog=catalog
+        )
+        lines.append(f"round {number + 1:<3} {case_id}")
+        lines += [f"    {rank.command(run, case_id, str(number))}" for rank in launch.ranks]
+    least, most = plan.estimate_s(budget.rounds_min), plan.estimate_s(budget.rounds_max)
+    lines.append(
+        f"about {format_seconds(least)} for {budget.rounds_min} rounds; up to {budget.rounds_max} rounds "
+        f"({format_seconds(min(most, max(budget.total, least)))}) while intervals are wider than "
+        f"{budget.target_half_width:.1%}"
+    )
+    print("\n".join(lines))  # noqa: T201
+    return 0
+
+
+def _describe(prepared: Prepared) -> list[str]:
+    plan, experiment = prepared.plan, prepared.experiment
+    lines = [f"{experiment.name}: {experiment.question}".rstrip(": ")]
+    lines.append(f"{len(plan.runnable)} cases to run, into {prepared.run.path}")
+    for entry in plan.cases:
+        marks = [
+            "base case of the speed-ups" if entry.added_as_baseline else "",
+            "oversubscribed: more ranks than cores" if entry.oversubscribed else "",
+            f"skipped: {entry.skip_reason}" if entry.skip_reason else "",
+        ]
+        shown = "; ".join(mark for mark in marks if mark)
+        lines.append(f"  {entry.case.case_id:<36} {entry.case.label}{f'  ({shown})' if shown else ''}")
+    return lines
+
+
+def _sweep(request: SweepRequest, as_json: bool) -> int:
+    from rich.console import Console
+
+    import ddpbench
+    from ddpbench.cli.progress import listening
+    from ddpbench.launch.sweep import Sweep, prepare
+
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False)
+    prepared = prepare(request)
+    for line in _describe(prepared):
+        console.print(line, markup=False)
+    run = prepared.run
+    start = time.monotonic()
+    try:
+        with listening(console) as listener:
+            work = Sweep(prepared, listener)
+            work.run()
+    except KeyboardInterrupt:
+        console.print(f"interrupted; resume with: ddpbench sweep {run.path}", markup=False)
+        if run.plan.exists() and work.result.launches:
+            ddpbench.load(run.path, write=True)
+        raise
+    share = work.result.measured_share
+    page = ddpbench.report(run.path)
+    from ddpbench.analysis import summarize
+
+    summary = summarize(run)
+    bad = [status for status in summary.cases["status"] if status not in ("ok", "skipped")]
+    if as_json:
+        rows = json.loads(summary.cases.to_json(orient="records"))
+        result = {
+            "run_dir": str(run.path),
+            "report": str(page),
+            "stop_reason": work.result.stop_reason,
+            "measured_share": share,
+            "findings": [finding.text for finding in summary.findings],
+            "cases": rows,
+        }
+        print(json.dumps(result, indent=1))  # noqa: T201
+    else:
+        _print_table(summary.cases)
+        for finding in summary.findings[:3]:
+            print(finding.text)  # noqa: T201
+        if share is not None and work.result.launches:
+            seconds = time.monotonic() - start
+            print(f"{share:.0%} of {seconds:.0f} s went into warm-up and measured steps")  # noqa: T201
+        print(f"report: {page}")  # noqa: T201
+    return 1 if bad else 0
+
+
+def _print_table(frame: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in (
+        "strategy",
+        "ranks",
+        "bucket",
+        "samples/s",
+        "95 % interval",
+        "speed-up",
+        "efficiency",
+        "status",
+    ):
+        table.add_column(name, justify="left" if name in ("strategy", "status") else "right")
+    from ddpbench.units import format_rate
+
+    def known(value: Any) -> bool:
+        return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+    for row in frame.astype(object).where(frame.notna(), None).to_dict(orient="records"):
+        low, high = row["samples_per_s_ci_low"], row["samples_per_s_ci_high"]
+        table.add_row(
+            row["strategy"],
+            str(row["world_size"]),
+            "" if row["bucket_cap_mb"] is None else str(row["bucket_cap_mb"]),
+            format_rate(row["samples_per_s"]) if known(row["samples_per_s"]) else "",
+            f"{format_rate(low)} to {format_rate(high)}" if known(low) and known(high) else "",
+            f"{row['speedup']:.2f}" if known(row["speedup"]) else "",
+            f"{row['efficiency']:.2f}" if known(row["efficiency"]) else "",
+            row["status"] + (" (oversubscribed)" if row["oversubscribed"] else ""),
+        )
+    Console(width=None if sys.stdout.isatty() else 120, highlight=False).print(table)

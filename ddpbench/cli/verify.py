@@ -1,0 +1,67 @@
+"""`ddpbench verify`: proves strategies right against one process, and prints what was compared."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddpbench.launch.verify import Verdict
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "verify",
+        help="prove that strategies train as one process does",
+        description="Runs one step of every strategy on real ranks and compares its gradients with those of "
+        "one process that runs the same shards; then three updates, after which all replicas must be equal.",
+    )
+    parser.add_argument("--strategy", nargs="+", default=None, help="default: all")
+    parser.add_argument("--workload", nargs="+", default=["mlp", "gpt:nano"], help="default: mlp gpt:nano")
+    parser.add_argument("--world-size", nargs="+", type=_world, default=[1, 2, 3, 4], help="default: 1 2 3 4")
+    parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def _world(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("a world size is at least 1")
+    return value
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ddpbench.launch.verify import verification_cases, verify
+    from ddpbench.strategies import TABLE
+
+    cases = verification_cases(
+        arguments.strategy or list(TABLE), arguments.workload, arguments.world_size, arguments.backend
+    )
+    if not arguments.json:
+        print(f"{'strategy':<14} {'workload':<10} ranks  {'result':<9} largest gradient error")  # noqa: T201
+    verdicts = verify(cases, lambda verdict: None if arguments.json else print(_line(verdict), flush=True))  # noqa: T201
+    if arguments.json:
+        json.dump([asdict(verdict) for verdict in verdicts], sys.stdout, indent=1)
+    else:
+        proved = sum(verdict.status == "ok" for verdict in verdicts)
+        skipped = sum(verdict.status == "skipped" for verdict in verdicts)
+        broken = len(verdicts) - proved - skipped
+        print(f"{proved} proved, {broken} not, {skipped} skipped")  # noqa: T201
+    return 0 if all(verdict.status in ("ok", "skipped") for verdict in verdicts) else 1
+
+
+def _line(verdict: Verdict) -> str:
+    head = f"{verdict.strategy:<14} {verdict.workload:<10} {verdict.world_size:>5}  {verdict.status:<9}"
+    if verdict.status != "ok":
+        return f"{head} {verdict.reason}"
+    worst: dict[str, float] = {}
+    for proof in verdict.proofs:
+        if proof.compared.startswith("gradients") and proof.tolerance < 1:
+            worst[proof.dtype] = max(worst.get(proof.dtype, 0.0), proof.error)
+    errors = ", ".join(f"{dtype} {error:.1e}" for dtype, error in worst.items())
+    return f"{head} {errors or 'nothing is aggregated: initial states equal'}"

@@ -1,0 +1,45 @@
+"""Finds experiment files by name: as a path, under ./experiments, and under the checkout's experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ddpbench
+from ddpbench.errors import RequestError, nearest
+
+
+def experiment_folders() -> list[Path]:
+    """The folders searched, in order."""
+    checkout = Path(ddpbench.__file__).resolve().parent.parent / "experiments"
+    here = Path("experiments")
+    return [here] if here.is_dir() and here.resolve() == checkout else [here, checkout]
+
+
+def known_experiments() -> dict[str, Path]:
+    """Name -> file, of every experiment that needs no path."""
+    found: dict[str, Path] = {}
+    for folder in experiment_folders():
+        for path in sorted(folder.glob("*.toml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def find_experiment(name: str) -> Path:
+    """The file or run directory a user means.
+
+    Raises:
+        RequestError: there is none.
+    """
+    path = Path(name)
+    if path.is_dir():
+        if not (path / "experiment.toml").is_file():
+            raise RequestError(f"{path} is a directory without experiment.toml: not a run directory")
+        return path
+    if path.suffix == ".toml" or path.is_file():
+        if not path.is_file():
+            raise RequestError(f"{path} does not exist; {nearest(path.stem, known_experiments())}")
+        return path
+    known = known_experiments()
+    if name not in known:
+        raise RequestError(f"no experiment {name!r}; {nearest(name, known)}")
+    return known[name]

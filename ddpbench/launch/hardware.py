@@ -1,0 +1,116 @@
+"""The cores and GPUs this process may use, read from the system without torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddpbench.spec import Devices
+
+_SYS = Path("/sys")
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hardware:
+    """What ranks can be placed on.
+
+    `cores` are usable logical cores, one of each physical core first, then their hyper-threads; `physical`
+    is how many of them count as devices: physical cores within affinity, and no more than the quota.
+    """
+
+    cores: tuple[int, ...]
+    physical: int
+    quota: float | None
+    gpu_addresses: tuple[str, ...]
+    cpu_model: str
+
+    def devices(self, gpus: int | None = None) -> Devices:
+        """What `auto` resolves against. `gpus` is how many torch can use, where a probe has told."""
+        count = len(self.gpu_addresses) if gpus is None else gpus
+        return Devices(kind="cuda" if count else "cpu", gpus=count, cores=self.physical)
+
+
+def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC) -> Hardware:
+    """Reads affinity, topology, cgroup quota and GPUs."""
+    usable = sorted(os.sched_getaffinity(0))
+    first: list[int] = []
+    siblings: list[int] = []
+    seen: set[str] = set()
+    for core in usable:
+        path = sys_root / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list"
+        group = _read(path) or str(core)
+        (siblings if group in seen else first).append(core)
+        seen.add(group)
+    quota = _quota(sys_root, proc_root)
+    physical = len(first) if quota is None else max(1, min(len(first), int(quota)))
+    return Hardware(
+        cores=(*first, *siblings),
+        physical=physical,
+        quota=quota,
+        gpu_addresses=_gpus(proc_root),
+        cpu_model=_cpu_model(proc_root),
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _quota(sys_root: Path, proc_root: Path) -> float | None:
+    """CPUs the control group grants, the least of this group's and its parents'; None without a limit."""
+    group = ""
+    for line in _read(proc_root / "self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" or "cpu" in controllers.split(","):
+            group = path.strip("/")
+    limits: list[float] = []
+    parts = group.split("/") if group else []
+    for depth in range(len(parts), -1, -1):
+        folder = "/".join(parts[:depth])
+        maximum = _read(sys_root / "fs/cgroup" / folder / "cpu.max").split()
+        if len(maximum) == 2 and maximum[0] != "max":
+            limits.append(int(maximum[0]) / int(maximum[1]))
+        legacy = sys_root / "fs/cgroup/cpu" / folder
+        quota, period = _read(legacy / "cpu.cfs_quota_us"), _read(legacy / "cpu.cfs_period_us")
+        if quota and period and int(quota) > 0:
+            limits.append(int(quota) / int(period))
+    return min(limits) if limits else None
+
+
+def _gpus(proc_root: Path) -> tuple[str, ...]:
+    """PCI addresses of NVIDIA GPUs; none if CUDA_VISIBLE_DEVICES hides them all."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1"):
+        return ()
+    folder = proc_root / "driver/nvidia/gpus"
+    try:
+        return tuple(sorted(path.name for path in folder.iterdir()))
+    except OSError:
+        return ()
+
+
+def _cpu_model(proc_root: Path) -> str:
+    for line in _read(proc_root / "cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in ("model name", "Model", "cpu model"):
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def numa_cores(address: str | None, sys_root: Path = _SYS) -> tuple[int, ...]:
+    """The cores beside a GPU, from its PCI address; none where the system does not tell."""
+    if address is None:
+        return ()
+    text = _read(sys_root / "bus/pci/devices" / address / "local_cpulist")
+    cores: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        if low.isdigit():
+            cores += range(int(low), int(high or low) + 1)
+    return tuple(core for core in cores if core in os.sched_getaffinity(0))

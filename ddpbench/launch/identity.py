@@ -1,0 +1,113 @@
+"""What makes two runs comparable (identity), and what is only worth knowing (context)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import ddpbench
+from ddpbench.errors import IdentityError
+from ddpbench.launch.hardware import Hardware
+from ddpbench.records import SCHEMA_VERSION
+from ddpbench.spec import PlannedCase
+from ddpbench.workloads import is_import_path, load_workload, source_digest
+
+_CONSEQUENCE = "results of the two do not belong in one table; give another --out"
+
+
+def machine_record(
+    hardware: Hardware, probe: dict[str, Any], experiment_toml: str, cases: Sequence[PlannedCase]
+) -> dict[str, Any]:
+    """`machine.json`: `identity` must be equal for a resume, `context` may differ.
+
+    `probe` is what a rank with torch found (`ddpbench.worker.probe.describe`).
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "identity": {
+            "cpu": hardware.cpu_model,
+            "cores": list(hardware.cores),
+            "cpu_quota": hardware.quota,
+            "gpus": [gpu["name"] for gpu in probe["gpus"]],
+            "driver": _driver_version(),
+            "kernel": platform.release(),
+            "torch": probe["torch"],
+            "cuda": probe["cuda"],
+            "nccl": probe["nccl"],
+            "cpu_capability": probe["cpu_capability"],
+            "python": probe["python"],
+            "experiment_digest": hashlib.sha256(experiment_toml.encode()).hexdigest()[:16],
+            "workload_digest": _workloads_digest(cases),
+        },
+        "context": {
+            "host": socket.gethostname(),
+            "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": shlex.join(["ddpbench", *sys.argv[1:]]),
+            "ddpbench_version": ddpbench.__version__,
+            "git_commit": git_commit(),
+            "load_1min": round(os.getloadavg()[0], 2),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        },
+    }
+
+
+def check_identity(recorded: dict[str, Any], found: dict[str, Any], path: Path) -> None:
+    """Compares two `machine.json` objects.
+
+    Raises:
+        IdentityError: they differ; every difference is named.
+    """
+    before, now = recorded.get("identity", {}), found["identity"]
+    differences = [
+        f"{key}: {before.get(key)!r} there, {now.get(key)!r} here"
+        for key in dict.fromkeys([*before, *now])
+        if before.get(key) != now.get(key)
+    ]
+    if differences:
+        listed = "\n".join(f"  {line}" for line in differences)
+        raise IdentityError(f"{path} was measured under other conditions; {_CONSEQUENCE}\n{listed}")
+
+
+def _workloads_digest(cases: Sequence[PlannedCase]) -> str:
+    """One digest of the sources of all workloads used."""
+    digest = hashlib.sha256()
+    for name in sorted({entry.case.workload for entry in cases}):
+        if not is_import_path(name):
+            digest.update(source_digest(load_workload(name)).encode())
+        elif name.rpartition(":")[0].endswith(".py"):
+            path = Path(name.rpartition(":")[0])
+            digest.update(path.read_bytes() if path.is_file() else b"")
+        digest.update(name.encode())
+    return digest.hexdigest()[:16]
+
+
+def git_commit() -> str | None:
+    """The commit of the working directory, with `+` when it has changes; None outside a repository."""
+    try:
+        commit = _git("rev-parse", "--short=12", "HEAD")
+        return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+
+def _driver_version() -> str | None:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    words = text.split()
+    return next((word for word in words if word.count(".") >= 1 and word[0].isdigit()), None)

@@ -1,0 +1,172 @@
+"""A plan: which case is launched in which round in which order, and where its ranks stand. Pure data."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddpbench.launch.hardware import Hardware, numa_cores
+from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir
+from ddpbench.records.rundir import Purpose
+from ddpbench.spec import Case, Catalog, Experiment, PlannedCase
+
+LAUNCH_OVERHEAD_S = 0.6
+"""A guess for the plan's estimate: start, building, drift computations, end. Real launches correct it."""
+SERVER_START_S = 3.0
+WARMUP_AND_INSTRUMENTED = 0.5
+"""Likewise: warm-up and instrumented steps as a share of the timed steps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedRank:
+    """One rank of a launch: the environment it gets beside the server's own, and so its place."""
+
+    env: dict[str, str]
+
+    def command(self, run: RunDir, case_id: str, what: str) -> str:
+        """The same rank as a command line for a shell."""
+        env = " ".join(f"{key}={shlex.quote(value)}" for key, value in sorted(self.env.items()))
+        argv = [sys.executable, "-m", "ddpbench.worker", str(run.path), case_id, what]
+        return f"{env} {shlex.join(argv)}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchPlan:
+    """One launch, whole: what to start, with which environment, on which cores."""
+
+    case: Case
+    purpose: Purpose
+    round: int
+    server_env: dict[str, str]
+    """What must be set before a rank's process imports anything; launches that share it share a server."""
+    ranks: tuple[PlannedRank, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """All cases, and all launches up to `rounds_max` in run order; the stopping rule may end them sooner."""
+
+    experiment: Experiment
+    cases: tuple[PlannedCase, ...]
+    order: tuple[tuple[int, str], ...]
+    """(round, case id) of every launch."""
+
+    def case(self, case_id: str) -> PlannedCase:
+        """The planned case of that id."""
+        return next(entry for entry in self.cases if entry.case.case_id == case_id)
+
+    @property
+    def runnable(self) -> tuple[PlannedCase, ...]:
+        """The cases that are not skipped."""
+        return tuple(entry for entry in self.cases if entry.skip_reason is None)
+
+    def estimate_s(self, rounds: int, proofs: int | None = None) -> float:
+        """About how long this many rounds take, seconds; `proofs` of the cases are still to be proved."""
+        budget = self.experiment.budget
+        launch = budget.measured_s * (1 + WARMUP_AND_INSTRUMENTED) + LAUNCH_OVERHEAD_S
+        launches = len(self.runnable) * rounds * launch
+        to_prove = len(self.runnable) if proofs is None else proofs
+        return launches + rounds * SERVER_START_S + to_prove * LAUNCH_OVERHEAD_S + SERVER_START_S
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as `plan.json` holds it."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "experiment": self.experiment.name,
+            "question": self.experiment.question,
+            "budget": self.experiment.budget.model_dump(),
+            "cases": [
+                {
+                    **entry.case.to_json(),
+                    "skip_reason": entry.skip_reason,
+                    "added_as_baseline": entry.added_as_baseline,
+                    "oversubscribed": entry.oversubscribed,
+                }
+                for entry in self.cases
+            ],
+            "launches": [{"round": number, "case_id": case_id} for number, case_id in self.order],
+        }
+
+    def dumps(self) -> str:
+        """`to_json` as text."""
+        return json.dumps(self.to_json(), indent=1) + "\n"
+
+
+def make_plan(experiment: Experiment, cases: Sequence[PlannedCase]) -> Plan:
+    """Orders every round anew at random, from the budget's seed: drift then falls on all cases alike."""
+    ids = [entry.case.case_id for entry in cases if entry.skip_reason is None]
+    order: list[tuple[int, str]] = []
+    for number in range(experiment.budget.rounds_max):
+        shuffled = list(ids)
+        random.Random(f"{experiment.budget.seed}/{number}").shuffle(shuffled)
+        order += [(number, case_id) for case_id in shuffled]
+    return Plan(experiment=experiment, cases=tuple(cases), order=tuple(order))
+
+
+def plan_launch(
+    case: Case,
+    purpose: Purpose,
+    round_number: int,
+    *,
+    directory: LaunchDir,
+    hardware: Hardware,
+    catalog: Catalog,
+    gpu_addresses: Sequence[str | None] = (),
+) -> LaunchPlan:
+    """Places a case's ranks: cores of their own while there are enough, the GPU's own cores beside a GPU.
+
+    More ranks than cores share them, rank modulo core. Loader workers get the cores left over, or share.
+    """
+    processes = 1 if catalog.strategy(case.strategy).one_process else case.world_size
+    threads = case.threads_per_rank * (case.world_size // processes)
+    places = _cores(hardware, processes, threads, gpu_addresses if case.device == "cuda" else ())
+    used = {core for place in places for core in place}
+    free = [core for core in hardware.cores if core not in used]
+    workers = processes * case.loader_workers
+    ranks: list[PlannedRank] = []
+    for rank, cores in enumerate(places):
+        env = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(processes),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(processes),
+            "OMP_NUM_THREADS": str(case.threads_per_rank),
+            "DDPBENCH_CORES": ",".join(map(str, cores)),
+            "DDPBENCH_RENDEZVOUS": str(directory.rendezvous.absolute()),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
+        if workers and len(free) >= workers:
+            share = free[rank * case.loader_workers : (rank + 1) * case.loader_workers]
+            env["DDPBENCH_LOADER_CORES"] = ",".join(map(str, share))
+        ranks.append(PlannedRank(env=env))
+    return LaunchPlan(
+        case=case,
+        purpose=purpose,
+        round=round_number,
+        server_env={
+            "OMP_NUM_THREADS": str(case.threads_per_rank),
+            "MKL_NUM_THREADS": str(case.threads_per_rank),
+            "OPENBLAS_NUM_THREADS": "1",  # or importing numpy starts a thread, and forking is unsafe
+        },
+        ranks=tuple(ranks),
+    )
+
+
+def _cores(
+    hardware: Hardware, processes: int, threads: int, gpu_addresses: Sequence[str | None]
+) -> list[tuple[int, ...]]:
+    cores = hardware.cores
+    if gpu_addresses:
+        nearby = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]
+        if all(nearby):
+            return nearby
+        return [cores] * processes
+    return [
+        tuple(sorted({cores[(rank * threads + offset) % len(cores)] for offset in range(threads)}))
+        for rank in range(processes)
+    ]

@@ -1,0 +1,173 @@
+"""The controlling side's end of a fork server: starts it, asks it for ranks, hears of their ends, ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ddpbench.errors import LaunchError
+from ddpbench.launch.plan import LaunchPlan
+from ddpbench.records import LaunchDir
+from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
+
+START_TIMEOUT_S = 120.0
+
+
+class ServerProcess:
+    """A running fork server. Use it as a context; leaving it leaves no process behind."""
+
+    def __init__(self, env: Mapping[str, str], log: Path) -> None:
+        self.env = dict(env)
+        started = time.monotonic()
+        ours, theirs = socket.socketpair()
+        page_fd = os.memfd_create("ddpbench-heartbeat", os.MFD_CLOEXEC)
+        os.ftruncate(page_fd, PAGE_BYTES)
+        self._page = mmap.mmap(page_fd, PAGE_BYTES)
+        self._words = memoryview(self._page).cast("Q")
+        self._connection = ours
+        self._received = b""
+        self.pids: tuple[int, ...] = ()
+        self._log = log
+        argv = [
+            *(sys.executable, "-m", "ddpbench.worker", "--serve"),
+            *(str(theirs.fileno()), str(page_fd), str(os.getpid())),
+        ]
+        with log.open("ab") as output:
+            # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
+            self._process = subprocess.Popen(
+                argv,
+                env={**os.environ, **self.env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(), page_fd),
+                start_new_session=True,
+            )
+        theirs.close()
+        os.close(page_fd)
+        try:
+            self._await_ready()
+        except BaseException:
+            self.close()
+            raise
+        self.start_s = time.monotonic() - started
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            for event in self.events(0.5):
+                if event["event"] == "ready":
+                    return
+        raise LaunchError(f"the fork server was not ready within {START_TIMEOUT_S:.0f} s; see {self._log}")
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._process.pid
+
+    def events(self, timeout_s: float) -> list[dict[str, Any]]:
+        """What the server says within this time; returns as soon as it says something.
+
+        Raises:
+            LaunchError: the server is gone.
+        """
+        readable, _, _ = select.select([self._connection], [], [], timeout_s)
+        if not readable:
+            return []
+        data = self._connection.recv(1 << 20)
+        if not data:
+            code = self._process.wait(timeout=5)
+            raise LaunchError(f"the fork server ended (exit code {code}); {_tail(self._log)}")
+        self._received += data
+        *lines, self._received = self._received.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def _ask(self, **request: Any) -> None:
+        try:
+            self._connection.sendall(json.dumps(request).encode() + b"\n")
+        except OSError:
+            raise LaunchError(f"the fork server is gone; {_tail(self._log)}") from None
+        while True:
+            for event in self.events(START_TIMEOUT_S):
+                if event["event"] == "started":
+                    self.pids = tuple(event["pids"])
+                    return
+                if event["event"] == "refused":
+                    raise LaunchError(event["reason"])
+
+    def launch(self, plan: LaunchPlan, directory: LaunchDir) -> None:
+        """Forks the plan's ranks; `events` tells of their ends."""
+        self._page[:] = bytes(PAGE_BYTES)  # or an earlier launch's counts would pass for this one's
+        ranks = [{"env": rank.env} for rank in plan.ranks]
+        self._ask(do="launch", directory=str(directory.path.absolute()), ranks=ranks)
+
+    def probe(self, folder: Path) -> dict[str, Any]:
+        """What a rank with torch finds on this machine; see `ddpbench.worker.probe`.
+
+        Raises:
+            LaunchError: the probe failed.
+        """
+        path = folder / "probe.json"
+        self._ask(do="probe", path=str(path.absolute()))
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            for event in self.events(0.5):
+                if event["event"] == "exited":
+                    self.pids = ()
+                    if event["code"] != 0:
+                        raise LaunchError(f"torch does not work here: {_tail(path.with_suffix('.log'))}")
+                    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+                    return found
+        raise LaunchError("the probe of this machine did not end")
+
+    def pulse(self, rank: int) -> Pulse:
+        """A rank's heartbeat."""
+        return read_pulse(self._words, rank)
+
+    def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
+        """Sends a signal to ranks and their loader workers (each rank leads its process group)."""
+        for pid in self.pids if pids is None else pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, number)
+
+    def close(self) -> None:
+        """Ends ranks and server, and waits for them."""
+        self.signal_ranks(signal.SIGKILL)
+        self._connection.close()
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._words.release()
+        self._page.close()
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _tail(path: Path) -> str:
+    """The last line of a log, and where to read the rest."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line]
+    except OSError:
+        lines = []
+    last = f"last line: {lines[-1].strip()} " if lines else ""
+    return f"{last}(see {path})"

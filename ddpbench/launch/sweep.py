@@ -1,0 +1,443 @@
+"""A sweep from an experiment to its table: plans, proves, runs round after round, stops, can be resumed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ddpbench.errors import IdentityError, MachineError, OutputError, RequestError
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.claim import claimed
+from ddpbench.launch.hardware import Hardware, read_hardware
+from ddpbench.launch.identity import check_identity, machine_record
+from ddpbench.launch.listener import Listener
+from ddpbench.launch.noise import own_environment_allows_sharing
+from ddpbench.launch.plan import LaunchPlan, Plan, make_plan, plan_launch
+from ddpbench.launch.server import ServerProcess
+from ddpbench.launch.watch import LaunchRunner
+from ddpbench.records import SCHEMA_VERSION, Block, LaunchOutcome, RunDir, read_launch, write_atomically
+from ddpbench.records.heartbeat import Pulse
+from ddpbench.records.rundir import Purpose
+from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, load_experiment
+
+_ServerFor = Callable[[Mapping[str, str]], ServerProcess]
+"""Asks for the fork server of an environment."""
+
+GIVE_UP_AFTER = 2
+"""A case that failed this often and never succeeded is not launched again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepRequest:
+    """What to sweep and where to. `experiment` is a TOML file, or a run directory to resume."""
+
+    experiment: Path
+    overrides: Sequence[str] = ()
+    out: Path | None = None
+    retry_failed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A request understood: everything that can be refused has been looked at, and nothing started."""
+
+    experiment: Experiment
+    plan: Plan
+    hardware: Hardware
+    devices: Devices
+    run: RunDir
+    resumes: bool
+    retry_failed: bool
+
+
+@dataclass(slots=True)
+class SweepResult:
+    """How a sweep ended."""
+
+    run: RunDir
+    stop_reason: str = ""
+    wall_s: float = 0.0
+    measured_s: float = 0.0
+    launches: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def measured_share(self) -> float | None:
+        """Share of this session's wall time spent in warm-up and measured steps."""
+        return self.measured_s / self.wall_s if self.wall_s else None
+
+
+def prepare(request: SweepRequest) -> Prepared:
+    """Reads, validates and plans; starts nothing but, beside GPUs, a probe of what torch can use.
+
+    Raises:
+        RequestError: the request cannot be met; the message says why.
+    """
+    catalog = TableCatalog()
+    source, out = request.experiment, request.out
+    if source.is_dir():
+        out, source = out or source, RunDir(source).experiment
+    elif source.name == "experiment.toml" and (source.parent / "plan.json").is_file() and out is None:
+        out = source.parent
+    experiment = load_experiment(source, catalog, request.overrides)
+    if importlib.util.find_spec("torch") is None:
+        raise MachineError("torch is not installed in this environment: pip install torch")
+    hardware = read_hardware()
+    devices = _usable_devices(hardware)
+    experiment = _resolve(experiment, devices)
+    cases = [_within_gpus(entry, devices) for entry in expand(experiment, catalog, devices)]
+    if all(entry.skip_reason is not None for entry in cases):
+        reasons = "\n".join(f"  {entry.case.label}: {entry.skip_reason}" for entry in cases)
+        raise RequestError(f"{source}: no case of this experiment can run here\n{reasons}")
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
+    resumes = run.plan.exists()
+    if not resumes and run.path.is_dir() and any(run.path.iterdir()):
+        raise OutputError(f"{run.path} holds other files and is no run directory; choose another --out")
+    return Prepared(
+        experiment=experiment,
+        plan=make_plan(experiment, cases),
+        hardware=hardware,
+        devices=devices,
+        run=run,
+        resumes=resumes,
+        retry_failed=request.retry_failed,
+    )
+
+
+def _usable_devices(hardware: Hardware) -> Devices:
+    """The devices torch can use: without a GPU in the machine there is nothing to ask a rank about."""
+    if not hardware.gpu_addresses:
+        return hardware.devices()
+    with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
+        path = Path(folder)
+        with ServerProcess({"OPENBLAS_NUM_THREADS": "1"}, path / "server.log") as server:
+            probe = server.probe(path)
+    return hardware.devices(gpus=len(probe["gpus"]))
+
+
+def _resolve(experiment: Experiment, devices: Devices) -> Experiment:
+    """The experiment with `auto` replaced by what this machine has, so that it says what was run."""
+    base, axes = experiment.base, dict(experiment.axes)
+    device = devices.kind if base.device == "auto" else base.device
+    if "device" not in axes:
+        base = base.model_copy(update={"device": device})
+    if base.backend == "auto" and "backend" not in axes and "device" not in axes:
+        base = base.model_copy(update={"backend": "nccl" if device == "cuda" else "gloo"})
+    worlds = axes.get("world_size", [])
+    if "auto" in worlds:
+        limit = devices.ranks(device, base.threads_per_rank)
+        powers = [1 << k for k in range(limit.bit_length()) if 1 << k <= limit]
+        axes["world_size"] = list(dict.fromkeys(n for w in worlds for n in (powers if w == "auto" else [w])))
+    return experiment.model_copy(update={"base": base, "axes": axes})
+
+
+def _within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
+    case = entry.case
+    if entry.skip_reason is not None or case.device != "cuda" or case.world_size <= devices.gpus:
+        return entry
+    have = f"{devices.gpus} GPU{'s' if devices.gpus != 1 else ''}" if devices.gpus else "no GPU torch can use"
+    reason = f"needs {case.world_size} GPU{'s' if case.world_size != 1 else ''}, one a rank; here is {have}"
+    return PlannedCase(case=case, skip_reason=reason, added_as_baseline=entry.added_as_baseline)
+
+
+class Sweep:
+    """Carries out a prepared request."""
+
+    def __init__(self, prepared: Prepared, listener: Listener) -> None:
+        self._prepared = prepared
+        self._plan = prepared.plan
+        self._run = prepared.run
+        self._listener = listener
+        self._catalog = TableCatalog()
+        self._budget = prepared.experiment.budget
+        self._shared = own_environment_allows_sharing()
+        self._runner = LaunchRunner(
+            self._run,
+            hang_timeout_s=self._budget.hang_timeout,
+            cores=prepared.hardware.cores,
+            shared=self._shared,
+        )
+        self._gpu_addresses: list[str | None] = []
+        self._launch_walls: list[float] = []
+        self._outcomes: dict[tuple[str, str, int], LaunchOutcome] = {}
+        self.result = SweepResult(self._run)
+
+    def run(self) -> SweepResult:
+        """Runs to the stopping rule; on an interruption what was finished stays, and the rest can be resumed.
+
+        Raises:
+            RequestError: the output cannot be used, or belongs to another machine or experiment.
+            LaunchError: ranks cannot be started or their records not be written.
+        """
+        started = time.monotonic()
+        claim = nullcontext() if self._shared else claimed(self._prepared.hardware.cores)
+        if self._prepared.resumes:
+            self._run.read_json(self._run.plan)  # a damaged or newer one is refused before anything starts
+        self._run.create()
+        with self._run.locked(), claim:
+            try:
+                self._work(started)
+            except KeyboardInterrupt:
+                self.result.stop_reason = "interrupted"
+                raise
+            finally:
+                self.result.wall_s = time.monotonic() - started
+                if self._run.machine.exists():
+                    self._note_session()
+        return self.result
+
+    def _work(self, started: float) -> None:
+        self._read_outcomes()
+        todo = self._rounds_todo(self._budget.rounds_min)
+        unproved = [entry for entry in self._plan.runnable if not self._finished(entry, "proof", 0)]
+        estimate = self._plan.estimate_s(1, 0) / max(1, len(self._plan.runnable)) * todo
+        estimate += self._plan.estimate_s(0, len(unproved))
+        self._listener.planned(self._plan, self._run, len(self._outcomes), estimate)
+        if estimate > self._budget.total:
+            self._warn(
+                f"{self._budget.rounds_min} rounds take about {estimate / 60:.0f} min, more than budget.total; "
+                "they are run all the same: lower measured_s, rounds_min or the number of cases to stay within it"
+            )
+        self._listener.preparing("starting torch")
+        with self._servers() as server_for:
+            first = plan_launch(
+                self._plan.runnable[0].case,
+                "proof",
+                0,
+                directory=self._run.launch(self._plan.runnable[0].case.case_id, "proof"),
+                hardware=self._prepared.hardware,
+                catalog=self._catalog,
+            )
+            self._identify(server_for(first.server_env))
+            for entry in unproved:
+                self._launch(entry, "proof", 0, server_for, share=len(unproved))
+        for number in range(self._budget.rounds_max):
+            reason = self._stop_reason(number, started)
+            if reason:
+                self.result.stop_reason = reason
+                return
+            self._round(number)
+        self.result.stop_reason = "rounds_max"
+
+    def _identify(self, server: ServerProcess) -> None:
+        """Writes machine.json, plan.json and experiment.toml, or compares them with what is there."""
+        probe = server.probe(self._run.path)
+        (self._run.path / "probe.json").unlink(missing_ok=True)
+        (self._run.path / "probe.log").unlink(missing_ok=True)
+        self._gpu_addresses = [gpu["pci"] for gpu in probe["gpus"]]
+        toml = self._prepared.experiment.to_toml()
+        found = machine_record(self._prepared.hardware, probe, toml, self._plan.cases)
+        if self._prepared.resumes:
+            check_identity(self._run.read_json(self._run.machine), found, self._run.path)
+            return
+        write_atomically(self._run.machine, json.dumps(found, indent=1) + "\n")
+        write_atomically(self._run.experiment, toml)
+        write_atomically(self._run.plan, self._plan.dumps())
+
+    def _read_outcomes(self) -> None:
+        """What earlier sessions finished. With `retry_failed` what was not ok is to be done again."""
+        if not self._prepared.resumes:
+            return
+        for entry in self._plan.runnable:
+            case_id = entry.case.case_id
+            for directory in [self._run.launch(case_id, "proof"), *self._run.launches(case_id)]:
+                outcome = read_launch(directory).outcome if directory.outcome.exists() else None
+                if outcome is None:
+                    continue
+                if outcome.status != "ok" and self._prepared.retry_failed:
+                    self._run.set_aside(directory)
+                    continue
+                self._outcomes[case_id, outcome.purpose, outcome.round] = outcome
+
+    def _finished(self, entry: PlannedCase, purpose: Purpose, number: int) -> bool:
+        return (entry.case.case_id, purpose, number) in self._outcomes
+
+    def _given_up(self, entry: PlannedCase) -> bool:
+        """Whether launching the case again would teach nothing: its proof failed, or it keeps failing."""
+        case_id = entry.case.case_id
+        proof = self._outcomes.get((case_id, "proof", 0))
+        if proof is not None and proof.status != "ok":
+            return True
+        statuses = [
+            outcome.status
+            for (other, purpose, _), outcome in self._outcomes.items()
+            if other == case_id and purpose == "measure"
+        ]
+        return "ok" not in statuses and len(statuses) >= GIVE_UP_AFTER
+
+    def _rounds_todo(self, rounds: int) -> int:
+        """How many launches of the first rounds are not done and not given up."""
+        return sum(
+            not self._finished(entry, "measure", number)
+            for entry in self._plan.runnable
+            if not self._given_up(entry)
+            for number in range(rounds)
+        )
+
+    def _stop_reason(self, number: int, started: float) -> str:
+        """Why the round `number` is not to be run, or nothing."""
+        if number < self._budget.rounds_min:
+            return ""
+        if all(self._given_up(entry) for entry in self._plan.runnable):
+            return "no case can be measured"
+        todo = [
+            entry
+            for entry in self._plan.runnable
+            if not self._given_up(entry) and not self._finished(entry, "measure", number)
+        ]
+        if not todo:
+            return ""
+        from ddpbench.analysis import half_widths
+
+        widths = half_widths(self._run)
+        target = self._budget.target_half_width
+        open_cases = [
+            entry
+            for entry in self._plan.runnable
+            if not self._given_up(entry)
+            and ((width := widths.get(entry.case.case_id)) is None or width > target)
+        ]
+        reason = "target reached" if not open_cases else ""
+        expected = len(todo) * self._mean_launch_s() + self._server_s()
+        if not reason and time.monotonic() - started + expected > self._budget.total:
+            reason = "budget"
+        self._listener.round_ended(number - 1, widths, reason)
+        return reason
+
+    def _mean_launch_s(self) -> float:
+        if self._launch_walls:
+            return sum(self._launch_walls) / len(self._launch_walls)
+        return self._plan.estimate_s(1, 0) / max(1, len(self._plan.runnable))
+
+    def _server_s(self) -> float:
+        return self._plan.estimate_s(0, 0)
+
+    def _round(self, number: int) -> None:
+        entries = [self._plan.case(case_id) for at, case_id in self._plan.order if at == number]
+        todo = [
+            entry
+            for entry in entries
+            if not self._finished(entry, "measure", number) and not self._given_up(entry)
+        ]
+        if not todo:
+            return
+        self._listener.preparing(f"starting round {number + 1}")
+        with self._servers() as server_for:
+            for entry in todo:
+                if not self._given_up(entry):
+                    self._launch(entry, "measure", number, server_for, share=len(todo))
+
+    @contextmanager
+    def _servers(self) -> Iterator[_ServerFor]:
+        """Fork servers by environment, started when first asked for, all ended with the context."""
+        with ExitStack() as stack:
+            servers: dict[str, ServerProcess] = {}
+
+            def server_for(env: Mapping[str, str]) -> ServerProcess:
+                key = json.dumps(dict(env), sort_keys=True)
+                if key not in servers:
+                    server = ServerProcess(env, self._run.path / "server.log")
+                    servers[key] = stack.enter_context(server)
+                return servers[key]
+
+            yield server_for
+
+    def _launch(
+        self, entry: PlannedCase, purpose: Purpose, number: int, server_for: _ServerFor, *, share: int
+    ) -> None:
+        case = entry.case
+        plan = self.launch_plan(case, purpose, number)
+        what = "proof" if purpose == "proof" else f"round {number + 1}"
+        total = len(self._outcomes) + self._rounds_todo(max(self._budget.rounds_min, number + 1))
+        left_s = (total - len(self._outcomes)) * self._mean_launch_s()
+        self._listener.launch_started(entry, what, len(self._outcomes), total, left_s)
+        server = server_for(plan.server_env)
+        progress = _Progress(entry, self._listener)
+        began = time.monotonic()
+        outcome = self._runner.run_launch(
+            server,
+            plan,
+            measured_s=self._budget.measured_s,
+            server_share_s=server.start_s / share,
+            on_pulse=progress.pulse,
+        )
+        if purpose == "measure":
+            self._launch_walls.append(time.monotonic() - began)
+        self._outcomes[case.case_id, purpose, number] = outcome
+        self.result.launches += 1
+        self.result.measured_s += outcome.measured_s
+        rate = launch_throughput(self._run, case, number) if purpose == "measure" else None
+        self._listener.launch_ended(entry, outcome, rate if outcome.status == "ok" else None)
+
+    def launch_plan(self, case: Case, purpose: Purpose, number: int) -> LaunchPlan:
+        """The launch of a case, placed on this machine."""
+        return plan_launch(
+            case,
+            purpose,
+            number,
+            directory=self._run.launch(case.case_id, purpose, number),
+            hardware=self._prepared.hardware,
+            catalog=self._catalog,
+            gpu_addresses=self._gpu_addresses,
+        )
+
+    def _note_session(self) -> None:
+        sessions: list[dict[str, Any]] = []
+        if self._run.sessions.exists():
+            try:
+                sessions = self._run.read_json(self._run.sessions)["sessions"]
+            except IdentityError as error:
+                self._warn(str(error))
+        sessions.append(
+            {
+                "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+                "wall_s": round(self.result.wall_s, 3),
+                "measured_s": round(self.result.measured_s, 3),
+                "launches": self.result.launches,
+                "stop_reason": self.result.stop_reason or "failed",
+            }
+        )
+        data = {"schema_version": SCHEMA_VERSION, "sessions": sessions}
+        write_atomically(self._run.sessions, json.dumps(data, indent=1) + "\n")
+
+    def _warn(self, text: str) -> None:
+        self.result.warnings.append(text)
+        self._listener.warn(text)
+
+
+class _Progress:
+    """Turns a rank's step counts into throughput so far, for the listener."""
+
+    def __init__(self, entry: PlannedCase, listener: Listener) -> None:
+        self._entry, self._listener = entry, listener
+        self._first: tuple[float, int] | None = None
+
+    def pulse(self, pulse: Pulse) -> None:
+        now = time.monotonic()
+        rate: float | None = None
+        if pulse.phase == "timed steps":
+            if self._first is None:
+                self._first = (now, pulse.steps)
+            elif pulse.steps > self._first[1] and now > self._first[0]:
+                steps = pulse.steps - self._first[1]
+                rate = steps * self._entry.case.global_batch / (now - self._first[0])
+        self._listener.pulse(self._entry, pulse, rate)
+
+
+def launch_throughput(run: RunDir, case: Case, number: int) -> float | None:
+    """A launch's samples per second as rank 0 saw them, for progress lines; the table's figure is `analysis`'."""
+    for rank in read_launch(run.launch(case.case_id, "measure", number)).ranks:
+        blocks = [block for block in rank.of(Block) if block.phase == "timed"]
+        if rank.rank == 0 and blocks:
+            seconds = sum(block.end_ns - block.start_ns for block in blocks) / 1e9
+            return sum(block.steps for block in blocks) * case.global_batch / seconds
+    return None

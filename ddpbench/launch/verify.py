@@ -1,0 +1,126 @@
+"""Proves strategies right, without timing them: every strategy, workload and world size asked for."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddpbench.errors import ExperimentError, Problem, nearest
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.claim import claimed
+from ddpbench.launch.hardware import read_hardware
+from ddpbench.launch.noise import own_environment_allows_sharing
+from ddpbench.launch.plan import plan_launch
+from ddpbench.launch.server import ServerProcess
+from ddpbench.launch.watch import LaunchRunner
+from ddpbench.records import Proof, RunDir, Status, read_launch
+from ddpbench.spec import Devices, PlannedCase, expand, parse_experiment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What a case's proof came to. `proofs` holds every comparison made."""
+
+    strategy: str
+    workload: str
+    world_size: int
+    status: Status
+    proofs: tuple[Proof, ...] = ()
+    reason: str = ""
+
+
+def verification_cases(
+    strategies: Sequence[str], workloads: Sequence[str], worlds: Sequence[int], backend: str
+) -> list[PlannedCase]:
+    """The cases to prove.
+
+    Raises:
+        ExperimentError: a name is unknown.
+    """
+    catalog = TableCatalog()
+    problems: list[Problem] = []
+    for names, known, what in (
+        (strategies, catalog.strategy_names(), "strategy"),
+        (
+            workloads,
+            [*catalog.workload_names(), *(n.partition(":")[0] for n in catalog.workload_names())],
+            "workload",
+        ),
+    ):
+        problems += [
+            Problem(path=f"--{what}", message=f"{name!r} is no {what}; {nearest(name, known)}")
+            for name in names
+            if name not in known and ":" not in name
+        ]
+    if problems:
+        raise ExperimentError("verify", problems)
+    text = f"""
+        [base]
+        local_batch = 4
+        backend = "{backend}"
+        device = "{"cuda" if backend == "nccl" else "cpu"}"
+        [axes]
+        workload = {list(workloads)}
+        strategy = {list(strategies)}
+        world_size = {list(worlds)}
+        [budget]
+        seed = 0
+    """
+    experiment = parse_experiment(text, catalog, name="verify", source="verify")
+    hardware = read_hardware()
+    devices = Devices(kind="cpu", gpus=len(hardware.gpu_addresses), cores=hardware.physical)
+    return [entry for entry in expand(experiment, catalog, devices) if not entry.added_as_baseline]
+
+
+def verify(
+    cases: Sequence[PlannedCase], on_verdict: Callable[[Verdict], None] = lambda _: None
+) -> list[Verdict]:
+    """Runs every case's proof on real ranks, one fork server for all.
+
+    Raises:
+        MachineError: another sweep holds this machine's cores.
+        LaunchError: ranks cannot be started.
+    """
+    hardware = read_hardware()
+    catalog = TableCatalog()
+    shared = own_environment_allows_sharing()
+    claim = nullcontext() if shared else claimed(hardware.cores)
+    verdicts: list[Verdict] = []
+    with ExitStack() as stack:
+        stack.enter_context(claim)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ddpbench-verify-")))
+        run = RunDir(folder)
+        run.create()
+        runner = LaunchRunner(run, hang_timeout_s=120, cores=hardware.cores, shared=shared)
+        server: ServerProcess | None = None
+        for entry in cases:
+            case = entry.case
+            if entry.skip_reason is not None:
+                verdict = Verdict(
+                    strategy=case.strategy,
+                    workload=case.workload,
+                    world_size=case.world_size,
+                    status="skipped",
+                    reason=entry.skip_reason,
+                )
+            else:
+                directory = run.launch(case.case_id, "proof")
+                plan = plan_launch(case, "proof", 0, directory=directory, hardware=hardware, catalog=catalog)
+                if server is None:
+                    server = stack.enter_context(ServerProcess(plan.server_env, folder / "server.log"))
+                outcome = runner.run_launch(server, plan, measured_s=0.0, server_share_s=0.0)
+                ranks = read_launch(directory).ranks
+                verdict = Verdict(
+                    strategy=case.strategy,
+                    workload=case.workload,
+                    world_size=case.world_size,
+                    status=outcome.status,
+                    proofs=tuple(ranks[0].of(Proof)) if ranks else (),
+                    reason=outcome.error,
+                )
+            verdicts.append(verdict)
+            on_verdict(verdict)
+    return verdicts
