@@ -1,0 +1,21 @@
+"""The `independent` strategy: ranks that compute at once and aggregate nothing; the upper bound."""
+
+from __future__ import annotations
+
+from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
+from ddpbench.strategies.local import LocalReplica
+
+
+class Independent(Strategy[NoOptions]):
+    """As many separate trainings as ranks. What they lose against `single` they lose to shared hardware."""
+
+    name = "independent"
+    summary = "ranks that compute side by side and aggregate nothing: the upper bound"
+    options = NoOptions
+    uses_backend = False
+    aggregates = False
+    replicas_equal = False
+    note = "No gradients are aggregated: every rank trains a model of its own."
+
+    def build(self, job: Job, options: NoOptions) -> Replica:
+        return LocalReplica(job)

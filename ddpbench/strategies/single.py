@@ -1,0 +1,24 @@
+"""The `single` strategy: one process, one device; the base case of every speed-up."""
+
+from __future__ import annotations
+
+from ddpbench.spec import Case
+from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
+from ddpbench.strategies.local import LocalReplica
+
+
+class Single(Strategy[NoOptions]):
+    """Plain training without any process group."""
+
+    name = "single"
+    summary = "one process without any aggregation: the base case"
+    options = NoOptions
+    uses_backend = False
+
+    def check(self, case: Case) -> str | None:
+        if case.world_size != 1:
+            return f"single trains on one device; world size {case.world_size} needs another strategy"
+        return None
+
+    def build(self, job: Job, options: NoOptions) -> Replica:
+        return LocalReplica(job)

@@ -1,0 +1,85 @@
+"""The `gpt` workload: a byte-level GPT in minGPT's sizes, on real text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, Field
+
+from ddpbench.workloads.base import Workload
+from ddpbench.workloads.text import VOCABULARY, Windows, read_text
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import Dataset
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """A decoder's size, and the block it is trained on unless the options say otherwise."""
+
+    layers: int
+    heads: int
+    width: int
+    block_size: int
+
+
+SHAPES = {
+    "nano": Shape(layers=3, heads=3, width=48, block_size=64),
+    "micro": Shape(layers=4, heads=4, width=128, block_size=128),
+    "mini": Shape(layers=6, heads=6, width=192, block_size=128),
+    "gopher-44m": Shape(layers=8, heads=16, width=512, block_size=256),
+    "small": Shape(layers=12, heads=12, width=768, block_size=512),
+}
+"""minGPT's own configurations (`small` is its `gpt2`); the block sizes are ours."""
+
+
+class GptOptions(BaseModel, extra="forbid", frozen=True):
+    """What can be chosen of the `gpt` workload."""
+
+    text: list[str] = []
+    """Files to learn from; none: Python's own standard library."""
+    block_size: int | None = Field(default=None, ge=1, le=8192)
+    """Tokens (bytes) a sample; none: the size's own."""
+    learning_rate: float = Field(default=3e-4, gt=0, le=1)
+
+
+class Gpt(Workload[GptOptions]):
+    """A GPT that predicts the next byte at every position of a block of text."""
+
+    name = "gpt"
+    summary = "a byte-level GPT on real text: many layers, so gradients become ready all through backward"
+    options = GptOptions
+    sizes = tuple(SHAPES)
+
+    def model(self, options: GptOptions) -> torch.nn.Module:
+        from ddpbench.workloads.gpt_model import Decoder
+
+        shape = SHAPES[self.size]
+        return Decoder(
+            layers=shape.layers,
+            heads=shape.heads,
+            width=shape.width,
+            block_size=self._block_size(options),
+            vocabulary=VOCABULARY,
+        )
+
+    def dataset(self, options: GptOptions) -> Dataset[Any]:
+        block_size = self._block_size(options)
+        return Windows(read_text(options.text, at_least=block_size + 1), block_size)  # type: ignore[return-value]
+
+    def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
+        from torch.nn import functional
+
+        return functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
+
+    def optimizer(self, parameters: Any, options: GptOptions) -> torch.optim.Optimizer:
+        import torch
+
+        # minGPT spares biases and norms the weight decay. Here all parameters get it, because a strategy
+        # may hand over flattened ones, whose kind is no longer known.
+        return torch.optim.AdamW(parameters, lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
+
+    def _block_size(self, options: GptOptions) -> int:
+        return options.block_size or SHAPES[self.size].block_size

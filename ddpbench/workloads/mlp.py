@@ -1,0 +1,54 @@
+"""The `mlp` workload: a multilayer perceptron that guesses the next byte of real text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, Field
+
+from ddpbench.workloads.base import Workload
+from ddpbench.workloads.text import VOCABULARY, Contexts, read_text
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import Dataset
+
+CONTEXT_BYTES = 64
+HIDDEN_LAYERS = 3
+HIDDEN_UNITS = {"small": 256, "large": 2048}
+
+
+class MlpOptions(BaseModel, extra="forbid", frozen=True):
+    """What can be chosen of the `mlp` workload."""
+
+    text: list[str] = []
+    """Files to learn from; none: Python's own standard library."""
+    learning_rate: float = Field(default=0.05, gt=0, le=10)
+
+
+class Mlp(Workload[MlpOptions]):
+    """64 bytes of context, three hidden layers of 256 (`small`) or 2048 (`large`) units, 256 logits."""
+
+    name = "mlp"
+    summary = "a multilayer perceptron on real text: few large matrices, much gradient for its computation"
+    options = MlpOptions
+    sizes = tuple(HIDDEN_UNITS)
+
+    def model(self, options: MlpOptions) -> torch.nn.Module:
+        from ddpbench.workloads.mlp_model import Perceptron
+
+        hidden = (HIDDEN_UNITS[self.size],) * HIDDEN_LAYERS
+        return Perceptron(context=CONTEXT_BYTES, hidden=hidden, vocabulary=VOCABULARY)
+
+    def dataset(self, options: MlpOptions) -> Dataset[Any]:
+        return Contexts(read_text(options.text, at_least=CONTEXT_BYTES + 1), CONTEXT_BYTES)  # type: ignore[return-value]
+
+    def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
+        from torch.nn import functional
+
+        return functional.cross_entropy(outputs, targets)
+
+    def optimizer(self, parameters: Any, options: MlpOptions) -> torch.optim.Optimizer:
+        import torch
+
+        return torch.optim.SGD(parameters, lr=options.learning_rate, momentum=0.9)

@@ -1,0 +1,26 @@
+"""The perceptron behind the `mlp` workload. Imports torch at once, so only `Mlp.model` imports it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Perceptron(nn.Module):
+    """Hidden layers with GELU between; uint8 contexts [batch, context] to logits [batch, vocabulary]."""
+
+    def __init__(self, *, context: int, hidden: tuple[int, ...], vocabulary: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise((context, *hidden)))
+        self.head = nn.Linear(hidden[-1], vocabulary)
+
+    def forward(self, context: torch.Tensor) -> torch.Tensor:
+        # Bytes come as bytes and become numbers in [-1, 1] here, in whatever dtype the model has.
+        x = context.to(self.head.weight.dtype) / 127.5 - 1
+        for layer in self.layers:
+            x = functional.gelu(layer(x))
+        logits: torch.Tensor = self.head(x)
+        return logits

@@ -1,0 +1,100 @@
+"""Real text as bytes for the language workloads, and datasets of windows over it. No model is here."""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+VOCABULARY = 256
+"""Every byte is a token."""
+DEFAULT_TEXT_BYTES = 2_000_000
+"""As much of the default text is used: enough for thousands of windows, read in a few milliseconds."""
+
+
+def default_files() -> list[Path]:
+    """The top-level modules of Python's own standard library, sorted: real text that is always there.
+
+    It differs between Python versions; a machine's ranks share one.
+    """
+    return sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+
+
+def read_text(files: Sequence[str], *, at_least: int) -> torch.Tensor:
+    """The files' bytes, one after the other, as uint8 of shape [bytes].
+
+    Without files the first `DEFAULT_TEXT_BYTES` of `default_files()`; files that are named are read whole.
+
+    Raises:
+        ValueError: a file cannot be read, or all together hold less than `at_least` bytes.
+    """
+    import torch
+
+    text = bytearray()
+    if not files:
+        for path in default_files():
+            text += path.read_bytes()
+            if len(text) >= DEFAULT_TEXT_BYTES:
+                del text[DEFAULT_TEXT_BYTES:]
+                break
+    for name in files:
+        try:
+            text += Path(name).read_bytes()
+        except OSError as error:
+            looked = Path(name).absolute()
+            reason = error.strerror or str(error)
+            raise ValueError(f"text file {name!r} cannot be read ({reason}; looked for {looked})") from None
+    if len(text) < at_least:
+        where = ", ".join(files) if files else "Python's standard library"
+        raise ValueError(
+            f"{where}: {len(text)} bytes of text, but one sample needs {at_least}: "
+            "name longer files in the workload's option `text`, or use a smaller block"
+        )
+    return torch.frombuffer(text, dtype=torch.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Non-overlapping windows of the text, each with the same window one byte later as its targets.
+
+    Item i is `(inputs, targets)`, both int64 of shape [block_size]; the last window's last target is the
+    last byte used. A remainder too short for a window is left out.
+    """
+
+    text: torch.Tensor
+    block_size: int
+
+    def __len__(self) -> int:
+        return (len(self.text) - 1) // self.block_size
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        start = index * self.block_size
+        window = self.text[start : start + self.block_size + 1].long()
+        return window[:-1], window[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """Non-overlapping contexts of the text, each with the byte that follows it as its target.
+
+    Item i is `(context, target)`: uint8 of shape [context_size], and an int64 scalar.
+    """
+
+    text: torch.Tensor
+    context_size: int
+
+    def __len__(self) -> int:
+        return (len(self.text) - 1) // self.context_size
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        start, end = index * self.context_size, (index + 1) * self.context_size
+        return self.text[start:end], self.text[end].long()
