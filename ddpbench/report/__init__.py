@@ -1,1 +1,40 @@
-"""To come."""
+"""A run's summary as one self-contained page and a folder of figures. It draws and formats; it computes nothing.
+
+`write_report` is the way in. matplotlib is imported only once something is drawn.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.errors import OutputError
+from ddpbench.records import RunDir, explain_os_error, write_atomically
+
+
+def write_report(summary: RunSummary, run: RunDir) -> Path:
+    """Writes `report.html` and `figures/*.png`; returns the page's path.
+
+    The page needs no network and no other file. Equal summaries give equal bytes.
+
+    Raises:
+        OutputError: the run directory cannot be written.
+    """
+    from ddpbench.report.page import build
+
+    page = build(summary)
+    try:
+        run.figures.mkdir(exist_ok=True)
+        for name, content in page.figures.items():
+            _write_bytes(run.figures / name, content)
+        write_atomically(run.report, page.html)
+    except OSError as error:
+        raise OutputError(f"the report cannot be written to {run.path}: {explain_os_error(error)}") from None
+    return run.report
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_bytes(content)
+    os.replace(beside, path)  # noqa: PTH105 - the pair of write_atomically, for bytes

@@ -7,7 +7,7 @@ separation under colour-blindness were computed for this set; change it as a who
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 INK = "#1F2328"
 MUTED = "#59636E"
@@ -60,7 +60,7 @@ class Fill:
     colour: str
     hatch: str = ""
     edge: str = OUTLINE
-    line: str = "-"
+    line: Literal["-", "--", ":"] = "-"
     text: str = INK
 
 

@@ -121,3 +121,8 @@ def launches_each(counts: Iterable[int]) -> str:
     if len(found) == 1:
         return f"{counted(found[0], 'launch', 'launches')} each"
     return f"{found[0]} to {found[-1]} launches each"
+
+
+def format_batch(scaling: str, batch: int) -> str:
+    """The batch that scaling holds fixed: `local batch of 8`, `global batch of 64`."""
+    return f"{'local' if scaling == 'weak' else 'global'} batch of {batch:,}"

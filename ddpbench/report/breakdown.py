@@ -1,0 +1,314 @@
+"""The breakdown figure: what fills a step? Stacked milliseconds from 0, overlapped communication beneath."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.series import Row, panels_of, rows_of, setting_of
+from ddpbench.report.words import launches_each, milliseconds, number, percent, series_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.canvas import Sheet
+
+MOST_BARS = 14
+_PITCH_IN = 0.46
+_BAR, _STRIP = 0.46, 0.16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """One case's parts of a step, seconds."""
+
+    row: Row
+    name: str
+    parts: Mapping[str, float]
+    total_s: float
+    overlapped_s: float
+    launches: int
+    overhead: float | None
+
+
+def section(summary: RunSummary) -> Section:
+    """The section on where a step's time goes."""
+    bars = _bars(summary)
+    if not bars:
+        absent = "No case has instrumented steps: nothing tells what fills a step."
+        return Section(anchor="breakdown", title="Where the time goes", question=_QUESTION, absent=absent)
+    chosen, notes = _choose(bars)
+    with_bars = {bar.row.case_id for bar in bars}
+    missing = {
+        row.case_id: f"{row.name} ({row.status if not row.ok else 'no instrumented steps'})"
+        for row in rows_of(summary)
+        if row.case_id not in with_bars
+    }
+    return Section(
+        anchor="breakdown",
+        title="Where the time goes",
+        question=_QUESTION,
+        pictures=(_picture(chosen, missing),),
+        notes=tuple(notes),
+    )
+
+
+_QUESTION = "What fills a step?"
+
+
+def _bars(summary: RunSummary) -> list[Bar]:
+    rows = rows_of(summary)
+    panels = {row.case_id: panel.name for panel in panels_of(rows) for row in panel.rows}
+    by_id = {row.case_id: row for row in rows}
+    bars: list[Bar] = []
+    for record in summary.breakdown.to_dict("records"):
+        row = by_id.get(str(record["case_id"]))
+        if row is None or not row.ok:
+            continue
+        panel = panels.get(row.case_id, "")
+        bars.append(
+            Bar(
+                row=row,
+                name=f"{row.name}{f', {panel}' if panel else ''}",
+                parts={name: _number(record[name]) for name in style.PHASES},
+                total_s=_number(record["step_time_s"]),
+                overlapped_s=_number(record["overlapped_comm"]),
+                launches=int(_number(record["launches"])),
+                overhead=_optional(record["instrumentation_overhead"]),
+            )
+        )
+    return bars
+
+
+def _optional(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)
+
+
+def _number(value: Any) -> float:
+    return _optional(value) or 0.0
+
+
+def _choose(bars: Sequence[Bar]) -> tuple[list[Bar], list[str]]:
+    """At most MOST_BARS bars: the largest world sizes first, those with cores of their own before others."""
+    order = sorted(bars, key=lambda bar: (bar.row.oversubscribed, -bar.row.world_size))
+    chosen = order[:MOST_BARS]
+    left = order[MOST_BARS:]
+    notes = []
+    if left:
+        sizes = sorted({bar.row.world_size for bar in left})
+        notes.append(
+            f"{len(chosen)} of {len(bars)} cases are drawn, the most ranks first; the other {len(left)} "
+            f"({series_of([str(size) for size in sizes[:8]])}{' ...' if len(sizes) > 8 else ''} ranks) are in "
+            "the embedded JSON."
+        )
+    return sorted(chosen, key=lambda bar: bar.total_s), notes
+
+
+def _picture(bars: Sequence[Bar], missing: Mapping[str, str]) -> Picture:
+    heading = _heading(bars)
+    overheads = [bar.overhead for bar in bars if bar.overhead is not None]
+    marks = []
+    if overheads:
+        marks.append(
+            f"Instrumented steps took {percent(min(overheads))} to {percent(max(overheads))} longer than timed "
+            "ones."
+            if len(overheads) > 1
+            else f"Instrumented steps took {percent(overheads[0])} longer."
+        )
+    if any(bar.row.oversubscribed for bar in bars):
+        marks.append("Grey ground: more ranks than cores (oversubscribed).")
+    if missing:
+        few = list(missing.values())[:4]
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        marks.append(f"Not shown: {', '.join(few)}{more}.")
+    settings = {setting_of(bar.row) for bar in bars}
+    start = [f"{next(iter(settings))}." if len(settings) == 1 else "Settings differ; see the names."]
+    caption = " ".join(
+        [
+            start[0][:1].upper() + start[0][1:],
+            "Parts are means over ranks, instrumented steps and launches",
+            f"({launches_each(bar.launches for bar in bars)}), so that they add up to the bar; medians would",
+            "not. Beneath a bar: communication hidden behind computation, not part of the sum.",
+            "In brackets: 95 % t-interval of the timed step.",
+            *marks,
+        ]
+    )
+    names = [style.PHASES[name].name for name in style.PHASES if any(bar.parts[name] for bar in bars)]
+    return Picture(
+        file_name="breakdown",
+        heading=heading,
+        caption=caption,
+        alt=(
+            f"Horizontal stacked bars of step time, ms, by part ({series_of(names)}) for "
+            f"{len(bars)} cases. {heading}."
+            f"{f' Not shown: {len(missing)} cases without instrumented steps.' if missing else ''}"
+        ),
+        table=_table(bars),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=1.15 + _PITCH_IN * len(bars),
+        paint=partial(_paint, bars=bars),
+        missing=missing,
+    )
+
+
+def _heading(bars: Sequence[Bar]) -> str:
+    fair = [bar for bar in bars if not bar.row.oversubscribed and bar.row.world_size > 1]
+    if not fair:
+        if any(bar.row.oversubscribed for bar in bars):
+            return "No headline: every case above one rank ran oversubscribed"
+        longest = max(bars, key=lambda bar: bar.total_s)
+        return f"{longest.name}: a step of {milliseconds(longest.total_s)} ms, nothing exchanged"
+    most = max(fair, key=lambda bar: bar.parts["exposed_comm"])
+    if most.parts["exposed_comm"] <= 0:
+        return f"No communication is exposed in any of {len(fair)} cases above one rank"
+    wait = most.parts["exposed_wait"]
+    waiting = f" and {milliseconds(wait)} ms waiting for ranks" if wait > 0 else ""
+    return (
+        f"Most exposed: {most.name}, {milliseconds(most.parts['exposed_comm'])} ms of communication{waiting} "
+        f"in a step of {milliseconds(most.total_s)} ms"
+    )
+
+
+def _table(bars: Sequence[Bar]) -> Table:
+    columns = (
+        Column("Case"),
+        Column("Step, ms", number=True),
+        *(Column(f"{fill.name.capitalize()}, ms", number=True) for fill in style.PHASES.values()),
+        Column("Overlapped, ms", number=True),
+        Column("Launches", number=True),
+        Column("Overhead", number=True),
+    )
+    rows = tuple(
+        (
+            Cell(text=bar.name),
+            Cell.ms(bar.total_s),
+            *(Cell.ms(bar.parts[name]) for name in style.PHASES),
+            Cell.ms(bar.overlapped_s),
+            Cell.count(bar.launches),
+            Cell(text="" if bar.overhead is None else percent(bar.overhead), key=bar.overhead, number=True),
+        )
+        for bar in bars
+    )
+    return Table(caption="Parts of an instrumented step", columns=columns, rows=rows)
+
+
+def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
+    import textwrap
+
+    from ddpbench.report.canvas import text_width_in
+
+    names = ["\n".join(textwrap.wrap(bar.name, 32)[:2]) for bar in bars]
+    left = 0.25 + max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
+    right = 1.85
+    bottom = 0.5
+    axes = sheet.axes(left, bottom, sheet.width_in - left - right, _PITCH_IN * len(bars) + 0.05)
+    longest = max(max(bar.total_s, sum(max(v, 0) for v in bar.parts.values())) for bar in bars) * 1e3
+    axes.set_xlim(0, longest)
+    for place, bar in enumerate(bars):
+        _stack(axes, place, bar, longest)
+    axes.set_ylim(len(bars) - 0.45, -0.55)
+    axes.set_yticks(range(len(bars)), names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("ms per step")
+    axes.grid(visible=True, axis="x")
+    axes.spines["left"].set_visible(False)
+    _legend(sheet, bars)
+
+
+def _stack(axes: Axes, place: float, bar: Bar, longest: float) -> None:
+    if bar.row.oversubscribed:
+        axes.axhspan(place - 0.5, place + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
+    centre = place - 0.1
+    at = 0.0
+    hidden_from = 0.0
+    for name, fill in style.PHASES.items():
+        width = bar.parts[name] * 1e3
+        if name == "backward":
+            hidden_from = at
+        if width <= 0:
+            continue
+        _segment(axes, fill, centre=centre, at=at, width=width, height=_BAR)
+        if width >= 0.04 * longest:
+            boxed = {"boxstyle": "square,pad=0.12", "facecolor": fill.colour, "edgecolor": "none"}
+            axes.text(
+                at + width / 2,
+                centre,
+                milliseconds(width / 1e3),
+                ha="center",
+                va="center",
+                fontsize=style.SMALLEST_PT,
+                color=fill.text,
+                bbox=boxed if fill.hatch else None,
+                zorder=4,
+            )
+        at += width
+    if bar.overlapped_s > 0:
+        width = bar.overlapped_s * 1e3
+        strip = place + 0.26
+        _segment(axes, style.OVERLAPPED, centre=strip, at=hidden_from, width=width, height=_STRIP)
+        axes.annotate(
+            milliseconds(bar.overlapped_s),
+            (min(hidden_from + width, longest), strip),
+            xytext=(3, 0),
+            textcoords="offset points",
+            fontsize=style.SMALLEST_PT,
+            va="center",
+            annotation_clip=False,
+        )
+    estimate = bar.row.step_time_s.scaled(1e3) if bar.row.step_time_s else None
+    timed = f" {estimate.interval}" if estimate is not None else ""
+    negative = bar.parts["not_attributed"]
+    extra = f"\nnot attributed {milliseconds(negative)}" if negative < 0 else ""
+    axes.annotate(
+        f"{number(bar.total_s * 1e3)} ms{timed}{extra}",
+        (at, centre),
+        xytext=(5, 0),
+        textcoords="offset points",
+        fontsize=style.NOTE_PT,
+        va="center",
+        annotation_clip=False,
+        linespacing=1.1,
+    )
+
+
+def _segment(axes: Axes, fill: style.Fill, *, centre: float, at: float, width: float, height: float) -> None:
+    axes.barh(
+        centre,
+        width,
+        left=at,
+        height=height,
+        color=fill.colour,
+        edgecolor=fill.edge,
+        linewidth=0.6,
+        linestyle=fill.line,
+        hatch=fill.hatch or None,
+        zorder=2,
+    )
+
+
+def _legend(sheet: Sheet, bars: Sequence[Bar]) -> None:
+    """All parts that occur, in stacking order, in one or two lines above the bars."""
+    from matplotlib.patches import Patch
+
+    fills = [fill for name, fill in style.PHASES.items() if any(bar.parts[name] > 0 for bar in bars)]
+    if any(bar.overlapped_s > 0 for bar in bars):
+        fills.append(style.OVERLAPPED)
+    patches = [
+        Patch(
+            facecolor=fill.colour,
+            edgecolor=fill.edge,
+            hatch=fill.hatch or None,
+            linestyle=fill.line,
+            linewidth=0.6,
+            label=fill.name,
+        )
+        for fill in fills
+    ]
+    sheet.legend(patches, columns=5)

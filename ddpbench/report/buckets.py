@@ -1,0 +1,291 @@
+"""The figure of step time by bucket cap: which cap is safe? `default` is a category of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.series import Row, bucket_order, panels_of, raw_launches, rows_of, setting_of
+from ddpbench.report.words import Estimate, bucket_name, launches_each, milliseconds, ranks, series_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.canvas import Sheet
+
+MOST_FIGURES = 2
+MOST_SIZES = 3
+_AS_GOOD = ("equivalent", "unresolved")
+
+
+def section(summary: RunSummary) -> Section:
+    """The section on buckets, with a figure for each strategy that was run with several caps."""
+    rows = rows_of(summary)
+    raw = raw_launches(summary, "step_time_s")
+    verdicts = _verdicts(summary)
+    groups: list[tuple[str, list[Row]]] = []
+    for panel in panels_of(rows):
+        by_variant: dict[tuple[str, ...], list[Row]] = {}
+        for row in panel.rows:
+            if row.bucket is not None:
+                by_variant.setdefault((row.strategy, *row.variant), []).append(row)
+        groups += [
+            (panel.name, members)
+            for members in by_variant.values()
+            if len({row.bucket for row in members}) > 1 and any(_has(row) for row in members)
+        ]
+    groups.sort(key=lambda group: -sum(_has(row) for row in group[1]))
+    left = [f"{rows[0].strategy_name}{f', {name}' if name else ''}" for name, rows in groups[MOST_FIGURES:]]
+    absent = ""
+    if not groups:
+        with_buckets = {row.bucket for row in rows if row.bucket is not None}
+        absent = (
+            f"This sweep has one bucket cap ({bucket_name(next(iter(with_buckets)))}): nothing to compare."
+            if len(with_buckets) == 1
+            else "No strategy with gradient buckets was measured at two or more caps."
+        )
+    return Section(
+        anchor="buckets",
+        title="Step time by bucket cap",
+        question="Which bucket cap is safe?",
+        pictures=tuple(
+            _picture(name, members, index, raw, verdicts)
+            for index, (name, members) in enumerate(groups[:MOST_FIGURES])
+        ),
+        notes=tuple(f"Not drawn, to keep the page readable: {what}." for what in dict.fromkeys(left)),
+        absent=absent,
+    )
+
+
+def _has(row: Row) -> bool:
+    return row.ok and row.step_time_s is not None
+
+
+def _verdicts(summary: RunSummary) -> dict[str, str]:
+    """For each compared case: `best`, `as good as best`, or `slower` than the best of its row."""
+    frame = summary.comparisons
+    if frame.empty:
+        return {}
+    found: dict[str, str] = {}
+    for record in frame.to_dict("records"):
+        if record["topic"] != "buckets":
+            continue
+        found[str(record["best_case_id"])] = "best"
+        verdict = str(record["verdict"])
+        words = "as good as best" if verdict in _AS_GOOD else verdict
+        found.setdefault(str(record["case_id"]), words)
+    return found
+
+
+def _picture(
+    panel_name: str,
+    rows: Sequence[Row],
+    index: int,
+    raw: Mapping[str, Sequence[float]],
+    verdicts: Mapping[str, str],
+) -> Picture:
+    sizes = sorted({row.world_size for row in rows if _has(row)}, reverse=True)
+    several = [s for s in sizes if len({r.bucket for r in rows if r.world_size == s and _has(r)}) > 1]
+    kept = sorted((several or sizes)[:MOST_SIZES])
+    caps = sorted({row.bucket for row in rows}, key=bucket_order)
+    used = [row for row in rows if row.world_size in kept]
+    shown = [row for row in used if _has(row)]
+    missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if not _has(row)}
+    heading = _heading(panel_name, shown, verdicts)
+    marks = []
+    if any(row.oversubscribed for row in shown):
+        marks.append("Grey ground: more ranks than cores (oversubscribed).")
+    if any(row.emulated for row in shown):
+        marks.append("Hollow markers: emulated or dilated.")
+    if missing:
+        marks.append(f"Not shown: {series_of(list(missing.values()))}.")
+    omitted = sorted(set(sizes) - set(kept))
+    if omitted:
+        marks.append(f"Omitted: {series_of([str(size) for size in omitted])} ranks; see the summary table.")
+    if verdicts:
+        marks.append(
+            "As good as best: the paired difference's 95 % interval includes 0, corrected for the number of "
+            "caps at that number of ranks."
+        )
+    else:
+        marks.append("The lowest mean is not called best: this run holds no paired comparison of caps.")
+    setting = setting_of(shown[0])
+    caption = " ".join(
+        [
+            f"{rows[0].strategy_name}. {setting[:1].upper()}{setting[1:]}. Large markers: mean step time;",
+            f"whiskers: 95 % t-intervals over launches ({launches_each(row.launches for row in shown)});",
+            "small dots: single launches. Caps are categories, not a scale; 'default' is 25 MiB after a",
+            "first bucket of 1 MiB.",
+            *marks,
+        ]
+    )
+    gaps = f" Not shown: {series_of(list(missing.values()))}." if missing else ""
+    return Picture(
+        file_name="buckets" if index == 0 else f"buckets-{index + 1}",
+        heading=heading,
+        caption=caption,
+        alt=(
+            f"Dot plot of step time, ms, against bucket cap for {rows[0].strategy_name} at "
+            f"{series_of([str(size) for size in kept])} ranks. {heading}.{gaps}"
+        ),
+        table=_table(panel_name, used, caps, raw, verdicts),
+        width_in=style.FULL_WIDTH_IN if len(kept) > 1 else style.SMALL_WIDTH_IN,
+        height_in=3.8,
+        paint=partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, verdicts=verdicts),
+        missing=missing,
+    )
+
+
+def _heading(panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str]) -> str:
+    """The lowest mean at the most ranks that had cores of their own, and who is as good."""
+    prefix = f"{panel_name[:1].upper()}{panel_name[1:]}: " if panel_name else ""
+    fair = [row for row in shown if not row.oversubscribed]
+    if not fair:
+        return f"{prefix}No headline: every case with buckets ran oversubscribed"
+    most = max(row.world_size for row in fair)
+    timed = [(row, row.step_time_s) for row in fair if row.world_size == most and row.step_time_s is not None]
+    lowest, estimate = min(timed, key=lambda pair: pair[1].value)
+    if len(timed) == 1:
+        return f"{prefix}At {ranks(most)} only {lowest.bucket_name} buckets were measured: {_ms(estimate)}"
+    start = (
+        f"{prefix}{lowest.strategy_name} at {ranks(most)}: {lowest.bucket_name} buckets have the lowest mean"
+    )
+    equals = [row.bucket_name for row, _ in timed if verdicts.get(row.case_id) == "as good as best"]
+    end = ""
+    if verdicts:
+        end = f"; {series_of(equals)} as good" if equals else "; no other cap is as good"
+    return f"{start} step, {_ms(estimate)}{end}"
+
+
+def _ms(estimate: Estimate) -> str:
+    return f"{estimate.scaled(1e3)} ms"
+
+
+def _table(
+    panel_name: str,
+    rows: Sequence[Row],
+    caps: Sequence[float | str | None],
+    raw: Mapping[str, Sequence[float]],
+    verdicts: Mapping[str, str],
+) -> Table:
+    ordered = sorted(rows, key=lambda row: (row.world_size, caps.index(row.bucket)))
+    cells = tuple(
+        (
+            Cell(text=row.bucket_name, key=float(caps.index(row.bucket))),
+            Cell.count(row.world_size),
+            Cell.estimate(row.step_time_s.scaled(1e3) if row.ok and row.step_time_s else None),
+            Cell.count(row.launches),
+            Cell(text=", ".join(milliseconds(value) for value in raw.get(row.case_id, ())) if row.ok else ""),
+            Cell(text="; ".join(word for word in (verdicts.get(row.case_id, ""), row.badges) if word)),
+        )
+        for row in ordered
+    )
+    columns = (
+        Column("Bucket cap"),
+        Column("Ranks", number=True),
+        Column("Step, ms [95 %]", number=True),
+        Column("Launches", number=True),
+        Column("Each launch, ms"),
+        Column("Notes"),
+    )
+    name = f" ({panel_name})" if panel_name else ""
+    return Table(
+        caption=f"Step time by bucket cap, {rows[0].strategy_name}{name}", columns=columns, rows=cells
+    )
+
+
+def _paint(
+    sheet: Sheet,
+    *,
+    rows: Sequence[Row],
+    sizes: Sequence[int],
+    caps: Sequence[float | str | None],
+    raw: Mapping[str, Sequence[float]],
+    verdicts: Mapping[str, str],
+) -> None:
+    gap = 0.25
+    width = (sheet.width_in - 0.75 - 0.1 - gap * (len(sizes) - 1)) / len(sizes)
+    tops = [
+        1e3 * max([row.step_time_s.high or 0, row.step_time_s.value, *raw.get(row.case_id, ())])
+        for row in rows
+        if _has(row) and row.step_time_s is not None
+    ]
+    top = 1.22 * max(tops)
+    for index, size in enumerate(sizes):
+        axes = sheet.axes(0.75 + index * (width + gap), 0.62, width, sheet.height_in - 1.0)
+        over = any(row.oversubscribed for row in rows if row.world_size == size)
+        axes.set_title(f"{ranks(size)}{', oversubscribed' if over else ''}")
+        if over:
+            axes.set_facecolor(style.OVERSUBSCRIBED_GROUND)
+        for row in rows:
+            if row.world_size == size:
+                _point(
+                    axes,
+                    row,
+                    place=caps.index(row.bucket),
+                    launches=raw.get(row.case_id, ()),
+                    verdict=verdicts.get(row.case_id, ""),
+                    top=top,
+                )
+        axes.set_xlim(-0.6, len(caps) - 0.4)
+        axes.set_ylim(0, top)
+        axes.set_xticks(range(len(caps)), [bucket_name(cap) for cap in caps])
+        axes.set_xlabel("bucket cap")
+        axes.grid(visible=True, axis="y", color="white" if over else style.GRID)
+        if index:
+            axes.tick_params(labelleft=False)
+        else:
+            axes.set_ylabel("step time, ms")
+
+
+def _point(
+    axes: Axes, row: Row, *, place: float, launches: Sequence[float], verdict: str, top: float
+) -> None:
+    estimate = row.step_time_s.scaled(1e3) if row.ok and row.step_time_s is not None else None
+    if estimate is None:
+        axes.text(
+            place, 0.02 * top, row.status, ha="center", va="bottom", fontsize=style.NOTE_PT, rotation=90
+        )
+        return
+    look = style.look(row.strategy)
+    spots = [place + 0.2 * (1 if index % 2 else -1) for index in range(len(launches))]
+    axes.plot(spots, [1e3 * value for value in launches], ".", color=look.colour, markersize=3.2, alpha=0.75)
+    whiskers = None
+    if estimate.low is not None and estimate.high is not None:
+        whiskers = [[estimate.value - estimate.low], [estimate.high - estimate.value]]
+    axes.errorbar(
+        [place],
+        [estimate.value],
+        yerr=whiskers,
+        fmt=look.marker,
+        color=look.colour,
+        markersize=6.5,
+        markerfacecolor="white" if row.emulated else look.colour,
+        elinewidth=1.3,
+        capsize=3,
+        zorder=3,
+    )
+    label = estimate.number + {"best": "\nbest", "as good as best": "\nas good"}.get(verdict, "")
+    highest = max([estimate.high or estimate.value, *(1e3 * value for value in launches)])
+    axes.annotate(
+        label,
+        (place, highest),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        fontsize=style.NOTE_PT,
+        fontweight="bold" if verdict == "best" else "normal",
+        linespacing=1.1,
+        bbox={
+            "boxstyle": "square,pad=0.2",
+            "facecolor": "none",
+            "edgecolor": style.INK if verdict in ("best", "as good as best") else "none",
+            "linestyle": "-" if verdict == "best" else "--",
+            "linewidth": 0.7,
+        },
+    )

@@ -1,0 +1,157 @@
+"""Turns a picture into SVG for the page and PNG for a folder. The only file that sets up matplotlib."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from ddpbench.report import style
+from ddpbench.report.parts import Picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MARGIN_IN = 0.15
+_TITLE_LINE_IN = 0.2
+_NOTE_LINE_IN = 0.15
+_TITLE_CHARACTERS_PER_IN = 9.6
+_NOTE_CHARACTERS_PER_IN = 15.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawn:
+    """A picture's two files, and the size of the SVG in CSS pixels."""
+
+    svg: bytes
+    png: bytes
+    width: int
+    height: int
+
+
+class Sheet:
+    """The part of a figure that a picture may paint on; places are in inches from its lower left corner."""
+
+    def __init__(self, figure: Figure, *, width_in: float, height_in: float, lifted_in: float) -> None:
+        self.figure = figure
+        self.width_in = width_in
+        self.height_in = height_in
+        self._lifted_in = lifted_in
+
+    def axes(self, left: float, bottom: float, width: float, height: float, **options: Any) -> Axes:
+        """New axes at a place given in inches."""
+        whole = self.figure.get_figheight()
+        place = (
+            left / self.width_in,
+            (bottom + self._lifted_in) / whole,
+            width / self.width_in,
+            height / whole,
+        )
+        return self.figure.add_axes(place, **options)
+
+    def text(self, x: float, y: float, text: str, **options: Any) -> None:
+        """A text at a place given in inches."""
+        whole = self.figure.get_figheight()
+        self.figure.text(x / self.width_in, (y + self._lifted_in) / whole, text, **options)
+
+    def legend(self, handles: Sequence[Any], *, columns: int) -> None:
+        """A legend along the sheet's upper edge."""
+        whole = self.figure.get_figheight()
+        place = (0.1 / self.width_in, (self.height_in + self._lifted_in - 0.02) / whole)
+        self.figure.legend(
+            handles=handles,
+            loc="upper left",
+            bbox_to_anchor=place,
+            ncols=columns,
+            handlelength=1.6,
+            columnspacing=1.4,
+            borderpad=0,
+        )
+
+
+def text_width_in(text: str, points: float) -> float:
+    """About how wide a text in DejaVu Sans is; rather too wide than too narrow."""
+    return len(text) * points * 0.62 / 72
+
+
+def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[float]:
+    """Positions for labels, in the given order's places, at least `gap` apart and within low to high."""
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    placed = [min(max(wanted[index], low), high) for index in order]
+    for _ in range(50):
+        moved = False
+        for index in range(1, len(placed)):
+            overlap = gap - (placed[index] - placed[index - 1])
+            if overlap > 1e-9:
+                placed[index - 1] -= overlap / 2
+                placed[index] += overlap / 2
+                moved = True
+        placed = [min(max(value, low), high) for value in placed]
+        if not moved:
+            break
+    for index in range(1, len(placed)):  # what the bounds squeezed together is opened again, upwards
+        placed[index] = max(placed[index], placed[index - 1] + gap)
+    result = [0.0] * len(wanted)
+    for index, value in zip(order, placed, strict=True):
+        result[index] = value
+    return result
+
+
+def draw(picture: Picture) -> Drawn:
+    """Draws a picture once and saves it twice: the SVG bare, the PNG with title and caption."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
+
+    text_in = picture.width_in - 2 * _MARGIN_IN
+    title = textwrap.wrap(picture.heading, int(text_in * _TITLE_CHARACTERS_PER_IN))
+    caption = textwrap.wrap(picture.caption, int(text_in * _NOTE_CHARACTERS_PER_IN))
+    above = len(title) * _TITLE_LINE_IN + 2 * _MARGIN_IN
+    below = len(caption) * _NOTE_LINE_IN + 2 * _MARGIN_IN
+    whole = picture.height_in + above + below
+    with mpl.rc_context(), warnings.catch_warnings():
+        # a name in a script that DejaVu Sans lacks is drawn as boxes; the table beside has it right
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        mpl.rcdefaults()
+        mpl.rcParams.update(cast(Any, style.SETTINGS))
+        figure = Figure(figsize=(picture.width_in, whole), facecolor="white")
+        sheet = Sheet(figure, width_in=picture.width_in, height_in=picture.height_in, lifted_in=below)
+        picture.paint(sheet)
+        x = _MARGIN_IN / picture.width_in
+        words = [
+            figure.text(
+                x,
+                1 - _MARGIN_IN / whole,
+                "\n".join(title),
+                va="top",
+                fontsize=style.TITLE_PT,
+                fontweight="bold",
+                linespacing=1.15,
+            ),
+            figure.text(
+                x,
+                (below - _MARGIN_IN) / whole,
+                "\n".join(caption),
+                va="top",
+                fontsize=style.NOTE_PT,
+                color=style.MUTED,
+                linespacing=1.25,
+            ),
+        ]
+        png = io.BytesIO()
+        figure.savefig(png, format="png", dpi=style.PNG_DPI, metadata={"Software": None})
+        for word in words:
+            word.set_visible(False)
+        svg = io.BytesIO()
+        body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
+        figure.savefig(svg, format="svg", bbox_inches=body, metadata={"Date": None, "Creator": None})
+    return Drawn(
+        svg=svg.getvalue(),
+        png=png.getvalue(),
+        width=round(picture.width_in * 100),
+        height=round(picture.height_in * 100),
+    )

@@ -1,0 +1,118 @@
+"""Definitions: each term and each column of the tables and of cases.csv, in a sentence."""
+
+from __future__ import annotations
+
+TERMS: tuple[tuple[str, str], ...] = (
+    ("case", "One configuration: workload, strategy, ranks, bucket cap, batch, backend, link and so on."),
+    (
+        "launch",
+        "One independent start of a case's ranks. What differs from start to start is part of the error.",
+    ),
+    ("round", "One launch of every case, in a seeded random order. The round is what is replicated."),
+    ("rank, world size", "A rank is one training process; the world size is how many there are."),
+    (
+        "base case",
+        (
+            "What a speed-up divides by: the same workload, number type, threads per rank and device with "
+            "strategy single at one rank; under strong scaling at the same global batch."
+        ),
+    ),
+    (
+        "weak, strong scaling",
+        (
+            "Weak: the local batch is fixed, so work grows with ranks. Strong: the global batch "
+            "is fixed and divided."
+        ),
+    ),
+    (
+        "independent",
+        (
+            "Pinned ranks that compute at once and exchange nothing: the upper bound, with the "
+            "machine's contention in it."
+        ),
+    ),
+    ("samples/s", "Samples of all ranks over common wall time."),
+    ("speed-up", "Samples/s over the base case's in the same round; the geometric mean over rounds."),
+    ("efficiency", "Speed-up over the number of ranks."),
+    (
+        "step",
+        (
+            "From one step's start to the next one's in timed blocks, from the earliest rank's start to the "
+            "latest one's end."
+        ),
+    ),
+    ("exposed communication", "Time in which a rank waits for a transfer that is under way on all ranks."),
+    ("waiting for ranks", "Time in which a rank waits for a slower one to begin a transfer."),
+    ("overlapped communication", "Transfer time hidden behind computation. It is not part of a step's sum."),
+    ("not attributed", "What remains of the step after all parts. It closes the sum, and may be negative."),
+    (
+        "bucket cap",
+        (
+            "The size at which DDP closes a gradient bucket (bucket_cap_mb, MiB). default is 25 MiB after "
+            "a first bucket of 1 MiB. A bucket may exceed it by a parameter."
+        ),
+    ),
+    (
+        "oversubscribed",
+        (
+            "More ranks times threads than cores: such cases say little about the strategy and are "
+            "kept out of headlines."
+        ),
+    ),
+    (
+        "emulated, dilated",
+        "On a shaped link, or with computation and links slowed by one factor and reported divided by it.",
+    ),
+    (
+        "noise flag",
+        (
+            "The launch was disturbed: processor time stolen by other guests, other processes, clock "
+            "changes, or a drift of the fixed computation timed before and after it. Flagged, never dropped."
+        ),
+    ),
+)
+"""The words of the report, each in a sentence."""
+
+COLUMNS: tuple[tuple[str, str], ...] = (
+    ("case_id", "the case's stable name: strategy, ranks, bucket cap and a digest of its contents"),
+    ("experiment, workload, strategy", "what was asked for"),
+    ("algorithm, schedule, options_json", "the strategy's aggregation, its schedule and its options"),
+    ("backend, device, launcher", "the collective library, cpu or cuda, and what started the ranks"),
+    (
+        "world_size, nodes, ranks_per_node",
+        "processes in all, machines (or emulated nodes), processes on each",
+    ),
+    ("threads_per_rank, loader_workers", "computing threads and data-loading processes of each rank"),
+    ("bucket_cap_mb", "MiB, default, or empty for a strategy without buckets"),
+    (
+        "local_batch, global_batch, scaling",
+        "samples per rank, per step of the job, and which one is held fixed",
+    ),
+    (
+        "dtype, fabric, compute, dilation",
+        "number type; emulated link; real, replayed or synthetic computation; the factor of time",
+    ),
+    ("status, error", "ok, failed, hung, oom, diverged or skipped, and a sentence on what to do"),
+    ("launches, launches_failed, steps", "ok launches, launches that were not, and timed steps"),
+    ("baseline_case_id", "the base case of this row's speed-up"),
+    ("step_time_s and its interval", "mean over launches and its 95 % t-interval, seconds"),
+    ("step_time_median_s, step_time_p95_s", "median and 95th percentile of single steps, seconds"),
+    ("samples_per_s, speedup, efficiency", "as defined above, each with its 95 % interval"),
+    (
+        "data_time_s, forward_time_s, backward_time_s, optimizer_time_s",
+        "spans of instrumented steps, seconds",
+    ),
+    ("compute_time_s, comm_time_s", "computation, and the span of transfers, seconds"),
+    (
+        "exposed_comm_s, wait_time_s, overlap_fraction",
+        "exposed communication and waiting, seconds; the share of transfer time that was hidden",
+    ),
+    ("gradient_bytes, actual_bucket_bytes", "bytes of gradients, and of the buckets the reducer really made"),
+    (
+        "peak_memory_bytes, flops_per_sample, mfu",
+        "largest rank's memory; floating-point operations a sample; model FLOPs utilisation",
+    ),
+    ("params_equal", "whether replicas ended with equal parameters, where the strategy promises it"),
+    ("oversubscribed, ci_reached, noise_flag", "more ranks than cores; target width reached; disturbed"),
+)
+"""The columns of cases.csv. Units stand in names; empty means not measured or not defined."""

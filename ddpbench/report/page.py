@@ -1,0 +1,201 @@
+"""Assembles the page: sections in their order, tables numbered, figures drawn and embedded. No numbers made."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+import ddpbench
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report import breakdown, buckets, scaling, strategies, tables
+from ddpbench.report.canvas import Drawn, draw
+from ddpbench.report.method import COLUMNS, TERMS
+from ddpbench.report.parts import Picture, Section, Table
+from ddpbench.report.words import clean, counted, percent
+from ddpbench.units import format_seconds
+
+_HERE = Path(__file__).parent
+FIGURES = (scaling.section, breakdown.section, strategies.section, buckets.section)
+"""The sections with figures, in the page's order: one file and one entry here for each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumberedTable:
+    """A table with its place in the page's count."""
+
+    number: int
+    table: Table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Embedded:
+    """A drawn picture as the template needs it."""
+
+    picture: Picture
+    drawn: Drawn
+    number: int
+    table: NumberedTable
+
+    @property
+    def source(self) -> str:
+        """The SVG as a data address; two SVG in one document would share ids."""
+        return "data:image/svg+xml;base64," + base64.b64encode(self.drawn.svg).decode("ascii")
+
+    @property
+    def alt(self) -> str:
+        """The text for those who cannot see the figure."""
+        return f"{self.picture.alt} Data in table {self.table.number}."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """The finished page, and its figures by file name."""
+
+    html: str
+    figures: Mapping[str, bytes]
+
+
+class _Numbers:
+    """Counts tables in the order in which they stand on the page."""
+
+    def __init__(self) -> None:
+        self._tables = 0
+
+    def table(self, table: Table | None) -> NumberedTable | None:
+        if table is None:
+            return None
+        self._tables += 1
+        return NumberedTable(number=self._tables, table=table)
+
+    def sure(self, table: Table) -> NumberedTable:
+        numbered = self.table(table)
+        assert numbered is not None
+        return numbered
+
+
+def build(summary: RunSummary) -> Page:
+    """The page of a run. Equal summaries give equal bytes."""
+    numbers = _Numbers()
+    summary_table = numbers.sure(tables.summary_table(summary))
+    figure_number = 0
+    drawn: dict[str, bytes] = {}
+    sections: list[tuple[Section, list[Embedded]]] = []
+    affected: dict[str, list[str]] = {}
+    for make in FIGURES:
+        section = make(summary)
+        embedded = []
+        for picture in section.pictures:
+            figure_number += 1
+            images = draw(picture)
+            drawn[f"{picture.file_name}.png"] = images.png
+            table = numbers.sure(picture.table)
+            embedded.append(Embedded(picture=picture, drawn=images, number=figure_number, table=table))
+            for case_id in picture.missing:
+                affected.setdefault(case_id, []).append(f"figure {figure_number}")
+        sections.append((section, embedded))
+    phases = numbers.table(tables.phases_table(summary))
+    failures = numbers.table(tables.failures_table(summary, affected))
+    proofs = numbers.table(tables.proofs_table(summary))
+    identity = tables.machine_table(summary.machine, "identity", "Identity: a resume refuses a difference")
+    context = tables.machine_table(summary.machine, "context", "Context: recorded, and may differ")
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    anchors = {"summary", "data-parallel", "failures", "method", "provenance", "validity"}
+    anchors |= {section.anchor for section, _ in sections}
+    html = (
+        _environment()
+        .get_template("page.html")
+        .render(
+            summary=summary,
+            context=_part(summary.machine, "context"),
+            counts=count_words(summary),
+            findings=[
+                (finding, finding.evidence if finding.evidence in anchors else "summary")
+                for finding in summary.findings
+            ],
+            most_findings=7,
+            summary_table=summary_table,
+            sections=sections,
+            data_parallel=tables.data_parallel_section(summary),
+            phases=phases,
+            failures=failures,
+            proofs=proofs,
+            identity=numbers.sure(identity),
+            machine_context=numbers.sure(context),
+            budget=_budget(summary.experiment_toml),
+            terms=TERMS,
+            column_meanings=COLUMNS,
+            measured_share=None if summary.measured_share is None else percent(summary.measured_share),
+            wall=format_seconds(summary.wall_s),
+            command=shlex.join(["ddpbench", "sweep", f"{summary.run_path.rstrip('/')}/experiment.toml"]),
+            report_command=shlex.join(["ddpbench", "report", summary.run_path]),
+            csv=_data("text/csv", summary.cases.to_csv(index=False)),
+            json=_data("application/json", tables.embedded_json(summary)),
+            version=ddpbench.__version__,
+            style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+            script=Markup(script),
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
+        )
+    )
+    return Page(html=html, figures=drawn)
+
+
+def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:
+    """The counts that head the page and are told wherever they are told again."""
+    counts = summary.counts
+    return (
+        ("Launches planned", f"{counts.planned:,}"),
+        ("succeeded", f"{counts.succeeded:,}"),
+        ("failed", f"{counts.failed:,}"),
+        ("Cases", f"{counts.cases:,}"),
+        ("skipped", f"{counts.skipped_cases:,}"),
+        ("Rounds", f"{counts.rounds:,}"),
+    )
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_clean,
+    )
+    environment.filters["counted"] = counted
+    return environment
+
+
+def _clean(value: Any) -> Any:
+    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _data(kind: str, text: str) -> str:
+    """A text as a data address for a download link, which no content security policy needs to allow."""
+    return f"data:{kind};base64,{base64.b64encode(clean_bytes(text)).decode('ascii')}"
+
+
+def clean_bytes(text: str) -> bytes:
+    """UTF-8, with a question mark for what is no character."""
+    return text.encode("utf-8", "replace")
+
+
+def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
+    found = machine.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _budget(experiment_toml: str) -> Mapping[str, object]:
+    """The experiment's own budget, for the method section; empty where the text cannot be read."""
+    try:
+        return _part(tomllib.loads(experiment_toml), "budget")
+    except tomllib.TOMLDecodeError:
+        return {}

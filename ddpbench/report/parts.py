@@ -1,0 +1,97 @@
+"""What a page is made of: sections, figures not yet drawn, tables. Plain values; no HTML and no matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ddpbench.report.words import Estimate, milliseconds
+
+if TYPE_CHECKING:
+    from ddpbench.report.canvas import Sheet
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One field of a table. `under` is a second, quieter line: an interval or a badge."""
+
+    text: str
+    under: str = ""
+    key: float | str | None = None
+    """What to sort by; the text where None."""
+    number: bool = False
+    strong: bool = False
+    link: str = ""
+
+    @classmethod
+    def estimate(cls, value: Estimate | None, *, strong: bool = False) -> Cell:
+        """A value with its interval beneath; empty where it was not measured."""
+        if value is None:
+            return cls(text="", number=True)
+        return cls(text=value.number, under=value.interval, key=value.value, number=True, strong=strong)
+
+    @classmethod
+    def ms(cls, seconds: float | None) -> Cell:
+        """A time in milliseconds without an interval."""
+        if seconds is None:
+            return cls(text="", number=True)
+        return cls(text=milliseconds(seconds), key=seconds, number=True)
+
+    @classmethod
+    def count(cls, value: int) -> Cell:
+        """A whole number."""
+        return cls(text=f"{value:,}", key=value, number=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's head, with its unit, and whether it is right-aligned."""
+
+    title: str
+    number: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """A table. The first cell of a row is its header. `row_ids` are anchors, where rows are linked to."""
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    row_ids: tuple[str, ...] = ()
+    sortable: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picture:
+    """A figure before it is drawn: all its words, its data, and how to paint it.
+
+    `paint` gets a sheet of `width_in` x `height_in`. `missing` maps the cases that belong into the figure
+    and are not in it to the reason. `alt` says everything but the table's number, which the page adds.
+    """
+
+    file_name: str
+    heading: str
+    caption: str
+    alt: str
+    table: Table
+    width_in: float
+    height_in: float
+    paint: Callable[[Sheet], None]
+    missing: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """A part of the page. `absent` says why there is no figure where one could be expected."""
+
+    anchor: str
+    title: str
+    question: str = ""
+    pictures: tuple[Picture, ...] = ()
+    notes: tuple[str, ...] = ()
+    absent: str = ""
+
+
+Verdict = Literal["faster", "slower", "equivalent", "unresolved", "too few", "note"]

@@ -1,0 +1,370 @@
+"""The table of cases as typed rows, sorted into panels that may be compared and series that may be joined.
+
+Nothing is computed from them here; a figure takes its rows from a panel.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.style import look
+from ddpbench.report.words import Estimate, bucket_name, format_batch, ranks, series_of
+
+BOUNDS = ("single", "independent")
+"""Strategies that exchange nothing: the base case and the upper bound. They are never ranked."""
+MOST_SERIES = 7
+"""More than these cannot be told apart in one pair of axes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """A case as the figures and tables need it; None where something was not measured."""
+
+    case_id: str
+    workload: str
+    strategy: str
+    algorithm: str
+    schedule: str
+    options_json: str
+    backend: str
+    device: str
+    world_size: int
+    nodes: int
+    threads_per_rank: int
+    loader_workers: int
+    bucket: float | str | None
+    local_batch: int
+    global_batch: int
+    scaling: str
+    dtype: str
+    fabric: str
+    compute: str
+    dilation: float
+    status: str
+    error: str
+    launches: int
+    launches_failed: int
+    baseline_case_id: str
+    step_time_s: Estimate | None
+    samples_per_s: Estimate | None
+    speedup: Estimate | None
+    efficiency: Estimate | None
+    exposed_comm_s: float | None
+    oversubscribed: bool
+    noise_flag: str
+    ci_reached: bool | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether its numbers may be shown."""
+        return self.status == "ok"
+
+    @property
+    def emulated(self) -> bool:
+        """Whether a link was shaped or computation replayed or dilated: hollow markers."""
+        return bool(self.fabric) or self.compute != "real" or self.dilation != 1
+
+    @property
+    def strategy_name(self) -> str:
+        """The strategy as figures name it. On CPU data_parallel is a threaded equivalent, and says so."""
+        name = look(self.strategy).name
+        return f"{name} (threads)" if self.strategy == "data_parallel" and self.device == "cpu" else name
+
+    @property
+    def bucket_name(self) -> str:
+        """The bucket cap in words; empty for a strategy without buckets."""
+        return bucket_name(self.bucket)
+
+    @property
+    def name(self) -> str:
+        """Strategy, ranks and bucket cap, in a few words."""
+        words = [self.strategy_name, ranks(self.world_size)]
+        if self.bucket is not None:
+            words.append(f"{self.bucket_name} buckets")
+        return ", ".join(words)
+
+    @property
+    def badges(self) -> str:
+        """What a reader must know beside its numbers, in words."""
+        words = [] if self.ok else [self.status]
+        if self.ok and self.samples_per_s is not None and not self.samples_per_s.has_interval:
+            words.append("too few rounds for an interval")
+        if self.oversubscribed:
+            words.append("oversubscribed")
+        if self.fabric:
+            words.append(f"emulated {self.fabric} link")
+        if self.compute != "real":
+            words.append(f"{self.compute} computation")
+        if self.dilation != 1:
+            words.append(f"dilated x{self.dilation:g}")
+        if self.noise_flag:
+            words.append(self.noise_flag)
+        if self.ok and self.ci_reached is False:
+            words.append("target width not reached")
+        return "; ".join(words)
+
+    @property
+    def batch(self) -> int:
+        """The batch that scaling holds fixed."""
+        return self.local_batch if self.scaling == "weak" else self.global_batch
+
+    @property
+    def panel_key(self) -> tuple[Any, ...]:
+        """What two cases must share to be compared in one pair of axes."""
+        return tuple(getattr(self, name) for name in _PANEL_FIELDS)
+
+    @property
+    def variant(self) -> tuple[str, ...]:
+        """What sets apart two cases of one strategy, but for ranks and bucket cap."""
+        return (self.algorithm, self.schedule, self.backend, self.options_json)
+
+
+_PANEL_FIELDS = (
+    "workload",
+    "device",
+    "dtype",
+    "scaling",
+    "batch",
+    "threads_per_rank",
+    "loader_workers",
+    "fabric",
+    "compute",
+    "dilation",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Series:
+    """One strategy's rows at one setting, by world size; `name` tells it from the others of its panel."""
+
+    name: str
+    strategy: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """Rows that differ only in strategy, ranks, bucket cap and options; `name` is what sets them apart."""
+
+    name: str
+    rows: tuple[Row, ...]
+
+    @property
+    def world_sizes(self) -> list[int]:
+        """The numbers of ranks planned, ascending."""
+        return sorted({row.world_size for row in self.rows})
+
+    @property
+    def oversubscribed_sizes(self) -> list[int]:
+        """The numbers of ranks at which a case had fewer cores than ranks."""
+        return sorted({row.world_size for row in self.rows if row.oversubscribed})
+
+    def of_strategies(self) -> tuple[list[Series], list[str]]:
+        """One series a strategy and variant, at one bucket cap each, and sentences on what is left out.
+
+        The cap is DDP's default where it was run, otherwise the smallest: a fixed choice, because taking
+        each strategy's best cap would favour the strategy with the most caps.
+        """
+        groups: dict[tuple[Any, ...], dict[float | str | None, list[Row]]] = {}
+        for row in self.rows:
+            groups.setdefault((row.strategy, *row.variant), {}).setdefault(row.bucket, []).append(row)
+        chosen: list[Series] = []
+        notes: list[str] = []
+        variants: dict[str, list[tuple[Any, ...]]] = {}
+        for key in groups:
+            variants.setdefault(key[0], []).append(key[1:])
+        for key, by_cap in groups.items():
+            cap = min(by_cap, key=bucket_order)
+            rows = sorted(by_cap[cap], key=lambda row: row.world_size)
+            name = " ".join([rows[0].strategy_name, *_differences(key[1:], variants[key[0]])])
+            chosen.append(Series(name=name, strategy=key[0], rows=tuple(rows)))
+            if len(by_cap) > 1:
+                others = series_of([bucket_name(other) for other in sorted(by_cap, key=bucket_order)[1:]])
+                shown = bucket_name(cap) or "no"
+                notes.append(f"{name} is shown with {shown} buckets; {others}: see Buckets.")
+        chosen.sort(key=lambda series: (series.strategy not in BOUNDS, -len(series.rows)))
+        if len(chosen) > MOST_SERIES:
+            left = chosen[MOST_SERIES:]
+            notes.append(
+                f"Only {MOST_SERIES} series fit; omitted: {series_of([item.name for item in left])}."
+            )
+            chosen = chosen[:MOST_SERIES]
+        order = list(dict.fromkeys(row.strategy for row in self.rows))
+        chosen.sort(key=lambda series: (series.strategy in BOUNDS, order.index(series.strategy)))
+        return chosen, list(dict.fromkeys(notes))
+
+
+def bucket_order(cap: float | str | None) -> tuple[int, float]:
+    """Sorts bucket caps: none, `default`, then by size."""
+    if cap is None:
+        return (0, 0.0)
+    return (1, 0.0) if isinstance(cap, str) else (2, cap)
+
+
+def _differences(variant: Sequence[str], variants: Sequence[Sequence[str]]) -> list[str]:
+    """Words for what sets a variant apart from its strategy's others."""
+    if len(variants) < 2:
+        return []
+    words = [
+        value
+        for index, value in enumerate(variant[:3])
+        if value and len({other[index] for other in variants}) > 1
+    ]
+    options = [_options(other[3]) for other in variants]
+    mine = _options(variant[3])
+    words += [
+        f"{key}={json.dumps(value)}"
+        for key, value in mine.items()
+        if any(other.get(key) != value for other in options)
+    ]
+    return words
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        loaded = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def rows_of(summary: RunSummary) -> list[Row]:
+    """The summary's cases as typed rows, in their order."""
+    return [_row(record) for record in summary.cases.to_dict("records")]
+
+
+def _row(record: Mapping[Any, Any]) -> Row:
+    def text(name: str) -> str:
+        return "" if _missing(record[name]) else str(record[name])
+
+    def whole(name: str) -> int:
+        return 0 if _missing(record[name]) else int(record[name])
+
+    def real(name: str) -> float | None:
+        return None if _missing(record[name]) else float(record[name])
+
+    def estimate(name: str, low: str, high: str) -> Estimate | None:
+        value = real(name)
+        return None if value is None else Estimate(value, real(low), real(high))
+
+    noise = record["noise_flag"]
+    reached = record["ci_reached"]
+    return Row(
+        case_id=text("case_id"),
+        workload=text("workload"),
+        strategy=text("strategy"),
+        algorithm=text("algorithm"),
+        schedule=text("schedule"),
+        options_json=text("options_json"),
+        backend=text("backend"),
+        device=text("device"),
+        world_size=whole("world_size"),
+        nodes=whole("nodes"),
+        threads_per_rank=whole("threads_per_rank"),
+        loader_workers=whole("loader_workers"),
+        bucket=_bucket(record["bucket_cap_mb"]),
+        local_batch=whole("local_batch"),
+        global_batch=whole("global_batch"),
+        scaling=text("scaling"),
+        dtype=text("dtype"),
+        fabric=text("fabric"),
+        compute=text("compute") or "real",
+        dilation=real("dilation") or 1.0,
+        status=text("status"),
+        error=text("error"),
+        launches=whole("launches"),
+        launches_failed=whole("launches_failed"),
+        baseline_case_id=text("baseline_case_id"),
+        step_time_s=estimate("step_time_s", "step_time_ci_low_s", "step_time_ci_high_s"),
+        samples_per_s=estimate("samples_per_s", "samples_per_s_ci_low", "samples_per_s_ci_high"),
+        speedup=estimate("speedup", "speedup_ci_low", "speedup_ci_high"),
+        efficiency=estimate("efficiency", "efficiency_ci_low", "efficiency_ci_high"),
+        exposed_comm_s=real("exposed_comm_s"),
+        oversubscribed=_true(record["oversubscribed"]),
+        noise_flag="" if _missing(noise) or noise is False else "noisy" if _true(noise) else str(noise),
+        ci_reached=None if _missing(reached) else _true(reached),
+    )
+
+
+def raw_launches(summary: RunSummary, column: str) -> dict[str, list[float]]:
+    """The ok launches' values of a column, by case and in order of their rounds."""
+    values: dict[str, list[float]] = {}
+    frame = summary.launches
+    if frame.empty:
+        return values
+    for record in frame.sort_values(["case_id", "round"]).to_dict("records"):
+        if record["status"] == "ok" and not _missing(record[column]):
+            values.setdefault(str(record["case_id"]), []).append(float(record[column]))
+    return values
+
+
+def _missing(value: Any) -> bool:
+    return value is None or value is pd.NA or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def _true(value: Any) -> bool:
+    return not _missing(value) and str(value).lower() in ("true", "1", "1.0")
+
+
+def _bucket(value: Any) -> float | str | None:
+    if _missing(value):
+        return None
+    try:
+        return float(value)
+    except ValueError:
+        return str(value)
+
+
+def panels_of(rows: Iterable[Row]) -> list[Panel]:
+    """The rows in groups that may be compared, the largest first; groups of base cases alone are left out."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.panel_key, []).append(row)
+    keys = list(groups)
+    worth = [key for key in keys if any(row.strategy not in BOUNDS for row in groups[key])]
+    kept = worth or keys
+    kept.sort(key=lambda key: -sum(row.ok for row in groups[key]))
+    return [Panel(name=_panel_name(groups[key][0], keys), rows=tuple(groups[key])) for key in kept]
+
+
+def _panel_name(row: Row, keys: Sequence[tuple[Any, ...]]) -> str:
+    """What sets this panel apart from the run's others; empty where there is only one."""
+    words = {
+        "workload": row.workload,
+        "device": row.device,
+        "dtype": row.dtype,
+        "scaling": f"{row.scaling} scaling",
+        "batch": format_batch(row.scaling, row.batch),
+        "threads_per_rank": f"{row.threads_per_rank} threads per rank",
+        "loader_workers": f"{row.loader_workers} loader workers",
+        "fabric": f"emulated {row.fabric} link" if row.fabric else "the machine's own links",
+        "compute": f"{row.compute} computation",
+        "dilation": f"dilated x{row.dilation:g}",
+    }
+    differing = [name for index, name in enumerate(_PANEL_FIELDS) if len({key[index] for key in keys}) > 1]
+    return ", ".join(words[name] for name in differing)
+
+
+def setting_of(row: Row) -> str:
+    """A panel's fixed setting in words, for captions: workload, scaling and batch, threads, link."""
+    words = [
+        row.workload,
+        f"{row.scaling} scaling with a {format_batch(row.scaling, row.batch)}",
+        f"{row.threads_per_rank} thread{'s' if row.threads_per_rank != 1 else ''} per rank",
+        row.dtype,
+        row.device.upper() if row.device == "cpu" else "GPU",
+    ]
+    if row.fabric:
+        words.append(f"emulated {row.fabric} link")
+    if row.compute != "real":
+        words.append(f"{row.compute} computation")
+    if row.dilation != 1:
+        words.append(f"time dilated x{row.dilation:g}")
+    return ", ".join(words)

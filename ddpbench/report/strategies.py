@@ -1,0 +1,240 @@
+"""The figure of throughput by strategy: which strategy does most, and how far from the upper bound?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.series import BOUNDS, Panel, Row, panels_of, raw_launches, rows_of, setting_of
+from ddpbench.report.words import launches_each, number, ranks, series_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.canvas import Sheet
+
+MOST_FIGURES = 2
+MOST_SIZES = 4
+_PITCH_IN = 0.27
+
+
+def section(summary: RunSummary) -> Section:
+    """The section on strategies, with a figure for each of the largest groups of comparable cases."""
+    raw = raw_launches(summary, "samples_per_s")
+    panels = panels_of(rows_of(summary))
+    drawable = [panel for panel in panels if any(_has(row) for row in panel.rows)]
+    notes = [
+        f"Not drawn, to keep the page readable: {panel.name}. Its rows are in the summary table."
+        for panel in drawable[MOST_FIGURES:]
+    ]
+    return Section(
+        anchor="strategies",
+        title="Throughput by strategy",
+        question="Which strategy trains most samples a second, and how far is it from the upper bound?",
+        pictures=tuple(_picture(panel, index, raw) for index, panel in enumerate(drawable[:MOST_FIGURES])),
+        notes=tuple(notes),
+        absent="" if drawable else "No case was measured: there is no throughput to show.",
+    )
+
+
+def _has(row: Row) -> bool:
+    return row.ok and row.samples_per_s is not None
+
+
+def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Picture:
+    series, notes = panel.of_strategies()
+    sizes = sorted({row.world_size for item in series for row in item.rows if _has(row)}, reverse=True)
+    kept = sizes[:MOST_SIZES]
+    if len(sizes) > MOST_SIZES:
+        left = series_of([f"{size}" for size in sorted(sizes[MOST_SIZES:])])
+        notes.append(f"Omitted for space: {left} ranks; see the summary table.")
+    groups = [
+        (size, [(item.name, row) for item in series for row in item.rows if row.world_size == size])
+        for size in kept
+    ]
+    shown = [row for _, members in groups for _, row in members if _has(row)]
+    missing = {
+        row.case_id: f"{row.name} ({row.status})"
+        for item in series
+        for row in item.rows
+        if not _has(row) and (row.world_size in kept or row.world_size not in sizes)
+    }
+    heading = _heading(panel, groups)
+    marks = []
+    if any(row.oversubscribed for row in shown):
+        marks.append("Grey ground: more ranks than cores (oversubscribed).")
+    if any(row.emulated for row in shown):
+        marks.append("Hollow markers: emulated or dilated.")
+    if missing:
+        marks.append(f"Not shown: {series_of(list(missing.values()))}.")
+    setting = setting_of(shown[0])
+    bounds = "Independent ranks exchange nothing and are the upper bound."
+    caption = " ".join(
+        [
+            f"{setting[:1].upper()}{setting[1:]}. Large markers: mean throughput; whiskers: 95 % t-intervals",
+            f"over launches ({launches_each(row.launches for row in shown)}); small dots: single launches.",
+            *([bounds] if any(row.strategy == "independent" for row in shown) else []),
+            *marks,
+            *notes,
+        ]
+    )
+    names = list(dict.fromkeys(name for _, members in groups for name, row in members if _has(row)))
+    gaps = f" Not shown: {series_of(list(missing.values()))}." if missing else ""
+    lines = sum(len(members) + 1 for _, members in groups)
+    return Picture(
+        file_name="strategies" if index == 0 else f"strategies-{index + 1}",
+        heading=heading,
+        caption=caption,
+        alt=(
+            f"Dot plot of throughput, samples per second, for {series_of(names)} at "
+            f"{series_of([str(size) for size in kept])} ranks. {heading}.{gaps}"
+        ),
+        table=_table(panel, groups, raw),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=0.75 + _PITCH_IN * lines,
+        paint=partial(_paint, groups=groups, raw=raw),
+        missing=missing,
+    )
+
+
+_Groups = Sequence[tuple[int, Sequence[tuple[str, Row]]]]
+
+
+def _heading(panel: Panel, groups: _Groups) -> str:
+    """Throughputs at the most ranks that had cores of their own, the upper bound beside them."""
+    prefix = f"{panel.name[:1].upper()}{panel.name[1:]}: " if panel.name else ""
+    for size, members in groups:
+        fair = [(name, row) for name, row in members if _has(row) and not row.oversubscribed]
+        ranked = [
+            (name, row.samples_per_s)
+            for name, row in fair
+            if row.strategy not in BOUNDS and row.samples_per_s is not None
+        ]
+        if not ranked:
+            continue
+        ranked.sort(key=lambda pair: -pair[1].value)
+        listed = series_of([f"{name} {estimate}" for name, estimate in ranked[:3]])
+        more = f" ({len(ranked) - 3} more beneath)" if len(ranked) > 3 else ""
+        bound = next((row.samples_per_s for _, row in fair if row.strategy == "independent"), None)
+        least = f"; upper bound {bound.number}" if bound is not None else ""
+        return f"{prefix}Samples/s at {ranks(size)}: {listed}{more}{least}"
+    if any(row.oversubscribed for _, members in groups for _, row in members):
+        return f"{prefix}No headline: every case that exchanges gradients ran oversubscribed"
+    return f"{prefix}Throughput of ranks that exchange nothing"
+
+
+def _table(panel: Panel, groups: _Groups, raw: Mapping[str, Sequence[float]]) -> Table:
+    rows = tuple(
+        (
+            Cell(text=name),
+            Cell.count(size),
+            Cell.estimate(row.samples_per_s if row.ok else None),
+            Cell.count(row.launches),
+            Cell(text=", ".join(number(value) for value in raw.get(row.case_id, ())) if row.ok else ""),
+            Cell(text=row.badges),
+        )
+        for size, members in groups
+        for name, row in members
+    )
+    columns = (
+        Column("Series"),
+        Column("Ranks", number=True),
+        Column("Samples/s [95 %]", number=True),
+        Column("Launches", number=True),
+        Column("Each launch, samples/s"),
+        Column("Notes"),
+    )
+    name = f" ({panel.name})" if panel.name else ""
+    return Table(caption=f"Throughput by strategy and number of ranks{name}", columns=columns, rows=rows)
+
+
+def _paint(sheet: Sheet, *, groups: _Groups, raw: Mapping[str, Sequence[float]]) -> None:
+    from ddpbench.report.canvas import text_width_in
+
+    names = [name for _, members in groups for name, _ in members]
+    left = min(2.6, 0.35 + max(text_width_in(name, style.TICK_PT) for name in names))
+    right = 1.75
+    axes = sheet.axes(left, 0.5, style.FULL_WIDTH_IN - left - right, sheet.height_in - 0.6)
+    place = 0.0
+    ticks: list[float] = []
+    for size, members in groups:
+        over = any(row.oversubscribed for _, row in members)
+        if over:
+            axes.axhspan(
+                place - 0.5,
+                place + len(members) + 0.5,
+                color=style.OVERSUBSCRIBED_GROUND,
+                linewidth=0,
+                zorder=0,
+            )
+        axes.annotate(
+            f"{ranks(size)}{', oversubscribed' if over else ''}",
+            (0, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(4, 0),
+            textcoords="offset points",
+            fontsize=style.LABEL_PT,
+            fontweight="bold",
+            va="center",
+        )
+        place += 1
+        for _, row in members:
+            ticks.append(place)
+            _point(axes, place, row, raw.get(row.case_id, ()))
+            place += 1
+    axes.set_ylim(place - 0.5, -0.6)
+    axes.set_yticks(ticks, names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(left=0)
+    axes.margins(x=0.04)
+    axes.grid(visible=True, axis="x")
+    axes.set_xlabel("samples/s")
+    axes.spines["left"].set_visible(False)
+    axes.axvline(0, color=style.MUTED, linewidth=0.8)
+
+
+def _point(axes: Axes, place: float, row: Row, launches: Sequence[float]) -> None:
+    estimate = row.samples_per_s if row.ok else None
+    if estimate is None:
+        axes.text(
+            1.02,
+            place,
+            row.status,
+            transform=axes.get_yaxis_transform(),
+            fontsize=style.NOTE_PT,
+            va="center",
+            style="italic",
+        )
+        return
+    look = style.look(row.strategy)
+    offsets = [place + 0.24 * (1 if index % 2 else -1) for index in range(len(launches))]
+    axes.plot(launches, offsets, ".", color=look.colour, markersize=3.2, alpha=0.75, zorder=2)
+    whiskers = None
+    if estimate.low is not None and estimate.high is not None:
+        whiskers = [[estimate.value - estimate.low], [estimate.high - estimate.value]]
+    axes.errorbar(
+        [estimate.value],
+        [place],
+        xerr=whiskers,
+        fmt=look.marker,
+        color=look.colour,
+        markersize=6.5,
+        markerfacecolor="white" if row.emulated else look.colour,
+        markeredgecolor=look.outline or look.colour,
+        markeredgewidth=0.8,
+        elinewidth=1.3,
+        capsize=3,
+        zorder=3,
+    )
+    axes.text(
+        1.02,
+        place,
+        str(estimate),
+        transform=axes.get_yaxis_transform(),
+        fontsize=style.NOTE_PT,
+        va="center",
+    )

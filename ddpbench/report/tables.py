@@ -1,0 +1,290 @@
+"""The tables that belong to no figure: all cases, data_parallel's phases, failures, proofs, the machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.parts import Cell, Column, Section, Table
+from ddpbench.report.series import BOUNDS, Row, bucket_order, rows_of
+from ddpbench.report.words import Estimate, format_batch
+
+
+def summary_table(summary: RunSummary) -> Table:
+    """One row a case, failed and skipped ones included; columns for every setting that varies."""
+    rows = rows_of(summary)
+    extra = {name: title for name, title in _SETTINGS.items() if len({_setting(r, name) for r in rows}) > 1}
+    columns = (
+        Column("Strategy"),
+        Column("Ranks", number=True),
+        Column("Bucket"),
+        *(Column(title) for title in extra.values()),
+        Column("Backend, link"),
+        Column("Samples/s [95 %]", number=True),
+        Column("Speed-up [95 %]", number=True),
+        Column("Efficiency [95 %]", number=True),
+        Column("Step, ms [95 %]", number=True),
+        Column("Exposed, ms", number=True),
+        Column("Launches", number=True),
+        Column("Notes"),
+    )
+    highest = _highest(rows)
+    ties = _ties(summary)
+    return Table(
+        caption="All cases. Bold: the highest mean at its number of ranks among cases that exchange gradients.",
+        columns=columns,
+        rows=tuple(
+            (
+                Cell(text=row.strategy_name),
+                Cell.count(row.world_size),
+                Cell(
+                    text=row.bucket_name, key=1e9 * bucket_order(row.bucket)[0] + bucket_order(row.bucket)[1]
+                ),
+                *(Cell(text=_setting(row, name)) for name in extra),
+                Cell(text=", ".join(word for word in (row.backend, row.fabric) if word)),
+                *_numbers(row, strong=row.case_id in highest),
+                Cell.count(row.launches),
+                Cell(text="; ".join(word for word in (ties.get(row.case_id, ""), row.badges) if word)),
+            )
+            for row in rows
+        ),
+        row_ids=tuple(f"case-{row.case_id}" for row in rows),
+    )
+
+
+_SETTINGS = {
+    "workload": "Workload",
+    "device": "Device",
+    "dtype": "Type",
+    "batch": "Batch",
+    "threads_per_rank": "Threads",
+    "loader_workers": "Loader workers",
+    "algorithm": "Algorithm",
+    "schedule": "Schedule",
+    "nodes": "Nodes",
+}
+
+
+def _setting(row: Row, name: str) -> str:
+    if name == "nodes":
+        return str(row.nodes) if row.fabric or row.nodes > 1 else "1"
+    if name == "batch":
+        return f"{row.scaling}, {format_batch(row.scaling, row.batch)}"
+    return str(getattr(row, name))
+
+
+def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
+    shown = row.ok
+    step: Estimate | None = row.step_time_s.scaled(1e3) if row.step_time_s is not None else None
+    yield Cell.estimate(row.samples_per_s if shown else None, strong=strong)
+    yield Cell.estimate(row.speedup if shown else None)
+    yield Cell.estimate(row.efficiency if shown else None)
+    yield Cell.estimate(step if shown else None)
+    yield Cell.ms(row.exposed_comm_s if shown else None)
+
+
+def _highest(rows: Sequence[Row]) -> set[str]:
+    """The case with the highest mean of each group of two or more that may be compared."""
+    groups: dict[tuple[Any, ...], list[tuple[float, str]]] = {}
+    for row in rows:
+        if row.ok and row.samples_per_s and row.strategy not in BOUNDS and not row.oversubscribed:
+            key = (*row.panel_key, row.world_size)
+            groups.setdefault(key, []).append((row.samples_per_s.value, row.case_id))
+    return {max(group)[1] for group in groups.values() if len(group) > 1}
+
+
+def _ties(summary: RunSummary) -> dict[str, str]:
+    """Words for the cases that cannot be told from the best of their group."""
+    frame = summary.comparisons
+    if frame.empty:
+        return {}
+    return {
+        str(record["case_id"]): f"as good as the best of {record['topic']}"
+        for record in frame.to_dict("records")
+        if record["verdict"] in ("equivalent", "unresolved") and record["case_id"] != record["best_case_id"]
+    }
+
+
+def data_parallel_section(summary: RunSummary) -> Section:
+    """Says what data_parallel's phases are, or why there are none."""
+    anchor, title = "data-parallel", "DataParallel's phases"
+    rows = [row for row in rows_of(summary) if row.strategy == "data_parallel"]
+    if not rows:
+        absent = "This sweep has no data_parallel case."
+        return Section(anchor=anchor, title=title, absent=absent)
+    notes: tuple[str, ...] = ()
+    if any(row.device == "cpu" for row in rows):
+        notes = (
+            (
+                "On CPU torch.nn.DataParallel would call the bare module. What was measured is a threaded "
+                "equivalent of torch.nn.DataParallel: one process, a thread for each replica, and the same phases "
+                "(scatter, replicate, parallel forward, gather, backward, reduce to the master)."
+            ),
+        )
+    absent = ""
+    if summary.phases.empty:
+        absent = "No data_parallel case has instrumented steps: its phases are not known."
+    return Section(anchor=anchor, title=title, notes=notes, absent=absent)
+
+
+def phases_table(summary: RunSummary) -> Table | None:
+    """Mean time of each named span, one column a case, in the order in which they occur."""
+    frame = summary.phases
+    if frame.empty:
+        return None
+    by_id = {row.case_id: row for row in rows_of(summary)}
+    cases = [case for case in dict.fromkeys(map(str, frame["case_id"])) if case in by_id][:8]
+    spans = list(dict.fromkeys(map(str, frame.sort_values("order", kind="stable")["span"])))
+    means = {
+        (str(record["case_id"]), str(record["span"])): float(record["mean_s"])
+        for record in frame.to_dict("records")
+    }
+    left = frame["case_id"].nunique() - len(cases)
+    more = f" {left} further cases are in the embedded JSON." if left else ""
+    return Table(
+        caption=f"Mean time of each phase of an instrumented step, ms.{more}",
+        columns=(Column("Phase"), *(Column(f"{by_id[case].name}, ms", number=True) for case in cases)),
+        rows=tuple(
+            (Cell(text=span), *(Cell.ms(means.get((case, span))) for case in cases)) for span in spans
+        ),
+        sortable=False,
+    )
+
+
+def failures_table(summary: RunSummary, affected: Mapping[str, Sequence[str]]) -> Table | None:
+    """What is not ok, and the figures from which it is missing (`affected`, by case)."""
+    if not summary.failures:
+        return None
+    status = {row.case_id: row for row in rows_of(summary)}
+    rows = []
+    for failure in summary.failures:
+        row = status.get(failure.case_id)
+        if row is not None and row.ok:
+            effect = f"one of its launches is left out; {row.launches} remain"
+        else:
+            effect = ", ".join(affected.get(failure.case_id, ())) or "none would show it"
+        rows.append(
+            (
+                Cell(text=failure.label, link=f"#case-{failure.case_id}" if row is not None else ""),
+                Cell(
+                    text="all" if failure.round is None else str(failure.round),
+                    key=float(failure.round or -1),
+                ),
+                Cell(text=failure.status),
+                Cell(text=failure.phase),
+                Cell(text=failure.reason),
+                Cell(text=failure.last_log_line),
+                Cell(text=effect),
+            )
+        )
+    columns = ("Configuration", "Round", "Status", "Phase", "Reason", "Last log line", "Missing from")
+    return Table(
+        caption="Failures and exclusions",
+        columns=tuple(Column(title) for title in columns),
+        rows=tuple(rows),
+    )
+
+
+def proofs_table(summary: RunSummary) -> Table | None:
+    """The worst error of each comparison by strategy, what was allowed, and how many cases were held to it."""
+    frame = summary.proofs
+    if frame.empty:
+        return None
+    names = {row.case_id: row.strategy_name for row in rows_of(summary)}
+    groups: dict[tuple[str, str, str], list[Mapping[Any, Any]]] = {}
+    for record in frame.to_dict("records"):
+        key = (names.get(str(record["case_id"]), str(record["case_id"])), record["compared"], record["dtype"])
+        groups.setdefault(key, []).append(record)
+    rows = []
+    for (strategy, compared, dtype), records in groups.items():
+        worst = max(records, key=lambda record: (not record["passed"], _error(record["error"])))
+        failed = sum(not record["passed"] for record in records)
+        rows.append(
+            (
+                Cell(text=strategy),
+                Cell(text=compared),
+                Cell(text=dtype),
+                Cell(text=_scientific(worst["error"]), key=_error(worst["error"]), number=True),
+                Cell(text=_scientific(worst["tolerance"]), key=float(worst["tolerance"]), number=True),
+                Cell.count(len(records)),
+                Cell(text=f"{failed} failed" if failed else "all passed", strong=failed > 0),
+                Cell(text="; ".join(dict.fromkeys(str(r["note"]) for r in records if r["note"]))),
+            )
+        )
+    columns = (
+        Column("Strategy"),
+        Column("Compared with one process"),
+        Column("Type"),
+        Column("Worst relative error", number=True),
+        Column("Allowed", number=True),
+        Column("Comparisons", number=True),
+        Column("Verdict"),
+        Column("Note"),
+    )
+    return Table(caption="Proofs, done before anything was timed", columns=columns, rows=tuple(rows))
+
+
+def _error(value: Any) -> float:
+    return float("inf") if pd.isna(value) else float(value)
+
+
+def _scientific(value: Any) -> str:
+    if pd.isna(value):
+        return "not a number"
+    return "0" if value == 0 else f"{float(value):.1e}"
+
+
+def machine_table(machine: Mapping[str, object], part: str, caption: str) -> Table:
+    """`identity` or `context` of machine.json, flattened."""
+    found = machine.get(part)
+    pairs = list(_flat(found)) if isinstance(found, Mapping) else []
+    rows = tuple((Cell(text=name), Cell(text=value)) for name, value in pairs)
+    return Table(caption=caption, columns=(Column("What"), Column("Found")), rows=rows, sortable=False)
+
+
+def _flat(data: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in data.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{name}.")
+        elif isinstance(value, list | tuple):
+            yield name, ", ".join(str(item) for item in value) or "none"
+        else:
+            yield name, "none" if value is None or value == "" else str(value)
+
+
+def embedded_json(summary: RunSummary) -> str:
+    """The whole summary as JSON: every number of the page, and those it has no room for."""
+    frames = {
+        name: json.loads(_json(getattr(summary, name)))
+        for name in ("cases", "launches", "breakdown", "phases", "proofs", "comparisons")
+    }
+    data = {
+        "name": summary.name,
+        "question": summary.question,
+        "counts": {name: getattr(summary.counts, name) for name in _COUNTS},
+        "stop_reason": summary.stop_reason,
+        "findings": [
+            {"text": item.text, "evidence": item.evidence, "verdict": item.verdict}
+            for item in summary.findings
+        ],
+        "validity": list(summary.validity),
+        "failures": [{name: getattr(item, name) for name in _FAILURE} for item in summary.failures],
+        "machine": summary.machine,
+        "experiment_toml": summary.experiment_toml,
+        **frames,
+    }
+    return json.dumps(data, default=str, separators=(",", ":"))
+
+
+_COUNTS = ("planned", "succeeded", "failed", "skipped_cases", "cases", "rounds")
+_FAILURE = ("case_id", "label", "round", "status", "phase", "reason", "last_log_line")
+
+
+def _json(frame: pd.DataFrame) -> str:
+    text: str = frame.to_json(orient="split", index=False, double_precision=15)
+    return text

@@ -1,0 +1,294 @@
+"""A run's summary written by hand, with numbers such as two cores give; no records behind it."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.summary import COLUMNS, Counts, Failure, Finding, RunSummary
+from ddpbench.spec import Case
+
+LOG_ATTACK = "</td><script>alert('log')</script> \x1b[31mRuntimeError\x1b[0m: rank 1 \u202eleft"
+HOST_ATTACK = "node<img src=x onerror=alert(1)>"
+NAN = float("nan")
+
+
+def case_row(case: Case, *, rate: float | None, base: float = 812.0, **given: Any) -> dict[str, Any]:
+    """A row of `COLUMNS`: what the case says, and numbers around a throughput."""
+    row: dict[str, Any] = dict.fromkeys(COLUMNS)
+    contents = case.to_json()
+    row |= {name: contents[name] for name in COLUMNS if name in contents}
+    row |= {"status": "ok", "error": "", "launches": 5, "launches_failed": 0, "steps": 400}
+    row |= {"baseline_case_id": case.baseline().case_id, "oversubscribed": False, "noise_flag": ""}
+    row["ci_reached"] = True
+    if rate is not None:
+        half = 0.018
+        speedup = rate / base
+        step = case.global_batch / rate
+        for name, value in (
+            ("step_time{}_s", step),
+            ("samples_per_s{}", rate),
+            ("speedup{}", speedup),
+            ("efficiency{}", speedup / case.world_size),
+        ):
+            row[name.format("")] = value
+            row[name.format("_ci_low")] = value * (1 - half)
+            row[name.format("_ci_high")] = value * (1 + half)
+        row |= {"step_time_median_s": step * 0.99, "step_time_p95_s": step * 1.1}
+        row["exposed_comm_s"] = 0.18 * step if case.strategy in ("ddp", "master") else None
+    return row | given
+
+
+def launch_rows(row: dict[str, Any], rounds: int = 5) -> list[dict[str, Any]]:
+    """The case's launches, scattered around its mean the same way each time."""
+    rate = row["samples_per_s"]
+    if rate is None:
+        return []
+    noise = random.Random(row["case_id"])
+    result = []
+    for number in range(rounds):
+        factor = 1 + noise.uniform(-0.03, 0.03)
+        result.append(
+            {
+                "case_id": row["case_id"],
+                "round": number,
+                "status": "ok",
+                "step_time_s": row["step_time_s"] / factor,
+                "samples_per_s": rate * factor,
+                "wall_s": 3.1,
+                "measured_s": 2.3,
+                "server_s": 0.4,
+                "steal_fraction": 0.002,
+                "foreign_fraction": 0.01,
+                "drift_before_s": 0.05,
+                "drift_after_s": 0.0503,
+                "steady": True,
+                "noise_flag": "",
+            }
+        )
+    return result
+
+
+def breakdown_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Parts of the case's step that add up."""
+    step = row["step_time_s"] * 1.013
+    exchanges = row["strategy"] in ("ddp", "master")
+    comm = 0.18 * step if exchanges else 0.0
+    wait = 0.05 * step if exchanges else 0.0
+    parts = {
+        "forward": 0.22 * step,
+        "optimizer": 0.06 * step,
+        "other_compute": 0.11 * step if row["strategy"] == "data_parallel" else 0.0,
+        "exposed_comm": comm,
+        "exposed_wait": wait,
+        "data": 0.02 * step,
+        "not_attributed": 0.012 * step,
+    }
+    return {
+        "case_id": row["case_id"],
+        **parts,
+        "backward": step - sum(parts.values()),
+        "step_time_s": step,
+        "overlapped_comm": 0.14 * step if row["strategy"] == "ddp" else 0.0,
+        "launches": 5,
+        "instrumentation_overhead": 0.013,
+    }
+
+
+def ddp(world_size: int, cap: Any = "default", **changes: Any) -> Case:
+    return _case(strategy="ddp", world_size=world_size, bucket_cap_mb=cap, **changes)
+
+
+def _case(**changes: Any) -> Case:
+    values: dict[str, Any] = {"experiment": "bucket_and_ranks", "workload": "gpt:nano", "local_batch": 8}
+    values |= changes
+    world = values.setdefault("world_size", 1)
+    return Case(**{**values, "global_batch": values["local_batch"] * world, "ranks_per_node": world})
+
+
+def handmade_summary(**changes: Any) -> RunSummary:
+    """Eight strategies and sizes, five rounds; one case failed, one skipped, three oversubscribed."""
+    single = _case(strategy="single", backend="")
+    rows = [case_row(single, rate=812.0)]
+    rates = {1: 806.0, 2: 1534.0, 4: 2710.0, 8: 2680.0}
+    for world, rate in rates.items():
+        case = _case(strategy="independent", backend="", world_size=world)
+        rows.append(case_row(case, rate=rate, oversubscribed=world == 8))
+    rows.append(case_row(_case(strategy="data_parallel", backend="", world_size=2), rate=1105.0))
+    ddp_rates = {1: 781.0, 2: 1370.0, 4: 2191.0, 8: 1690.0}
+    for world, rate in ddp_rates.items():
+        rows.append(case_row(ddp(world), rate=rate, oversubscribed=world == 8))
+    rows += [
+        case_row(ddp(world, cap), rate=ddp_rates[world] * factor)
+        for cap, factor in ((1.0, 0.88), (5.0, 0.985), (25.0, 1.004))
+        for world in (2, 4)
+    ]
+    rows.append(case_row(_case(strategy="master", world_size=2), rate=1020.0))
+    failed = _case(strategy="master", world_size=4)
+    reason = f"rank 1 ended with code 1 in warm-up; see {failed.case_id}/launch-00/rank-00001.attempt-0.log"
+    rows.append(case_row(failed, rate=None, status="failed", error=reason, launches=0, launches_failed=5))
+    rows.append(
+        case_row(_case(strategy="master", world_size=8), rate=1510.0, oversubscribed=True, noise_flag="steal")
+    )
+    skipped = _case(strategy="fsdp", world_size=2)
+    why = "fsdp needs torch 2.6 or newer; this is 2.5"
+    rows.append(case_row(skipped, rate=None, status="skipped", error=why, launches=0))
+    launches = [launch for row in rows for launch in launch_rows(row)]
+    measured = [row for row in rows if row["samples_per_s"]]
+    dp = next(row for row in rows if row["strategy"] == "data_parallel")
+    spans = ("scatter", "replicate", "forward", "gather", "backward", "reduce", "optimizer")
+    shares = (0.02, 0.09, 0.24, 0.03, 0.47, 0.08, 0.06)
+    summary = RunSummary(
+        name="bucket_and_ranks",
+        question="Does the best bucket size move when ranks are added?",
+        machine={
+            "schema_version": 1,
+            "identity": {
+                "cpu": "Intel(R) Xeon(R) CPU @ 2.60GHz",
+                "cores": [0, 1, 2, 3],
+                "cpu_quota": None,
+                "gpus": [],
+                "kernel": "6.1.0",
+                "torch": "2.13.0+cpu",
+                "experiment_digest": "b3f0c1d2e4a59687",
+            },
+            "context": {
+                "host": HOST_ATTACK,
+                "started_utc": "2026-03-04T09:12:44+00:00",
+                "command": "ddpbench sweep bucket_and_ranks.toml",
+                "ddpbench_version": "0.1.0",
+                "git_commit": "4be1a90",
+                "load_1min": 0.12,
+            },
+        },
+        experiment_toml=EXPERIMENT,
+        run_path="reports/bucket_and_ranks-20260304T091244",
+        counts=Counts(planned=95, succeeded=90, failed=5, skipped_cases=1, cases=len(rows), rounds=5),
+        cases=pd.DataFrame(rows, columns=list(COLUMNS)),
+        launches=pd.DataFrame(launches),
+        breakdown=pd.DataFrame([breakdown_row(row) for row in measured]),
+        phases=pd.DataFrame(
+            [
+                {"case_id": dp["case_id"], "span": span, "mean_s": share * dp["step_time_s"], "order": order}
+                for order, (span, share) in enumerate(zip(spans, shares, strict=True))
+            ]
+        ),
+        proofs=pd.DataFrame(
+            [
+                {
+                    "case_id": row["case_id"],
+                    "compared": compared,
+                    "dtype": "float64",
+                    "error": 3.1e-16 * (1 + index),
+                    "tolerance": 1e-12,
+                    "passed": True,
+                    "note": "",
+                }
+                for row in rows
+                if row["strategy"] in ("ddp", "master", "data_parallel")
+                for index, compared in enumerate(("gradients, same shards", "gradients, whole batch"))
+            ]
+        ),
+        findings=(
+            Finding(
+                text="DDP is 34.3 % [31.0, 37.7] faster than master at 2 ranks, gpt:nano (5 launches each).",
+                evidence="strategies",
+                verdict="faster",
+            ),
+            Finding(
+                text="25 MiB and default buckets are equivalent within 2 % at 4 ranks: 0.4 % [-0.6, 1.4].",
+                evidence="buckets",
+                verdict="equivalent",
+            ),
+            Finding(
+                text="5 MiB against 25 MiB buckets at 4 ranks: no significant difference; this sweep cannot "
+                "rule out up to 3.1 %.",
+                evidence="buckets",
+                verdict="unresolved",
+            ),
+            Finding(
+                text="1 MiB buckets are 12.4 % [10.9, 14.0] slower than 25 MiB at 4 ranks (5 launches each).",
+                evidence="buckets",
+                verdict="slower",
+            ),
+            Finding(
+                text="The efficiency of DDP at 4 ranks is 0.675 [0.663, 0.687].",
+                evidence="scaling",
+                verdict="note",
+            ),
+        ),
+        validity=(
+            "4 cases ran with more ranks than cores (oversubscribed): their numbers are kept out of headlines.",
+            "1 case has launches disturbed by stolen processor time: master, 8 ranks.",
+        ),
+        failures=(
+            Failure(
+                case_id=failed.case_id,
+                label=failed.label,
+                round=0,
+                status="failed",
+                phase="warm-up",
+                reason=reason,
+                last_log_line=LOG_ATTACK,
+            ),
+            Failure(
+                case_id=skipped.case_id,
+                label=skipped.label,
+                round=None,
+                status="skipped",
+                phase="",
+                reason=why,
+                last_log_line="",
+            ),
+        ),
+        stop_reason="target reached",
+        measured_share=0.74,
+        wall_s=341.0,
+    )
+    return dataclasses.replace(summary, **changes)
+
+
+def bucket_comparisons(world_size: int = 4) -> pd.DataFrame:
+    """The caps at one number of ranks held against 25 MiB."""
+    best = ddp(world_size, 25.0).case_id
+    rows = [
+        ("default", 1.004, 0.994, 1.014, "equivalent"),
+        (1.0, 1.14, 1.12, 1.16, "slower"),
+        (5.0, 1.019, 0.99, 1.031, "unresolved"),
+    ]
+    return pd.DataFrame(
+        [
+            {
+                "topic": "buckets",
+                "case_id": ddp(world_size, cap).case_id,
+                "best_case_id": best,
+                "ratio": ratio,
+                "ratio_ci_low": low,
+                "ratio_ci_high": high,
+                "verdict": verdict,
+            }
+            for cap, ratio, low, high, verdict in rows
+        ]
+    )
+
+
+EXPERIMENT = """\
+name = "bucket_and_ranks"
+question = "Does the best bucket size move when ranks are added?"
+
+[base]
+workload = "gpt:nano"
+local_batch = 8
+
+[axes]
+world_size = [1, 2, 4, 8]
+bucket_cap_mb = ["default", 1, 5, 25]
+
+[budget]
+rounds_min = 5
+rounds_max = 20
+measured_s = 2.0
+"""
