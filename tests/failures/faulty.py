@@ -1,0 +1,140 @@
+"""Workloads that go wrong in one way each; experiments name them by this file's path."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from ddpbench.workloads import NoOptions, Workload
+
+RANK = int(os.environ.get("RANK", "0"))
+
+
+class Net(nn.Module):
+    """A small classifier that calls `trouble` in its forward once it has run a few steps."""
+
+    def __init__(self, trouble: Any = None) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+        self.trouble = trouble
+        self.calls = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        outputs: torch.Tensor = self.layers(inputs)
+        if self.trouble is not None and self.calls > 40:
+            outputs = self.trouble(outputs)
+        return outputs
+
+
+class Sound(Workload[NoOptions]):
+    """Nothing is wrong with this one."""
+
+    name = "sound"
+    summary = "a small classifier"
+    options = NoOptions
+
+    def trouble(self) -> Any:
+        return None
+
+    def model(self, options: NoOptions) -> nn.Module:
+        return Net(self.trouble())
+
+    def dataset(self, options: NoOptions) -> TensorDataset:
+        generator = torch.Generator().manual_seed(0)
+        inputs = torch.randn(512, 16, generator=generator)
+        return TensorDataset(inputs, torch.randint(0, 4, (512,), generator=generator))
+
+    def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs, targets)
+
+
+class RaisesInForward(Sound):
+    """Every rank raises."""
+
+    def trouble(self) -> Any:
+        def fail(_: torch.Tensor) -> torch.Tensor:
+            raise ValueError("the forward pass is broken")
+
+        return fail
+
+
+class RaisesOnRank1(Sound):
+    """Rank 1 raises; rank 0 is left in a collective."""
+
+    def trouble(self) -> Any:
+        return RaisesInForward.trouble(self) if RANK == 1 else None  # type: ignore[arg-type]
+
+
+class GivesNan(Sound):
+    """The loss becomes NaN."""
+
+    def trouble(self) -> Any:
+        return lambda outputs: outputs * float("nan")
+
+
+class KilledOnRank1(Sound):
+    """Rank 1 is killed as by the kernel."""
+
+    def trouble(self) -> Any:
+        return (lambda _: os.kill(os.getpid(), signal.SIGKILL)) if RANK == 1 else None
+
+
+class StopsOnRank1(Sound):
+    """Rank 1 is stopped; the others wait for it."""
+
+    def trouble(self) -> Any:
+        def stop(outputs: torch.Tensor) -> torch.Tensor:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return outputs
+
+        return stop if RANK == 1 else None
+
+
+class OutOfMemory(Sound):
+    """A rank may use no more data memory, and asks for 4 GiB."""
+
+    def trouble(self) -> Any:
+        def allocate(outputs: torch.Tensor) -> torch.Tensor:
+            limit = 1 << 30
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+            return outputs + torch.ones(1 << 30).sum()
+
+        return allocate
+
+
+class DropsGradients(Sound):
+    """Trains differently in each rank: the proof must catch it."""
+
+    def model(self, options: NoOptions) -> nn.Module:
+        model = Net()
+        with torch.no_grad():
+            model.layers[0].weight.add_(RANK)
+        return model
+
+
+class NoParameters(Sound):
+    """A model with nothing to train."""
+
+    def model(self, options: NoOptions) -> nn.Module:
+        return nn.Identity()
+
+
+class TooLittleData(Sound):
+    """Fewer samples than one step of the job needs."""
+
+    def dataset(self, options: NoOptions) -> TensorDataset:
+        return TensorDataset(torch.randn(5, 16), torch.zeros(5, dtype=torch.int64))
+
+
+class Slow(Sound):
+    """Steps that take long enough to be interrupted in."""
+
+    def trouble(self) -> Any:
+        return None

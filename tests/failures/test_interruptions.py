@@ -1,0 +1,181 @@
+"""A sweep that is killed, interrupted, or runs out of disk: nothing is lost, nothing is left, and it resumes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.failures.conftest import ROOT, command, run_cli, worker_processes, workload
+
+pytestmark = pytest.mark.multiprocess
+
+
+def finished(run: Path) -> dict[str, float]:
+    """Every finished launch, and when its outcome was written."""
+    return {
+        str(path.parent.relative_to(run)): path.stat().st_mtime for path in run.glob("cases/*/*/outcome.json")
+    }
+
+
+def start(experiment: Path, run: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command("sweep", experiment, "--out", run),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ.copy(),
+    )
+
+
+def await_launches(process: subprocess.Popen[str], run: Path, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(finished(run)) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("launches", [0, 1, 3])
+def test_a_killed_controller_leaves_nothing_and_resumes(
+    write_experiment: Callable[..., Path], tmp_path: Path, launches: int
+) -> None:
+    experiment, run = write_experiment([workload("Sound")], rounds=3), tmp_path / "run"
+    process = start(experiment, run)
+    if launches:
+        await_launches(process, run, launches)
+    else:
+        while not (run / "machine.json").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+    time.sleep(0.15)  # into the next launch
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 3
+    while worker_processes():
+        assert time.monotonic() < deadline, worker_processes()
+        time.sleep(0.02)
+    before = finished(run)
+    assert len(before) < 8
+    result = run_cli("sweep", experiment, "--out", run)
+    assert result.returncode == 0, result
+    after = finished(run)
+    assert before.items() <= after.items()  # none lost, none done again
+    assert len(after) == 2 + 2 * 3  # the proofs and rounds of the case and of its base case
+    assert (run / "report.html").is_file()
+    again = run_cli("sweep", run)
+    assert again.returncode == 0, again
+    assert finished(run) == after
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_says_how_to_resume(
+    write_experiment: Callable[..., Path], tmp_path: Path, number: signal.Signals
+) -> None:
+    experiment, run = write_experiment([workload("Sound")], rounds=4), tmp_path / "run"
+    process = start(experiment, run)
+    await_launches(process, run, 3)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=20)
+    assert process.returncode == 130, told
+    assert f"resume with: ddpbench sweep {run}" in told
+    assert "Traceback" not in told
+    sessions = json.loads((run / "sessions.json").read_text(encoding="utf-8"))["sessions"]
+    assert [session["stop_reason"] for session in sessions] == ["interrupted"]
+    assert "interrupted" in (run / "cases.csv").read_text(encoding="utf-8")
+
+
+def test_a_run_of_another_machine_or_experiment_is_refused(
+    write_experiment: Callable[..., Path], tmp_path: Path
+) -> None:
+    experiment, run = write_experiment([workload("Sound")], rounds=1), tmp_path / "run"
+    assert run_cli("sweep", experiment, "--out", run).returncode == 0
+    changed = run_cli("sweep", experiment, "--out", run, "--set", "base.local_batch=5")
+    assert changed.returncode == 2
+    assert "experiment_digest" in changed.stderr
+    machine = json.loads((run / "machine.json").read_text(encoding="utf-8"))
+    machine["identity"]["cpu"] = "Some Other Processor"
+    (run / "machine.json").write_text(json.dumps(machine), encoding="utf-8")
+    moved = run_cli("sweep", run)
+    assert moved.returncode == 2
+    assert "cpu: 'Some Other Processor' there" in moved.stderr
+
+
+def test_failed_launches_are_done_again_only_when_asked(
+    write_experiment: Callable[..., Path], tmp_path: Path
+) -> None:
+    experiment, run = write_experiment([workload("RaisesOnRank1")], rounds=1), tmp_path / "run"
+    first = run_cli("sweep", experiment, "--out", run)
+    assert first.returncode == 1, first
+    assert "the forward pass is broken" in first.stderr
+    before = finished(run)
+    assert run_cli("sweep", run).returncode == 1
+    assert finished(run) == before
+    assert run_cli("sweep", run, "--retry-failed").returncode == 1
+    changed = {name for name, at in finished(run).items() if before.get(name) != at}
+    assert len(changed) == 1
+    assert "ddp" in changed.pop()
+
+
+def test_torn_and_corrupted_records(write_experiment: Callable[..., Path], tmp_path: Path) -> None:
+    experiment, run = write_experiment([workload("Sound")], rounds=3), tmp_path / "run"
+    assert run_cli("sweep", experiment, "--out", run).returncode == 0
+    torn, corrupted = sorted(run.glob("cases/ddp-*/launch-0[01]/rank-00001*.jsonl"))
+    torn.write_bytes(torn.read_bytes()[:-20])
+    lines = corrupted.read_bytes().split(b"\n")
+    corrupted.write_bytes(b"\n".join([lines[0], b'{"kind": "block", "phase": "ti\x00', *lines[2:]]))
+    result = run_cli("report", run)
+    assert result.returncode == 0, result
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "rank-00001.attempt-0.jsonl, line 2: not a record" in page
+    assert "torn" in page
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a tmpfs")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)], check=True)
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.root
+def test_a_full_disk_loses_nothing(write_experiment: Callable[..., Path], small_disk: Path) -> None:
+    experiment, run = write_experiment([workload("Sound")], rounds=3), small_disk / "run"
+    process = start(experiment, run)
+    await_launches(process, run, 3)
+    ballast = small_disk / "ballast"
+    with pytest.raises(OSError, match="No space left"), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"\0" * 4096)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 1, told
+    assert "Traceback" not in told
+    assert "resume" in told
+    before = finished(run)
+    ballast.unlink()
+    result = run_cli("sweep", run)
+    # The report's pictures may not fit on this disk; the table must.
+    assert result.returncode in (0, 1), result
+    after = finished(run)
+    assert before.items() <= after.items()
+    assert len(after) == 8
+
+
+@pytest.mark.root
+def test_a_read_only_output_is_refused(write_experiment: Callable[..., Path], small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    result = run_cli("sweep", write_experiment([workload("Sound")]), "--out", small_disk / "run")
+    assert result.returncode == 2
+    assert "--out" in result.stderr
+    assert "Traceback" not in result.stderr

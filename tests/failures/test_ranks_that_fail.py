@@ -1,0 +1,95 @@
+"""Ranks that fail in every way at once in one sweep: each case gets its own verdict, and none stops another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.listener import Listener
+from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
+from ddpbench.records import LaunchOutcome
+from ddpbench.spec import PlannedCase
+from tests.failures.conftest import experiment_text, workload
+
+pytestmark = pytest.mark.multiprocess
+
+NAMES = [
+    "RaisesInForward",
+    "RaisesOnRank1",
+    "GivesNan",
+    "KilledOnRank1",
+    "StopsOnRank1",
+    "OutOfMemory",
+    "DropsGradients",
+    "NoParameters",
+    "TooLittleData",
+    "Missing",
+    "Sound",
+]
+
+
+class Outcomes(Listener):
+    def __init__(self) -> None:
+        self.seen: dict[str, list[LaunchOutcome]] = {}
+
+    def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
+        if entry.case.strategy == "ddp":
+            self.seen.setdefault(entry.case.workload.rpartition(":")[2], []).append(outcome)
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[LaunchOutcome]]]:
+    folder: Path = tmp_path_factory.mktemp("faults")
+    path = folder / "faults.toml"
+    text = experiment_text([workload(name) for name in NAMES], hang_timeout="1.5 s", total="5 min")
+    path.write_text(text, encoding="utf-8")
+    listener = Outcomes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DDPBENCH_SHARED_MACHINE", "1")
+        Sweep(prepare(SweepRequest(experiment=path, out=folder / "run")), listener).run()
+    return listener.seen
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "rank", "words"),
+    [
+        ("RaisesInForward", "failed", None, ["ValueError: the forward pass is broken"]),
+        ("RaisesOnRank1", "failed", 1, ["rank 1", "the forward pass is broken"]),
+        ("GivesNan", "diverged", None, ["loss is nan", "learning rate"]),
+        ("KilledOnRank1", "failed", 1, ["rank 1 was killed by SIGKILL", "steps"]),
+        ("StopsOnRank1", "hung", 1, ["rank 1 is stopped", "hang_timeout"]),
+        ("OutOfMemory", "oom", None, ["out of memory", "smaller batch"]),
+        ("DropsGradients", "diverged", None, ["initial state"]),
+        ("NoParameters", "failed", None, ["no parameters to train"]),
+        ("TooLittleData", "failed", None, ["5 samples", "needs 8"]),
+        ("Missing", "failed", None, ["no class Missing"]),
+    ],
+)
+def test_each_failure_is_told_for_what_it_is(
+    outcomes: dict[str, list[LaunchOutcome]], name: str, status: str, rank: int | None, words: list[str]
+) -> None:
+    bad = [outcome for outcome in outcomes[name] if outcome.status != "ok"]
+    assert bad, outcomes[name]
+    for outcome in bad:
+        assert outcome.status == status, outcome
+        for word in words:
+            assert word in outcome.error, outcome.error
+        if rank is not None:
+            assert outcome.failed_rank == rank
+        assert outcome.exit_codes.count(None) == 0  # every rank is accounted for
+
+
+def test_a_sound_case_beside_them_is_measured(outcomes: dict[str, list[LaunchOutcome]]) -> None:
+    assert [(outcome.purpose, outcome.status) for outcome in outcomes["Sound"]] == [
+        ("proof", "ok"),
+        ("measure", "ok"),
+        ("measure", "ok"),
+    ]
+    assert all(outcome.measured_s > 0.05 for outcome in outcomes["Sound"] if outcome.purpose == "measure")
+
+
+def test_a_case_that_cannot_work_is_not_tried_for_ever(outcomes: dict[str, list[LaunchOutcome]]) -> None:
+    assert len(outcomes["TooLittleData"]) == 1  # its proof failed
+    assert len(outcomes["RaisesOnRank1"]) <= 3  # a proof and two launches

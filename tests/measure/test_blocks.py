@@ -1,0 +1,128 @@
+"""Blocks, warm-up and stopping, exactly, with a clock that moves only when told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ddpbench.measure.blocks import (
+    MIN_BLOCK_STEPS,
+    AloneControl,
+    Stepper,
+    has_trend,
+    run_block,
+    timed_blocks,
+    warm_up,
+)
+from ddpbench.measure.clock import FakeClock
+
+
+class CountingControl(AloneControl):
+    """Counts barriers, and lets time pass in them: a block must not contain it."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.barriers = 0
+
+    def agree(self, value: int) -> int:
+        self.barriers += 1
+        self.clock.advance(1_000_000)
+        return value
+
+
+def stepper(
+    durations: Callable[[int], int], samples: int = 4
+) -> tuple[Stepper, FakeClock, CountingControl, list[int]]:
+    clock = FakeClock(start_ns=17)
+    control = CountingControl(clock)
+    calls: list[int] = []
+
+    def step() -> None:
+        calls.append(len(calls))
+        clock.advance(durations(len(calls) - 1))
+
+    return Stepper(step, samples, clock, control), clock, control, calls
+
+
+def test_a_block_leaves_out_the_barrier_and_the_step_after_it() -> None:
+    work, _, control, calls = stepper(lambda n: 900 if n == 0 else 100 + n)
+    block = run_block(work, 3, 5, "timed")
+    assert calls == [0, 1, 2, 3]
+    assert control.barriers == 1
+    assert block.step_ns == (101, 102, 103)
+    assert block.start_ns == 17 + 1_000_000 + 900
+    assert block.end_ns - block.start_ns == 306
+    assert (block.steps, block.samples, block.index, block.phase) == (3, 12, 5, "timed")
+
+
+@pytest.mark.parametrize(
+    ("medians", "trend"),
+    [
+        ([100, 100, 100], False),
+        ([110, 105, 100], True),  # falls by 9.5 % of the middle
+        ([100, 105, 110], True),
+        ([102, 101, 100], False),  # falls by 2 %
+        ([110, 100, 105], False),  # neither rises nor falls throughout
+        ([500, 300, 101, 100, 101], False),  # only the last three count
+    ],
+)
+def test_a_trend_is_a_rise_or_fall_of_three_blocks(medians: list[float], trend: bool) -> None:
+    assert has_trend(medians) is trend
+
+
+def test_warm_up_ends_when_steps_stop_changing() -> None:
+    # 2 ms falling by a tenth a step to 1 ms: from step 10 on steps are alike.
+    work, _, _, calls = stepper(lambda n: max(1_000_000, 2_000_000 - 100_000 * n))
+    warmup = warm_up(work, lambda: True, measured_s=10.0)
+    assert warmup.steady
+    assert warmup.steps == len(calls)
+    assert warmup.steps > 10
+    assert warmup.reason == "three blocks without trend"
+
+
+def test_warm_up_that_never_settles_is_flagged_within_a_fifth_of_the_budget() -> None:
+    work, _, _, _ = stepper(lambda n: int(1_000_000 * 1.02**n))
+    warmup = warm_up(work, lambda: True, measured_s=1.0)
+    assert not warmup.steady
+    assert warmup.reason == "still changing when time was up"
+    # A fifth of a second, and no more than the block under way when it passed (a quarter of that, growing).
+    assert 0.2e9 <= warmup.end_ns - warmup.start_ns < 0.4e9
+
+
+def test_warm_up_waits_for_one_time_work() -> None:
+    ready: Iterator[bool] = iter([False, False, True])
+    work, _, _, calls = stepper(lambda _: 1_000_000)
+    warmup = warm_up(work, lambda: next(ready), measured_s=0.01)
+    assert warmup.steady
+    assert len(calls) == 3 + 3 * (2 + 1)  # until ready, then three blocks of two steps and one before each
+
+
+def test_warm_up_says_so_when_one_time_work_never_ends() -> None:
+    work, _, _, _ = stepper(lambda _: 1_000)
+    warmup = warm_up(work, lambda: False, measured_s=1.0)
+    assert not warmup.steady
+    assert "one-time work" in warmup.reason
+
+
+def test_timed_blocks_add_up_to_the_time_asked_for() -> None:
+    work, _, _, _ = stepper(lambda _: 1_000_000)
+    blocks = list(timed_blocks(work, measured_s=2.0, first_step_ns=1_000_000))
+    assert [block.index for block in blocks] == list(range(len(blocks)))
+    assert len(blocks) == 8
+    total_s = sum(block.end_ns - block.start_ns for block in blocks) / 1e9
+    assert total_s == pytest.approx(2.0, abs=0.005)
+
+
+def test_slow_steps_still_make_blocks_of_ten() -> None:
+    work, _, _, _ = stepper(lambda _: 900_000_000)
+    blocks = list(timed_blocks(work, measured_s=2.0, first_step_ns=900_000_000))
+    assert [block.steps for block in blocks] == [MIN_BLOCK_STEPS]
+
+
+def test_a_wrong_guess_of_the_step_time_is_corrected() -> None:
+    # The warm-up saw steps twenty times as fast: the first block is long, the second not.
+    work, _, _, _ = stepper(lambda _: 20_000_000)
+    blocks = list(timed_blocks(work, measured_s=2.0, first_step_ns=1_000_000))
+    assert blocks[0].steps == 250
+    assert len(blocks) == 1  # 5 s are more than were asked for

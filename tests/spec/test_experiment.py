@@ -1,0 +1,201 @@
+"""Experiments: what is accepted, what every mistake is told, what a matrix expands to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpbench.errors import ExperimentError
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.spec import Case, Devices, PlannedCase, expand, load_experiment, parse_experiment
+
+CATALOG = TableCatalog()
+FOUR_CORES = Devices(kind="cpu", gpus=0, cores=4)
+
+
+def problems_of(text: str, *overrides: str) -> list[str]:
+    with pytest.raises(ExperimentError) as caught:
+        parse_experiment(text, CATALOG, name="test", overrides=overrides)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def cases_of(text: str, devices: Devices = FOUR_CORES) -> list[PlannedCase]:
+    return expand(parse_experiment(text, CATALOG, name="test"), CATALOG, devices)
+
+
+def test_all_mistakes_are_told_at_once_with_path_value_and_nearest_name() -> None:
+    found = problems_of(
+        """
+        [base]
+        strategy = "dpd"
+        local_batch = -3
+        treads_per_rank = 2
+        [axes]
+        world_size = []
+        bucket_cap_mb = ["huge", 25]
+        wrold_size = [1]
+        [options.ddp]
+        find_unused = true
+        [budget]
+        total = "ten minutes"
+        [basis]
+        """
+    )
+    text = "\n".join(found)
+    assert "base.strategy" not in text  # the whole section is judged first; its own fields are what is told
+    for fragment in (
+        "basis: unknown section; did you mean 'base'?",
+        "base.local_batch: -3 given",
+        "base.treads_per_rank: unknown key; did you mean 'threads_per_rank'?",
+        "axes.world_size: is empty",
+        "axes.bucket_cap_mb: 'huge' given",
+        "axes.wrold_size: unknown axis; did you mean 'world_size'?",
+        "budget.total: 'ten minutes' given",
+    ):
+        assert fragment in text, fragment
+
+
+def test_unknown_names_name_the_nearest() -> None:
+    found = problems_of('[base]\nworkload = "gtp:nano"\n[axes]\nstrategy = ["ddp", "mastre"]')
+    assert any("base.workload: 'gtp:nano' is no workload; did you mean 'gpt:nano'?" in line for line in found)
+    assert any("axes.strategy: 'mastre' is no strategy; did you mean 'master'?" in line for line in found)
+
+
+def test_unknown_options_name_the_strategys_own() -> None:
+    found = problems_of("[options.ddp]\ngradient_as_bucket = true")
+    assert len(found) == 1
+    assert found[0].startswith(
+        "options.ddp.gradient_as_bucket: unknown key; did you mean 'gradient_as_bucket_view'?"
+    )
+
+
+def test_options_of_something_unused_are_refused() -> None:
+    assert (
+        "not used by this experiment"
+        in problems_of("[options.gpt]\nblock_size = 32\n[base]\nworkload='mlp'")[0]
+    )
+
+
+def test_broken_toml_says_where() -> None:
+    assert "line 1" in problems_of("base = {")[0]
+
+
+def test_overrides_apply_before_validation_and_take_bare_words() -> None:
+    experiment = parse_experiment(
+        "",
+        CATALOG,
+        name="x",
+        overrides=["base.strategy=master", "axes.world_size=[1,2]", "budget.total=1 min"],
+    )
+    assert experiment.base.strategy == "master"
+    assert experiment.axes == {"world_size": [1, 2]}
+    assert experiment.budget.total == 60.0
+    assert "--set" in problems_of("", "base.local_batch")[0]
+    assert "unknown key" in problems_of("", "base.lokal_batch=3")[0]
+
+
+def test_rounds_max_below_rounds_min_is_refused() -> None:
+    assert "below rounds_min" in problems_of("[budget]\nrounds_min = 9\nrounds_max = 3")[0]
+
+
+def test_toml_round_trip() -> None:
+    text = '[base]\nlocal_batch = 3\n[axes]\nbucket_cap_mb = ["default", 1, 2.5]\n[[exclude]]\nworld_size = 1'
+    first = parse_experiment(text, CATALOG, name="trip")
+    assert parse_experiment(first.to_toml(), CATALOG, name="other") == first
+
+
+def test_auto_is_powers_of_two_up_to_the_devices() -> None:
+    cases = cases_of('[axes]\nworld_size = "auto"', Devices(kind="cpu", gpus=0, cores=6))
+    assert [c.case.world_size for c in cases if c.case.strategy == "ddp"] == [1, 2, 4]
+
+
+def test_threads_divide_the_devices() -> None:
+    cases = cases_of('[base]\nthreads_per_rank = 2\n[axes]\nworld_size = "auto"')
+    assert [c.case.world_size for c in cases if c.case.strategy == "ddp"] == [1, 2]
+
+
+def test_gpus_are_taken_where_there_are_some() -> None:
+    cases = cases_of('[axes]\nworld_size = "auto"', Devices(kind="cuda", gpus=2, cores=64))
+    ddp = [c.case for c in cases if c.case.strategy == "ddp"]
+    assert [(c.world_size, c.device, c.backend) for c in ddp] == [(1, "cuda", "nccl"), (2, "cuda", "nccl")]
+
+
+def test_weak_and_strong_batches_by_hand() -> None:
+    weak = cases_of("[base]\nlocal_batch = 6\nworld_size = 4")
+    strong = cases_of('[base]\nscaling = "strong"\nglobal_batch = 12\nworld_size = 4')
+    assert [(c.case.strategy, c.case.local_batch, c.case.global_batch) for c in weak] == [
+        ("ddp", 6, 24),
+        ("single", 6, 6),
+    ]
+    assert [(c.case.strategy, c.case.local_batch, c.case.global_batch) for c in strong] == [
+        ("ddp", 3, 12),
+        ("single", 12, 12),
+    ]
+
+
+def test_a_batch_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(ExperimentError, match="10 samples do not divide evenly over 4 ranks"):
+        cases_of('[base]\nscaling = "strong"\nglobal_batch = 10\nworld_size = 4')
+
+
+def test_base_cases_are_added_once_and_marked() -> None:
+    cases = cases_of("[axes]\nworld_size = [2, 4]")
+    added = [c for c in cases if c.added_as_baseline]
+    assert [c.case.strategy for c in added] == ["single"]
+    ids = {c.case.baseline().case_id for c in cases}
+    assert ids == {added[0].case.case_id}
+
+
+def test_settings_a_strategy_lacks_make_no_second_case() -> None:
+    cases = cases_of(
+        '[base]\nstrategy = "master"\nworld_size = 2\n[axes]\nbucket_cap_mb = ["default", 1, 25]'
+    )
+    assert [c.case.bucket_cap_mb for c in cases if c.case.strategy == "master"] == [None]
+
+
+def test_default_and_25_are_different_cases() -> None:
+    cases = cases_of('[base]\nworld_size = 2\n[axes]\nbucket_cap_mb = ["default", 25]')
+    assert len({c.case.case_id for c in cases if c.case.strategy == "ddp"}) == 2
+
+
+def test_excludes_take_lists_and_single_values() -> None:
+    cases = cases_of("[axes]\nworld_size = [1, 2, 4]\n[[exclude]]\nworld_size = [1, 4]")
+    assert [c.case.world_size for c in cases if c.case.strategy == "ddp"] == [2]
+    with pytest.raises(ExperimentError, match="leaves no case"):
+        cases_of("[axes]\nworld_size = [1, 2]\n[[exclude]]\nworld_size = [1, 2]")
+
+
+def test_more_ranks_than_cores_is_oversubscribed_not_refused() -> None:
+    cases = cases_of("[axes]\nworld_size = [4, 8]")
+    assert {c.case.world_size: c.oversubscribed for c in cases if c.case.strategy == "ddp"} == {
+        4: False,
+        8: True,
+    }
+
+
+def test_what_a_strategy_cannot_run_is_skipped_with_its_reason() -> None:
+    cases = cases_of('[base]\nworld_size = 2\n[axes]\nstrategy = ["single", "ddp"]')
+    reasons = {c.case.strategy: c.skip_reason for c in cases if c.case.world_size == 2}
+    assert reasons["ddp"] is None
+    assert "1" in (reasons["single"] or "")
+    on_cpu = cases_of('[base]\nworld_size = 2\nbackend = "nccl"\ndevice = "cpu"\n[axes]\nstrategy = ["ddp"]')
+    assert "nccl" in (on_cpu[0].skip_reason or "")
+
+
+def test_case_ids_follow_contents_not_the_experiments_name() -> None:
+    one = Case(experiment="a", workload="mlp", strategy="ddp", world_size=2)
+    same = Case(experiment="b", workload="mlp", strategy="ddp", world_size=2)
+    other = Case(experiment="a", workload="mlp", strategy="ddp", world_size=2, replicate=1)
+    assert one.case_id == same.case_id != other.case_id
+    assert Case.from_json(one.to_json()) == one
+
+
+def test_every_shipped_experiment_is_valid_and_asks_a_question() -> None:
+    folder = Path(__file__).parents[2] / "experiments"
+    paths = sorted(folder.glob("*.toml"))
+    assert {path.stem for path in paths} >= {"quick", "bucket_size", "strategies"}
+    for path in paths:
+        experiment = load_experiment(path, CATALOG)
+        assert experiment.question.endswith("?")
+        assert expand(experiment, CATALOG, FOUR_CORES)
