@@ -1,0 +1,200 @@
+"""The `data_parallel` strategy: torch.nn.DataParallel on GPUs, and its threaded equivalent on the CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
+from ddpbench.strategies.local import LocalReplica
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+T = TypeVar("T")
+
+
+class DataParallel(Strategy[NoOptions]):
+    """One process for all devices: a batch is scattered, the model replicated anew, outputs gathered.
+
+    The batch that arrives is `local_batch * world_size` samples. A mean loss over all of them makes the
+    sum of the replicas' gradients equal to the average that other strategies compute.
+    """
+
+    name = "data_parallel"
+    summary = "torch.nn.DataParallel: one process, one thread a replica, all gradients summed on one device"
+    options = NoOptions
+    algorithm = "master"
+    schedule = "after_backward"
+    uses_backend = False
+    one_process = True
+    note = (
+        "On the CPU torch.nn.DataParallel only calls the module, so its steps are redone here: one thread a "
+        "replica on cores of its own, parameters copied to every replica in every step, outputs gathered and "
+        "gradients summed on the master."
+    )
+
+    def build(self, job: Job, options: NoOptions) -> Replica:
+        if job.world_size == 1:
+            return LocalReplica(job)  # with one device torch.nn.DataParallel calls the module
+        return CudaReplica(job) if job.device.type == "cuda" else ThreadedReplica(job)
+
+
+class CudaReplica(Replica):
+    """torch.nn.DataParallel over the first `world_size` GPUs, its phases noted from the master's side.
+
+    The gradients' sum is part of autograd there, so that the `backward` span contains it.
+
+    Raises:
+        ValueError: there are fewer GPUs.
+    """
+
+    def __init__(self, job: Job) -> None:
+        import torch
+
+        super().__init__(job)
+        here = torch.cuda.device_count()
+        if here < job.world_size:
+            raise ValueError(f"data_parallel at world size {job.world_size} needs as many GPUs; found {here}")
+        self._parallel = torch.nn.DataParallel(job.model, device_ids=list(range(job.world_size)))
+        phases = {
+            "scatter": "scatter",
+            "replicate": "replicate",
+            "parallel_apply": "forward",
+            "gather": "gather",
+        }
+        for method, span in phases.items():
+            setattr(self._parallel, method, self._noted(span, getattr(self._parallel, method)))
+
+    def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
+        job = self.job
+        outputs = self._parallel(inputs)
+        with job.recorder.span("forward"):
+            loss = job.loss(outputs, targets)
+        with job.recorder.span("backward"):
+            loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _noted(self, span: str, method: Callable[..., T]) -> Callable[..., T]:
+        def noted(*args: Any, **kwargs: Any) -> T:
+            with self.job.recorder.span(span):
+                return method(*args, **kwargs)
+
+        return noted
+
+
+class ThreadedReplica(Replica):
+    """torch.nn.DataParallel's steps on the CPU, phase by phase.
+
+    Replica i always runs in thread i, which has `threads_per_rank` threads and, where there are enough,
+    cores of its own out of the process's. Replica 0 works on the master's own parameters and buffers, as
+    the one on the first GPU does; what others write into buffers is lost, as there. The loss is computed
+    on the master from the gathered outputs, and noted as a second `forward` span.
+    """
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._threads = [
+            ThreadPoolExecutor(1, f"replica-{number}", _prepare_thread, (cores, job.case.threads_per_rank))
+            for number, cores in enumerate(core_shares(sorted(os.sched_getaffinity(0)), job.world_size))
+        ]
+
+    def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
+        import torch
+
+        recorder, count = self.job.recorder, self.job.world_size
+        with recorder.span("scatter"):
+            shards = inputs.chunk(count)
+        if len(shards) != count or len({len(shard) for shard in shards}) != 1:
+            raise ValueError(f"a batch of {len(inputs)} samples does not divide among {count} replicas")
+        with recorder.span("replicate"):
+            replicas = [replicate(self.job.model, alias=number == 0) for number in range(count)]
+        with recorder.span("forward"):
+            outputs = self._on_all([module for module, _ in replicas], [(shard,) for shard in shards])
+        with recorder.span("gather"):
+            # Cut off from the replicas' graphs: each is walked by its own thread below, whereas one
+            # backward of the gathered loss would walk them all in this one.
+            leaves = [output.detach().requires_grad_() for output in outputs]
+            gathered = torch.cat(leaves)
+        with recorder.span("forward"):
+            loss = self.job.loss(gathered, targets)
+        with recorder.span("backward"):
+            slopes = torch.autograd.grad(loss, leaves)
+            self._on_all([torch.autograd.backward] * count, list(zip(outputs, slopes, strict=True)))
+        with recorder.span("reduce"):
+            self._reduce([parameters for _, parameters in replicas])
+        return loss.detach()
+
+    def close(self) -> None:
+        for thread in self._threads:
+            thread.shutdown()
+
+    def _on_all(self, functions: Sequence[Callable[..., T]], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
+        """Calls function i in thread i; the results in order, or the first replica's exception."""
+        jobs = zip(self._threads, functions, arguments, strict=True)
+        futures = [thread.submit(function, *given) for thread, function, given in jobs]
+        wait(futures)
+        return [future.result() for future in futures]
+
+    def _reduce(self, replicas: list[dict[torch.Tensor, torch.Tensor]]) -> None:
+        """Sums the replicas' gradients on the master, in their order."""
+        for parameter in self.job.model.parameters():
+            parts = [
+                copy.grad for copy in (replica[parameter] for replica in replicas) if copy.grad is not None
+            ]
+            if not parts:
+                continue
+            total, *others = parts
+            for other in others:
+                total.add_(other)
+            parameter.grad = total
+
+
+def core_shares(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """Cores for each of `count` threads: equal consecutive shares, or one each in turn if they do not suffice."""
+    size = len(cores) // count
+    if size == 0:
+        return [(cores[number % len(cores)],) for number in range(count)]
+    return [tuple(cores[number * size : (number + 1) * size]) for number in range(count)]
+
+
+def _prepare_thread(cores: tuple[int, ...], threads: int) -> None:
+    import torch
+
+    os.sched_setaffinity(0, cores)  # 0 is the calling thread, and OpenMP's helpers inherit from it
+    torch.set_num_threads(threads)
+
+
+def replicate(module: nn.Module, *, alias: bool) -> tuple[nn.Module, dict[torch.Tensor, torch.Tensor]]:
+    """A replica of the module, and its parameter for each of the module's own.
+
+    Its parameters are leaves of their own, so that gradients stay with the replica. With `alias` they share
+    the module's memory, and its buffers are the module's; otherwise both are copies. What the module shares
+    between its parts (tied weights) the replica shares too. After torch/nn/parallel/replicate.py.
+    """
+    from torch import nn
+
+    parameters: dict[torch.Tensor, torch.Tensor] = {}
+    for parameter in module.parameters():
+        data = parameter.detach() if alias else parameter.detach().clone()
+        parameters[parameter] = nn.Parameter(data, requires_grad=parameter.requires_grad)
+    buffers = {buffer: buffer if alias else buffer.clone() for buffer in module.buffers()}
+    parts: dict[nn.Module, Any] = {
+        part: part._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+        for part in module.modules()
+    }
+    for part, copy in parts.items():
+        copy._modules = {
+            name: None if child is None else parts[child] for name, child in part._modules.items()
+        }
+        copy._buffers = {name: None if own is None else buffers[own] for name, own in part._buffers.items()}
+        for name, own in part._parameters.items():
+            if own is None:
+                copy._parameters[name] = None
+            else:
+                setattr(copy, name, parameters[own])  # modules such as LSTM keep lists of their weights
+    replica: nn.Module = parts[module]
+    return replica, parameters

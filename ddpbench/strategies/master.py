@@ -1,0 +1,115 @@
+"""The `master` strategy: rank 0 gathers every gradient after backward, averages, and sends it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Master(Strategy[NoOptions]):
+    """The parameter server of the simplest kind: one of the ranks serves all.
+
+    Its link carries 2(n-1)·S bytes a step for S bytes of gradient, against 2(n-1)/n·S on every link of a
+    ring. A parameter the loss does not reach counts as a gradient of zeros, so that the optimizer treats
+    it as any other (weight decay and momentum apply), where DDP without find_unused_parameters fails.
+    """
+
+    name = "master"
+    summary = "rank 0 gathers all gradients after backward, averages them and sends them back"
+    options = NoOptions
+    algorithm = "master"
+    schedule = "after_backward"
+
+    def build(self, job: Job, options: NoOptions) -> Replica:
+        return MasterReplica(job)
+
+
+@dataclass(slots=True)
+class _Flat:
+    """All trained parameters of one dtype, and one buffer for their gradients.
+
+    `views` are the buffer's parts in the shapes of `parameters`; `gathered` holds every rank's buffer, in
+    the order of ranks, on rank 0 and is None elsewhere.
+    """
+
+    parameters: list[torch.Tensor]
+    buffer: torch.Tensor
+    views: list[torch.Tensor]
+    gathered: list[torch.Tensor] | None
+
+
+class MasterReplica(Replica):
+    """A bare model whose gradients make the round trip to rank 0."""
+
+    def __init__(self, job: Job) -> None:
+        import torch
+        import torch.distributed as dist
+
+        super().__init__(job)
+        for tensor in (*job.model.parameters(), *job.model.buffers()):
+            dist.broadcast(tensor.detach(), src=0)
+        self._flats: list[_Flat] = []
+        trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
+        trained.sort(key=lambda parameter: str(parameter.dtype))  # stable: the model's order within a dtype
+        for dtype, group in groupby(trained, key=lambda parameter: parameter.dtype):
+            parameters: list[torch.Tensor] = list(group)
+            sizes = [parameter.numel() for parameter in parameters]
+            buffer = torch.zeros(sum(sizes), dtype=dtype, device=job.device)
+            parts = zip(torch.split(buffer, sizes), parameters, strict=True)
+            views = [part.view(parameter.shape) for part, parameter in parts]
+            gathered = [torch.zeros_like(buffer) for _ in range(job.world_size)] if job.rank == 0 else None
+            self._flats.append(_Flat(parameters, buffer, views, gathered))
+
+    def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
+        job = self.job
+        with job.recorder.span("forward"):
+            loss = job.loss(job.model(inputs), targets)
+        with job.recorder.span("backward"):
+            loss.backward()  # type: ignore[no-untyped-call]
+        with job.recorder.span("synchronize"):
+            for number, flat in enumerate(self._flats):
+                self._aggregate(number, flat)
+        return loss.detach()
+
+    def close(self) -> None:
+        self._flats = []
+
+    def _aggregate(self, number: int, flat: _Flat) -> None:
+        import torch
+        import torch.distributed as dist
+
+        recorder = self.job.recorder
+        size = flat.buffer.numel() * flat.buffer.element_size()
+        for parameter in flat.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in flat.parameters if parameter.grad is not None]
+        torch._foreach_copy_(flat.views, gradients)
+
+        start = recorder.mark()
+        dist.gather(flat.buffer, flat.gathered, dst=0)
+        recorder.add_transfer(bucket=2 * number, op="gather", size=size, start=start, end=recorder.mark())
+
+        copies: list[torch.Tensor] | None = None
+        if flat.gathered is not None:
+            mean, *others = flat.gathered
+            for other in others:  # in rank order, so that runs repeat bit for bit
+                mean.add_(other)
+            mean.div_(self.job.world_size)
+            copies = [mean] * self.job.world_size
+
+        # A scatter of one and the same tensor, and not a broadcast: gloo's broadcast is a binomial tree, in
+        # which other ranks pass the gradient on, and gloo's reduce is a ring; the master's own link would
+        # not be the limit that this strategy is about. Gather and scatter are direct transfers.
+        start = recorder.mark()
+        dist.scatter(flat.buffer, copies, src=0)
+        recorder.add_transfer(
+            bucket=2 * number + 1, op="scatter", size=size, start=start, end=recorder.mark()
+        )
+        torch._foreach_copy_(gradients, flat.views)
