@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 MOST_BARS = 14
 _PITCH_IN = 0.46
-_BAR, _STRIP = 0.46, 0.16
+_BAR, _STRIP, _LIFT = 0.46, 0.16, 0.1
+"""In rows: a bar's and a strip's height, and how far a bar stands above its row's middle."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,12 +117,9 @@ def _picture(bars: Sequence[Bar], missing: Mapping[str, str]) -> Picture:
     overheads = [bar.overhead for bar in bars if bar.overhead is not None]
     marks = []
     if overheads:
-        marks.append(
-            f"Instrumented steps took {percent(min(overheads))} to {percent(max(overheads))} longer than timed "
-            "ones."
-            if len(overheads) > 1
-            else f"Instrumented steps took {percent(overheads[0])} longer."
-        )
+        least, most = percent(min(overheads)), percent(max(overheads))
+        span = least if least == most else f"{least} to {most}"
+        marks.append(f"Instrumented steps took {span} longer than timed ones.")
     if any(bar.row.oversubscribed for bar in bars):
         marks.append("Grey ground: more ranks than cores (oversubscribed).")
     if missing:
@@ -132,11 +130,11 @@ def _picture(bars: Sequence[Bar], missing: Mapping[str, str]) -> Picture:
     start = [f"{next(iter(settings))}." if len(settings) == 1 else "Settings differ; see the names."]
     caption = " ".join(
         [
-            start[0][:1].upper() + start[0][1:],
+            *start,
             "Parts are means over ranks, instrumented steps and launches",
             f"({launches_each(bar.launches for bar in bars)}), so that they add up to the bar; medians would",
             "not. Beneath a bar: communication hidden behind computation, not part of the sum.",
-            "In brackets: 95 % t-interval of the timed step.",
+            "Timed: the same case's timed steps, 95 % t-interval over launches.",
             *marks,
         ]
     )
@@ -152,7 +150,7 @@ def _picture(bars: Sequence[Bar], missing: Mapping[str, str]) -> Picture:
         ),
         table=_table(bars),
         width_in=style.FULL_WIDTH_IN,
-        height_in=1.15 + _PITCH_IN * len(bars),
+        height_in=1.02 + _PITCH_IN * len(bars),
         paint=partial(_paint, bars=bars),
         missing=missing,
     )
@@ -214,7 +212,7 @@ def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
     for place, bar in enumerate(bars):
         _stack(axes, place, bar, longest)
     axes.set_ylim(len(bars) - 0.45, -0.55)
-    axes.set_yticks(range(len(bars)), names)
+    axes.set_yticks([place - _LIFT for place in range(len(bars))], names)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("ms per step")
     axes.grid(visible=True, axis="x")
@@ -225,7 +223,7 @@ def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
 def _stack(axes: Axes, place: float, bar: Bar, longest: float) -> None:
     if bar.row.oversubscribed:
         axes.axhspan(place - 0.5, place + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
-    centre = place - 0.1
+    centre = place - _LIFT
     at = 0.0
     hidden_from = 0.0
     for name, fill in style.PHASES.items():
@@ -240,7 +238,7 @@ def _stack(axes: Axes, place: float, bar: Bar, longest: float) -> None:
             axes.text(
                 at + width / 2,
                 centre,
-                milliseconds(width / 1e3),
+                _short(width, longest),
                 ha="center",
                 va="center",
                 fontsize=style.SMALLEST_PT,
@@ -254,7 +252,7 @@ def _stack(axes: Axes, place: float, bar: Bar, longest: float) -> None:
         strip = place + 0.26
         _segment(axes, style.OVERLAPPED, centre=strip, at=hidden_from, width=width, height=_STRIP)
         axes.annotate(
-            milliseconds(bar.overlapped_s),
+            _short(bar.overlapped_s * 1e3, longest),
             (min(hidden_from + width, longest), strip),
             xytext=(3, 0),
             textcoords="offset points",
@@ -263,7 +261,7 @@ def _stack(axes: Axes, place: float, bar: Bar, longest: float) -> None:
             annotation_clip=False,
         )
     estimate = bar.row.step_time_s.scaled(1e3) if bar.row.step_time_s else None
-    timed = f" {estimate.interval}" if estimate is not None else ""
+    timed = f"\ntimed {estimate}" if estimate is not None else ""
     negative = bar.parts["not_attributed"]
     extra = f"\nnot attributed {milliseconds(negative)}" if negative < 0 else ""
     axes.annotate(
@@ -276,6 +274,11 @@ def _stack(axes: Axes, place: float, bar: Bar, longest: float) -> None:
         annotation_clip=False,
         linespacing=1.1,
     )
+
+
+def _short(ms: float, longest: float) -> str:
+    """A part's number, all of one figure to the same decimal."""
+    return f"{ms:.{0 if longest >= 200 else 1 if longest >= 5 else 2}f}"
 
 
 def _segment(axes: Axes, fill: style.Fill, *, centre: float, at: float, width: float, height: float) -> None:

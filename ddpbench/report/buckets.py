@@ -116,7 +116,7 @@ def _picture(
     setting = setting_of(shown[0])
     caption = " ".join(
         [
-            f"{rows[0].strategy_name}. {setting[:1].upper()}{setting[1:]}. Large markers: mean step time;",
+            f"{rows[0].strategy_name}, {setting}. Large markers: mean step time;",
             f"whiskers: 95 % t-intervals over launches ({launches_each(row.launches for row in shown)});",
             "small dots: single launches. Caps are categories, not a scale; 'default' is 25 MiB after a",
             "first bucket of 1 MiB.",
@@ -187,7 +187,7 @@ def _table(
     columns = (
         Column("Bucket cap"),
         Column("Ranks", number=True),
-        Column("Step, ms [95 %]", number=True),
+        Column("Step, ms", number=True),
         Column("Launches", number=True),
         Column("Each launch, ms"),
         Column("Notes"),
@@ -207,6 +207,8 @@ def _paint(
     raw: Mapping[str, Sequence[float]],
     verdicts: Mapping[str, str],
 ) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     gap = 0.25
     width = (sheet.width_in - 0.75 - 0.1 - gap * (len(sizes) - 1)) / len(sizes)
     tops = [
@@ -216,7 +218,7 @@ def _paint(
     ]
     top = 1.22 * max(tops)
     for index, size in enumerate(sizes):
-        axes = sheet.axes(0.75 + index * (width + gap), 0.62, width, sheet.height_in - 1.0)
+        axes = sheet.axes(0.75 + index * (width + gap), 0.55, width, sheet.height_in - 0.85)
         over = any(row.oversubscribed for row in rows if row.world_size == size)
         axes.set_title(f"{ranks(size)}{', oversubscribed' if over else ''}")
         if over:
@@ -233,6 +235,7 @@ def _paint(
                 )
         axes.set_xlim(-0.6, len(caps) - 0.4)
         axes.set_ylim(0, top)
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.set_xticks(range(len(caps)), [bucket_name(cap) for cap in caps])
         axes.set_xlabel("bucket cap")
         axes.grid(visible=True, axis="y", color="white" if over else style.GRID)

@@ -59,7 +59,9 @@ class Sheet:
         self.figure.text(x / self.width_in, (y + self._lifted_in) / whole, text, **options)
 
     def legend(self, handles: Sequence[Any], *, columns: int) -> None:
-        """A legend along the sheet's upper edge."""
+        """A legend along the sheet's upper edge, read row by row."""
+        # matplotlib fills columns first, so the handles are dealt out to its columns
+        handles = [handle for column in range(columns) for handle in handles[column::columns]]
         whole = self.figure.get_figheight()
         place = (0.1 / self.width_in, (self.height_in + self._lifted_in - 0.02) / whole)
         self.figure.legend(

@@ -20,7 +20,7 @@ from ddpbench.report import breakdown, buckets, scaling, strategies, tables
 from ddpbench.report.canvas import Drawn, draw
 from ddpbench.report.method import COLUMNS, TERMS
 from ddpbench.report.parts import Picture, Section, Table
-from ddpbench.report.words import clean, counted, percent
+from ddpbench.report.words import clean, counted, moment, percent
 from ddpbench.units import format_seconds
 
 _HERE = Path(__file__).parent
@@ -89,7 +89,7 @@ def build(summary: RunSummary) -> Page:
     figure_number = 0
     drawn: dict[str, bytes] = {}
     sections: list[tuple[Section, list[Embedded]]] = []
-    affected: dict[str, list[str]] = {}
+    affected: dict[str, list[int]] = {}
     for make in FIGURES:
         section = make(summary)
         embedded = []
@@ -100,7 +100,7 @@ def build(summary: RunSummary) -> Page:
             table = numbers.sure(picture.table)
             embedded.append(Embedded(picture=picture, drawn=images, number=figure_number, table=table))
             for case_id in picture.missing:
-                affected.setdefault(case_id, []).append(f"figure {figure_number}")
+                affected.setdefault(case_id, []).append(figure_number)
         sections.append((section, embedded))
     phases = numbers.table(tables.phases_table(summary))
     failures = numbers.table(tables.failures_table(summary, affected))
@@ -116,6 +116,7 @@ def build(summary: RunSummary) -> Page:
         .render(
             summary=summary,
             context=_part(summary.machine, "context"),
+            started=moment(_part(summary.machine, "context").get("started_utc")),
             counts=count_words(summary),
             findings=[
                 (finding, finding.evidence if finding.evidence in anchors else "summary")

@@ -85,7 +85,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
         marks.append(f"Not shown: {series_of(list(missing.values()))}.")
     caption = " ".join(
         [
-            f"{setting_of(shown[0])[:1].upper()}{setting_of(shown[0])[1:]}.",
+            f"{setting_of(shown[0])}.",
             base_text,
             f"Points are ratios to the base case within rounds ({launches_each(r.launches for r in shown)});",
             "whiskers are 95 % t-intervals over launches, the base case's own uncertainty included.",
@@ -107,7 +107,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
         table=_table(panel, series),
         width_in=style.FULL_WIDTH_IN,
         height_in=4.4,
-        paint=partial(_paint, series=series, panel=panel, base_text=base_text),
+        paint=partial(_paint, series=series, panel=panel),
         missing=missing,
     )
 
@@ -160,8 +160,8 @@ def _table(panel: Panel, series: Sequence[Series]) -> Table:
     columns = (
         Column("Series"),
         Column("Ranks", number=True),
-        Column("Speed-up [95 %]", number=True),
-        Column("Efficiency [95 %]", number=True),
+        Column("Speed-up", number=True),
+        Column("Efficiency", number=True),
         Column("Launches", number=True),
         Column("Notes"),
     )
@@ -169,9 +169,9 @@ def _table(panel: Panel, series: Sequence[Series]) -> Table:
     return Table(caption=f"Speed-up and efficiency by number of ranks{name}", columns=columns, rows=rows)
 
 
-def _paint(sheet: Sheet, *, series: Sequence[Series], panel: Panel, base_text: str) -> None:
-    left = sheet.axes(0.62, 0.62, 3.55, 3.4)
-    right = sheet.axes(4.72, 0.62, 2.85, 3.4)
+def _paint(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> None:
+    left = sheet.axes(0.5, 0.55, 3.7, 3.5)
+    right = sheet.axes(4.75, 0.55, 2.85, 3.5)
     sizes = panel.world_sizes
     _paint_speedup(left, series, sizes, panel.oversubscribed_sizes)
     ends = _paint_efficiency(right, series, sizes, panel.oversubscribed_sizes)
@@ -180,8 +180,6 @@ def _paint(sheet: Sheet, *, series: Sequence[Series], panel: Panel, base_text: s
         axes.grid(visible=True, axis="y")
     left.set_title("Speed-up over the base case (log scales)")
     right.set_title("Efficiency (ideal is 1)")
-    if base_text:
-        sheet.text(0.1, 0.1, base_text, fontsize=style.NOTE_PT, color=style.MUTED, va="bottom")
     _label_ends(right, ends)
 
 
@@ -232,10 +230,11 @@ def _paint_speedup(
         values += [bound for e in estimates if e for bound in (e.value, e.low, e.high) if bound and bound > 0]
     low, high = min(values) / 1.2, max(values) * 1.3
     axes.plot([low, high], [low, high], ":", color=style.MUTED, linewidth=1.2, zorder=1)
+    middle = math.sqrt(sizes[0] * sizes[-1])
     axes.annotate(
         "ideal",
-        (sizes[-1], sizes[-1]),
-        xytext=(-6, 2),
+        (middle, middle),
+        xytext=(-5, 3),
         textcoords="offset points",
         ha="right",
         va="bottom",
@@ -277,7 +276,10 @@ def _paint_efficiency(
         xs = [log + shift for log in logs]
         _plot(axes, xs, item, estimates)
         top = max([top, *(1.05 * (e.high or e.value) for e in estimates if e)])
-        last = max((i for i, e in enumerate(estimates) if e), default=None)
+        # what ran oversubscribed is no series' last word, unless there is no other
+        spoken = [i for i, e in enumerate(estimates) if e]
+        fair = [i for i in spoken if sizes[i] not in oversubscribed]
+        last = max(fair or spoken, default=None)
         if last is not None:
             estimate = estimates[last]
             assert estimate is not None
@@ -312,6 +314,14 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Estimate, float]
         return
     top = axes.get_ylim()[1]
     most = max(size for *_, size in ends)
+    axes.text(
+        1.09,
+        1.025,
+        f"at {ranks(int(most))}",
+        transform=axes.transAxes,
+        fontsize=style.LABEL_PT,
+        fontweight="bold",
+    )
     places = spread([estimate.value / top for _, _, estimate, _ in ends], gap=0.115, low=0.04, high=0.97)
     for (item, x, estimate, size), place in zip(ends, places, strict=True):
         look = style.look(item.strategy)
@@ -339,11 +349,11 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Estimate, float]
             markeredgecolor=look.outline or look.colour,
             markersize=5.5,
         )
-        at = "" if size == most else f" at {size:g}"
+        at = "" if size == most else f"{ranks(int(size))}: "
         axes.text(
             1.09,
             place,
-            f"{item.name}{at}\n{estimate}",
+            f"{item.name}\n{at}{estimate}",
             transform=axes.transAxes,
             va="center",
             fontsize=style.NOTE_PT,

@@ -48,6 +48,7 @@ def _has(row: Row) -> bool:
 def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Picture:
     series, notes = panel.of_strategies()
     sizes = sorted({row.world_size for item in series for row in item.rows if _has(row)}, reverse=True)
+    sizes.sort(key=lambda size: size in panel.oversubscribed_sizes)  # stable: fair ones first
     kept = sizes[:MOST_SIZES]
     if len(sizes) > MOST_SIZES:
         left = series_of([f"{size}" for size in sorted(sizes[MOST_SIZES:])])
@@ -75,7 +76,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
     bounds = "Independent ranks exchange nothing and are the upper bound."
     caption = " ".join(
         [
-            f"{setting[:1].upper()}{setting[1:]}. Large markers: mean throughput; whiskers: 95 % t-intervals",
+            f"{setting}. Large markers: mean throughput; whiskers: 95 % t-intervals",
             f"over launches ({launches_each(row.launches for row in shown)}); small dots: single launches.",
             *([bounds] if any(row.strategy == "independent" for row in shown) else []),
             *marks,
@@ -143,7 +144,7 @@ def _table(panel: Panel, groups: _Groups, raw: Mapping[str, Sequence[float]]) ->
     columns = (
         Column("Series"),
         Column("Ranks", number=True),
-        Column("Samples/s [95 %]", number=True),
+        Column("Samples/s", number=True),
         Column("Launches", number=True),
         Column("Each launch, samples/s"),
         Column("Notes"),
@@ -193,6 +194,7 @@ def _paint(sheet: Sheet, *, groups: _Groups, raw: Mapping[str, Sequence[float]])
     axes.margins(x=0.04)
     axes.grid(visible=True, axis="x")
     axes.set_xlabel("samples/s")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.spines["left"].set_visible(False)
     axes.axvline(0, color=style.MUTED, linewidth=0.8)
 
@@ -211,7 +213,7 @@ def _point(axes: Axes, place: float, row: Row, launches: Sequence[float]) -> Non
         )
         return
     look = style.look(row.strategy)
-    offsets = [place + 0.24 * (1 if index % 2 else -1) for index in range(len(launches))]
+    offsets = [place + 0.27 * (1 if index % 2 else -1) for index in range(len(launches))]
     axes.plot(launches, offsets, ".", color=look.colour, markersize=3.2, alpha=0.75, zorder=2)
     whiskers = None
     if estimate.low is not None and estimate.high is not None:

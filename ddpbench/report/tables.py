@@ -11,7 +11,7 @@ import pandas as pd
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.series import BOUNDS, Row, bucket_order, rows_of
-from ddpbench.report.words import Estimate, format_batch
+from ddpbench.report.words import Estimate, format_batch, series_of
 
 
 def summary_table(summary: RunSummary) -> Table:
@@ -24,10 +24,10 @@ def summary_table(summary: RunSummary) -> Table:
         Column("Bucket"),
         *(Column(title) for title in extra.values()),
         Column("Backend, link"),
-        Column("Samples/s [95 %]", number=True),
-        Column("Speed-up [95 %]", number=True),
-        Column("Efficiency [95 %]", number=True),
-        Column("Step, ms [95 %]", number=True),
+        Column("Samples/s", number=True),
+        Column("Speed-up", number=True),
+        Column("Efficiency", number=True),
+        Column("Step, ms", number=True),
         Column("Exposed, ms", number=True),
         Column("Launches", number=True),
         Column("Notes"),
@@ -35,7 +35,10 @@ def summary_table(summary: RunSummary) -> Table:
     highest = _highest(rows)
     ties = _ties(summary)
     return Table(
-        caption="All cases. Bold: the highest mean at its number of ranks among cases that exchange gradients.",
+        caption=(
+            "All cases; in brackets 95 % t-intervals over launches. Bold: the highest mean at its number of ranks "
+            "among cases that exchange gradients."
+        ),
         columns=columns,
         rows=tuple(
             (
@@ -155,7 +158,7 @@ def phases_table(summary: RunSummary) -> Table | None:
     )
 
 
-def failures_table(summary: RunSummary, affected: Mapping[str, Sequence[str]]) -> Table | None:
+def failures_table(summary: RunSummary, affected: Mapping[str, Sequence[int]]) -> Table | None:
     """What is not ok, and the figures from which it is missing (`affected`, by case)."""
     if not summary.failures:
         return None
@@ -166,12 +169,14 @@ def failures_table(summary: RunSummary, affected: Mapping[str, Sequence[str]]) -
         if row is not None and row.ok:
             effect = f"one of its launches is left out; {row.launches} remain"
         else:
-            effect = ", ".join(affected.get(failure.case_id, ())) or "none would show it"
+            figures = affected.get(failure.case_id, ())
+            listed = series_of([str(number) for number in figures])
+            effect = f"figure{'s' if len(figures) > 1 else ''} {listed}" if figures else "no figure"
         rows.append(
             (
                 Cell(text=failure.label, link=f"#case-{failure.case_id}" if row is not None else ""),
                 Cell(
-                    text="all" if failure.round is None else str(failure.round),
+                    text="all" if failure.round is None else str(failure.round + 1),
                     key=float(failure.round or -1),
                 ),
                 Cell(text=failure.status),

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -87,6 +88,16 @@ def percent(fraction: float) -> str:
     """A fraction in per cent, one decimal below 10 %."""
     value = fraction * 100
     return f"{_rounded(value, 1 if abs(value) < 10 else 0)} %"
+
+
+def moment(utc: object) -> str:
+    """An ISO time as `2026-03-04 09:12 UTC`; what is no time is shown as it is."""
+    if not utc:
+        return "not recorded"
+    try:
+        return f"{datetime.fromisoformat(str(utc)).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return str(utc)
 
 
 def ranks(world_size: int) -> str:
