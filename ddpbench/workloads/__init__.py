@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ddpbench.workloads.base import NoOptions, Workload
@@ -67,24 +68,40 @@ def load_workload(name: str) -> Workload[Any]:
 
 def _own(name: str) -> Workload[Any]:
     head, _, attribute = name.rpartition(":")
-    if head.endswith(".py"):
-        path = Path(head).resolve()
-        if not path.is_file():
-            raise ImportError(f"{head} is not a file (looked for {path})")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None:
-            raise ImportError(f"{head} is not a Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module  # loader workers find the dataset's class by this name
-        sys.path.insert(0, str(path.parent))
-        spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(head)
+    try:
+        module = _module_of_file(head) if head.endswith(".py") else importlib.import_module(head)
+    except Exception as error:
+        raise ImportError(f"{head} cannot be imported: {type(error).__name__}: {error}") from error
     found = getattr(module, attribute, None)
     if not (inspect.isclass(found) and issubclass(found, Workload)):
         raise ImportError(f"{head} has no class {attribute} derived from ddpbench.workloads.Workload")
     workload: Workload[Any] = found()
     return workload
+
+
+def _module_of_file(name: str) -> ModuleType:
+    """The file as a module named for it, by which loader workers find the dataset's class again."""
+    path = Path(name).resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"no such file (looked for {path})")
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+        return loaded
+    if loaded is not None or path.stem in sys.stdlib_module_names:
+        raise ImportError(f"it would hide the module {path.stem}, which others need: rename the file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None  # its name ends in .py
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        sys.path.remove(str(path.parent))
+        raise
+    return module
 
 
 def source_digest(workload: Workload[Any]) -> str:

@@ -1,0 +1,103 @@
+"""Real ranks for tests: forked from a server that has torch already, they meet in a file and report by file."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(
+    [
+        "torch",
+        "torch._dynamo",  # DDP imports it on first use
+        "torch.distributed",
+        "torch.nn.parallel",
+        "pytest",  # a child imports the parent's main module
+        "tests.strategies.training",
+    ]
+)
+TIMEOUT_S = 60.0
+
+
+def run_ranks(function: Callable[..., Any], processes: int, *arguments: Any) -> list[Any]:
+    """Calls `function(rank, processes, *arguments)` in as many ranks; their results in the order of ranks.
+
+    The default process group is gloo's. `function` is a module's own, and its result goes through pickle.
+    A rank that fails, dies or takes longer than `TIMEOUT_S` fails the test, with its traceback.
+    """
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        # numpy starts a thread otherwise, and then the server may not fork.
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        folder = Path(name)
+        forkserver.ensure_running()
+        ranks = [
+            _CONTEXT.Process(target=_be_rank, args=(function, rank, processes, folder, arguments))
+            for rank in range(processes)
+        ]
+        for process in ranks:
+            process.start()
+        deadline = time.monotonic() + TIMEOUT_S
+        try:
+            while any(process.is_alive() for process in ranks) and time.monotonic() < deadline:
+                if any(process.exitcode for process in ranks):
+                    break
+                time.sleep(0.005)
+        finally:
+            for process in ranks:
+                process.kill()
+                process.join()
+        errors = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("error-*"))]
+        codes = [process.exitcode for process in ranks]
+        if errors or any(codes):
+            pytest.fail(f"ranks ended with {codes} ({TIMEOUT_S:g} s allowed)\n" + "\n".join(errors))
+        return [_load(folder / f"result-{rank}") for rank in range(processes)]
+
+
+def _load(path: Path) -> Any:
+    import torch
+
+    return torch.load(path, weights_only=False)
+
+
+def _be_rank(
+    function: Callable[..., Any], rank: int, processes: int, folder: Path, arguments: tuple[Any, ...]
+) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore
+
+    gc.freeze()  # collections need not look through all of torch
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    code = 1
+    try:
+        dist.init_process_group(
+            "gloo",
+            store=FileStore(str(folder / "rendezvous"), processes),
+            rank=rank,
+            world_size=processes,
+            timeout=timedelta(seconds=TIMEOUT_S),
+        )
+        torch.save(function(rank, processes, *arguments), folder / f"result-{rank}")
+        dist.barrier()
+        dist.destroy_process_group()
+        code = 0
+    except BaseException:
+        (folder / f"error-{rank}").write_text(f"rank {rank}: {traceback.format_exc()}", encoding="utf-8")
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # gloo's threads may abort an orderly exit

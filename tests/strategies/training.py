@@ -1,0 +1,177 @@
+"""What ranks do in the tests of strategies, and the same training worked out in one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddpbench.measure.clock import HostClock
+from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
+from ddpbench.records import CommRecord, StepRecord
+from ddpbench.spec import Case
+from ddpbench.strategies import Job, Replica, load_strategy
+
+LOCAL_BATCH = 4
+FEATURES, CLASSES = 6, 5
+STEPS = 6
+LEARNING_RATE, MOMENTUM = 0.1, 0.9
+
+
+def make_model(dtype: torch.dtype = torch.float64) -> nn.Module:
+    """Three trained layers of different sizes, and one that is frozen."""
+    torch.manual_seed(7)
+    model = nn.Sequential(
+        nn.Linear(FEATURES, 24), nn.Tanh(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, CLASSES)
+    )
+    model.append(nn.Linear(CLASSES, CLASSES))
+    model[-1].requires_grad_(False)
+    return model.to(dtype)
+
+
+def shard(rank: int, step: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+    """What one rank gets in one step."""
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs = torch.randn(LOCAL_BATCH, FEATURES, generator=generator, dtype=torch.float64)
+    return inputs.to(dtype), torch.randint(CLASSES, (LOCAL_BATCH,), generator=generator)
+
+
+def make_optimizer(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for p in parameters if p.requires_grad], lr=LEARNING_RATE, momentum=MOMENTUM)
+
+
+def build(
+    strategy: str,
+    model: nn.Module,
+    recorder: Recorder | None = None,
+    *,
+    rank: int = 0,
+    world_size: int = 1,
+    options: dict[str, Any] | None = None,
+    bucket_cap_mb: Any = None,
+) -> Replica:
+    """A rank's replica of the model under a strategy."""
+    chosen = load_strategy(strategy)
+    job = Job(
+        case=Case(
+            workload="tests",
+            strategy=strategy,
+            world_size=world_size,
+            bucket_cap_mb=bucket_cap_mb,
+            local_batch=LOCAL_BATCH,
+        ),
+        model=model,
+        loss=nn.functional.cross_entropy,
+        make_optimizer=make_optimizer,
+        device=torch.device("cpu"),
+        rank=rank,
+        local_rank=rank,
+        world_size=world_size,
+        distributed=torch.distributed.is_initialized() and chosen.uses_backend,
+        recorder=recorder or NullRecorder(),
+    )
+    return chosen.build(job, chosen.options(**(options or {})))
+
+
+@dataclass
+class Run:
+    """What one rank saw in `STEPS` steps: gradients and the like by step, and parameters at the end."""
+
+    gradients: list[list[torch.Tensor]]
+    losses: list[float]
+    parameters: list[torch.Tensor]
+    ready: list[bool]
+    buckets: list[tuple[int, ...] | None]
+    records: list[StepRecord | CommRecord]
+
+
+def train(replica: Replica, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> Run:
+    """Trains a step a batch, as the worker does, and closes the replica."""
+    recorder = replica.job.recorder
+    run = Run([], [], [], [], [], [])
+    for number, (inputs, targets) in enumerate(batches):
+        if isinstance(recorder, StepRecorder):
+            recorder.begin_step(number)
+        loss = replica.gradients_of(inputs, targets)
+        if isinstance(recorder, StepRecorder):
+            recorder.end_step()
+        assert not loss.requires_grad
+        run.losses.append(float(loss.detach()))
+        run.gradients.append([gradient.clone() for gradient in replica.gradients()])
+        run.ready.append(replica.ready())
+        buckets = replica.bucket_bytes()
+        run.buckets.append(None if buckets is None else tuple(buckets))
+        replica.apply()
+    if isinstance(recorder, StepRecorder):
+        run.records = recorder.records()
+    run.parameters = [parameter.detach().clone() for parameter in replica.job.model.parameters()]
+    replica.close()
+    return run
+
+
+def three_runs(
+    rank: int, processes: int, strategy: str, world_size: int, options: dict[str, Any], bucket_cap_mb: Any
+) -> tuple[Run, Run, Run]:
+    """The same training three times: plain; instrumented; plain again on the instrumented one's module."""
+    ranks = range(world_size) if processes == 1 else [rank]
+    batches = []
+    for step in range(STEPS):
+        shards = [shard(number, step) for number in ranks]
+        batches.append((torch.cat([x for x, _ in shards]), torch.cat([y for _, y in shards])))
+    how = {"rank": rank, "world_size": world_size, "options": options, "bucket_cap_mb": bucket_cap_mb}
+    plain = train(build(strategy, make_model(), **how), batches)
+    model = make_model()
+    noted = train(build(strategy, model, StepRecorder(HostClock()), **how), batches)
+    model.load_state_dict(make_model().state_dict())
+    again = train(build(strategy, model, **how), batches)
+    return plain, noted, again
+
+
+@dataclass
+class Reference:
+    """One process that runs all shards: mean gradients and mean losses by step, parameters at the end."""
+
+    gradients: list[list[torch.Tensor]]
+    losses: list[list[float]]
+    parameters: list[torch.Tensor]
+
+
+def reference(world_size: int, steps: int = STEPS) -> Reference:
+    """The training worked out in one process, SGD's update written out (torch.optim.SGD's formula)."""
+    model = make_model()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    momenta = [torch.zeros_like(parameter) for parameter in trained]
+    result = Reference([], [], [])
+    for step in range(steps):
+        sums = [torch.zeros_like(parameter) for parameter in trained]
+        losses = []
+        for rank in range(world_size):
+            inputs, targets = shard(rank, step)
+            loss = nn.functional.cross_entropy(model(inputs), targets)
+            losses.append(float(loss.detach()))
+            for total, gradient in zip(sums, torch.autograd.grad(loss, trained), strict=True):
+                total += gradient
+        means = [total / world_size for total in sums]
+        result.gradients.append(means)
+        result.losses.append(losses)
+        with torch.no_grad():
+            for parameter, momentum, mean in zip(trained, momenta, means, strict=True):
+                momentum.mul_(MOMENTUM).add_(mean)
+                parameter -= LEARNING_RATE * momentum
+    result.parameters = [parameter.detach() for parameter in model.parameters()]
+    return result
+
+
+def relative_error(own: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    """The largest relative error over tensors, by their norms."""
+    assert [tensor.shape for tensor in own] == [tensor.shape for tensor in expected]
+    return max(
+        float(torch.linalg.vector_norm(a - b) / torch.linalg.vector_norm(b))
+        for a, b in zip(own, expected, strict=True)
+    )
+
+
+def bit_equal(own: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(own) == len(other) and all(torch.equal(a, b) for a, b in zip(own, other, strict=True))
