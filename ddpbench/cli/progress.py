@@ -48,12 +48,14 @@ class LineListener(Listener):
 
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
         resumed = f"{done} launches are done already; " if done else ""
-        self._say(f"{resumed}about {format_seconds(estimate_s)} to go")
+        self._say(f"{resumed}about {format_seconds(round(estimate_s))} to go")
 
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
         self._what = what
         self._count = (
-            f"[{done + 1}/{total}, {format_seconds(left_s)} left]" if left_s else f"[{done + 1}/{total}]"
+            f"[{done + 1}/{total}, {format_seconds(round(left_s))} left]"
+            if left_s >= 1
+            else f"[{done + 1}/{total}]"
         )
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:

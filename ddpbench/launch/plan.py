@@ -15,9 +15,10 @@ from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case, Catalog, Experiment, PlannedCase
 
-LAUNCH_OVERHEAD_S = 0.6
-"""A guess for the plan's estimate: start, building, drift computations, end. Real launches correct it."""
-SERVER_START_S = 3.0
+LAUNCH_OVERHEAD_S = 0.4
+"""A guess for the estimate before anything has run: start, building, drift computations, end."""
+PROOF_S = 0.7
+SERVER_START_S = 2.5
 WARMUP_AND_INSTRUMENTED = 0.5
 """Likewise: warm-up and instrumented steps as a share of the timed steps."""
 
@@ -65,13 +66,14 @@ class Plan:
         """The cases that are not skipped."""
         return tuple(entry for entry in self.cases if entry.skip_reason is None)
 
-    def estimate_s(self, rounds: int, proofs: int | None = None) -> float:
-        """About how long this many rounds take, seconds; `proofs` of the cases are still to be proved."""
-        budget = self.experiment.budget
-        launch = budget.measured_s * (1 + WARMUP_AND_INSTRUMENTED) + LAUNCH_OVERHEAD_S
-        launches = len(self.runnable) * rounds * launch
-        to_prove = len(self.runnable) if proofs is None else proofs
-        return launches + rounds * SERVER_START_S + to_prove * LAUNCH_OVERHEAD_S + SERVER_START_S
+    @property
+    def launch_s(self) -> float:
+        """A guess of what one launch takes, seconds."""
+        return self.experiment.budget.measured_s * (1 + WARMUP_AND_INSTRUMENTED) + LAUNCH_OVERHEAD_S
+
+    def estimate_s(self, *, launches: int, rounds: int, proofs: int) -> float:
+        """About how long this much work takes, seconds."""
+        return launches * self.launch_s + (rounds + 1) * SERVER_START_S + proofs * PROOF_S
 
     def to_json(self) -> dict[str, Any]:
         """The plan as `plan.json` holds it."""

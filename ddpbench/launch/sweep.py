@@ -20,7 +20,7 @@ from ddpbench.launch.hardware import Hardware, read_hardware
 from ddpbench.launch.identity import check_identity, machine_record
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.noise import own_environment_allows_sharing
-from ddpbench.launch.plan import LaunchPlan, Plan, make_plan, plan_launch
+from ddpbench.launch.plan import PROOF_S, SERVER_START_S, LaunchPlan, Plan, make_plan, plan_launch
 from ddpbench.launch.server import ServerProcess
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.records import SCHEMA_VERSION, Block, LaunchOutcome, RunDir, read_launch, write_atomically
@@ -92,6 +92,7 @@ def prepare(request: SweepRequest) -> Prepared:
         raise MachineError("torch is not installed in this environment: pip install torch")
     hardware = read_hardware()
     devices = _usable_devices(hardware)
+    _check_devices(experiment, devices)
     experiment = _resolve(experiment, devices)
     cases = [_within_gpus(entry, devices) for entry in expand(experiment, catalog, devices)]
     if all(entry.skip_reason is not None for entry in cases):
@@ -122,6 +123,26 @@ def _usable_devices(hardware: Hardware) -> Devices:
         with ServerProcess({"OPENBLAS_NUM_THREADS": "1"}, path / "server.log") as server:
             probe = server.probe(path)
     return hardware.devices(gpus=len(probe["gpus"]))
+
+
+def _check_devices(experiment: Experiment, devices: Devices) -> None:
+    """Refuses what was asked for by name and is not here at all; single cases that do not fit are skipped.
+
+    Raises:
+        MachineError: it is not here.
+    """
+    if devices.gpus:
+        return
+    base, axes = experiment.base, experiment.axes
+    if "cuda" in axes.get("device", [base.device]):
+        raise MachineError(
+            'device = "cuda": there is no GPU here that torch can use; set it to "cpu" or "auto"'
+        )
+    if axes.get("backend", [base.backend]) == ["nccl"]:
+        raise MachineError(
+            'backend = "nccl": nccl moves data between GPUs only, and there is none here that torch can use; '
+            'set it to "gloo" or "auto"'
+        )
 
 
 def _resolve(experiment: Experiment, devices: Devices) -> Experiment:
@@ -197,10 +218,12 @@ class Sweep:
 
     def _work(self, started: float) -> None:
         self._read_outcomes()
-        todo = self._rounds_todo(self._budget.rounds_min)
         unproved = [entry for entry in self._plan.runnable if not self._finished(entry, "proof", 0)]
-        estimate = self._plan.estimate_s(1, 0) / max(1, len(self._plan.runnable)) * todo
-        estimate += self._plan.estimate_s(0, len(unproved))
+        estimate = self._plan.estimate_s(
+            launches=self._rounds_todo(self._budget.rounds_min),
+            rounds=self._budget.rounds_min,
+            proofs=len(unproved),
+        )
         self._listener.planned(self._plan, self._run, len(self._outcomes), estimate)
         if estimate > self._budget.total:
             self._warn(
@@ -307,19 +330,20 @@ class Sweep:
             and ((width := widths.get(entry.case.case_id)) is None or width > target)
         ]
         reason = "target reached" if not open_cases else ""
-        expected = len(todo) * self._mean_launch_s() + self._server_s()
+        expected = len(todo) * self._mean_launch_s() + SERVER_START_S
         if not reason and time.monotonic() - started + expected > self._budget.total:
             reason = "budget"
         self._listener.round_ended(number - 1, widths, reason)
         return reason
 
+    def _servers_todo(self, number: int) -> int:
+        """Rounds, and so fork servers, that are promised and not begun."""
+        return max(0, self._budget.rounds_min - number - 1)
+
     def _mean_launch_s(self) -> float:
         if self._launch_walls:
             return sum(self._launch_walls) / len(self._launch_walls)
-        return self._plan.estimate_s(1, 0) / max(1, len(self._plan.runnable))
-
-    def _server_s(self) -> float:
-        return self._plan.estimate_s(0, 0)
+        return self._plan.launch_s
 
     def _round(self, number: int) -> None:
         entries = [self._plan.case(case_id) for at, case_id in self._plan.order if at == number]
@@ -357,8 +381,12 @@ class Sweep:
         case = entry.case
         plan = self.launch_plan(case, purpose, number)
         what = "proof" if purpose == "proof" else f"round {number + 1}"
-        total = len(self._outcomes) + self._rounds_todo(max(self._budget.rounds_min, number + 1))
-        left_s = (total - len(self._outcomes)) * self._mean_launch_s()
+        proofs = sum(not self._finished(entry, "proof", 0) for entry in self._plan.runnable)
+        launches = self._rounds_todo(max(self._budget.rounds_min, number + 1))
+        total = len(self._outcomes) + proofs + launches
+        left_s = (
+            proofs * PROOF_S + launches * self._mean_launch_s() + self._servers_todo(number) * SERVER_START_S
+        )
         self._listener.launch_started(entry, what, len(self._outcomes), total, left_s)
         server = server_for(plan.server_env)
         progress = _Progress(entry, self._listener)

@@ -85,7 +85,7 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
 
     def to_toml(self) -> str:
         """The experiment as TOML that `load_experiment` reads back to the same experiment."""
-        data = self.model_dump(exclude_none=True, exclude={"name"})
+        data = self.model_dump(exclude_none=True, exclude={"name": True, "base": set(self.axes)})
         return tomli_w.dumps({"name": self.name, **data})
 
 
@@ -144,6 +144,12 @@ def parse_experiment(
     _section(Budget, data.get("budget", {}), "budget", problems)
     axes = _axes(data.get("axes", {}), problems)
     _excludes(data.get("exclude", []), problems)
+    given = data.get("base", {})
+    problems += [
+        Problem(path=f"base.{name}", message=f"is an axis too: remove it, or set axes.{name} to one value")
+        for name in axes
+        if isinstance(given, dict) and name in given
+    ]
     _names(base, axes, data.get("options", {}), catalog, problems)
     problems += [
         Problem(path=key, message=f"must be a text, not {data[key]!r}")

@@ -1,0 +1,81 @@
+"""A training loop as anyone would write it, for torchrun: no harness, a clock around the steps.
+
+    torchrun --nproc-per-node 2 tests/benchmarks/bare_loop.py --strategy ddp --workload gpt:nano --out FILE
+
+Rank 0 writes a JSON object with its step time and the seconds it spent in warm-up and measured steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+from ddpbench.workloads import load_workload
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--strategy", choices=["single", "ddp"], required=True)
+    parser.add_argument("--workload", required=True)
+    parser.add_argument("--local-batch", type=int, default=4)
+    parser.add_argument("--warmup", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+
+    workload = load_workload(arguments.workload)
+    options = workload.options()
+    model = workload.model(options)
+    optimizer = workload.optimizer(model.parameters(), options)
+    if arguments.strategy == "ddp":
+        model = DistributedDataParallel(model)
+    dataset = workload.dataset(options)
+    sampler = DistributedSampler(dataset, num_replicas=world, rank=rank, drop_last=True)
+    loader = DataLoader(dataset, batch_size=arguments.local_batch, sampler=sampler, drop_last=True)
+
+    began = time.perf_counter()
+    epoch, step, steps, start = 0, 0, None, 0.0
+    while steps is None or step < arguments.warmup + steps:
+        sampler.set_epoch(epoch)
+        for inputs, targets in loader:
+            loss = workload.loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            step += 1
+            if step == arguments.warmup:
+                # As many steps as fill the time asked for, the same on all ranks.
+                wanted = torch.tensor([arguments.seconds * step / (time.perf_counter() - began)])
+                dist.broadcast(wanted, 0)
+                steps = max(10, int(wanted.item()))
+                dist.barrier()
+                start = time.perf_counter()
+            if steps is not None and step == arguments.warmup + steps:
+                break
+        epoch += 1
+    end = time.perf_counter()
+    if rank == 0:
+        result = {"step_s": (end - start) / steps, "steps": steps, "measured_s": end - began}
+        arguments.out.write_text(json.dumps(result), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

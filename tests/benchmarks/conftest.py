@@ -1,0 +1,57 @@
+"""Benchmarks on real ranks. Without `--ratios` each runs once, small, and asserts only that it works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+Say = Callable[[str], None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--ratios", action="store_true", help="measure the promised ratios and assert their bounds"
+    )
+
+
+@pytest.fixture
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether the promised ratios are to be measured, or only shown to work."""
+    return bool(request.config.getoption("--ratios", default=False))
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Iterator[Say]:
+    """Prints a line past pytest's capture, so that `make bench` shows it."""
+
+    def tell(line: str) -> None:
+        with capsys.disabled():
+            print(line, flush=True)
+
+    return tell
+
+
+def torchrun(script: str, processes: int, *arguments: object) -> None:
+    """Runs a script of this folder under torchrun as its documentation says."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PYTHONWARNINGS": "ignore",
+    }
+    subprocess.run(
+        [*command, str(ROOT / "tests/benchmarks" / script), *map(str, arguments)],
+        check=True,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )

@@ -1,0 +1,172 @@
+"""Fidelity: the harness's numbers are those of a loop written by hand."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.hardware import read_hardware
+from ddpbench.launch.plan import plan_launch
+from ddpbench.launch.server import ServerProcess
+from ddpbench.launch.watch import LaunchRunner
+from ddpbench.records import Block, LaunchOutcome, RunDir, read_launch
+from ddpbench.spec import Case
+from tests.benchmarks.conftest import Say, torchrun
+from tests.benchmarks.ratio import paired_ratio
+
+pytestmark = pytest.mark.multiprocess
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world"), [("single", 1), ("ddp", 1), ("ddp", 2), ("data_parallel", 1), ("data_parallel", 2)]
+)
+def test_blocks_in_turn_with_a_bare_loop(
+    strategy: str, world: int, full: bool, say: Say, tmp_path: Path
+) -> None:
+    """Bound: the 95 % interval of harness / bare loop lies within 0.98 to 1.02."""
+    out = tmp_path / "pairs.json"
+    processes = 1 if strategy == "data_parallel" else world
+    torchrun(
+        "alternating.py",
+        processes,
+        *("--strategy", strategy, "--workload", "gpt:nano", "--world-size", world),
+        *("--pairs", 100 if full else 3, "--block-seconds", 0.12 if full else 0.02, "--out", out),
+    )
+    pairs = [(harness, bare) for harness, bare in json.loads(out.read_text(encoding="utf-8"))["pairs"]]
+    assert all(harness > 0 and bare > 0 for harness, bare in pairs)
+    if full:
+        ratio = paired_ratio(pairs)
+        say(f"harness / bare loop, same objects, {strategy} at {world}: {ratio}, within 0.98 to 1.02")
+        assert 0.98 <= ratio.low <= ratio.high <= 1.02
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of a case: its step time, and what it cost outside warm-up and measured steps, seconds."""
+
+    step_s: float
+    cost_s: float
+
+
+class Harness:
+    """Launches cases one by one on a fork server, as a sweep does."""
+
+    def __init__(self, folder: Path, server: ServerProcess, launches_per_server: int) -> None:
+        self.run = RunDir(folder)
+        self.run.create()
+        self.hardware = read_hardware()
+        self.server = server
+        self.share_s = server.start_s / launches_per_server
+        self.runner = LaunchRunner(self.run, hang_timeout_s=60, cores=self.hardware.cores, shared=False)
+        self.count = 0
+
+    def start(self, case: Case, measured_s: float) -> Start:
+        self.count += 1
+        directory = self.run.launch(case.case_id, "measure", self.count)
+        plan = plan_launch(
+            case, "measure", self.count, directory=directory, hardware=self.hardware, catalog=TableCatalog()
+        )
+        outcome: LaunchOutcome = self.runner.run_launch(
+            self.server, plan, measured_s=measured_s, server_share_s=self.share_s
+        )
+        assert outcome.status == "ok", outcome
+        blocks = [block for block in read_launch(directory).ranks[0].of(Block) if block.phase == "timed"]
+        seconds = sum(block.end_ns - block.start_ns for block in blocks) / 1e9
+        cost_s = outcome.wall_s + self.share_s - outcome.measured_s
+        return Start(seconds / sum(block.steps for block in blocks), cost_s)
+
+
+def torchrun_start(case: Case, measured_s: float, out: Path) -> Start:
+    """The same case as a bare loop under torchrun."""
+    began = time.monotonic()
+    torchrun(
+        "bare_loop.py",
+        case.world_size,
+        *("--strategy", case.strategy, "--workload", case.workload, "--local-batch", case.local_batch),
+        *("--seconds", measured_s, "--out", out),
+    )
+    wall_s = time.monotonic() - began
+    result = json.loads(out.read_text(encoding="utf-8"))
+    return Start(result["step_s"], wall_s - result["measured_s"])
+
+
+def case_of(strategy: str, workload: str, world: int) -> Case:
+    return Case(
+        workload=workload,
+        strategy=strategy,
+        backend="gloo",
+        world_size=world,
+        ranks_per_node=world,
+        bucket_cap_mb="default" if strategy == "ddp" else None,
+        local_batch=4,
+        global_batch=4 * world,
+    )
+
+
+def server_environment(case: Case, folder: Path) -> dict[str, str]:
+    directory = RunDir(folder).launch(case.case_id, "measure", 0)
+    plan = plan_launch(
+        case, "measure", 0, directory=directory, hardware=read_hardware(), catalog=TableCatalog()
+    )
+    return plan.server_env
+
+
+@pytest.mark.parametrize(("strategy", "world"), [("single", 1), ("ddp", 2)])
+def test_launches_in_turn_with_torchrun(
+    strategy: str, world: int, full: bool, say: Say, tmp_path: Path
+) -> None:
+    """Bound: the interval of step times, harness / torchrun, contains 1; half-width at most 5 %.
+
+    Pairs are added until the interval is that narrow, at least 12 and at most 60.
+    """
+    case = case_of(strategy, "gpt:nano", world)
+    measured_s = 1.0 if full else 0.05
+    pairs: list[tuple[float, float]] = []
+    for number in range(60 if full else 1):
+        # A server for each pair: a round's own, as in a sweep.
+        with ServerProcess(server_environment(case, tmp_path), tmp_path / "server.log") as server:
+            harness = Harness(tmp_path / f"run-{number}", server, 1)
+            sides = [
+                lambda harness=harness: harness.start(case, measured_s),
+                lambda: torchrun_start(case, measured_s, tmp_path / "bare.json"),
+            ]
+            order = (0, 1) if number % 2 == 0 else (1, 0)
+            seen = {side: sides[side]() for side in order}
+        pairs.append((seen[0].step_s, seen[1].step_s))
+        if len(pairs) >= 12 and paired_ratio(pairs).half_width <= 0.045:
+            break
+    assert all(own > 0 and bare > 0 for own, bare in pairs)
+    if full:
+        ratio = paired_ratio(pairs)
+        say(f"step time, harness launch / torchrun launch, {strategy} at {world}: {ratio}, contains 1, ±5 %")
+        assert ratio.low <= 1.0 <= ratio.high
+        assert ratio.half_width <= 0.05
+
+
+def test_the_cost_of_a_launch(full: bool, say: Say, tmp_path: Path) -> None:
+    """Bound: a launch's cost outside its steps, its share of the server included, is a tenth of torchrun's.
+
+    A round here is `mlp` under `ddp` at 1, 2 and 4 ranks, twice: six launches share a server, fewer than
+    the seven of a round of `quick` on two cores.
+    """
+    cases = {world: case_of("ddp", "mlp:small", world) for world in ((1, 2, 4) if full else (2,))}
+    measured_s = 0.3 if full else 0.05
+    pairs: dict[int, list[tuple[float, float]]] = {world: [] for world in cases}
+    for number in range(5 if full else 1):
+        with ServerProcess(server_environment(cases[2], tmp_path), tmp_path / "server.log") as server:
+            harness = Harness(tmp_path / f"run-{number}", server, 6)
+            own = {world: harness.start(case, measured_s) for world, case in cases.items()}
+        for world, case in cases.items():
+            bare = torchrun_start(case, measured_s, tmp_path / "bare.json")
+            pairs[world].append((own[world].cost_s, bare.cost_s))
+    for world, seen in pairs.items():
+        assert all(own_s > 0 and bare_s > 0 for own_s, bare_s in seen)
+        if full:
+            ratio = paired_ratio(seen)
+            say(f"cost of a launch, harness / torchrun, mlp at {world}: {ratio}, at most 0.10")
+            assert ratio.value <= 0.10

@@ -1,0 +1,59 @@
+"""What a person waits for: the command line's own time, and a large report."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.conftest import ROOT, Say
+
+
+def cpu_seconds(*arguments: str) -> float:
+    """User and system time of one command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(
+        [sys.executable, "-m", "ddpbench", *arguments],
+        check=True,
+        capture_output=True,
+        cwd=ROOT,
+        env=os.environ.copy(),
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("list",)])
+def test_the_command_line_is_there_at_once(arguments: tuple[str, ...], full: bool, say: Say) -> None:
+    """Bound: under 0.3 s of CPU, the median of nine."""
+    seen = sorted(cpu_seconds(*arguments) for _ in range(9 if full else 1))
+    median = seen[len(seen) // 2]
+    assert median > 0
+    if full:
+        say(f"ddpbench {' '.join(arguments)}: {median:.3f} s of CPU, under 0.3")
+        assert median < 0.3
+
+
+def test_a_report_on_a_thousand_cases(full: bool, say: Say, tmp_path: Path) -> None:
+    """Bound: under 10 s, process start included."""
+    from tests.synthetic import build_run
+
+    build_run(tmp_path / "run", cases=1000 if full else 20)
+    began = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "ddpbench", "report", str(tmp_path / "run")],
+        check=True,
+        capture_output=True,
+        cwd=ROOT,
+    )
+    seconds = time.monotonic() - began
+    page = (tmp_path / "run/report.html").read_text(encoding="utf-8")
+    assert page.count("<img") >= 1
+    if full:
+        say(f"ddpbench report on 1,000 cases: {seconds:.1f} s, under 10")
+        assert seconds < 10
