@@ -12,7 +12,7 @@ import pandas as pd
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, panels_of, rows_of, setting_of
+from ddpbench.report.series import Row, panels_of, setting_of
 from ddpbench.report.words import launches_each, milliseconds, number, percent, series_of
 
 if TYPE_CHECKING:
@@ -39,24 +39,28 @@ class Bar:
     overhead: float | None
 
 
-def section(summary: RunSummary) -> Section:
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """The section on where a step's time goes."""
-    bars = _bars(summary)
+    bars = _bars(summary, rows)
     if not bars:
         absent = "No case has instrumented steps: nothing tells what fills a step."
         return Section(anchor="breakdown", title="Where the time goes", question=_QUESTION, absent=absent)
-    chosen, notes = _choose(bars)
-    with_bars = {bar.row.case_id for bar in bars}
+    panels = panels_of(rows)
+    panel = max(panels, key=lambda panel: sum(row.case_id in bars for row in panel.rows))
+    here = [bars[row.case_id] for row in panel.rows if row.case_id in bars]
+    if not here:  # only base cases were instrumented, and they are in no panel of their own
+        here = list(bars.values())
+    chosen, notes = _choose(here, len(bars))
     missing = {
         row.case_id: f"{row.name} ({row.status if not row.ok else 'no instrumented steps'})"
-        for row in rows_of(summary)
-        if row.case_id not in with_bars
+        for row in panel.rows
+        if row.case_id not in bars
     }
     return Section(
         anchor="breakdown",
         title="Where the time goes",
         question=_QUESTION,
-        pictures=(_picture(chosen, missing),),
+        pictures=(_picture(panel.name, chosen, missing),),
         notes=tuple(notes),
     )
 
@@ -64,26 +68,21 @@ def section(summary: RunSummary) -> Section:
 _QUESTION = "What fills a step?"
 
 
-def _bars(summary: RunSummary) -> list[Bar]:
-    rows = rows_of(summary)
-    panels = {row.case_id: panel.name for panel in panels_of(rows) for row in panel.rows}
+def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
     by_id = {row.case_id: row for row in rows}
-    bars: list[Bar] = []
+    bars: dict[str, Bar] = {}
     for record in summary.breakdown.to_dict("records"):
         row = by_id.get(str(record["case_id"]))
         if row is None or not row.ok:
             continue
-        panel = panels.get(row.case_id, "")
-        bars.append(
-            Bar(
-                row=row,
-                name=f"{row.name}{f', {panel}' if panel else ''}",
-                parts={name: _number(record[name]) for name in style.PHASES},
-                total_s=_number(record["step_time_s"]),
-                overlapped_s=_number(record["overlapped_comm"]),
-                launches=int(_number(record["launches"])),
-                overhead=_optional(record["instrumentation_overhead"]),
-            )
+        bars[row.case_id] = Bar(
+            row=row,
+            name=row.name,
+            parts={name: _number(record[name]) for name in style.PHASES},
+            total_s=_number(record["step_time_s"]),
+            overlapped_s=_number(record["overlapped_comm"]),
+            launches=int(_number(record["launches"])),
+            overhead=_optional(record["instrumentation_overhead"]),
         )
     return bars
 
@@ -96,24 +95,21 @@ def _number(value: Any) -> float:
     return _optional(value) or 0.0
 
 
-def _choose(bars: Sequence[Bar]) -> tuple[list[Bar], list[str]]:
+def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
     """At most MOST_BARS bars: the largest world sizes first, those with cores of their own before others."""
     order = sorted(bars, key=lambda bar: (bar.row.oversubscribed, -bar.row.world_size))
     chosen = order[:MOST_BARS]
-    left = order[MOST_BARS:]
     notes = []
-    if left:
-        sizes = sorted({bar.row.world_size for bar in left})
+    if len(chosen) < of:
         notes.append(
-            f"{len(chosen)} of {len(bars)} cases are drawn, the most ranks first; the other {len(left)} "
-            f"({series_of([str(size) for size in sizes[:8]])}{' ...' if len(sizes) > 8 else ''} ranks) are in "
-            "the embedded JSON."
+            f"{len(chosen)} of {of} instrumented cases are drawn, of the setting with most of them and with the "
+            "most ranks first; the others are in the data to download (report.json, breakdown)."
         )
     return sorted(chosen, key=lambda bar: bar.total_s), notes
 
 
-def _picture(bars: Sequence[Bar], missing: Mapping[str, str]) -> Picture:
-    heading = _heading(bars)
+def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Picture:
+    heading = f"{panel}: {_heading(bars)}" if panel else _heading(bars)
     overheads = [bar.overhead for bar in bars if bar.overhead is not None]
     marks = []
     if overheads:

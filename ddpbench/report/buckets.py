@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, bucket_order, panels_of, raw_launches, rows_of, setting_of
-from ddpbench.report.words import Estimate, bucket_name, launches_each, milliseconds, ranks, series_of
+from ddpbench.report.series import Row, bucket_order, panels_of, raw_launches, setting_of
+from ddpbench.report.words import (
+    Estimate,
+    bucket_name,
+    launches_each,
+    milliseconds,
+    not_drawn,
+    ranks,
+    series_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,9 +30,8 @@ MOST_SIZES = 3
 _AS_GOOD = ("equivalent", "unresolved")
 
 
-def section(summary: RunSummary) -> Section:
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """The section on buckets, with a figure for each strategy that was run with several caps."""
-    rows = rows_of(summary)
     raw = raw_launches(summary, "step_time_s")
     verdicts = _verdicts(summary)
     groups: list[tuple[str, list[Row]]] = []
@@ -56,7 +63,7 @@ def section(summary: RunSummary) -> Section:
             _picture(name, members, index, raw, verdicts)
             for index, (name, members) in enumerate(groups[:MOST_FIGURES])
         ),
-        notes=tuple(f"Not drawn, to keep the page readable: {what}." for what in dict.fromkeys(left)),
+        notes=not_drawn(left),
         absent=absent,
     )
 
@@ -142,7 +149,7 @@ def _picture(
 
 def _heading(panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str]) -> str:
     """The lowest mean at the most ranks that had cores of their own, and who is as good."""
-    prefix = f"{panel_name[:1].upper()}{panel_name[1:]}: " if panel_name else ""
+    prefix = f"{panel_name}: " if panel_name else ""
     fair = [row for row in shown if not row.oversubscribed]
     if not fair:
         return f"{prefix}No headline: every case with buckets ran oversubscribed"

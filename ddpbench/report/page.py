@@ -20,6 +20,7 @@ from ddpbench.report import breakdown, buckets, scaling, strategies, tables
 from ddpbench.report.canvas import Drawn, draw
 from ddpbench.report.method import COLUMNS, TERMS
 from ddpbench.report.parts import Picture, Section, Table
+from ddpbench.report.series import rows_of
 from ddpbench.report.words import clean, counted, moment, percent
 from ddpbench.units import format_seconds
 
@@ -84,14 +85,15 @@ class _Numbers:
 
 def build(summary: RunSummary) -> Page:
     """The page of a run. Equal summaries give equal bytes."""
+    rows = rows_of(summary)
     numbers = _Numbers()
-    summary_table = numbers.sure(tables.summary_table(summary))
+    summary_table = numbers.sure(tables.summary_table(summary, rows))
     figure_number = 0
     drawn: dict[str, bytes] = {}
     sections: list[tuple[Section, list[Embedded]]] = []
     affected: dict[str, list[int]] = {}
     for make in FIGURES:
-        section = make(summary)
+        section = make(summary, rows)
         embedded = []
         for picture in section.pictures:
             figure_number += 1
@@ -102,9 +104,9 @@ def build(summary: RunSummary) -> Page:
             for case_id in picture.missing:
                 affected.setdefault(case_id, []).append(figure_number)
         sections.append((section, embedded))
-    phases = numbers.table(tables.phases_table(summary))
-    failures = numbers.table(tables.failures_table(summary, affected))
-    proofs = numbers.table(tables.proofs_table(summary))
+    phases = numbers.table(tables.phases_table(summary, rows))
+    failures = numbers.table(tables.failures_table(summary, rows, affected))
+    proofs = numbers.table(tables.proofs_table(summary, rows))
     identity = tables.machine_table(summary.machine, "identity", "Identity: a resume refuses a difference")
     context = tables.machine_table(summary.machine, "context", "Context: recorded, and may differ")
     script = (_HERE / "page.js").read_text(encoding="utf-8")
@@ -125,7 +127,7 @@ def build(summary: RunSummary) -> Page:
             most_findings=7,
             summary_table=summary_table,
             sections=sections,
-            data_parallel=tables.data_parallel_section(summary),
+            data_parallel=tables.data_parallel_section(summary, rows),
             phases=phases,
             failures=failures,
             proofs=proofs,

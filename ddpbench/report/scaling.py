@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import BOUNDS, Panel, Row, Series, panels_of, rows_of, setting_of
-from ddpbench.report.words import Estimate, launches_each, ranks, series_of
+from ddpbench.report.series import BOUNDS, Panel, Row, Series, panels_of, setting_of
+from ddpbench.report.words import Estimate, launches_each, not_drawn, ranks, series_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,25 +22,20 @@ if TYPE_CHECKING:
 MOST_FIGURES = 2
 
 
-def section(summary: RunSummary) -> Section:
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """The section on scaling, with a figure for each of the largest groups of comparable cases."""
-    rows = rows_of(summary)
     by_id = {row.case_id: row for row in rows}
     panels = panels_of(rows)
     drawable = [panel for panel in panels if _can_draw(panel)]
     absent = ""
     if not drawable:
         absent = _why_absent(rows)
-    notes = [
-        f"Not drawn, to keep the page readable: {panel.name}. Its rows are in the summary table."
-        for panel in drawable[MOST_FIGURES:]
-    ]
     return Section(
         anchor="scaling",
         title="Scaling",
         question="How much of ideal survives when ranks are added?",
         pictures=tuple(_picture(panel, index, by_id) for index, panel in enumerate(drawable[:MOST_FIGURES])),
-        notes=tuple(notes),
+        notes=not_drawn([panel.name for panel in drawable[MOST_FIGURES:]]),
         absent=absent,
     )
 
@@ -127,9 +122,9 @@ def _heading(panel: Panel, series: Sequence[Series]) -> str:
         for item in series
         if item.strategy not in BOUNDS
         for row in item.rows
-        if _has(row) and not row.oversubscribed and row.world_size > 1
+        if _has(row) and row.world_size > 1 and row.world_size not in panel.oversubscribed_sizes
     ]
-    prefix = f"{panel.name[:1].upper()}{panel.name[1:]}: " if panel.name else ""
+    prefix = f"{panel.name}: " if panel.name else ""
     if not eligible:
         if panel.oversubscribed_sizes:
             return f"{prefix}No headline: every case above one rank ran oversubscribed"
@@ -234,15 +229,15 @@ def _paint_speedup(
     axes.annotate(
         "ideal",
         (middle, middle),
-        xytext=(-5, 3),
+        xytext=(-4, 1),
         textcoords="offset points",
         ha="right",
         va="bottom",
         fontsize=style.NOTE_PT,
         color=style.MUTED,
     )
-    for size in oversubscribed:
-        axes.axvspan(size / 1.3, size * 1.3, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
+    for first, last in _runs(sizes, oversubscribed):
+        axes.axvspan(first / 1.3, last * 1.3, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
     axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.35)
     axes.set_ylim(low, high)
     axes.xaxis.set_major_locator(FixedLocator([float(size) for size in _thinned(sizes)]))
@@ -252,6 +247,16 @@ def _paint_speedup(
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each unbroken run of oversubscribed sizes: one grey ground, one label."""
+    runs: list[tuple[int, int]] = []
+    for before, size in zip((0, *sizes), sizes, strict=False):
+        if size in oversubscribed:
+            joined = bool(runs) and runs[-1][1] == before
+            runs[-1:] = [(runs[-1][0], size)] if joined else [*runs[-1:], (size, size)]
+    return runs
 
 
 def _thinned(sizes: Sequence[int]) -> list[int]:
@@ -286,11 +291,11 @@ def _paint_efficiency(
             ends.append((item, xs[last], estimate, sizes[last]))
     axes.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
     half = 0.4 * min(gaps)
-    for size in oversubscribed:
-        place = math.log2(size)
-        axes.axvspan(place - half, place + half, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
+    for first, last in _runs(sizes, oversubscribed):
+        start, end = math.log2(first) - half, math.log2(last) + half
+        axes.axvspan(start, end, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
         axes.text(
-            place,
+            (start + end) / 2,
             0.02,
             "oversubscribed",
             transform=axes.get_xaxis_transform(),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import BOUNDS, Panel, Row, panels_of, raw_launches, rows_of, setting_of
-from ddpbench.report.words import launches_each, number, ranks, series_of
+from ddpbench.report.series import BOUNDS, Panel, Row, panels_of, raw_launches, setting_of
+from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,21 +22,17 @@ MOST_SIZES = 4
 _PITCH_IN = 0.27
 
 
-def section(summary: RunSummary) -> Section:
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """The section on strategies, with a figure for each of the largest groups of comparable cases."""
     raw = raw_launches(summary, "samples_per_s")
-    panels = panels_of(rows_of(summary))
+    panels = panels_of(rows)
     drawable = [panel for panel in panels if any(_has(row) for row in panel.rows)]
-    notes = [
-        f"Not drawn, to keep the page readable: {panel.name}. Its rows are in the summary table."
-        for panel in drawable[MOST_FIGURES:]
-    ]
     return Section(
         anchor="strategies",
         title="Throughput by strategy",
         question="Which strategy trains most samples a second, and how far is it from the upper bound?",
         pictures=tuple(_picture(panel, index, raw) for index, panel in enumerate(drawable[:MOST_FIGURES])),
-        notes=tuple(notes),
+        notes=not_drawn([panel.name for panel in drawable[MOST_FIGURES:]]),
         absent="" if drawable else "No case was measured: there is no throughput to show.",
     )
 
@@ -107,7 +103,7 @@ _Groups = Sequence[tuple[int, Sequence[tuple[str, Row]]]]
 
 def _heading(panel: Panel, groups: _Groups) -> str:
     """Throughputs at the most ranks that had cores of their own, the upper bound beside them."""
-    prefix = f"{panel.name[:1].upper()}{panel.name[1:]}: " if panel.name else ""
+    prefix = f"{panel.name}: " if panel.name else ""
     for size, members in groups:
         fair = [(name, row) for name, row in members if _has(row) and not row.oversubscribed]
         ranked = [

@@ -10,13 +10,12 @@ import pandas as pd
 
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
-from ddpbench.report.series import BOUNDS, Row, bucket_order, rows_of
-from ddpbench.report.words import Estimate, format_batch, series_of
+from ddpbench.report.series import BOUNDS, Row, bucket_order
+from ddpbench.report.words import Estimate, series_of
 
 
-def summary_table(summary: RunSummary) -> Table:
+def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     """One row a case, failed and skipped ones included; columns for every setting that varies."""
-    rows = rows_of(summary)
     extra = {name: title for name, title in _SETTINGS.items() if len({_setting(r, name) for r in rows}) > 1}
     columns = (
         Column("Strategy"),
@@ -63,6 +62,7 @@ _SETTINGS = {
     "workload": "Workload",
     "device": "Device",
     "dtype": "Type",
+    "scaling": "Scaling",
     "batch": "Batch",
     "threads_per_rank": "Threads",
     "loader_workers": "Loader workers",
@@ -76,7 +76,7 @@ def _setting(row: Row, name: str) -> str:
     if name == "nodes":
         return str(row.nodes) if row.fabric or row.nodes > 1 else "1"
     if name == "batch":
-        return f"{row.scaling}, {format_batch(row.scaling, row.batch)}"
+        return f"{row.batch:,} {'local' if row.scaling == 'weak' else 'global'}"
     return str(getattr(row, name))
 
 
@@ -101,21 +101,28 @@ def _highest(rows: Sequence[Row]) -> set[str]:
 
 
 def _ties(summary: RunSummary) -> dict[str, str]:
-    """Words for the cases that cannot be told from the best of their group."""
+    """Words for the best of each compared group, and for the cases that cannot be told from it."""
     frame = summary.comparisons
     if frame.empty:
         return {}
-    return {
-        str(record["case_id"]): f"as good as the best of {record['topic']}"
-        for record in frame.to_dict("records")
-        if record["verdict"] in ("equivalent", "unresolved") and record["case_id"] != record["best_case_id"]
-    }
+    words: dict[str, list[str]] = {}
+    for record in frame.to_dict("records"):
+        what = _TOPICS.get(str(record["topic"]), "of its group")
+        best, case_id = str(record["best_case_id"]), str(record["case_id"])
+        if f"best {what}" not in words.setdefault(best, []):
+            words[best].append(f"best {what}")
+        if record["verdict"] in ("equivalent", "unresolved") and case_id != best:
+            words.setdefault(case_id, []).append(f"as good as the best {what}")
+    return {case_id: "; ".join(items) for case_id, items in words.items()}
 
 
-def data_parallel_section(summary: RunSummary) -> Section:
+_TOPICS = {"buckets": "bucket cap", "strategies": "strategy"}
+
+
+def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Section:
     """Says what data_parallel's phases are, or why there are none."""
     anchor, title = "data-parallel", "DataParallel's phases"
-    rows = [row for row in rows_of(summary) if row.strategy == "data_parallel"]
+    rows = [row for row in all_rows if row.strategy == "data_parallel"]
     if not rows:
         absent = "This sweep has no data_parallel case."
         return Section(anchor=anchor, title=title, absent=absent)
@@ -134,12 +141,12 @@ def data_parallel_section(summary: RunSummary) -> Section:
     return Section(anchor=anchor, title=title, notes=notes, absent=absent)
 
 
-def phases_table(summary: RunSummary) -> Table | None:
+def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     """Mean time of each named span, one column a case, in the order in which they occur."""
     frame = summary.phases
     if frame.empty:
         return None
-    by_id = {row.case_id: row for row in rows_of(summary)}
+    by_id = {row.case_id: row for row in rows}
     cases = [case for case in dict.fromkeys(map(str, frame["case_id"])) if case in by_id][:8]
     spans = list(dict.fromkeys(map(str, frame.sort_values("order", kind="stable")["span"])))
     means = {
@@ -158,12 +165,14 @@ def phases_table(summary: RunSummary) -> Table | None:
     )
 
 
-def failures_table(summary: RunSummary, affected: Mapping[str, Sequence[int]]) -> Table | None:
+def failures_table(
+    summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]]
+) -> Table | None:
     """What is not ok, and the figures from which it is missing (`affected`, by case)."""
     if not summary.failures:
         return None
-    status = {row.case_id: row for row in rows_of(summary)}
-    rows = []
+    status = {row.case_id: row for row in rows}
+    lines = []
     for failure in summary.failures:
         row = status.get(failure.case_id)
         if row is not None and row.ok:
@@ -172,7 +181,7 @@ def failures_table(summary: RunSummary, affected: Mapping[str, Sequence[int]]) -
             figures = affected.get(failure.case_id, ())
             listed = series_of([str(number) for number in figures])
             effect = f"figure{'s' if len(figures) > 1 else ''} {listed}" if figures else "no figure"
-        rows.append(
+        lines.append(
             (
                 Cell(text=failure.label, link=f"#case-{failure.case_id}" if row is not None else ""),
                 Cell(
@@ -190,25 +199,25 @@ def failures_table(summary: RunSummary, affected: Mapping[str, Sequence[int]]) -
     return Table(
         caption="Failures and exclusions",
         columns=tuple(Column(title) for title in columns),
-        rows=tuple(rows),
+        rows=tuple(lines),
     )
 
 
-def proofs_table(summary: RunSummary) -> Table | None:
+def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     """The worst error of each comparison by strategy, what was allowed, and how many cases were held to it."""
     frame = summary.proofs
     if frame.empty:
         return None
-    names = {row.case_id: row.strategy_name for row in rows_of(summary)}
+    names = {row.case_id: row.strategy_name for row in rows}
     groups: dict[tuple[str, str, str], list[Mapping[Any, Any]]] = {}
     for record in frame.to_dict("records"):
         key = (names.get(str(record["case_id"]), str(record["case_id"])), record["compared"], record["dtype"])
         groups.setdefault(key, []).append(record)
-    rows = []
+    lines = []
     for (strategy, compared, dtype), records in groups.items():
         worst = max(records, key=lambda record: (not record["passed"], _error(record["error"])))
         failed = sum(not record["passed"] for record in records)
-        rows.append(
+        lines.append(
             (
                 Cell(text=strategy),
                 Cell(text=compared),
@@ -230,7 +239,7 @@ def proofs_table(summary: RunSummary) -> Table | None:
         Column("Verdict"),
         Column("Note"),
     )
-    return Table(caption="Proofs, done before anything was timed", columns=columns, rows=tuple(rows))
+    return Table(caption="Proofs, done before anything was timed", columns=columns, rows=tuple(lines))
 
 
 def _error(value: Any) -> float:

@@ -124,6 +124,15 @@ def series_of(words: Sequence[str], conjunction: str = "and") -> str:
     return f"{', '.join(words[:-1])} {conjunction} {words[-1]}"
 
 
+def not_drawn(names: Sequence[str]) -> tuple[str, ...]:
+    """One sentence on the groups of cases that got no figure; none where all did."""
+    if not names:
+        return ()
+    what = "; ".join(names)
+    subject = "One more group of cases is" if len(names) == 1 else f"{len(names)} more groups of cases are"
+    return (f"{subject} not drawn, to keep the page readable; the summary table has them: {what}.",)
+
+
 def launches_each(counts: Iterable[int]) -> str:
     """`5 launches each`, or `4 to 5 launches each` where they differ."""
     found = sorted(set(counts))
