@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from ddpbench.analysis.summary import RunSummary
@@ -26,12 +27,24 @@ def write_report(summary: RunSummary, run: RunDir) -> Path:
     page = build(summary)
     try:
         run.figures.mkdir(exist_ok=True)
+        for name in _stale_figures(set(page.figures), [path.name for path in run.figures.iterdir()]):
+            (run.figures / name).unlink()
         for name, content in page.figures.items():
             _write_bytes(run.figures / name, content)
         write_atomically(run.report, page.html)
     except OSError as error:
         raise OutputError(f"the report cannot be written to {run.path}: {explain_os_error(error)}") from None
     return run.report
+
+
+def _stale_figures(now: set[str], found: Iterable[str]) -> list[str]:
+    """Files of this package's naming that an earlier report left and this one does not write."""
+    kinds = ("breakdown", "buckets", "scaling", "strategies")
+    return [
+        name
+        for name in found
+        if name.endswith(".png") and name not in now and name[:-4].rstrip("-0123456789") in kinds
+    ]
 
 
 def _write_bytes(path: Path, content: bytes) -> None:

@@ -104,7 +104,10 @@ _Groups = Sequence[tuple[int, Sequence[tuple[str, Row]]]]
 def _heading(panel: Panel, groups: _Groups) -> str:
     """Throughputs at the most ranks that had cores of their own, the upper bound beside them."""
     prefix = f"{panel.name}: " if panel.name else ""
+    most = max(size for size, _ in groups)
     for size, members in groups:
+        if size == 1 < most:
+            continue
         fair = [(name, row) for name, row in members if _has(row) and not row.oversubscribed]
         ranked = [
             (name, row.samples_per_s)
@@ -120,7 +123,7 @@ def _heading(panel: Panel, groups: _Groups) -> str:
         least = f"; upper bound {bound.number}" if bound is not None else ""
         return f"{prefix}Samples/s at {ranks(size)}: {listed}{more}{least}"
     if any(row.oversubscribed for _, members in groups for _, row in members):
-        return f"{prefix}No headline: every case that exchanges gradients ran oversubscribed"
+        return f"{prefix}No headline: every case above one rank that exchanges gradients ran oversubscribed"
     return f"{prefix}Throughput of ranks that exchange nothing"
 
 

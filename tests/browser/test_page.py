@@ -1,0 +1,133 @@
+"""The report in a real browser: nothing blocked, nothing loaded, nothing wider than the screen, tables sort."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.browser
+Open = Callable[..., Any]
+
+COLUMN = "[...document.querySelectorAll('#table-1 tbody tr')].map(row => row.cells[{}].firstChild?.textContent ?? '')"
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1280, 1920])
+def test_the_page_never_scrolls_sideways(opened: Open, width: int) -> None:
+    page = opened(width)
+    page.evaluate("document.querySelectorAll('details').forEach(details => (details.open = true))")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.body.scrollWidth") <= width
+
+
+def test_all_figures_are_there_and_wide_ones_scroll_in_their_own_region(opened: Open) -> None:
+    page = opened(390)
+    sizes = page.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth])")
+    assert len(sizes) == 4
+    assert all(complete and natural > 0 for complete, natural, _ in sizes)
+    assert all(shown >= 640 for *_, shown in sizes), "40rem, so that their text stays legible"
+    region = page.get_by_role("region", name="Figure 1", exact=True)
+    assert region.evaluate("node => node.scrollWidth > node.clientWidth && node.tabIndex === 0")
+
+
+def test_sorting_by_mouse_and_by_keyboard_sets_aria_sort(opened: Open) -> None:
+    page = opened()
+    head = page.locator("#table-1 thead th", has_text="Samples/s")
+    button = head.get_by_role("button")
+    before = page.evaluate(COLUMN.format(4))
+    button.click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    rates = [float(text.replace(",", "")) for text in page.evaluate(COLUMN.format(4)) if text]
+    assert len(rates) == 18
+    assert rates == sorted(rates)
+    assert page.evaluate(COLUMN.format(4))[-2:] == ["", ""], "what was not measured comes last"
+    button.press("Enter")
+    assert head.get_attribute("aria-sort") == "descending"
+    button.press("Space")
+    assert head.get_attribute("aria-sort") == "ascending"
+    other = page.locator("#table-1 thead th", has_text="Strategy")
+    other.get_by_role("button").click()
+    assert other.get_attribute("aria-sort") == "ascending"
+    assert head.get_attribute("aria-sort") is None
+    assert sorted(page.evaluate(COLUMN.format(4))) == sorted(before), "no row is lost"
+
+
+def test_bucket_caps_sort_by_size_and_not_by_letters(opened: Open) -> None:
+    page = opened()
+    page.locator("#table-1 thead th", has_text="Bucket").get_by_role("button").click()
+    caps = list(dict.fromkeys(page.evaluate(COLUMN.format(2))))
+    assert caps == ["", "default", "1 MiB", "5 MiB", "25 MiB"]
+
+
+def test_what_logs_and_hosts_say_does_nothing(opened: Open) -> None:
+    page = opened()
+    assert page.locator("text=node<img src=x onerror=alert(1)>").count() > 0
+    assert page.evaluate("document.scripts.length") == 1
+
+
+def test_the_policy_blocks_what_is_not_the_pages_own(browser: Any, address: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(address)
+    page.evaluate(
+        """() => {
+          window.blocked = [];
+          addEventListener("securitypolicyviolation", (event) => window.blocked.push(event.effectiveDirective));
+          const script = document.createElement("script");
+          script.textContent = "window.acted = true";
+          document.body.append(script);
+          const image = document.createElement("img");
+          image.src = "file:///nowhere.png";
+          document.body.append(image);
+        }"""
+    )
+    page.wait_for_function("window.blocked.length >= 2")
+    assert page.evaluate("window.acted") is None
+    assert set(page.evaluate("window.blocked")) == {"script-src-elem", "img-src"}
+    context.close()
+
+
+def test_downloads_work_under_the_policy(opened: Open, tmp_path: Path) -> None:
+    page = opened()
+    for name in ("cases.csv", "report.json"):
+        with page.expect_download() as waiting:
+            page.get_by_role("link", name=name).click()
+        waiting.value.save_as(tmp_path / name)
+        assert waiting.value.suggested_filename == name
+    assert (tmp_path / "cases.csv").read_text().startswith("case_id,experiment,")
+    assert json.loads((tmp_path / "report.json").read_text())["counts"]["planned"] == 95
+
+
+def test_skip_link_comes_first_and_is_seen_when_focused(opened: Open) -> None:
+    page = opened()
+    page.keyboard.press("Tab")
+    focused = page.evaluate("[document.activeElement.textContent, document.activeElement.offsetLeft >= 0]")
+    assert focused == ["Skip to the findings", True]
+
+
+@pytest.mark.parametrize(("scheme", "ground"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(21, 24, 28)")])
+def test_dark_and_light(opened: Open, scheme: str, ground: str) -> None:
+    page = opened(color_scheme=scheme)
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
+    card = page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor")
+    assert card == "rgb(255, 255, 255)", "figures stay on white"
+
+
+def test_it_reads_without_javascript(opened: Open) -> None:
+    page = opened(java_script_enabled=False)
+    assert page.locator("thead button").count() == 0
+    assert page.locator("#table-1 tbody tr").count() == 20
+
+
+def test_print_is_light_and_shows_the_folded_data(opened: Open) -> None:
+    page = opened(color_scheme="dark")
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.querySelectorAll('details:not([open])').length") == 0
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.querySelectorAll('details[open]').length") == 0

@@ -1,0 +1,21 @@
+"""A handmade report, built once for all tests that only read it."""
+
+from pathlib import Path
+
+import pytest
+
+from ddpbench.records import RunDir
+from ddpbench.report import write_report
+from tests.report.handmade import bucket_comparisons, handmade_summary
+from tests.report.reading import Read, read
+
+
+@pytest.fixture(scope="session")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    return write_report(handmade_summary(comparisons=bucket_comparisons()), RunDir(folder))
+
+
+@pytest.fixture(scope="session")
+def document(page: Path) -> Read:
+    return read(page.read_text(encoding="utf-8"))

@@ -1,0 +1,275 @@
+"""The page as a whole: what it must hold, what it must not do, and that it agrees with its summary."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import dataclasses
+import hashlib
+import io
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ddpbench.analysis.summary import COLUMNS, Counts, RunSummary
+from ddpbench.errors import OutputError
+from ddpbench.records import RunDir
+from ddpbench.report import write_report
+from tests.report.handmade import (
+    HOST_ATTACK,
+    breakdown_row,
+    bucket_comparisons,
+    case_row,
+    ddp,
+    handmade_summary,
+    launch_rows,
+)
+from tests.report.reading import Read, read
+
+
+def written(tmp_path: Path, summary: RunSummary) -> Read:
+    return read(write_report(summary, RunDir(tmp_path)).read_text(encoding="utf-8"))
+
+
+def texts(document: Read, tag: str, **attributes: str) -> list[str]:
+    return [element.text for element in document.all(tag, **attributes)]
+
+
+def test_every_section_has_one_anchor_and_every_link_on_the_page_leads_somewhere(document: Read) -> None:
+    assert len(document.ids) == len(set(document.ids))
+    expected = "findings validity summary scaling breakdown strategies buckets data-parallel failures method"
+    assert [e.attributes["id"] for e in document.all("h2")] == [*expected.split(), "provenance", "reproduce"]
+    inner = [a.attributes["href"][1:] for a in document.all("a") if a.attributes["href"].startswith("#")]
+    assert len(inner) > 20
+    assert set(inner) <= set(document.ids)
+
+
+def test_counts_are_the_same_wherever_they_are_told(document: Read) -> None:
+    header = dict(zip(texts(document, "dt"), texts(document, "dd"), strict=True))
+    assert header["Launches planned"] == "95"
+    assert header["succeeded"] == "90"
+    assert header["failed"] == "5"
+    assert header["Cases"] == "20"
+    assert header["skipped"] == "1"
+    assert header["Rounds"] == "5"
+    assert "5 launches of 95 planned failed; 1 case of 20 was skipped." in texts(document, "p")
+    assert len([row for row in document.all("tr") if row.attributes.get("id", "").startswith("case-")]) == 20
+
+
+def test_each_figure_has_a_heading_an_alt_text_a_caption_and_its_data_as_a_table(document: Read) -> None:
+    images = document.all("img")
+    assert len(images) == 4
+    captions = texts(document, "caption")
+    for number, image in enumerate(images, start=1):
+        alt = image.attributes["alt"]
+        heading = document.one("h3", id=f"figure-{number}").text.removesuffix("#")
+        assert heading in alt, "the finding is told to those who cannot see it"
+        table = re.search(r"Data in table (\d+)\.$", alt)
+        assert table is not None
+        document.one("table", id=f"table-{table[1]}")
+        assert any(caption.startswith(f"Table {table[1]}. ") for caption in captions)
+    assert all(text.startswith("Figure") and "launches" in text for text in texts(document, "figcaption"))
+    assert len(document.all("figcaption")) == len(images)
+
+
+def test_headings_are_made_of_the_plotted_rows(document: Read) -> None:
+    headings = [text.removesuffix("#") for text in texts(document, "h3")]
+    # 2191 samples/s at 4 ranks over 812 at one: 2.698; by four ranks 0.675; 1.8 % of it each way
+    assert "Efficiency at 4 ranks: DDP 0.675 [0.662, 0.687]" in headings
+    assert "Samples/s at 4 ranks: DDP 2,190 [2,150, 2,230]; upper bound 2,710" in headings
+    best = "DDP at 4 ranks: 25 MiB buckets have the lowest mean step, 14.55 [14.29, 14.81] ms"
+    assert f"{best}; default and 5 MiB as good" in headings
+
+
+def test_without_comparisons_nothing_is_called_best(tmp_path: Path) -> None:
+    document = written(tmp_path, handmade_summary())
+    everything = " ".join(texts(document, "td") + texts(document, "h3"))
+    assert "as good" not in everything
+    assert "best" not in everything
+    assert any("not called best" in text for text in texts(document, "figcaption"))
+
+
+def test_oversubscribed_cases_are_marked_and_in_no_headline(tmp_path: Path, document: Read) -> None:
+    assert not any("8 ranks" in text for text in texts(document, "h3"))
+    assert all("Grey ground" in text for text in texts(document, "figcaption")[::2])
+    summary = handmade_summary()
+    cases = summary.cases.copy()
+    cases.loc[cases["world_size"] > 1, "oversubscribed"] = True
+    other = written(tmp_path, dataclasses.replace(summary, cases=cases))
+    headings = [text for text in texts(other, "h3") if "No headline" in text]
+    assert len(headings) == 4
+
+
+def test_what_a_run_says_is_escaped_and_cannot_act(page: Path, document: Read) -> None:
+    html = page.read_text(encoding="utf-8")
+    assert "<script>alert" not in html
+    assert "<img src=x" not in html
+    assert "\x1b" not in html
+    assert "\u202e" not in html
+    assert HOST_ATTACK in texts(document, "dd"), "escaped, and shown as it was"
+    assert "</td><script>alert('log')</script> RuntimeError: rank 1 \ufffdleft" in texts(document, "td")
+    assert len(document.all("script")) == 1
+
+
+def test_policy_allows_this_script_and_no_network(page: Path, document: Read) -> None:
+    html = page.read_text(encoding="utf-8")
+    policy = document.one("meta", http_equiv="Content-Security-Policy").attributes["content"]
+    script = re.search(r"<script>(.*?)</script>", html, re.DOTALL)
+    assert script is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert policy.split("; ") == [
+        "default-src 'none'",
+        "img-src data:",
+        "style-src 'unsafe-inline'",
+        f"script-src 'sha256-{digest}'",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    addresses = [
+        value
+        for element in document.elements
+        for name, value in element.attributes.items()
+        if name in ("src", "href", "action", "srcset", "poster")
+    ]
+    assert all(address.startswith(("data:", "#")) for address in addresses)
+    assert "url(" not in html
+    assert "@import" not in html
+
+
+def test_equal_summaries_give_equal_bytes(tmp_path: Path, page: Path) -> None:
+    again = write_report(handmade_summary(comparisons=bucket_comparisons()), RunDir(tmp_path))
+    assert again.read_bytes() == page.read_bytes()
+    figures = sorted((page.parent / "figures").iterdir())
+    assert [path.name for path in figures] == [
+        "breakdown.png",
+        "buckets.png",
+        "scaling.png",
+        "strategies.png",
+    ]
+    for path in figures:
+        assert (tmp_path / "figures" / path.name).read_bytes() == path.read_bytes()
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_downloads_hold_the_summary(document: Read) -> None:
+    summary = handmade_summary()
+    table = document.one("a", download="cases.csv").attributes["href"]
+    assert table.startswith("data:text/csv;base64,")
+    rows = list(csv.DictReader(io.StringIO(base64.b64decode(table.partition(",")[2]).decode())))
+    assert tuple(rows[0]) == COLUMNS
+    assert [row["case_id"] for row in rows] == list(summary.cases["case_id"])
+    assert float(rows[0]["samples_per_s"]) == 812.0
+    everything = document.one("a", download="report.json").attributes["href"]
+    data = json.loads(base64.b64decode(everything.partition(",")[2]))
+    assert data["counts"]["planned"] == 95
+    assert len(data["launches"]["data"]) == len(summary.launches)
+    assert "NaN" not in base64.b64decode(everything.partition(",")[2]).decode()
+
+
+def test_failures_say_where_they_are_missing(document: Read) -> None:
+    failed = next(row for row in document.all("tr") if "rank 1 ended with code 1" in row.text)
+    assert failed.text.endswith("figures 1, 2 and 3")
+    captions = texts(document, "figcaption")
+    assert all("master, 4 ranks (failed)" in caption for caption in captions[:3])
+    assert "see master-" in failed.text
+
+
+def test_data_parallel_on_cpu_is_named_for_what_it_is(document: Read) -> None:
+    assert any("threaded equivalent of torch.nn.DataParallel" in text for text in texts(document, "p"))
+    assert "DataParallel (threads)" in " ".join(texts(document, "th"))
+    assert any("replicate" in text for text in texts(document, "th"))
+
+
+def empty(name: str) -> pd.DataFrame:
+    return getattr(handmade_summary(), name).iloc[:0]
+
+
+def test_a_sweep_without_data_says_why_each_figure_is_missing(tmp_path: Path) -> None:
+    summary = handmade_summary()
+    cases = summary.cases[summary.cases["status"] != "ok"]
+    nothing = {name: empty(name) for name in ("launches", "breakdown", "phases", "proofs")}
+    document = written(tmp_path, handmade_summary(cases=cases, findings=(), validity=(), **nothing))
+    absent = " ".join(texts(document, "p", class_="absent"))
+    for reason in (
+        "No finding",
+        "No case has a speed-up",
+        "No case has instrumented steps",
+        "No case was measured",
+        "No strategy with gradient buckets was measured",
+        "no data_parallel case",
+        "holds no proof",
+    ):
+        assert reason in absent
+    assert not document.all("img")
+    assert not list((tmp_path / "figures").iterdir())
+
+
+def test_one_world_size_is_no_scaling(tmp_path: Path) -> None:
+    summary = handmade_summary()
+    cases = summary.cases[summary.cases["world_size"] == 1]
+    document = written(tmp_path, dataclasses.replace(summary, cases=cases))
+    assert "This sweep has one world size (1 rank): there is no scaling to show." in texts(document, "p")
+
+
+def test_figures_of_an_earlier_report_do_not_stay(tmp_path: Path, page: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    for name in ("scaling-2.png", "mine.png"):
+        (tmp_path / "figures" / name).write_bytes(b"old")
+    write_report(handmade_summary(), RunDir(tmp_path))
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert "scaling-2.png" not in names
+    assert "mine.png" in names, "what this package did not write is not its to remove"
+
+
+def test_too_few_rounds_leave_points_without_intervals(tmp_path: Path) -> None:
+    summary = handmade_summary()
+    cases = summary.cases.copy()
+    for column in [name for name in COLUMNS if "_ci_" in name]:
+        cases[column] = float("nan")
+    counts = Counts(planned=38, succeeded=36, failed=2, skipped_cases=1, cases=20, rounds=2)
+    document = written(tmp_path, dataclasses.replace(summary, cases=cases, counts=counts))
+    assert len(document.all("img")) == 4
+    assert "too few rounds for an interval" in " ".join(texts(document, "td"))
+    assert "nan" not in " ".join(texts(document, "td")).lower()
+
+
+def test_a_thousand_cases_fit_a_page(tmp_path: Path) -> None:
+    rows = []
+    for batch in (2, 4, 8, 16, 32):
+        for world_size in range(1, 51):
+            rate = 800.0 * world_size * 0.9
+            rows += [
+                case_row(ddp(world_size, cap, local_batch=batch), rate=rate)
+                for cap in ("default", 1.0, 5.0, 25.0)
+            ]
+    launches = [launch for row in rows for launch in launch_rows(row)]
+    summary = handmade_summary(
+        cases=pd.DataFrame(rows, columns=list(COLUMNS)),
+        launches=pd.DataFrame(launches),
+        breakdown=pd.DataFrame([breakdown_row(row) for row in rows]),
+    )
+    started = time.process_time()
+    path = write_report(summary, RunDir(tmp_path))
+    assert time.process_time() - started < 60, "a bound for a crowded machine; it takes about 4 s"
+    document = read(path.read_text(encoding="utf-8"))
+    assert len([e for e in document.all("tr") if e.attributes.get("id", "").startswith("case-")]) == 1000
+    assert len(document.all("img")) <= 8
+    assert any("3 more groups of cases are not drawn" in text for text in texts(document, "p"))
+    assert path.stat().st_size < 8e6
+
+
+def test_a_directory_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "figures").write_text("in the way")
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_report(handmade_summary(), RunDir(tmp_path))
+
+
+def test_matplotlib_is_imported_only_to_draw() -> None:
+    code = "import sys, ddpbench.report.page; sys.exit('matplotlib' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

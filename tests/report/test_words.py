@@ -1,0 +1,52 @@
+"""Rounding and wording, against values worked out by hand."""
+
+import pytest
+
+from ddpbench.report.words import Estimate, clean, launches_each, milliseconds, moment, percent, series_of
+
+
+@pytest.mark.parametrize(
+    ("estimate", "text"),
+    [
+        (Estimate(0.7123, 0.6604, 0.7642), "0.71 [0.66, 0.76]"),  # half-width 0.05: two decimals
+        (Estimate(0.67512, 0.663, 0.6873), "0.675 [0.663, 0.687]"),  # half-width 0.012: a second digit
+        (Estimate(1234.5, 1199.6, 1269.4), "1,230 [1,200, 1,270]"),  # half-width 35: tens
+        (Estimate(98765.0, 98000.0, 99530.0), "98,800 [98,000, 99,500]"),  # half-width 765: hundreds
+        (Estimate(3.14159), "3.14"),
+        (Estimate(0.0, -0.5, 0.5), "0.0 [\N{MINUS SIGN}0.5, 0.5]"),
+        (Estimate(5.0, 5.0, 5.0), "5.00 [5.00, 5.00]"),
+        (Estimate(2.0, -400.0, 404.0), "2 [\N{MINUS SIGN}400, 400]"),  # never rounded away
+    ],
+)
+def test_numbers_are_rounded_to_their_intervals_precision(estimate: Estimate, text: str) -> None:
+    assert str(estimate) == text
+
+
+def test_scaling_changes_the_unit_of_value_and_interval() -> None:
+    assert str(Estimate(0.012, 0.011, 0.013).scaled(1e3)) == "12.0 [11.0, 13.0]"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.1234, "123"), (0.01234, "12.3"), (0.000456, "0.46"), (0, "0.00")]
+)
+def test_milliseconds(seconds: float, text: str) -> None:
+    assert milliseconds(seconds) == text
+
+
+def test_percent_and_lists() -> None:
+    assert percent(0.0131) == "1.3 %"
+    assert percent(0.74) == "74 %"
+    assert series_of(["a", "b", "c"]) == "a, b and c"
+    assert launches_each([5, 5]) == "5 launches each"
+    assert launches_each([5, 4]) == "4 to 5 launches each"
+    assert launches_each([1]) == "1 launch each"
+
+
+def test_moment_is_shown_in_utc_or_as_it_is() -> None:
+    assert moment("2026-03-04T10:12:44+01:00") == "2026-03-04 09:12 UTC"
+    assert moment("yesterday") == "yesterday"
+    assert moment(None) == "not recorded"
+
+
+def test_clean_takes_out_what_could_deceive() -> None:
+    assert clean("\x1b[31mred\x1b[0m \u202egnp\x07 \ud800") == "red \ufffdgnp\ufffd ?"
