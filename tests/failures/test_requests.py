@@ -8,8 +8,6 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.failures.conftest import ROOT, run_cli, workload
 
 

@@ -1,0 +1,55 @@
+"""Identity: what refuses a resume, and that all of it is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpbench.errors import IdentityError
+from ddpbench.launch.claim import claimed
+from ddpbench.launch.hardware import Hardware
+from ddpbench.launch.identity import check_identity, machine_record
+from ddpbench.spec import Case, PlannedCase
+
+PROBE = {"torch": "2.9", "python": "3.11", "cuda": None, "nccl": None, "cpu_capability": "AVX2", "gpus": []}
+HARDWARE = Hardware(cores=(0, 1), physical=2, quota=None, gpu_addresses=(), cpu_model="One")
+
+
+def record(toml: str = "x", workload: str = "mlp:small", **probe: object) -> dict[str, object]:
+    case = PlannedCase(case=Case(workload=workload, strategy="ddp"))
+    return machine_record(HARDWARE, {**PROBE, **probe}, toml, [case])
+
+
+def test_equal_identities_pass_whatever_the_context() -> None:
+    one, two = record(), record()
+    two["context"] = {"host": "elsewhere"}
+    check_identity(one, two, Path("run"))
+
+
+def test_every_difference_is_named() -> None:
+    with pytest.raises(IdentityError) as caught:
+        check_identity(record(), record("y", torch="2.10"), Path("run"))
+    assert "torch: '2.9' there, '2.10' here" in str(caught.value)
+    assert "experiment_digest" in str(caught.value)
+    assert "--out" in str(caught.value)
+
+
+def test_a_users_workload_is_told_apart_by_its_source(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text("a = 1", encoding="utf-8")
+    before = record(workload=f"{path}:Own")
+    path.write_text("a = 2", encoding="utf-8")
+    with pytest.raises(IdentityError, match="workload_digest"):
+        check_identity(before, record(workload=f"{path}:Own"), Path("run"))
+
+
+def test_cores_are_claimed_while_the_context_lasts() -> None:
+    # Far beyond any machine's cores, so that no real sweep is met.
+    with claimed([90_001, 90_002]):
+        with pytest.raises(Exception, match="core 90002"), claimed([90_003, 90_002]):
+            pass
+        with claimed([90_003]):  # the failed claim let go of what it had
+            pass
+    with claimed([90_001]):
+        pass

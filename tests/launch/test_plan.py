@@ -1,0 +1,100 @@
+"""Plans as data: order, placement, environment, estimates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.hardware import Hardware
+from ddpbench.launch.plan import Plan, make_plan, plan_launch
+from ddpbench.records import LaunchDir, RunDir
+from ddpbench.spec import Case, Devices, expand, parse_experiment
+
+CATALOG = TableCatalog()
+
+
+def hardware(*cores: int) -> Hardware:
+    return Hardware(cores=cores, physical=len(cores), quota=None, gpu_addresses=(), cpu_model="test")
+
+
+def plan_of(text: str) -> Plan:
+    experiment = parse_experiment(text, CATALOG, name="test")
+    return make_plan(experiment, expand(experiment, CATALOG, Devices(kind="cpu", gpus=0, cores=4)))
+
+
+def places(case: Case, machine: Hardware) -> list[str]:
+    plan = plan_launch(case, "measure", 0, directory=LaunchDir(Path("/x")), hardware=machine, catalog=CATALOG)
+    return [rank.env["DDPBENCH_CORES"] for rank in plan.ranks]
+
+
+def test_every_round_launches_every_case_once_in_an_order_of_its_own() -> None:
+    text = "[axes]\nworld_size = [1, 2, 4]\nbucket_cap_mb = [1, 2, 5, 25]\n[budget]\nrounds_max = 6\nseed = 3"
+    plan = plan_of(text)
+    ids = {entry.case.case_id for entry in plan.runnable}
+    rounds = [[case_id for at, case_id in plan.order if at == number] for number in range(6)]
+    assert all(Counter(order) == Counter(ids) for order in rounds)
+    assert len({tuple(order) for order in rounds}) == 6
+    assert plan_of(text).order == plan.order  # the seed decides it
+    assert plan_of(text.replace("seed = 3", "seed = 4")).order != plan.order
+
+
+def test_skipped_cases_are_in_the_plan_and_not_in_the_order() -> None:
+    plan = plan_of('[base]\nworld_size = 2\n[axes]\nstrategy = ["single", "ddp"]')
+    skipped = [entry.case.case_id for entry in plan.cases if entry.skip_reason]
+    assert len(skipped) == 1
+    assert skipped[0] not in {case_id for _, case_id in plan.order}
+    assert [case["case_id"] for case in plan.to_json()["cases"] if case["skip_reason"]] == skipped
+
+
+def test_ranks_get_cores_of_their_own_and_share_in_turn_when_there_are_too_few() -> None:
+    case = Case(workload="mlp:small", strategy="ddp", world_size=3)
+    assert places(case, hardware(4, 5, 6, 7)) == ["4", "5", "6"]
+    assert places(case, hardware(4, 5)) == ["4", "5", "4"]
+
+
+def test_threads_get_a_core_each() -> None:
+    case = Case(workload="mlp:small", strategy="ddp", world_size=2, threads_per_rank=2)
+    assert places(case, hardware(0, 2, 4, 6)) == ["0,2", "4,6"]
+
+
+def test_one_process_gets_all_its_replicas_cores() -> None:
+    case = Case(workload="mlp:small", strategy="data_parallel", world_size=3)
+    assert places(case, hardware(0, 1, 2, 3)) == ["0,1,2"]
+
+
+def test_loader_workers_get_the_cores_left_over_or_share() -> None:
+    case = Case(workload="mlp:small", strategy="ddp", world_size=2, loader_workers=1)
+    for machine, expected in ((hardware(0, 1, 2, 3), ["2", "3"]), (hardware(0, 1, 2), [None, None])):
+        plan = plan_launch(
+            case, "measure", 0, directory=LaunchDir(Path("/x")), hardware=machine, catalog=CATALOG
+        )
+        assert [rank.env.get("DDPBENCH_LOADER_CORES") for rank in plan.ranks] == expected
+
+
+def test_threads_are_set_before_anything_is_imported() -> None:
+    case = Case(workload="mlp:small", strategy="ddp", world_size=2, threads_per_rank=2)
+    plan = plan_launch(
+        case, "measure", 0, directory=LaunchDir(Path("/x")), hardware=hardware(0, 1, 2, 3), catalog=CATALOG
+    )
+    assert plan.server_env == {"OMP_NUM_THREADS": "2", "MKL_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def test_a_rank_prints_as_a_command_that_a_shell_takes() -> None:
+    case = Case(workload="mlp:small", strategy="ddp", world_size=1)
+    plan = plan_launch(
+        case, "measure", 7, directory=LaunchDir(Path("/a b")), hardware=hardware(0), catalog=CATALOG
+    )
+    command = plan.ranks[0].command(RunDir(Path("/a b")), case.case_id, "7")
+    assert "RANK=0 WORLD_SIZE=1" in command
+    assert command.endswith(f"-m ddpbench.worker '/a b' {case.case_id} 7")
+
+
+def test_an_estimate_counts_launches_rounds_and_proofs() -> None:
+    plan = plan_of("[budget]\nmeasured_s = 2")
+    one, two = (plan.estimate_s(launches=n, rounds=1, proofs=0) for n in (1, 2))
+    assert two - one == pytest.approx(plan.launch_s)
+    assert plan.launch_s > 2
+    assert plan.estimate_s(launches=0, rounds=0, proofs=1) > plan.estimate_s(launches=0, rounds=0, proofs=0)

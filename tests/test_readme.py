@@ -1,0 +1,126 @@
+"""The README's own words, carried out: its strategy, its workload, its experiment, its commands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddpbench.cli import make_parser
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.spec import Devices, expand, parse_experiment
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def block(language: str, containing: str) -> str:
+    """The one fenced block of this language with these words in it."""
+    blocks = re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+    found = [text for text in blocks if containing in text]
+    assert len(found) == 1, (language, containing, len(found))
+    return str(found[0])
+
+
+def run(code: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ddpbench", *arguments],
+        cwd=code,
+        env={**os.environ, "PYTHONPATH": str(code), "DDPBENCH_SHARED_MACHINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with the README's strategy added, and a broken twin of it."""
+    root = tmp_path_factory.mktemp("extended")
+    shutil.copytree(ROOT / "ddpbench", root / "ddpbench", ignore=shutil.ignore_patterns("__pycache__"))
+    strategy = block("python", "# ddpbench/strategies/one_shot.py")
+    line = block("python", '"one_shot": "ddpbench.strategies.one_shot:OneShot"')
+    (root / "ddpbench/strategies/one_shot.py").write_text(strategy, encoding="utf-8")
+    # The twin sums and forgets to divide: the mistake the proof is for.
+    forgetful = strategy.replace("            flat /= job.world_size\n", "").replace("one_shot", "forgetful")
+    assert forgetful != strategy.replace("one_shot", "forgetful")
+    (root / "ddpbench/strategies/forgetful.py").write_text(forgetful, encoding="utf-8")
+    table = root / "ddpbench/strategies/__init__.py"
+    text = table.read_text(encoding="utf-8")
+    anchor = '    "master": "ddpbench.strategies.master:Master",\n'
+    assert anchor in text
+    twin = line.replace("one_shot", "forgetful")
+    table.write_text(text.replace(anchor, anchor + line + twin), encoding="utf-8")
+    return root
+
+
+@pytest.mark.multiprocess
+def test_a_strategy_added_by_the_readme_is_proved(extended: Path) -> None:
+    result = run(extended, "verify", "--strategy", "one_shot", "--workload", "mlp:small")
+    assert result.returncode == 0, result
+    assert "4 proved, 0 not, 0 skipped" in result.stdout
+    assert "one_shot" in run(extended, "list").stdout
+
+
+@pytest.mark.multiprocess
+def test_a_strategy_that_forgets_to_average_is_found_out(extended: Path) -> None:
+    arguments = ("--strategy", "forgetful", "--workload", "mlp:small", "--world-size", "1", "2")
+    result = run(extended, "verify", *arguments)
+    assert result.returncode == 1, result
+    # At one rank the sum is the mean; at two it is off by the mean itself: a relative error of 1.
+    assert "1 proved, 1 not, 0 skipped" in result.stdout
+    assert "gradients, same shards (float64): error 1, allowed 1e-10" in result.stdout
+
+
+@pytest.mark.multiprocess
+def test_the_readmes_workload_trains(tmp_path: Path) -> None:
+    path = tmp_path / "my_workload.py"
+    path.write_text(block("python", "# my_workload.py"), encoding="utf-8")
+    arguments = ("--strategy", "ddp", "--workload", f"{path}:Regression", "--world-size", "2")
+    result = run(ROOT, "verify", *arguments)
+    assert result.returncode == 0, result
+    assert "1 proved, 0 not, 0 skipped" in result.stdout
+
+
+def test_the_readmes_experiment_is_valid() -> None:
+    catalog = TableCatalog()
+    experiment = parse_experiment(block("toml", "experiments/bucket_and_batch.toml"), catalog, name="readme")
+    cases = expand(experiment, catalog, Devices(kind="cpu", gpus=0, cores=2))
+    assert sum(entry.case.strategy == "ddp" for entry in cases) == 3 * 3 - 1
+
+
+def test_every_command_of_the_readme_parses() -> None:
+    commands = [
+        line.partition("#")[0].split()[1:]
+        for text in re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
+        for line in text.splitlines()
+        if line.startswith("ddpbench ")
+    ]
+    assert len(commands) >= 6
+    for arguments in commands:
+        assert (
+            make_parser().parse_args([argument.strip("'") for argument in arguments]).command == arguments[0]
+        )
+
+
+def test_the_readme_names_every_subcommand_and_package() -> None:
+    parser = make_parser()
+    actions = [action for action in parser._actions if action.dest == "command"]
+    for name in actions[0].choices or ():
+        assert f"ddpbench {name}" in README, name
+    for path in sorted((ROOT / "ddpbench").iterdir()):
+        if path.is_dir() and (path / "__init__.py").is_file():
+            assert f"  {path.name}/" in README, path.name
+
+
+def test_the_makefile_has_the_readmes_targets() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"`?make (\w+)`?", README):
+        if target not in ("and",):
+            assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
