@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -110,12 +109,11 @@ class DdpReplica(Replica):
     def close(self) -> None:
         if self._ddp is None:
             return
-        # The reducer's hooks on the parameters die with it, and DDP is part of reference cycles.
+        # Others may still refer to this replica: its reducer must stop listening to the parameters now.
         self._ddp._remove_autograd_hooks()  # type: ignore[no-untyped-call]
         self._ddp = self._hook = None
         for parameter in self.job.model.parameters():
             parameter.grad = None  # may be a view of the reducer's buckets
-        gc.collect()
 
     def _logged(self) -> dict[str, Any]:
         assert self._ddp is not None

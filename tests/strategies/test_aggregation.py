@@ -98,7 +98,8 @@ def test_noting_changes_no_bit(setup: str, world_size: int) -> None:
 @every_world
 @every_setup
 def test_a_closed_replica_leaves_its_module_as_good_as_new(setup: str, world_size: int) -> None:
-    for plain, _, again in runs(setup, world_size):
+    for plain, noted, again in runs(setup, world_size):
+        assert noted.reducers_left == 0
         for step in range(STEPS):
             assert bit_equal(plain.gradients[step], again.gradients[step]), f"step {step}"
 

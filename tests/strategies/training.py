@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +86,7 @@ class Run:
     ready: list[bool]
     buckets: list[tuple[int, ...] | None]
     records: list[StepRecord | CommRecord]
+    reducers_left: int = 0
 
 
 def train(replica: Replica, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> Run:
@@ -111,6 +113,11 @@ def train(replica: Replica, batches: list[tuple[torch.Tensor, torch.Tensor]]) ->
     return run
 
 
+def reducers() -> int:
+    """How many DDP wrappers this process still holds; each has buckets and hooks on the parameters."""
+    return sum(isinstance(thing, nn.parallel.DistributedDataParallel) for thing in gc.get_objects())
+
+
 def three_runs(
     rank: int, processes: int, strategy: str, world_size: int, options: dict[str, Any], bucket_cap_mb: Any
 ) -> tuple[Run, Run, Run]:
@@ -123,9 +130,12 @@ def three_runs(
     how = {"rank": rank, "world_size": world_size, "options": options, "bucket_cap_mb": bucket_cap_mb}
     plain = train(build(strategy, make_model(), **how), batches)
     model = make_model()
-    noted = train(build(strategy, model, StepRecorder(HostClock()), **how), batches)
+    closed = build(strategy, model, StepRecorder(HostClock()), **how)  # still referred to below, on purpose
+    noted = train(closed, batches)
+    noted.reducers_left = reducers()
     model.load_state_dict(make_model().state_dict())
     again = train(build(strategy, model, **how), batches)
+    del closed
     return plain, noted, again
 
 

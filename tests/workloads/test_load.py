@@ -1,0 +1,183 @@
+"""Finding workloads by name, and a user's own by import path."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddpbench.workloads import (
+    TABLE,
+    Workload,
+    is_import_path,
+    load_workload,
+    source_digest,
+    workload_names,
+)
+
+OWN = """
+from pathlib import Path
+import torch
+from ddpbench.workloads import NoOptions, Workload
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return torch.ones(2), torch.tensor(1.0)
+
+class Mine(Workload[NoOptions]):
+    name = "mine"
+    summary = "one"
+    options = NoOptions
+    def model(self, options):
+        return torch.nn.Linear(2, 1)
+    def dataset(self, options):
+        return Data()
+    def loss(self, outputs, targets):
+        return (outputs.squeeze(1) - targets).square().mean()
+
+class Unrelated:
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def clean_imports() -> Iterator[None]:
+    """Takes back what loading a user's file adds to the interpreter."""
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    for name in set(sys.modules) - modules:
+        if name.startswith("own_"):
+            del sys.modules[name]
+    sys.path[:] = path
+
+
+def write(folder: Path, text: str = OWN, name: str = "own_train.py") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_an_entry_builds_at_every_size(name: str) -> None:
+    sizes = [found for found in workload_names() if found.partition(":")[0] == name]
+    assert sizes
+    for full in sizes:
+        workload = load_workload(full)
+        assert isinstance(workload, Workload)
+        assert workload.name == name
+        assert full == f"{name}:{workload.size}"
+        assert workload.summary
+
+
+def test_without_a_size_the_first_is_meant() -> None:
+    assert load_workload("gpt").size == "nano"
+    assert load_workload("mlp").size == "small"
+    assert workload_names()[:2] == ["mlp:small", "mlp:large"]
+
+
+@pytest.mark.parametrize("name", ["gtp", "gpt:huge", "gpt:", "gpt:nano:2", "", ":nano"])
+def test_an_unknown_name_is_a_key_error(name: str) -> None:
+    with pytest.raises(KeyError):
+        load_workload(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("train.py:Mine", True),
+        ("/a/b-c/train.py:Mine", True),
+        ("package.module:Mine", True),
+        ("gpt:nano", False),
+        ("gpt:gopher-44m", False),
+        ("train.py", False),
+        ("train.py:", False),
+        ("module:Mine", False),
+    ],
+)
+def test_import_paths_are_told_from_names(name: str, own: bool) -> None:
+    assert is_import_path(name) is own
+
+
+def test_a_file_of_ones_own_is_loaded(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    workload = load_workload(f"{path}:Mine")
+    assert workload.name == "mine"
+    assert type(load_workload(f"{path}:Mine")) is type(workload)  # once, however often it is asked for
+    dataset = pickle.loads(pickle.dumps(workload.dataset(workload.options())))  # as loader workers do
+    assert len(dataset) == 8
+
+
+def test_its_neighbours_can_be_imported(tmp_path: Path) -> None:
+    write(tmp_path, OWN, "own_parts.py")
+    path = write(tmp_path, "from own_parts import Mine as Base\nclass Mine(Base):\n    name = 'theirs'\n")
+    assert load_workload(f"{path}:Mine").name == "theirs"
+
+
+def test_a_package_of_ones_own_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "own_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    write(package, OWN, "train.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_workload("own_package.train:Mine").name == "mine"
+    with pytest.raises(ImportError, match=r"own_package\.other cannot be imported"):
+        load_workload("own_package.other:Mine")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def broken(:\n", "SyntaxError"),
+        ("1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("import no_such_module_at_all\n", "No module named 'no_such_module_at_all'"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_fault(tmp_path: Path, text: str, said: str) -> None:
+    path = write(tmp_path, text, "own_broken.py")
+    before = list(sys.path)
+    with pytest.raises(ImportError, match=rf"own_broken\.py cannot be imported: .*{said}"):
+        load_workload(f"{path}:Mine")
+    assert "own_broken" not in sys.modules
+    assert sys.path == before
+    write(tmp_path, OWN, "own_broken.py")  # mended, it loads
+    assert load_workload(f"{path}:Mine").name == "mine"
+
+
+@pytest.mark.parametrize("attribute", ["Absent", "Unrelated", "torch"])
+def test_what_is_no_workload_is_refused(tmp_path: Path, attribute: str) -> None:
+    path = write(tmp_path)
+    with pytest.raises(ImportError, match=f"no class {attribute} derived from"):
+        load_workload(f"{path}:{attribute}")
+
+
+def test_a_missing_file_says_where_it_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ImportError, match=rf"gone\.py cannot be imported: .*looked for {tmp_path}"):
+        load_workload("gone.py:Mine")
+
+
+@pytest.mark.parametrize("name", ["random.py", "statistics.py", "torch.py"])
+def test_a_file_may_not_hide_a_module(tmp_path: Path, name: str) -> None:
+    import torch
+
+    path = write(tmp_path, OWN, name)
+    with pytest.raises(ImportError, match="rename the file"):
+        load_workload(f"{path}:Mine")
+    assert sys.modules["torch"] is torch
+    assert str(tmp_path) not in sys.path
+
+
+def test_the_digest_follows_the_source(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    digests = []
+    for folder, text in (("one", OWN), ("two", OWN + "\n")):
+        path = write(tmp_path / folder, text, f"own_{folder}.py")
+        digests.append(source_digest(load_workload(f"{path}:Mine")))
+    assert digests[0] != digests[1]
+    assert all(len(digest) == 16 for digest in digests)
