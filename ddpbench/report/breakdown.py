@@ -121,7 +121,7 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Pic
     if missing:
         few = list(missing.values())[:4]
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        marks.append(f"Not shown: {', '.join(few)}{more}.")
+        marks.append(f"Not shown: {'; '.join(few)}{more}.")
     settings = {setting_of(bar.row) for bar in bars}
     start = [f"{next(iter(settings))}." if len(settings) == 1 else "Settings differ; see the names."]
     caption = " ".join(
@@ -129,7 +129,7 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Pic
             *start,
             "Parts are means over ranks, instrumented steps and launches",
             f"({launches_each(bar.launches for bar in bars)}), so that they add up to the bar; medians would",
-            "not. Beneath a bar: communication hidden behind computation, not part of the sum.",
+            "not. Beneath a bar: communication hidden behind computation; its length counts, not its place.",
             "Timed: the same case's timed steps, 95 % t-interval over launches.",
             *marks,
         ]

@@ -109,7 +109,7 @@ def _picture(
     if any(row.emulated for row in shown):
         marks.append("Hollow markers: emulated or dilated.")
     if missing:
-        marks.append(f"Not shown: {series_of(list(missing.values()))}.")
+        marks.append(f"Not shown: {'; '.join(missing.values())}.")
     omitted = sorted(set(sizes) - set(kept))
     if omitted:
         marks.append(f"Omitted: {series_of([str(size) for size in omitted])} ranks; see the summary table.")
@@ -130,7 +130,7 @@ def _picture(
             *marks,
         ]
     )
-    gaps = f" Not shown: {series_of(list(missing.values()))}." if missing else ""
+    gaps = f" Not shown: {'; '.join(missing.values())}." if missing else ""
     return Picture(
         file_name="buckets" if index == 0 else f"buckets-{index + 1}",
         heading=heading,

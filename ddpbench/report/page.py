@@ -8,13 +8,13 @@ import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
-import ddpbench
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import breakdown, buckets, scaling, strategies, tables
 from ddpbench.report.canvas import Drawn, draw
@@ -142,7 +142,7 @@ def build(summary: RunSummary) -> Page:
             report_command=shlex.join(["ddpbench", "report", summary.run_path]),
             csv=_data("text/csv", summary.cases.to_csv(index=False)),
             json=_data("application/json", tables.embedded_json(summary)),
-            version=ddpbench.__version__,
+            version=version("ddpbench"),
             style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
             script=Markup(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),

@@ -77,7 +77,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
     if any(row.emulated for row in shown):
         marks.append("Hollow markers: emulated or dilated.")
     if missing:
-        marks.append(f"Not shown: {series_of(list(missing.values()))}.")
+        marks.append(f"Not shown: {'; '.join(missing.values())}.")
     caption = " ".join(
         [
             f"{setting_of(shown[0])}.",
@@ -89,10 +89,10 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
             *notes,
         ]
     )
+    gap = f" Not shown: {'; '.join(missing.values())}." if missing else ""
     alt = (
         f"Two line charts of speed-up and efficiency (no unit) against number of ranks "
-        f"for {series_of([item.name for item in series])}. {heading}. "
-        f"{f'Not shown: {series_of(list(missing.values()))}. ' if missing else ''}".rstrip()
+        f"for {series_of([item.name for item in series])}. {heading}.{gap}"
     )
     return Picture(
         file_name="scaling" if index == 0 else f"scaling-{index + 1}",

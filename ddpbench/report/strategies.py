@@ -67,7 +67,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
     if any(row.emulated for row in shown):
         marks.append("Hollow markers: emulated or dilated.")
     if missing:
-        marks.append(f"Not shown: {series_of(list(missing.values()))}.")
+        marks.append(f"Not shown: {'; '.join(missing.values())}.")
     setting = setting_of(shown[0])
     bounds = "Independent ranks exchange nothing and are the upper bound."
     caption = " ".join(
@@ -80,7 +80,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         ]
     )
     names = list(dict.fromkeys(name for _, members in groups for name, row in members if _has(row)))
-    gaps = f" Not shown: {series_of(list(missing.values()))}." if missing else ""
+    gaps = f" Not shown: {'; '.join(missing.values())}." if missing else ""
     lines = sum(len(members) + 1 for _, members in groups)
     return Picture(
         file_name="strategies" if index == 0 else f"strategies-{index + 1}",
