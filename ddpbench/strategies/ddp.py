@@ -23,9 +23,15 @@ class DdpOptions(BaseModel, extra="forbid", frozen=True):
     """The choices of torch.nn.parallel.DistributedDataParallel, with its defaults."""
 
     gradient_as_bucket_view: bool = False
+    """Gradients live in the buckets instead of beside them: less memory."""
     static_graph: bool = False
+    """The same parameters are used in every step; DDP need not look."""
     find_unused_parameters: bool = False
+    """Walks the graph in every step for parameters that the loss does not reach, and keeps the buckets as
+    they were built: gradients may then become ready out of the buckets' order."""
     broadcast_buffers: bool = True
+    """Rank 0's buffers, such as BatchNorm's running statistics, are sent out before every forward pass, and
+    so count as `forward`."""
 
 
 class Ddp(Strategy[DdpOptions]):
