@@ -81,10 +81,13 @@ def _verdicts(summary: RunSummary) -> dict[str, str]:
     for record in frame.to_dict("records"):
         if record["topic"] != "buckets":
             continue
-        found[str(record["best_case_id"])] = "best"
-        verdict = str(record["verdict"])
-        words = "as good as best" if verdict in _AS_GOOD else verdict
-        found.setdefault(str(record["case_id"]), words)
+        case_id, best, verdict = (str(record[name]) for name in ("case_id", "best_case_id", "verdict"))
+        if verdict == "too few":
+            found.setdefault(case_id, "too few rounds to compare")
+            continue
+        found[best] = "best"
+        if case_id != best:
+            found[case_id] = "as good as best" if verdict in _AS_GOOD else verdict
     return found
 
 
@@ -113,7 +116,7 @@ def _picture(
     omitted = sorted(set(sizes) - set(kept))
     if omitted:
         marks.append(f"Omitted: {series_of([str(size) for size in omitted])} ranks; see the summary table.")
-    if verdicts:
+    if any(verdicts.get(row.case_id) == "best" for row in shown):
         marks.append(
             "As good as best: the paired difference's 95 % interval includes 0, corrected for the number of "
             "caps at that number of ranks."
@@ -161,10 +164,13 @@ def _heading(panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str])
     start = (
         f"{prefix}{lowest.strategy_name} at {ranks(most)}: {lowest.bucket_name} buckets have the lowest mean"
     )
-    equals = [row.bucket_name for row, _ in timed if verdicts.get(row.case_id) == "as good as best"]
+    judged = {row.bucket_name: verdicts[row.case_id] for row, _ in timed if row.case_id in verdicts}
+    equals = [name for name, verdict in judged.items() if verdict == "as good as best"]
     end = ""
-    if verdicts:
+    if "best" in judged.values():
         end = f"; {series_of(equals)} as good" if equals else "; no other cap is as good"
+    elif judged:
+        end = "; too few rounds to compare"
     return f"{start} step, {_ms(estimate)}{end}"
 
 

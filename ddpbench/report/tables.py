@@ -109,6 +109,8 @@ def _ties(summary: RunSummary) -> dict[str, str]:
     for record in frame.to_dict("records"):
         what = _TOPICS.get(str(record["topic"]), "of its group")
         best, case_id = str(record["best_case_id"]), str(record["case_id"])
+        if record["verdict"] == "too few":
+            continue
         if f"best {what}" not in words.setdefault(best, []):
             words[best].append(f"best {what}")
         if record["verdict"] in ("equivalent", "unresolved") and case_id != best:

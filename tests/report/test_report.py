@@ -95,6 +95,13 @@ def test_without_comparisons_nothing_is_called_best(tmp_path: Path) -> None:
     assert any("not called best" in text for text in texts(document, "figcaption"))
 
 
+def test_too_few_rounds_make_no_cap_the_best(tmp_path: Path) -> None:
+    few = bucket_comparisons().assign(verdict="too few")
+    document = written(tmp_path, handmade_summary(comparisons=few))
+    assert any(text.endswith("14.81] ms; too few rounds to compare#") for text in texts(document, "h3"))
+    assert not any("best" in text for text in texts(document, "td"))
+
+
 def test_oversubscribed_cases_are_marked_and_in_no_headline(tmp_path: Path, document: Read) -> None:
     assert not any("8 ranks" in text for text in texts(document, "h3"))
     assert all("Grey ground" in text for text in texts(document, "figcaption")[::2])
