@@ -80,7 +80,7 @@ class BarListener(LineListener):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        # Four refreshes a second, and only when there is news: the ranks may want these cores.
+        # Drawn once a second at most: the ranks may want these cores.
         self._progress = Progress(
             TextColumn("{task.fields[what]:<9}"),
             BarColumn(bar_width=24),
@@ -125,7 +125,7 @@ class BarListener(LineListener):
         self._draw(what=what, completed=done, total=total, description=escape(entry.case.label))
 
     def pulse(self, entry: PlannedCase, pulse: Pulse, samples_per_s: float | None) -> None:
-        if time.monotonic() - self._drawn < 0.5:
+        if time.monotonic() - self._drawn < 1.0:
             return
         rate = f"{format_rate(samples_per_s)} samples/s" if samples_per_s else pulse.phase
         self._draw(description=escape(f"{entry.case.label}  {rate}"))

@@ -41,4 +41,5 @@ class TableCatalog:
         if is_import_path(name):  # imported only in a rank
             return WorkloadInfo(name=name, summary="your own", options=_OwnOptions, check=lambda _: None)
         found = load_workload(name)
-        return WorkloadInfo(name=found.name, summary=found.summary, options=found.options, check=found.check)
+        name = f"{found.name}:{found.size}" if found.size else found.name
+        return WorkloadInfo(name=name, summary=found.summary, options=found.options, check=found.check)

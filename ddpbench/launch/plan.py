@@ -25,7 +25,7 @@ WARMUP_AND_INSTRUMENTED = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedRank:
-    """One rank of a launch: the environment it gets beside the server's own, and so its place."""
+    """One rank of a launch: the environment it gets beside its parent's, and so its place."""
 
     env: dict[str, str]
 
@@ -130,14 +130,19 @@ def plan_launch(
     used = {core for place in places for core in place}
     free = [core for core in hardware.cores if core not in used]
     workers = processes * case.loader_workers
+    server_env = {
+        "OMP_NUM_THREADS": str(case.threads_per_rank),
+        "MKL_NUM_THREADS": str(case.threads_per_rank),
+        "OPENBLAS_NUM_THREADS": "1",  # or importing numpy starts a thread, and forking is unsafe
+    }
     ranks: list[PlannedRank] = []
     for rank, cores in enumerate(places):
         env = {
+            **server_env,
             "RANK": str(rank),
             "WORLD_SIZE": str(processes),
             "LOCAL_RANK": str(rank),
             "LOCAL_WORLD_SIZE": str(processes),
-            "OMP_NUM_THREADS": str(case.threads_per_rank),
             "DDPBENCH_CORES": ",".join(map(str, cores)),
             "DDPBENCH_RENDEZVOUS": str(directory.rendezvous.absolute()),
             "GLOO_SOCKET_IFNAME": "lo",
@@ -150,11 +155,7 @@ def plan_launch(
         case=case,
         purpose=purpose,
         round=round_number,
-        server_env={
-            "OMP_NUM_THREADS": str(case.threads_per_rank),
-            "MKL_NUM_THREADS": str(case.threads_per_rank),
-            "OPENBLAS_NUM_THREADS": "1",  # or importing numpy starts a thread, and forking is unsafe
-        },
+        server_env=server_env,
         ranks=tuple(ranks),
     )
 

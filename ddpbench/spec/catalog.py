@@ -34,7 +34,10 @@ class StrategyInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadInfo:
-    """What a workload says of itself without importing torch; see `ddpbench.workloads.Workload`."""
+    """What a workload says of itself without importing torch; see `ddpbench.workloads.Workload`.
+
+    `name` has its size: `gpt` and `gpt:nano` are one workload, `gpt:nano`.
+    """
 
     name: str
     summary: str

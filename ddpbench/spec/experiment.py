@@ -407,7 +407,7 @@ def _plan_case(
     workload_options = workload.options.model_validate(experiment.options.get(owner, {}))
     case = Case(
         experiment=experiment.name,
-        workload=setting["workload"],
+        workload=workload.name,
         strategy=strategy.name,
         algorithm=strategy.algorithm,
         schedule=strategy.schedule,
