@@ -1,1 +1,19 @@
-"""To come."""
+"""From records to a table and what it shows: statistics, overlap, findings. It returns data and draws nothing."""
+
+from ddpbench.analysis.frame import DTYPES, load, read_csv, write_csv
+from ddpbench.analysis.rounds import cases_without_target, half_widths
+from ddpbench.analysis.summary import COLUMNS, Counts, Failure, Finding, RunSummary
+
+__all__ = [
+    "COLUMNS",
+    "DTYPES",
+    "Counts",
+    "Failure",
+    "Finding",
+    "RunSummary",
+    "cases_without_target",
+    "half_widths",
+    "load",
+    "read_csv",
+    "write_csv",
+]

@@ -1,0 +1,223 @@
+"""The table of a run: one row a case, exactly `COLUMNS`; its CSV file, written and read back."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddpbench.analysis.launches import CaseRun, Plan, noise_words, read_cases, read_plan
+from ddpbench.analysis.rounds import width_of
+from ddpbench.analysis.stats import Interval, compare, samples_rate, step_time
+from ddpbench.analysis.summary import COLUMNS
+from ddpbench.errors import OutputError
+from ddpbench.records import RunDir, explain_os_error, write_atomically
+
+_TEXT = tuple(
+    """case_id experiment workload strategy algorithm schedule options_json backend device launcher
+    bucket_cap_mb scaling dtype fabric compute status error baseline_case_id actual_bucket_bytes
+    noise_flag""".split()  # noqa: SIM905
+)
+_WHOLE = tuple(
+    """world_size nodes ranks_per_node threads_per_rank loader_workers local_batch global_batch
+    launches launches_failed steps gradient_bytes peak_memory_bytes""".split()  # noqa: SIM905
+)
+_TRUTH = ("params_equal", "oversubscribed", "ci_reached")
+DTYPES: dict[str, str] = {
+    name: "string"
+    if name in _TEXT
+    else "Int64"
+    if name in _WHOLE
+    else "boolean"
+    if name in _TRUTH
+    else "float64"
+    for name in COLUMNS
+}
+"""Every column's dtype. What is empty is NA (NaN in a column of numbers), never -1 or 0, nor an empty text."""
+
+
+def load(run: RunDir | Path | str) -> pd.DataFrame:
+    """The table of a run directory, made anew from its records: one row a case, in the plan's order.
+
+    Raises:
+        IdentityError: it is no run directory, or one of another schema.
+    """
+    found = run if isinstance(run, RunDir) else RunDir(Path(run))
+    plan = read_plan(found)
+    return case_table(plan, read_cases(found, plan))
+
+
+def case_table(plan: Plan, cases: Sequence[CaseRun]) -> pd.DataFrame:
+    """The table of cases already read."""
+    by_id = {case.case_id: case for case in cases}
+    computing = _compute_times(cases)
+    rows = [_row(case, by_id, computing, plan.budget.target_half_width) for case in cases]
+    columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in COLUMNS}
+    for name in _TEXT:
+        columns[name] = [value if value != "" else None for value in columns[name]]
+    return pd.DataFrame({name: pd.Series(columns[name], dtype=DTYPES[name]) for name in COLUMNS})
+
+
+def bucket_text(cap: float | str | None) -> str:
+    """A bucket cap as the table has it: `default`, or a number without needless decimals."""
+    if cap is None:
+        return ""
+    return cap if isinstance(cap, str) else f"{cap:.15g}"
+
+
+def _row(
+    run: CaseRun, by_id: Mapping[str, CaseRun], computing: Mapping[Any, float], target: float
+) -> dict[str, Any]:
+    case, good, timings = run.case, run.good, run.timings
+    baseline_id = case.baseline().case_id
+    contents = case.to_json()
+    row: dict[str, Any] = {name: contents[name] for name in COLUMNS if name in contents}
+    row |= {
+        "bucket_cap_mb": bucket_text(case.bucket_cap_mb),
+        "status": run.status,
+        "error": run.error,
+        "launches": len(good),
+        "launches_failed": sum(not launch.ok for launch in run.launches),
+        "baseline_case_id": baseline_id,
+        "oversubscribed": run.planned.oversubscribed,
+        "params_equal": _params_equal(run),
+        "flops_per_sample": run.proof.flops_per_sample if run.proof is not None else None,
+        "noise_flag": noise_words(good),
+    }
+    row |= _overlap(run)
+    key = compute_key(run)
+    row["compute_time_s"] = _own_compute(run) if case.strategy in _ALONE else computing.get(key)
+    if not timings:
+        return row
+    baseline = by_id.get(baseline_id)
+    row["steps"] = sum(timing.steps for timing in timings)
+    _put(row, "step_time{}_s", step_time(timings))
+    _put(row, "samples_per_s{}", samples_rate(timings))
+    steps_ns = [launch.step_ns for launch in good if launch.step_ns is not None and len(launch.step_ns)]
+    if steps_ns:
+        median, p95 = np.percentile(np.concatenate(steps_ns), [50, 95]) / 1e9
+        row |= {"step_time_median_s": float(median), "step_time_p95_s": float(p95)}
+    if run.case_id == baseline_id:
+        row |= {"speedup": 1.0, "efficiency": 1.0}  # by definition: no interval
+    elif baseline is not None and (comparison := compare(timings, baseline.timings)) is not None:
+        speedup = comparison.rate_ratio()
+        _put(row, "speedup{}", speedup)
+        _put(row, "efficiency{}", speedup, divisor=case.world_size)
+    width = width_of(timings, None if run.case_id == baseline_id or baseline is None else baseline.timings)
+    row["ci_reached"] = width is not None and width <= target
+    last = next((launch for launch in reversed(good) if launch.bucket_bytes is not None), None)
+    if last is not None and last.bucket_bytes is not None:
+        row["actual_bucket_bytes"] = ";".join(map(str, last.bucket_bytes))
+    row["gradient_bytes"] = next((x.gradient_bytes for x in good if x.gradient_bytes is not None), None)
+    peaks = [launch.peak_memory_bytes for launch in good if launch.peak_memory_bytes is not None]
+    row["peak_memory_bytes"] = max(peaks, default=None)
+    return row
+
+
+def _put(row: dict[str, Any], pattern: str, interval: Interval, *, divisor: float = 1) -> None:
+    """Sets a value's three columns; `{}` in the pattern is where `_ci_low` and `_ci_high` stand."""
+    row[pattern.format("")] = interval.value / divisor
+    row[pattern.format("_ci_low")] = None if interval.low is None else interval.low / divisor
+    row[pattern.format("_ci_high")] = None if interval.high is None else interval.high / divisor
+
+
+def _params_equal(run: CaseRun) -> bool | None:
+    """Whether the ranks' parameters ended equal in every launch; None where nothing promises or tells it."""
+    known = [launch.params_equal for launch in run.launches if launch.params_equal is not None]
+    return all(known) if known else None
+
+
+def _overlap(run: CaseRun) -> dict[str, Any]:
+    parts = run.parts
+    if parts is None:
+        return {}
+    row: dict[str, Any] = {
+        f"{name}_time_s": parts.parts[name] for name in ("data", "forward", "backward", "optimizer")
+    }
+    if parts.has_transfers:
+        row |= {
+            "comm_time_s": parts.comm_s,
+            "exposed_comm_s": parts.exposed_s,
+            "wait_time_s": parts.wait_s,
+            "overlap_fraction": parts.overlap_fraction,
+        }
+    return row
+
+
+_ALONE = ("single", "independent")
+"""Strategies whose ranks exchange nothing: their own computation is undisturbed by communication."""
+
+
+def _own_compute(run: CaseRun) -> float | None:
+    """Forward and backward, seconds a step."""
+    return run.parts.parts["forward"] + run.parts.parts["backward"] if run.parts is not None else None
+
+
+def compute_key(run: CaseRun) -> tuple[Any, ...]:
+    """What two cases must share to have the same computation in each rank, under the same contention."""
+    case = run.case
+    return (
+        case.workload,
+        case.workload_options_json,
+        case.world_size,
+        case.local_batch,
+        case.threads_per_rank,
+        case.dtype,
+        case.device,
+        case.loader_workers,
+        case.compute,
+        case.dilation,
+    )
+
+
+def _compute_times(cases: Sequence[CaseRun]) -> dict[tuple[Any, ...], float]:
+    """The computation of independent ranks by `compute_key`; at one rank `single` is that too."""
+    found: dict[tuple[Any, ...], float] = {}
+    for strategy in _ALONE:  # independent last, so that it wins
+        for run in cases:
+            own = _own_compute(run) if run.case.strategy == strategy else None
+            if own is not None:
+                found[compute_key(run)] = own
+    return found
+
+
+def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
+    """Writes `cases.csv`, and `cases.parquet` where pyarrow is installed; returns the former's path.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        write_atomically(run.table, frame.to_csv(index=False, lineterminator="\n"))
+        if importlib.util.find_spec("pyarrow") is not None:
+            beside = run.table.with_name(".cases.parquet.new")
+            frame.to_parquet(beside, index=False)
+            beside.replace(run.table.with_suffix(".parquet"))
+    except OSError as error:
+        raise OutputError(f"{run.table} cannot be written: {explain_os_error(error)}") from None
+    return run.table
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """A table back from its file, with the dtypes it was written with; unknown later columns are kept.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no such table.
+    """
+    text = path.read_text(encoding="utf-8")
+    names = text.partition("\n")[0].split(",")
+    missing = [name for name in COLUMNS if name not in names]
+    if missing:
+        raise ValueError(f"{path} is no table of cases: the columns {', '.join(missing[:5])} are missing")
+    return pd.read_csv(
+        io.StringIO(text),
+        dtype={name: dtype for name, dtype in DTYPES.items() if name in names},
+        keep_default_na=False,
+        na_values=[""],
+    )

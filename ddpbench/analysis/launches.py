@@ -1,0 +1,402 @@
+"""A run directory read into cases and their launches: times, noise, damage. No table, no statistics."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from ddpbench.analysis.overlap import Breakdown, RankSteps, breakdown
+from ddpbench.analysis.stats import Timing
+from ddpbench.errors import IdentityError
+from ddpbench.records import (
+    WORST_FIRST,
+    Block,
+    Buckets,
+    CommRecord,
+    Costs,
+    Drift,
+    LaunchDir,
+    LaunchRecords,
+    Noise,
+    Proof,
+    RankOutcome,
+    RankRecords,
+    RankStart,
+    RunDir,
+    Status,
+    StepRecord,
+    Warmup,
+    read_launch,
+)
+from ddpbench.spec import Budget, Case, PlannedCase
+
+STEAL_LIMIT = 0.01
+"""Share of the usable cores' time given to other virtual machines above which a launch is flagged."""
+FOREIGN_LIMIT = 0.05
+"""Likewise, time used by processes that are not the sweep's."""
+DRIFT_LIMIT = 0.05
+"""Relative change of a rank's fixed computation from before to after a launch above which it is flagged."""
+CLOCK_LIMIT = 0.05
+"""Relative change of a core's clock during a launch above which it is flagged."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """A finished measuring launch. `timing` is None where it has no numbers; times of drift are means over ranks."""
+
+    case_id: str
+    round: int
+    status: Status
+    error: str = ""
+    phase: str = ""
+    last_log_line: str = ""
+    timing: Timing | None = None
+    step_ns: NDArray[np.int64] | None = None
+    """Step times, of each step the slowest rank's; None where the ranks' steps cannot be matched."""
+    wall_s: float = 0.0
+    measured_s: float = 0.0
+    server_s: float = 0.0
+    noise: Noise = field(default_factory=Noise)
+    drift_before_s: float | None = None
+    drift_after_s: float | None = None
+    steady: bool | None = None
+    flags: tuple[str, ...] = ()
+    steps: Mapping[int, RankSteps] = field(default_factory=dict)
+    processes: int = 1
+    gradient_bytes: int | None = None
+    bucket_bytes: tuple[int, ...] | None = None
+    peak_memory_bytes: int | None = None
+    params_equal: bool | None = None
+    shares_cores: bool = False
+    """Its loader workers run on the ranks' cores."""
+    damage: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether its numbers count."""
+        return self.status == "ok" and self.timing is not None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProofRun:
+    """The launch that proved a case, or did not."""
+
+    status: Status
+    error: str
+    phase: str
+    last_log_line: str
+    proofs: tuple[Proof, ...]
+    flops_per_sample: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseRun:
+    """A planned case and what came of it."""
+
+    planned: PlannedCase
+    launches: tuple[Launch, ...]
+    proof: ProofRun | None
+    parts: Breakdown | None
+    status: Status
+    error: str
+
+    @property
+    def case(self) -> Case:
+        """The case itself."""
+        return self.planned.case
+
+    @property
+    def case_id(self) -> str:
+        """Its id."""
+        return self.planned.case.case_id
+
+    @property
+    def good(self) -> list[Launch]:
+        """The launches whose numbers count; none where the case has diverged."""
+        return [] if self.status == "diverged" else [launch for launch in self.launches if launch.ok]
+
+    @property
+    def timings(self) -> list[Timing]:
+        """The numbers of those launches, by round."""
+        return [launch.timing for launch in self.good if launch.timing is not None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """`plan.json`, as far as an analysis needs it."""
+
+    experiment: str
+    question: str
+    budget: Budget
+    cases: tuple[PlannedCase, ...]
+    ids: tuple[str, ...]
+    """The cases' ids as the plan names them, which is how their folders are called."""
+
+
+def read_plan(run: RunDir) -> Plan:
+    """The plan of a run.
+
+    Raises:
+        IdentityError: it is missing, damaged, or of another schema.
+    """
+    data = run.read_json(run.plan)
+    try:
+        entries: list[dict[str, Any]] = data["cases"]
+        cases = tuple(
+            PlannedCase(
+                case=Case.from_json(entry),
+                skip_reason=entry["skip_reason"],
+                added_as_baseline=entry["added_as_baseline"],
+                oversubscribed=entry["oversubscribed"],
+            )
+            for entry in entries
+        )
+        return Plan(
+            experiment=data["experiment"],
+            question=data["question"],
+            budget=Budget.model_validate(data["budget"]),
+            cases=cases,
+            ids=tuple(entry["case_id"] for entry in entries),
+        )
+    except KeyError as error:
+        raise IdentityError(f"{run.plan} is damaged: {error} is missing") from None
+    except (TypeError, ValidationError) as error:
+        raise IdentityError(f"{run.plan} is damaged: {error}") from None
+
+
+def read_cases(run: RunDir, plan: Plan) -> list[CaseRun]:
+    """Every planned case with its launches, in the plan's order. Unfinished launches are not among them.
+
+    Raises:
+        IdentityError: a case's contents do not give the id that the plan names.
+    """
+    found: list[CaseRun] = []
+    for planned, case_id in zip(plan.cases, plan.ids, strict=True):
+        if planned.case.case_id != case_id:
+            raise IdentityError(
+                f"{run.plan} is damaged: the case called {case_id} has the contents of {planned.case.case_id}"
+            )
+        read = (read_measurement(directory, planned.case) for directory in run.launches(case_id))
+        launches = tuple(launch for launch in read if launch is not None)
+        proof = _read_proof(run.launch(case_id, "proof"))
+        status, error = _status(planned, launches, proof, plan.budget, run.path)
+        instrumented = [launch for launch in launches if launch.ok and launch.steps]
+        parts = None
+        if status != "diverged" and instrumented:
+            parts = breakdown([launch.steps for launch in instrumented], instrumented[0].processes)
+        found.append(
+            CaseRun(
+                planned=planned,
+                launches=launches,
+                proof=proof,
+                parts=parts,
+                status=status,
+                error=error,
+            )
+        )
+    return found
+
+
+def read_measurement(directory: LaunchDir, case: Case) -> Launch | None:
+    """A measuring launch, or None while it is unfinished. Records that cannot be read make it `failed`."""
+    records = read_launch(directory)
+    case_id, number = case.case_id, int(directory.path.name.removeprefix("launch-"))
+    outcome = records.outcome
+    if outcome is None:
+        if not directory.outcome.exists():
+            return None
+        return Launch(
+            case_id=case_id,
+            round=number,
+            status="failed",
+            error=_damage_sentence(records.damage),
+            damage=records.damage,
+        )
+    ranks = records.ranks
+    processes = max(len(outcome.exit_codes), len(ranks))
+    status, error = outcome.status, outcome.error
+    timing: Timing | None = None
+    step_ns: NDArray[np.int64] | None = None
+    if status == "ok":
+        blocks = [_timed_blocks(rank) for rank in ranks] if len(ranks) == processes else []
+        spans = [
+            {index: (block.start_ns, block.end_ns, block.steps, block.samples) for index, block in of.items()}
+            for of in blocks
+        ]
+        timing = time_blocks(number, spans, one_host=len(_hosts(ranks)) <= 1)
+        if timing is not None:
+            step_ns = _slowest_steps(blocks)
+        else:
+            status = "failed"
+            error = _damage_sentence(records.damage or ("its records hold no timed steps of every rank",))
+    start = next((record for rank in ranks for record in rank.of(RankStart)), None)
+    ends = [end for rank in ranks if (end := rank.last(RankOutcome)) is not None]
+    warmups = [warmup for rank in ranks if (warmup := rank.last(Warmup)) is not None]
+    buckets = next((record for rank in ranks for record in reversed(rank.of(Buckets))), None)
+    peaks = [end.peak_memory_bytes for end in ends if end.peak_memory_bytes is not None]
+    checksums = [end.params_checksum for end in ends if end.params_checksum]
+    drifts = [_drift(rank) for rank in ranks]
+    steady = all(warmup.steady for warmup in warmups) if warmups else None
+    return Launch(
+        case_id=case_id,
+        round=number,
+        status=status,
+        error=error,
+        phase=outcome.phase,
+        last_log_line=outcome.last_log_line,
+        timing=timing,
+        step_ns=step_ns,
+        wall_s=outcome.wall_s,
+        measured_s=outcome.measured_s,
+        server_s=outcome.server_s,
+        noise=outcome.noise,
+        drift_before_s=_mean_s(before for before, _ in drifts),
+        drift_after_s=_mean_s(after for _, after in drifts),
+        steady=steady,
+        flags=tuple(_flags(outcome.noise, drifts, steady)),
+        steps=_instrumented(ranks) if status == "ok" else {},
+        processes=processes,
+        gradient_bytes=start.gradient_bytes if start is not None else None,
+        bucket_bytes=buckets.bytes if buckets is not None else None,
+        peak_memory_bytes=max(peaks, default=None),
+        params_equal=len(set(checksums)) == 1 if len(checksums) > 1 else None,
+        shares_cores=case.loader_workers > 0 and start is not None and not start.loader_cores,
+        damage=records.damage,
+    )
+
+
+def _damage_sentence(damage: Sequence[str]) -> str:
+    return f"damaged records: {damage[0]}; run the sweep again with --retry-failed to measure it anew"
+
+
+def _timed_blocks(rank: RankRecords) -> dict[int, Block]:
+    return {record.index: record for record in rank.of(Block) if record.phase == "timed"}
+
+
+def _hosts(ranks: Sequence[RankRecords]) -> set[str]:
+    return {record.host for rank in ranks for record in rank.of(RankStart)}
+
+
+def time_blocks(
+    number: int, ranks: Sequence[Mapping[int, tuple[int, int, int, int]]], *, one_host: bool
+) -> Timing | None:
+    """A launch's time from each rank's timed blocks by index: (start ns, end ns, steps, samples).
+
+    On one host a block runs from the earliest start to the latest end over ranks, on the shared clock. Hosts
+    do not share a clock: across them a block takes as long as its slowest rank's. Samples are summed over
+    ranks. None where no block is there from every rank.
+    """
+    shared = set.intersection(*(set(blocks) for blocks in ranks)) if ranks else set()
+    total_ns = steps = samples = 0
+    for index in shared:
+        parts = [blocks[index] for blocks in ranks]
+        if one_host:
+            total_ns += max(part[1] for part in parts) - min(part[0] for part in parts)
+        else:
+            total_ns += max(part[1] - part[0] for part in parts)
+        steps += parts[0][2]
+        samples += sum(part[3] for part in parts)
+    if total_ns <= 0 or steps <= 0 or samples <= 0:
+        return None
+    return Timing(round=number, time_s=total_ns / 1e9, steps=steps, samples=samples)
+
+
+def _slowest_steps(ranks: Sequence[Mapping[int, Block]]) -> NDArray[np.int64] | None:
+    parts: list[NDArray[np.int64]] = []
+    for index in sorted(set.intersection(*(set(blocks) for blocks in ranks))):
+        steps = [blocks[index].step_ns for blocks in ranks]
+        if len({len(times) for times in steps}) != 1:
+            return None
+        parts.append(np.array(steps, np.int64).max(axis=0))
+    return np.concatenate(parts)
+
+
+def _drift(rank: RankRecords) -> tuple[int | None, int | None]:
+    """A rank's fixed computation before and after, ns."""
+    found = {record.when: record.work_ns for record in rank.of(Drift)}
+    return found.get("before"), found.get("after")
+
+
+def _mean_s(values_ns: Iterable[int | None]) -> float | None:
+    known = [value for value in values_ns if value is not None]
+    return sum(known) / len(known) / 1e9 if known else None
+
+
+def _flags(
+    noise: Noise, drifts: Sequence[tuple[int | None, int | None]], steady: bool | None
+) -> Iterable[str]:
+    """Words for what disturbed a launch."""
+    if noise.steal_fraction > STEAL_LIMIT:
+        yield "steal"
+    if noise.foreign_fraction > FOREIGN_LIMIT:
+        yield "foreign load"
+    if any(before and after and abs(after / before - 1) > DRIFT_LIMIT for before, after in drifts):
+        yield "drift"
+    if noise.clock_change is not None and noise.clock_change > CLOCK_LIMIT:
+        yield "clock change"
+    if steady is False:
+        yield "not steady"
+    if noise.shared_machine:
+        yield "shared machine"
+
+
+def _instrumented(ranks: Sequence[RankRecords]) -> dict[int, RankSteps]:
+    found: dict[int, RankSteps] = {}
+    for rank in ranks:
+        steps = rank.of(StepRecord)
+        if steps:
+            found[rank.rank] = RankSteps(steps, rank.of(CommRecord))
+    return found
+
+
+def _read_proof(directory: LaunchDir) -> ProofRun | None:
+    if not directory.outcome.exists():
+        return None
+    records: LaunchRecords = read_launch(directory)
+    first = min(records.ranks, key=lambda rank: rank.rank, default=None)
+    costs = first.last(Costs) if first is not None else None
+    outcome = records.outcome
+    return ProofRun(
+        status=outcome.status if outcome is not None else "failed",
+        error=outcome.error if outcome is not None else _damage_sentence(records.damage),
+        phase=outcome.phase if outcome is not None else "",
+        last_log_line=outcome.last_log_line if outcome is not None else "",
+        proofs=tuple(first.of(Proof)) if first is not None else (),
+        flops_per_sample=costs.flops_per_sample if costs is not None else None,
+    )
+
+
+def _status(
+    planned: PlannedCase, launches: Sequence[Launch], proof: ProofRun | None, budget: Budget, path: Path
+) -> tuple[Status, str]:
+    """A case's status, and for what is not ok a sentence that says what to do."""
+    if planned.skip_reason is not None:
+        return "skipped", planned.skip_reason
+    if proof is not None and proof.status != "ok":
+        return proof.status, proof.error or "the proof before timing failed; see its log in the case's folder"
+    ok = sum(launch.ok for launch in launches)
+    bad = [launch for launch in launches if not launch.ok]
+    if ok >= budget.rounds_min:
+        return "ok", ""
+    if bad:
+        worst = min(bad, key=lambda launch: WORST_FIRST.index(launch.status))
+        counted = f"{len(bad)} of {len(launches)} launches {'were' if len(bad) != 1 else 'was'} not ok"
+        advice = f"once mended, measure again with: ddpbench sweep {path} --retry-failed"
+        return worst.status, f"round {worst.round + 1}: {worst.error} ({counted}; {advice})"
+    sentence = f"the sweep was interrupted after {ok} of at least {budget.rounds_min} rounds"
+    return "failed", f"{sentence}; resume with: ddpbench sweep {path}"
+
+
+def noise_words(launches: Sequence[Launch]) -> str:
+    """What disturbed a case's launches: `steal 2/5; drift 1/5`. Empty where nothing did."""
+    kinds = dict.fromkeys(itertools.chain.from_iterable(launch.flags for launch in launches))
+    return "; ".join(
+        f"{kind} {sum(kind in launch.flags for launch in launches)}/{len(launches)}" for kind in kinds
+    )

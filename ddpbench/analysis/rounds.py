@@ -1,0 +1,82 @@
+"""How narrow the intervals are so far: read between rounds, from the timed blocks alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ddpbench.analysis.launches import read_plan, time_blocks
+from ddpbench.analysis.stats import Timing, compare, log_half_width
+from ddpbench.records import LaunchDir, RunDir
+
+
+def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:
+    """The 95 % half-width that the stopping rule looks at; None under two rounds.
+
+    It is that of the log ratio to the base case within rounds. A base case, and a case whose base case
+    has no numbers (`baseline` None or empty), has that of its own log step time.
+    """
+    if not baseline:
+        return log_half_width(timings)
+    comparison = compare(timings, baseline)
+    return comparison.half_width() if comparison is not None else None
+
+
+def half_widths(run: RunDir) -> dict[str, float | None]:
+    """Each runnable case's half-width so far, None while it has fewer than two rounds.
+
+    Raises:
+        IdentityError: the run's plan cannot be read.
+    """
+    plan = read_plan(run)
+    timings: dict[str, list[Timing]] = {}
+    baselines: dict[str, str] = {}
+    for planned, case_id in zip(plan.cases, plan.ids, strict=True):
+        if planned.skip_reason is None:
+            found = (quick_timing(directory) for directory in run.launches(case_id))
+            timings[case_id] = [timing for timing in found if timing is not None]
+            baselines[case_id] = planned.case.baseline().case_id
+    return {
+        case_id: width_of(own, None if baselines[case_id] == case_id else timings.get(baselines[case_id]))
+        for case_id, own in timings.items()
+    }
+
+
+def cases_without_target(widths: Mapping[str, float | None], target: float) -> list[str]:
+    """The cases whose half-width is unknown or above the target."""
+    return [case_id for case_id, width in widths.items() if width is None or width > target]
+
+
+def quick_timing(directory: LaunchDir) -> Timing | None:
+    """A launch's timing from its timed blocks alone; None where it is unfinished, not ok or damaged.
+
+    Only the lines of timed blocks are parsed, and nothing but their times is looked at.
+    """
+    try:
+        outcome: dict[str, Any] = json.loads(directory.outcome.read_bytes())
+        if outcome["status"] != "ok":
+            return None
+        paths = directory.rank_files()
+        if len(paths) < len(outcome["exit_codes"]):
+            return None
+        ranks = [_quick_blocks(path) for path in paths]
+        hosts = {host for host, _ in ranks}
+        return time_blocks(outcome["round"], [blocks for _, blocks in ranks], one_host=len(hosts) <= 1)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _quick_blocks(path: Path) -> tuple[str, dict[int, tuple[int, int, int, int]]]:
+    """A rank's host, and its timed blocks by index: start, end, steps, samples."""
+    blocks: dict[int, tuple[int, int, int, int]] = {}
+    host = ""
+    for line in path.read_bytes().splitlines():
+        head = line[:80]
+        if b'"start"' in head:
+            host = json.loads(line)["host"]
+        elif b'"block"' in head and b'"timed"' in head:
+            block = json.loads(line)
+            blocks[block["index"]] = (block["start_ns"], block["end_ns"], block["steps"], block["samples"])
+    return host, blocks

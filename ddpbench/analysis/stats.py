@@ -1,0 +1,278 @@
+"""Intervals, paired comparisons, correction for many of them, and what a comparison may be said to show.
+
+Rounds are the replicates: a launch gives one number, its total time over its total steps or samples, and
+every interval here is a t-interval over rounds of the logarithms of those numbers, never over steps. Two
+cases are compared by the ratios within each round, because drift of the machine cancels in them. Sources:
+
+- Hoefler & Belli, "Scientific Benchmarking of Parallel Computing Systems", SC'15: rules 3 and 4 (totals for
+  costs, no averaged ratios), 5 (intervals), 7 (compare by intervals or tests, not by means alone).
+- Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6 (1979).
+- Welch, "The generalization of 'Student's' problem", Biometrika 34 (1947).
+- Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987): equivalence by two one-sided tests, here at half of 5 %.
+
+A ratio's point is a ratio of totals; its interval is point * exp(+-h), h being the t half-width of the
+logarithms. `scipy.special` gives the quantiles: importing `scipy.stats` takes most of a second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from scipy import special
+
+ALPHA = 0.05
+"""One minus the confidence of every interval, before correction for the number of comparisons."""
+MARGIN = 0.02
+"""Differences of step time within 2 % are called equivalent."""
+MIN_ROUNDS = 5
+"""Under this many rounds nothing is concluded: "too few rounds"."""
+POWER = 0.8
+"""A smallest resolvable change is one that would be seen this often."""
+
+Verdict = Literal["faster", "slower", "equivalent", "unresolved", "too few"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """What one launch measured: seconds for so many steps and samples of the whole job."""
+
+    round: int
+    time_s: float
+    steps: int
+    samples: int
+
+    @property
+    def step_s(self) -> float:
+        """Seconds per step."""
+        return self.time_s / self.steps
+
+    @property
+    def sample_s(self) -> float:
+        """Seconds per sample of the whole job."""
+        return self.time_s / self.samples
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """A value with its confidence interval; the ends are None under two rounds."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def around(cls, value: float, half_width: float | None) -> Interval:
+        """`value * exp(+-half_width)`: the half-width is that of a logarithm."""
+        if half_width is None:
+            return cls(value=value)
+        factor = math.exp(half_width)
+        return cls(value=value, low=value / factor, high=value * factor)
+
+
+def t_quantile(probability: float, df: float) -> float:
+    """Student's t: the value that is exceeded with probability `1 - probability`."""
+    return float(special.stdtrit(df, probability))
+
+
+def half_width(values: Sequence[float], alpha: float = ALPHA) -> float | None:
+    """Half the t-interval of a mean: t(1 - alpha/2, n-1) * s / sqrt(n). None under two values."""
+    count = len(values)
+    if count < 2:
+        return None
+    return t_quantile(1 - alpha / 2, count - 1) * deviation(values) / math.sqrt(count)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The sample standard deviation, of two values or more."""
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def log_half_width(timings: Sequence[Timing]) -> float | None:
+    """The 95 % half-width of the log step time over rounds; None under two rounds."""
+    return half_width([math.log(timing.step_s) for timing in timings])
+
+
+def step_time(timings: Sequence[Timing]) -> Interval:
+    """Seconds per step: total time over total steps, with its interval over rounds."""
+    total = math.fsum(timing.time_s for timing in timings)
+    return Interval.around(total / sum(timing.steps for timing in timings), log_half_width(timings))
+
+
+def samples_rate(timings: Sequence[Timing]) -> Interval:
+    """Samples per second: total samples over total time, which is the harmonic mean of launches of equal work."""
+    total = math.fsum(timing.time_s for timing in timings)
+    return Interval.around(sum(timing.samples for timing in timings) / total, log_half_width(timings))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """A's time per sample over B's, as a logarithm. Negative: A is faster.
+
+    `standard_error` is None where there are not enough rounds for one; `rounds` counts the pairs, or the
+    smaller group's launches where no rounds are shared and Welch's interval is used.
+    """
+
+    log: float
+    standard_error: float | None
+    df: float
+    rounds: int
+    paired: bool = True
+
+    def half_width(self, alpha: float = ALPHA) -> float | None:
+        """Half the interval of the logarithm at confidence `1 - alpha`."""
+        if self.standard_error is None:
+            return None
+        return t_quantile(1 - alpha / 2, self.df) * self.standard_error
+
+    def time_ratio(self, alpha: float = ALPHA) -> Interval:
+        """A's time over B's."""
+        return Interval.around(math.exp(self.log), self.half_width(alpha))
+
+    def rate_ratio(self, alpha: float = ALPHA) -> Interval:
+        """A's samples per second over B's: the speed-up, where B is the base case."""
+        return Interval.around(math.exp(-self.log), self.half_width(alpha))
+
+    @property
+    def p_value(self) -> float | None:
+        """Two-sided, of "A and B take the same time"; None without a standard error."""
+        if self.standard_error is None:
+            return None
+        if self.standard_error == 0:
+            return 1.0 if self.log == 0 else 0.0
+        return 2 * float(special.stdtr(self.df, -abs(self.log) / self.standard_error))
+
+
+def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
+    """A against B, paired by round; by Welch's interval where no two rounds are shared. None without data.
+
+    The point is the ratio of total time per total samples over the rounds used.
+    """
+    if not a or not b:
+        return None
+    by_round = {timing.round: timing for timing in b}
+    pairs = [(timing, by_round[timing.round]) for timing in a if timing.round in by_round]
+    if len(pairs) < 2 <= min(len(a), len(b)):
+        return _welch(a, b)
+    if not pairs:
+        return Comparison(log=_log_of_totals(a, b), standard_error=None, df=0, rounds=0)
+    ratios = [math.log(mine.sample_s / other.sample_s) for mine, other in pairs]
+    count = len(ratios)
+    error = deviation(ratios) / math.sqrt(count) if count > 1 else None
+    log = _log_of_totals([mine for mine, _ in pairs], [other for _, other in pairs])
+    return Comparison(log=log, standard_error=error, df=count - 1, rounds=count)
+
+
+def _welch(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison:
+    variances = [
+        deviation([math.log(timing.sample_s) for timing in group]) ** 2 / len(group) for group in (a, b)
+    ]
+    total = sum(variances)
+    spread = sum(v**2 / (len(group) - 1) for v, group in zip(variances, (a, b), strict=True))
+    df = total**2 / spread if spread else float(min(len(a), len(b)) - 1)
+    rounds = min(len(a), len(b))
+    return Comparison(
+        log=_log_of_totals(a, b), standard_error=math.sqrt(total), df=df, rounds=rounds, paired=False
+    )
+
+
+def _log_of_totals(a: Sequence[Timing], b: Sequence[Timing]) -> float:
+    def cost(timings: Sequence[Timing]) -> float:
+        return math.fsum(timing.time_s for timing in timings) / sum(timing.samples for timing in timings)
+
+    return math.log(cost(a) / cost(b))
+
+
+def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:
+    """The level at which to draw each comparison's interval, so that it excludes 0 exactly if Holm rejects.
+
+    In order of p, the i-th of K hypotheses (from 0) is tested at alpha/(K-i) until one is not rejected; that
+    one and all after it keep its level.
+    """
+    levels = [alpha] * len(p_values)
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    level, stopped = alpha, False
+    for place, index in enumerate(order):
+        if not stopped:
+            level = alpha / (len(order) - place)
+            stopped = p_values[index] > level
+        levels[index] = level
+    return levels
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """What a comparison may be said to show.
+
+    `ratio` is A's step time over B's with the interval the verdict was taken from, Holm's where there were
+    several. `small`: resolved, and the whole interval lies inside the margin. `beyond`: resolved, and
+    the whole interval lies outside it. `bound`: the largest difference, as a fraction, that the interval
+    does not rule out.
+    """
+
+    verdict: Verdict
+    ratio: Interval
+    rounds: int
+    small: bool = False
+    beyond: bool = False
+    bound: float | None = None
+
+
+def judge(
+    comparison: Comparison, *, alpha: float = ALPHA, margin: float = MARGIN, min_rounds: int = MIN_ROUNDS
+) -> Judgement:
+    """The verdict on A against B, for an interval at `alpha` and a margin as a fraction of step time."""
+    ratio = comparison.time_ratio(alpha)
+    if comparison.rounds < min_rounds or ratio.low is None or ratio.high is None:
+        return Judgement(verdict="too few", ratio=ratio, rounds=comparison.rounds)
+    inside = ratio.low > 1 / (1 + margin) and ratio.high < 1 + margin
+    beyond = ratio.high < 1 / (1 + margin) or ratio.low > 1 + margin
+    bound = max(ratio.high, 1 / ratio.low) - 1
+    verdict: Verdict
+    if ratio.high < 1:
+        verdict = "faster"
+    elif ratio.low > 1:
+        verdict = "slower"
+    else:
+        verdict = "equivalent" if inside else "unresolved"
+    resolved = verdict in ("faster", "slower")
+    return Judgement(
+        verdict=verdict,
+        ratio=ratio,
+        rounds=comparison.rounds,
+        small=resolved and inside,
+        beyond=resolved and beyond,
+        bound=bound,
+    )
+
+
+def judge_all(
+    comparisons: Mapping[str, Comparison], *, margin: float = MARGIN, min_rounds: int = MIN_ROUNDS
+) -> dict[str, Judgement]:
+    """Judges one family of comparisons, by name, with Holm's correction over those that have enough rounds."""
+    enough = {
+        name: p
+        for name, comparison in comparisons.items()
+        if comparison.rounds >= min_rounds and (p := comparison.p_value) is not None
+    }
+    levels = dict(zip(enough, holm_levels(list(enough.values())), strict=True))
+    return {
+        name: judge(comparison, alpha=levels.get(name, ALPHA), margin=margin, min_rounds=min_rounds)
+        for name, comparison in comparisons.items()
+    }
+
+
+def smallest_resolvable(deviation_log: float, rounds: int) -> float | None:
+    """The smallest relative change that `rounds` paired rounds resolve at 95 % confidence and 80 % power.
+
+    (t(0.975, n-1) + t(0.8, n-1)) * s / sqrt(n) for the logarithm, s being the deviation of a within-round
+    log ratio (the paired t-test's usual approximation; Cohen, "Statistical Power Analysis", 1988, 2.3).
+    None under two rounds.
+    """
+    if rounds < 2:
+        return None
+    quantiles = t_quantile(1 - ALPHA / 2, rounds - 1) + t_quantile(POWER, rounds - 1)
+    return math.expm1(quantiles * deviation_log / math.sqrt(rounds))

@@ -1,0 +1,475 @@
+"""Run directories made up whole, in the sweep's own formats: as many cases, rounds and ranks as wanted.
+
+    python -m tests.synthetic OUT_DIR [--cases N] [--rounds R]
+
+`write_run` writes a matrix of cases around a simple cost model with noise, quickly. `write_plan` and
+`write_launch` write single pieces with exact numbers, for tests that compute the answer by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ddpbench.records import SCHEMA_VERSION, RunDir
+from ddpbench.spec import Budget, Case, PlannedCase
+
+MS = 1_000_000
+ORIGIN_NS = 10**12
+WORKLOADS = ("gpt:nano", "mlp", "gpt:micro", "resnet", "train.py:Mine")
+
+
+def case_of(strategy: str = "ddp", world_size: int = 2, **changes: Any) -> Case:
+    """A case as `expand` would make it: fields that follow from others are filled in."""
+    with_buckets = strategy == "ddp"
+    values: dict[str, Any] = {
+        "experiment": "synthetic",
+        "workload": "gpt:nano",
+        "strategy": strategy,
+        "world_size": world_size,
+        "ranks_per_node": world_size,
+        "backend": "gloo" if strategy in ("ddp", "master") else "",
+        "bucket_cap_mb": "default" if with_buckets else None,
+        "algorithm": {"ddp": "all_reduce", "master": "master", "data_parallel": "master"}.get(strategy, ""),
+        "schedule": {"ddp": "overlapped", "master": "after_backward", "data_parallel": "after_backward"}.get(
+            strategy, ""
+        ),
+        "local_batch": 8,
+    }
+    values |= changes
+    values.setdefault("global_batch", values["local_batch"] * world_size)
+    return Case(**values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankLaunch:
+    """What one rank of a launch wrote. Times in ns; blocks and steps begin at `start_ns`.
+
+    `blocks` are the timed blocks' step times. `steps` are instrumented steps as
+    (start, end, spans, transfers), a transfer being (bucket, op, bytes, start, end).
+    """
+
+    blocks: Sequence[Sequence[int]] = ((10 * MS,) * 10,)
+    steps: Sequence[
+        tuple[int, int, Sequence[tuple[str, int, int]], Sequence[tuple[int, str, int, int, int]]]
+    ] = ()
+    start_ns: int = ORIGIN_NS
+    samples_per_step: int = 8
+    drift_ns: tuple[int, int] = (50 * MS, 50 * MS)
+    steady: bool = True
+    checksum: str = ""
+    peak_memory_bytes: int | None = 200_000_000
+    gradient_bytes: int = 3_500_000
+    buckets: Sequence[int] | None = None
+    host: str = "node-1"
+    status: str = "ok"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The controlling side's part of a launch."""
+
+    status: str = "ok"
+    error: str = ""
+    phase: str = ""
+    last_log_line: str = ""
+    wall_s: float = 3.0
+    measured_s: float = 2.2
+    server_s: float = 0.4
+    noise: Mapping[str, Any] = field(default_factory=dict)
+
+
+def processes_of(case: Case) -> int:
+    """How many ranks a case has."""
+    return 1 if case.strategy == "data_parallel" else case.world_size
+
+
+def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
+    """A measuring rank's records, each a line."""
+    records: list[dict[str, Any]] = [
+        {
+            "kind": "start",
+            "schema_version": SCHEMA_VERSION,
+            "rank": rank,
+            "world_size": case.world_size,
+            "attempt": 0,
+            "pid": 4000 + rank,
+            "host": what.host,
+            "started_ns": what.start_ns - 10**9,
+            "cores": [rank],
+            "loader_cores": [],
+            "threads": case.threads_per_rank,
+            "device": case.device,
+            "torch_version": "2.13.0+cpu",
+            "parameters": what.gradient_bytes // 4,
+            "gradient_bytes": what.gradient_bytes,
+        },
+        {"kind": "drift", "when": "before", "work_ns": what.drift_ns[0]},
+        {
+            "kind": "warmup",
+            "steps": 12,
+            "start_ns": what.start_ns - 300 * MS,
+            "end_ns": what.start_ns - 100 * MS,
+            "steady": what.steady,
+            "reason": "three blocks without trend" if what.steady else "still changing when time was up",
+        },
+    ]
+    at = what.start_ns
+    for index, step_ns in enumerate(what.blocks):
+        records.append(_block("timed", index, step_ns, at, what.samples_per_step))
+        at += sum(step_ns) + 5 * MS
+    if what.steps:
+        first, last = what.steps[0][0], what.steps[-1][1]
+        times = [step[1] - step[0] for step in what.steps]
+        records.append(_block("instrumented", 0, times, first, what.samples_per_step) | {"end_ns": last})
+        if what.buckets is not None:
+            records.append({"kind": "buckets", "bytes": list(what.buckets)})
+        for number, (start, end, spans, transfers) in enumerate(what.steps, start=1):
+            records.append(
+                {"kind": "step", "step": number, "start_ns": start, "end_ns": end, "spans": list(spans)}
+            )
+            records += [
+                {
+                    "kind": "comm",
+                    "step": number,
+                    "bucket": bucket,
+                    "op": op,
+                    "bytes": size,
+                    "start_ns": begin,
+                    "end_ns": until,
+                }
+                for bucket, op, size, begin, until in transfers
+            ]
+    records += [
+        {"kind": "drift", "when": "after", "work_ns": what.drift_ns[1]},
+        {
+            "kind": "outcome",
+            "status": what.status,
+            "error": "",
+            "error_type": "",
+            "phase": "",
+            "step": None,
+            "params_checksum": what.checksum,
+            "peak_memory_bytes": what.peak_memory_bytes,
+            "final_loss": 3.5,
+            "finished_ns": at,
+        },
+    ]
+    return [json.dumps(record, separators=(",", ":")) for record in records]
+
+
+def _block(phase: str, index: int, step_ns: Sequence[int], at: int, samples: int) -> dict[str, Any]:
+    return {
+        "kind": "block",
+        "phase": phase,
+        "index": index,
+        "steps": len(step_ns),
+        "samples": samples * len(step_ns),
+        "start_ns": at,
+        "end_ns": at + sum(step_ns),
+        "step_ns": list(step_ns),
+    }
+
+
+def write_launch(
+    run: RunDir,
+    case: Case,
+    number: int,
+    ranks: Sequence[RankLaunch] = (),
+    outcome: Outcome | None = Outcome(),
+    *,
+    expected_ranks: int | None = None,
+) -> Path:
+    """Writes one measuring launch; without an outcome it is unfinished. Returns its folder."""
+    directory = run.launch(case.case_id, "measure", number)
+    directory.path.mkdir(parents=True)
+    for rank, what in enumerate(ranks):
+        lines = rank_lines(rank, case, what)
+        directory.records(rank).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    if outcome is not None:
+        count = processes_of(case) if expected_ranks is None else expected_ranks
+        _write_outcome(directory.outcome, case, number, "measure", outcome, count)
+    return directory.path
+
+
+def _write_outcome(
+    path: Path, case: Case, number: int, purpose: str, outcome: Outcome, processes: int
+) -> None:
+    data = {
+        "kind": "launch",
+        "schema_version": SCHEMA_VERSION,
+        "case_id": case.case_id,
+        "round": number,
+        "purpose": purpose,
+        "status": outcome.status,
+        "error": outcome.error,
+        "failed_rank": None if outcome.status == "ok" else 0,
+        "phase": outcome.phase,
+        "last_log_line": outcome.last_log_line,
+        "exit_codes": [0 if outcome.status == "ok" else 1] * processes,
+        "started_utc": "2026-03-04T09:12:44+00:00",
+        "wall_s": outcome.wall_s,
+        "measured_s": outcome.measured_s,
+        "server_s": outcome.server_s,
+        "noise": {
+            "steal_fraction": 0.0,
+            "foreign_fraction": 0.0,
+            "clock_change": None,
+            "shared_machine": False,
+            **outcome.noise,
+        },
+    }
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def write_proof(
+    run: RunDir,
+    case: Case,
+    outcome: Outcome = Outcome(),
+    *,
+    error: float = 3e-16,
+    flops_per_sample: float | None = 6.3e8,
+) -> None:
+    """Writes the launch that proved a case."""
+    directory = run.launch(case.case_id, "proof")
+    directory.path.mkdir(parents=True)
+    passed = outcome.status == "ok"
+    proof = {
+        "kind": "proof",
+        "compared": "gradients, same shards",
+        "dtype": "float64",
+        "error": error if passed else 0.3,
+        "tolerance": 1e-10,
+        "passed": passed,
+        "note": "",
+    }
+    lines = [json.dumps(proof), json.dumps({"kind": "costs", "flops_per_sample": flops_per_sample})]
+    directory.records(0).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    _write_outcome(directory.outcome, case, 0, "proof", outcome, processes_of(case))
+
+
+def write_plan(
+    run: RunDir, cases: Sequence[PlannedCase | Case], budget: Budget | None = None, *, question: str = ""
+) -> None:
+    """Writes plan.json, machine.json and experiment.toml."""
+    run.create()
+    budget = budget or Budget()
+    planned = [case if isinstance(case, PlannedCase) else PlannedCase(case=case) for case in cases]
+    runnable = [entry.case.case_id for entry in planned if entry.skip_reason is None]
+    plan = {
+        "schema_version": SCHEMA_VERSION,
+        "experiment": "synthetic",
+        "question": question,
+        "budget": budget.model_dump(),
+        "cases": [
+            {
+                **entry.case.to_json(),
+                "skip_reason": entry.skip_reason,
+                "added_as_baseline": entry.added_as_baseline,
+                "oversubscribed": entry.oversubscribed,
+            }
+            for entry in planned
+        ],
+        "launches": [
+            {"round": number, "case_id": case_id}
+            for number in range(budget.rounds_max)
+            for case_id in runnable
+        ],
+    }
+    run.plan.write_text(json.dumps(plan) + "\n", encoding="utf-8")
+    machine = {
+        "schema_version": SCHEMA_VERSION,
+        "identity": {
+            "cpu": "A made-up processor",
+            "cores": [0, 1, 2, 3],
+            "cpu_quota": None,
+            "gpus": [],
+            "driver": None,
+            "kernel": "6.1.0",
+            "torch": "2.13.0+cpu",
+            "python": "3.11.7",
+            "experiment_digest": "b3f0c1d2e4a59687",
+            "workload_digest": "0011223344556677",
+        },
+        "context": {
+            "host": "nowhere",
+            "started_utc": "2026-03-04T09:12:44+00:00",
+            "command": "ddpbench sweep synthetic.toml",
+            "ddpbench_version": "0.1.0",
+            "git_commit": "4be1a90",
+            "load_1min": 0.12,
+        },
+    }
+    run.machine.write_text(json.dumps(machine, indent=1) + "\n", encoding="utf-8")
+    run.experiment.write_text('name = "synthetic"\nquestion = "Does the analysis hold?"\n', encoding="utf-8")
+
+
+def write_sessions(
+    run: RunDir, stop_reason: str = "rounds_max", *, wall_s: float = 100.0, measured_s: float = 75.0
+) -> None:
+    """Writes sessions.json with one session."""
+    session = {
+        "started_utc": "2026-03-04T09:12:44+00:00",
+        "wall_s": wall_s,
+        "measured_s": measured_s,
+        "launches": 10,
+        "stop_reason": stop_reason,
+    }
+    data = {"schema_version": SCHEMA_VERSION, "sessions": [session]}
+    run.sessions.write_text(json.dumps(data) + "\n", encoding="utf-8")
+
+
+def matrix(count: int, *, cores: int = 4) -> list[PlannedCase]:
+    """`count` different cases: strategies, world sizes and bucket caps first, then workloads and batches.
+
+    `single` at one rank comes first for each setting, so that every speed-up has its base case.
+    """
+    kinds: list[tuple[str, int, Any]] = [("single", 1, None)]
+    kinds += [("independent", world, None) for world in (2, 4, 8)]
+    kinds += [("ddp", world, cap) for world in (2, 4, 8) for cap in ("default", 1.0, 5.0, 25.0)]
+    kinds += [("ddp", 1, "default")]
+    kinds += [(strategy, world, None) for strategy in ("master", "data_parallel") for world in (2, 4, 8)]
+    planned: list[PlannedCase] = []
+    for local_batch, workload in itertools.product((8, *range(16, 2000, 8)), WORKLOADS):
+        for strategy, world, cap in kinds:
+            case = case_of(strategy, world, workload=workload, bucket_cap_mb=cap, local_batch=local_batch)
+            planned.append(PlannedCase(case=case, oversubscribed=world > cores))
+            if len(planned) == count:
+                return planned
+    raise ValueError(f"no {count} different cases")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """The made-up machine: a step's parts, seconds, and how they change with ranks and buckets."""
+
+    forward_s: float = 0.010
+    backward_s: float = 0.020
+    optimizer_s: float = 0.002
+    data_s: float = 0.0005
+    comm_s: float = 0.004
+    cores: int = 4
+    noise: float = 0.01
+
+    def parts(self, case: Case, factor: float) -> dict[str, int]:
+        """Nanoseconds of each part of a step."""
+        crowd = max(1.0, case.world_size / self.cores)
+        contention = (1 + 0.03 * (case.world_size - 1)) * crowd * factor
+        parts = {
+            "data": self.data_s * factor,
+            "forward": self.forward_s * contention,
+            "backward": self.backward_s * contention,
+            "optimizer": self.optimizer_s * contention,
+        }
+        if case.strategy in ("ddp", "master") and case.world_size > 1:
+            share = 2 * (case.world_size - 1)
+            cap = case.bucket_cap_mb
+            cost = self.comm_s * crowd * factor
+            cost *= share if case.strategy == "master" else share / case.world_size
+            parts["comm"] = cost * (1 + (0.3 / cap if isinstance(cap, float) else 0.02))
+        if case.strategy == "data_parallel":
+            parts |= {"scatter": 0.001 * factor, "replicate": 0.004 * factor}
+            parts |= {"gather": 0.001 * factor, "reduce": 0.003 * factor}
+        return {name: int(value * 1e9) for name, value in parts.items()}
+
+
+def rank_launch(case: Case, rank: int, factor: float, model: Model, *, blocks: int, steps: int) -> RankLaunch:
+    """One rank of the made-up machine: `blocks` timed blocks of ten steps, and `steps` instrumented ones."""
+    parts = model.parts(case, factor)
+    comm = parts.pop("comm", 0)
+    hidden = comm // 2 if case.schedule == "overlapped" else 0
+    step_ns = sum(parts.values()) + comm - hidden
+    start = ORIGIN_NS + 1000 * rank
+    at = start + blocks * (10 * step_ns + 5 * MS) + 50 * MS
+    noted = []
+    for _ in range(steps):
+        begun, spans, transfers = at, [], []
+        for name in ("data", "scatter", "replicate", "forward", "gather", "backward", "reduce"):
+            if name in parts:
+                spans.append((name, at, at + parts[name]))
+                at += parts[name]
+        if comm:
+            begin = at - hidden
+            middle = begin + comm // 2
+            op = ("all_reduce", "all_reduce") if case.schedule == "overlapped" else ("gather", "scatter")
+            transfers = [
+                (0, op[0], 1_187_840, begin, middle),
+                (1, op[1], 2_313_216, middle, begin + comm),
+            ]
+            spans.append(("synchronize", at, begin + comm))
+            at = begin + comm
+        spans.append(("optimizer", at, at + parts["optimizer"]))
+        at += parts["optimizer"]
+        noted.append((begun, at, spans, transfers))
+    promises = case.strategy in ("ddp", "master") and case.world_size > 1
+    return RankLaunch(
+        blocks=[[step_ns] * 10] * blocks,
+        steps=noted,
+        start_ns=start,
+        samples_per_step=case.global_batch // processes_of(case),
+        checksum="5f1d" * 8 if promises else "",
+        buckets=[1_187_840, 2_313_216] if case.strategy == "ddp" else None,
+    )
+
+
+def write_run(
+    path: Path | str,
+    cases: Sequence[PlannedCase] | int = 12,
+    *,
+    rounds: int = 5,
+    blocks: int = 4,
+    steps: int = 10,
+    seed: int = 0,
+    failing: int = 0,
+    model: Model | None = None,
+) -> RunDir:
+    """Writes a whole finished run of these cases; the last `failing` ones fail in their first two rounds."""
+    run = RunDir(Path(path))
+    planned = matrix(cases) if isinstance(cases, int) else list(cases)
+    model = model or Model()
+    write_plan(run, planned, Budget(rounds_min=rounds, rounds_max=rounds), question="Does the analysis hold?")
+    noise = random.Random(seed)
+    drifts = [noise.gauss(0, 3 * model.noise) for _ in range(rounds)]
+    runnable = [entry.case for entry in planned if entry.skip_reason is None]
+    for index, case in enumerate(runnable):
+        write_proof(run, case)
+        if index >= len(runnable) - failing:
+            bad = Outcome(
+                status="failed",
+                error="rank 0 in warm-up: ValueError: made up",
+                phase="warm-up",
+                last_log_line="ValueError: made up",
+            )
+            for number in range(min(2, rounds)):
+                write_launch(run, case, number, outcome=bad)
+            continue
+        for number in range(rounds):
+            factor = 1 + drifts[number] + noise.gauss(0, model.noise)
+            ranks = [
+                rank_launch(case, rank, factor, model, blocks=blocks, steps=steps)
+                for rank in range(processes_of(case))
+            ]
+            write_launch(run, case, number, ranks)
+    write_sessions(run)
+    return run
+
+
+def main() -> None:
+    """Writes a run directory where the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m tests.synthetic", description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--cases", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--failing", type=int, default=0)
+    arguments = parser.parse_args()
+    write_run(arguments.out, arguments.cases, rounds=arguments.rounds, failing=arguments.failing)
+
+
+if __name__ == "__main__":
+    main()
