@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddpbench.version import VERSION
+
 if TYPE_CHECKING:
     import pandas as pd
 
     from ddpbench.launch.listener import Listener
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["__version__", "load", "report", "sweep"]
 
 

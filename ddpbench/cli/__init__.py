@@ -7,10 +7,10 @@ import signal
 import sys
 from types import FrameType
 
-import ddpbench
 from ddpbench.cli import list as list_command
 from ddpbench.cli import noise, report, sweep, verify
 from ddpbench.errors import DdpbenchError, RequestError
+from ddpbench.version import VERSION
 
 EXIT_OK = 0
 EXIT_NOT_OK = 1
@@ -35,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"ddpbench {ddpbench.__version__}")
+    parser.add_argument("--version", action="version", version=f"ddpbench {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (sweep, report, verify, noise, list_command):
         module.add_parser(commands)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import ddpbench
 from ddpbench.errors import RequestError, nearest
 
 
 def experiment_folders() -> list[Path]:
     """The folders searched, in order."""
-    checkout = Path(ddpbench.__file__).resolve().parent.parent / "experiments"
+    checkout = Path(__file__).resolve().parents[2] / "experiments"
     here = Path("experiments")
     return [here] if here.is_dir() and here.resolve() == checkout else [here, checkout]
 

@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import ddpbench
 from ddpbench.errors import IdentityError
 from ddpbench.launch.hardware import Hardware
 from ddpbench.records import SCHEMA_VERSION
 from ddpbench.spec import PlannedCase
+from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path, load_workload, source_digest
 
 _CONSEQUENCE = "results of the two do not belong in one table; give another --out"
@@ -52,7 +52,7 @@ def machine_record(
             "host": socket.gethostname(),
             "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
             "command": shlex.join(["ddpbench", *sys.argv[1:]]),
-            "ddpbench_version": ddpbench.__version__,
+            "ddpbench_version": VERSION,
             "git_commit": git_commit(),
             "load_1min": round(os.getloadavg()[0], 2),
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

@@ -47,12 +47,20 @@ def make_loader(
     )
 
 
-def endless(loader: DataLoader[Any], device: torch.device) -> Iterator[tuple[Any, Any]]:
-    """Batches on the device, for ever; each epoch is shuffled anew, alike on all ranks (`set_epoch`)."""
+def endless(loader: DataLoader[Any], device: torch.device, dtype: torch.dtype) -> Iterator[tuple[Any, Any]]:
+    """Batches on the device, for ever; each epoch is shuffled anew, alike on all ranks (`set_epoch`).
+
+    Floating-point values come in `dtype`, others as they are.
+    """
     epoch = 0
     while True:
         assert isinstance(loader.sampler, DistributedSampler)
         loader.sampler.set_epoch(epoch)
         for inputs, targets in loader:
-            yield inputs.to(device, non_blocking=True), targets.to(device, non_blocking=True)
+            yield _place(inputs, device, dtype), _place(targets, device, dtype)
         epoch += 1
+
+
+def _place(value: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    wanted = dtype if value.is_floating_point() else value.dtype
+    return value.to(device, wanted, non_blocking=True)

@@ -170,11 +170,13 @@ class Prover:
         """Floating-point operations of one sample's forward and backward, counted on rank 0 by torch."""
         if self.rank != 0:
             return None
+        from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.utils.flop_counter import FlopCounterMode
 
         model = self.training.fresh_model()
         counter = FlopCounterMode(display=False)
-        with counter:
+        # The counter knows matrix products, and no fused attention of the CPU: have it as products.
+        with sdpa_kernel(SDPBackend.MATH), counter:
             loss = self.training.workload.loss(model(_cast(inputs, self.training.dtype)), targets)
             loss.backward()  # type: ignore[no-untyped-call]
         return float(counter.get_total_flops()) or None

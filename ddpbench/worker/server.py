@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import importlib
 import json
 import mmap
@@ -57,6 +58,7 @@ def _preload() -> float:
     start = time.perf_counter()
     for module in _PRELOADED:
         importlib.import_module(module)
+    gc.freeze()  # a collection in a rank would walk all of torch, and copy its pages
     return time.perf_counter() - start
 
 

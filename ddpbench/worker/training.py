@@ -54,7 +54,7 @@ class Training:
             processes=self.place.processes,
             loader_cores=self.place.loader_cores,
         )
-        return endless(loader, self.device)
+        return endless(loader, self.device, self.dtype)
 
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
         """The workload's optimizer, with its options."""

@@ -26,7 +26,7 @@ def epochs(world: int, rank: int, count: int, *, samples: int = 24, local_batch:
     )
     loader = make_loader(TensorDataset(numbers, numbers), case, rank=rank, processes=world)
     steps = samples // (local_batch * world)
-    batches = endless(loader, CPU)
+    batches = endless(loader, CPU, torch.float32)
     return [
         [int(number) for inputs, _ in itertools.islice(batches, steps) for number in inputs]
         for _ in range(count)
@@ -57,7 +57,7 @@ def test_one_process_with_all_replicas_loads_the_global_batch() -> None:
     numbers = torch.arange(12)
     case = Case(workload="x", strategy="data_parallel", world_size=3, local_batch=2, global_batch=6)
     loader = make_loader(TensorDataset(numbers, numbers), case, rank=0, processes=1)
-    inputs, _ = next(endless(loader, CPU))
+    inputs, _ = next(endless(loader, CPU, torch.float32))
     assert len(inputs) == 6
 
 
@@ -65,3 +65,10 @@ def test_too_little_data_says_how_much_is_needed() -> None:
     case = Case(workload="x", strategy="ddp", world_size=4, local_batch=2, global_batch=8)
     with pytest.raises(ValueError, match="has 7 samples; one step of this case needs 8"):
         make_loader(TensorDataset(torch.arange(7), torch.arange(7)), case, rank=0, processes=4)
+
+
+def test_floating_point_inputs_come_in_the_cases_dtype_and_others_as_they_are() -> None:
+    case = Case(workload="x", strategy="single", local_batch=2, global_batch=2)
+    data = TensorDataset(torch.ones(4, 3), torch.arange(4))
+    inputs, targets = next(endless(make_loader(data, case, rank=0, processes=1), CPU, torch.float64))
+    assert (inputs.dtype, targets.dtype) == (torch.float64, torch.int64)

@@ -28,7 +28,7 @@ def epochs(rank: int, processes: int, count: int = 2, **settings: int) -> list[l
     dataset = Contexts(torch.arange(SAMPLES + 1, dtype=torch.uint8), CONTEXT)
     assert len(dataset) == SAMPLES
     loader = make_loader(dataset, case, rank=rank, processes=processes)
-    batches = endless(loader, torch.device("cpu"))
+    batches = endless(loader, torch.device("cpu"), torch.float32)
     steps = SAMPLES // processes // LOCAL_BATCH
     seen = []
     for _ in range(count):
