@@ -12,7 +12,7 @@ import pandas as pd
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, panels_of, setting_of
+from ddpbench.report.series import Row, panels_of, setting_of, variant_words
 from ddpbench.report.words import launches_each, milliseconds, number, percent, series_of
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ _QUESTION = "What fills a step?"
 
 def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
     by_id = {row.case_id: row for row in rows}
+    words = variant_words(rows)
     bars: dict[str, Bar] = {}
     for record in summary.breakdown.to_dict("records"):
         row = by_id.get(str(record["case_id"]))
@@ -77,7 +78,7 @@ def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
             continue
         bars[row.case_id] = Bar(
             row=row,
-            name=row.name,
+            name=f"{row.name}, {words[row.case_id]}" if words[row.case_id] else row.name,
             parts={name: _number(record[name]) for name in style.PHASES},
             total_s=_number(record["step_time_s"]),
             overlapped_s=_number(record["overlapped_comm"]),
@@ -198,7 +199,7 @@ def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
 
     from ddpbench.report.canvas import text_width_in
 
-    names = ["\n".join(textwrap.wrap(bar.name, 32)[:2]) for bar in bars]
+    names = ["\n".join(textwrap.wrap(bar.name, 36)[:3]) for bar in bars]
     left = 0.25 + max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
     right = 1.85
     bottom = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ddpbench.report.words import Estimate, milliseconds
 
@@ -92,6 +92,3 @@ class Section:
     pictures: tuple[Picture, ...] = ()
     notes: tuple[str, ...] = ()
     absent: str = ""
-
-
-Verdict = Literal["faster", "slower", "equivalent", "unresolved", "too few", "note"]

@@ -81,7 +81,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
     caption = " ".join(
         [
             f"{setting_of(shown[0])}.",
-            base_text,
+            *([base_text] if base_text else []),
             f"Points are ratios to the base case within rounds ({launches_each(r.launches for r in shown)});",
             "whiskers are 95 % t-intervals over launches, the base case's own uncertainty included.",
             "Dotted: ideal. Lines only guide the eye and bridge no missing point.",
@@ -186,7 +186,7 @@ def _whiskers(estimates: Sequence[Estimate | None]) -> list[list[float]]:
 
 def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Estimate | None]) -> None:
     """Points, whiskers and a thin line that breaks where a point is missing."""
-    look = style.look(item.strategy)
+    look = item.look
     ys = [e.value if e else math.nan for e in estimates]
     axes.plot(xs, ys, color=look.colour, linewidth=0.9, zorder=2)
     emulated = any(row.emulated for row in item.rows)
@@ -311,6 +311,14 @@ def _paint_efficiency(
     return ends
 
 
+def _in_lines(name: str) -> str:
+    """A long series name as strategy and variant; a variant too long for the margin loses its middle."""
+    if len(name) <= 26:
+        return name
+    strategy, _, variant = name.partition(" ")
+    return f"{strategy}\n{variant if len(variant) <= 26 else f'{variant[:11]}…{variant[-14:]}'}"
+
+
 def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Estimate, float]]) -> None:
     """A label for each series in the margin on the right, tied to its last point by a thin line."""
     from ddpbench.report.canvas import spread
@@ -327,9 +335,11 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Estimate, float]
         fontsize=style.LABEL_PT,
         fontweight="bold",
     )
-    places = spread([estimate.value / top for _, _, estimate, _ in ends], gap=0.115, low=0.04, high=0.97)
-    for (item, x, estimate, size), place in zip(ends, places, strict=True):
-        look = style.look(item.strategy)
+    names = [_in_lines(item.name) for item, *_ in ends]
+    gap = 0.16 if any("\n" in name for name in names) else 0.115
+    places = spread([estimate.value / top for _, _, estimate, _ in ends], gap=gap, low=0.04, high=0.97)
+    for (item, x, estimate, size), name, place in zip(ends, names, places, strict=True):
+        look = item.look
         axes.annotate(
             "",
             xy=(x, estimate.value),
@@ -352,13 +362,14 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Estimate, float]
             clip_on=False,
             color=look.colour,
             markeredgecolor=look.outline or look.colour,
+            markerfacecolor="white" if any(row.emulated for row in item.rows) else look.colour,
             markersize=5.5,
         )
         at = "" if size == most else f"{ranks(int(size))}: "
         axes.text(
             1.09,
             place,
-            f"{item.name}\n{at}{estimate}",
+            f"{name}\n{at}{estimate}",
             transform=axes.transAxes,
             va="center",
             fontsize=style.NOTE_PT,

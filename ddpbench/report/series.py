@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.style import look
+from ddpbench.report.style import Look, look
 from ddpbench.report.words import Estimate, bucket_name, format_batch, ranks, series_of
 
 BOUNDS = ("single", "independent")
@@ -146,7 +146,14 @@ class Series:
 
     name: str
     strategy: str
+    variant: int
+    """Which of its strategy's variants in the panel this is, from 0: they share a colour, not a marker."""
     rows: tuple[Row, ...]
+
+    @property
+    def look(self) -> Look:
+        """Its colour and marker."""
+        return look(self.strategy, self.variant)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,14 +184,14 @@ class Panel:
             groups.setdefault((row.strategy, *row.variant), {}).setdefault(row.bucket, []).append(row)
         chosen: list[Series] = []
         notes: list[str] = []
-        variants: dict[str, list[tuple[Any, ...]]] = {}
-        for key in groups:
-            variants.setdefault(key[0], []).append(key[1:])
+        words = variant_words(self.rows)
+        seen: dict[str, int] = {}
         for key, by_cap in groups.items():
             cap = min(by_cap, key=bucket_order)
             rows = sorted(by_cap[cap], key=lambda row: row.world_size)
-            name = " ".join([rows[0].strategy_name, *_differences(key[1:], variants[key[0]])])
-            chosen.append(Series(name=name, strategy=key[0], rows=tuple(rows)))
+            name = " ".join([rows[0].strategy_name, words[rows[0].case_id]]).rstrip()
+            variant = seen[key[0]] = seen.get(key[0], -1) + 1
+            chosen.append(Series(name=name, strategy=key[0], variant=variant, rows=tuple(rows)))
             if len(by_cap) > 1:
                 others = series_of([bucket_name(other) for other in sorted(by_cap, key=bucket_order)[1:]])
                 shown = bucket_name(cap) or "no"
@@ -208,14 +215,29 @@ def bucket_order(cap: float | str | None) -> tuple[int, float]:
     return (1, 0.0) if isinstance(cap, str) else (2, cap)
 
 
-def _differences(variant: Sequence[str], variants: Sequence[Sequence[str]]) -> list[str]:
-    """Words for what sets a variant apart from its strategy's others."""
+def variant_words(rows: Iterable[Row]) -> dict[str, str]:
+    """For each case what sets it apart from other variants of its strategy; empty where there is one."""
+    rows = list(rows)
+    variants: dict[str, list[tuple[str, ...]]] = {}
+    for row in rows:
+        known = variants.setdefault(row.strategy, [])
+        if row.variant not in known:
+            known.append(row.variant)
+    words = {
+        (strategy, variant): " ".join(_differences(strategy, variant, known))
+        for strategy, known in variants.items()
+        for variant in known
+    }
+    return {row.case_id: words[row.strategy, row.variant] for row in rows}
+
+
+def _differences(strategy: str, variant: Sequence[str], variants: Sequence[Sequence[str]]) -> list[str]:
     if len(variants) < 2:
         return []
     words = [
         value
         for index, value in enumerate(variant[:3])
-        if value and len({other[index] for other in variants}) > 1
+        if value and value != strategy and len({other[index] for other in variants}) > 1
     ]
     options = [_options(other[3]) for other in variants]
     mine = _options(variant[3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import BOUNDS, Panel, Row, panels_of, raw_launches, setting_of
+from ddpbench.report.series import BOUNDS, Panel, Row, Series, panels_of, raw_launches, setting_of
 from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         left = series_of([f"{size}" for size in sorted(sizes[MOST_SIZES:])])
         notes.append(f"Omitted for space: {left} ranks; see the summary table.")
     groups = [
-        (size, [(item.name, row) for item in series for row in item.rows if row.world_size == size])
+        (size, [(item, row) for item in series for row in item.rows if row.world_size == size])
         for size in kept
     ]
     shown = [row for _, members in groups for _, row in members if _has(row)]
@@ -79,7 +80,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
             *notes,
         ]
     )
-    names = list(dict.fromkeys(name for _, members in groups for name, row in members if _has(row)))
+    names = list(dict.fromkeys(item.name for _, members in groups for item, row in members if _has(row)))
     gaps = f" Not shown: {'; '.join(missing.values())}." if missing else ""
     lines = sum(len(members) + 1 for _, members in groups)
     return Picture(
@@ -98,7 +99,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
     )
 
 
-_Groups = Sequence[tuple[int, Sequence[tuple[str, Row]]]]
+_Groups = Sequence[tuple[int, Sequence[tuple[Series, Row]]]]
 
 
 def _heading(panel: Panel, groups: _Groups) -> str:
@@ -108,7 +109,7 @@ def _heading(panel: Panel, groups: _Groups) -> str:
     for size, members in groups:
         if size == 1 < most:
             continue
-        fair = [(name, row) for name, row in members if _has(row) and not row.oversubscribed]
+        fair = [(item.name, row) for item, row in members if _has(row) and not row.oversubscribed]
         ranked = [
             (name, row.samples_per_s)
             for name, row in fair
@@ -130,7 +131,7 @@ def _heading(panel: Panel, groups: _Groups) -> str:
 def _table(panel: Panel, groups: _Groups, raw: Mapping[str, Sequence[float]]) -> Table:
     rows = tuple(
         (
-            Cell(text=name),
+            Cell(text=item.name),
             Cell.count(size),
             Cell.estimate(row.samples_per_s if row.ok else None),
             Cell.count(row.launches),
@@ -138,7 +139,7 @@ def _table(panel: Panel, groups: _Groups, raw: Mapping[str, Sequence[float]]) ->
             Cell(text=row.badges),
         )
         for size, members in groups
-        for name, row in members
+        for item, row in members
     )
     columns = (
         Column("Series"),
@@ -155,8 +156,9 @@ def _table(panel: Panel, groups: _Groups, raw: Mapping[str, Sequence[float]]) ->
 def _paint(sheet: Sheet, *, groups: _Groups, raw: Mapping[str, Sequence[float]]) -> None:
     from ddpbench.report.canvas import text_width_in
 
-    names = [name for _, members in groups for name, _ in members]
-    left = min(2.6, 0.35 + max(text_width_in(name, style.TICK_PT) for name in names))
+    names = [textwrap.fill(item.name, 34) for _, members in groups for item, _ in members]
+    widest = max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
+    left = 0.35 + widest
     right = 1.75
     axes = sheet.axes(left, 0.5, style.FULL_WIDTH_IN - left - right, sheet.height_in - 0.6)
     place = 0.0
@@ -182,9 +184,9 @@ def _paint(sheet: Sheet, *, groups: _Groups, raw: Mapping[str, Sequence[float]])
             va="center",
         )
         place += 1
-        for _, row in members:
+        for item, row in members:
             ticks.append(place)
-            _point(axes, place, row, raw.get(row.case_id, ()))
+            _point(axes, place, item, row, raw.get(row.case_id, ()))
             place += 1
     axes.set_ylim(place - 0.5, -0.6)
     axes.set_yticks(ticks, names)
@@ -198,7 +200,7 @@ def _paint(sheet: Sheet, *, groups: _Groups, raw: Mapping[str, Sequence[float]])
     axes.axvline(0, color=style.MUTED, linewidth=0.8)
 
 
-def _point(axes: Axes, place: float, row: Row, launches: Sequence[float]) -> None:
+def _point(axes: Axes, place: float, item: Series, row: Row, launches: Sequence[float]) -> None:
     estimate = row.samples_per_s if row.ok else None
     if estimate is None:
         axes.text(
@@ -211,7 +213,7 @@ def _point(axes: Axes, place: float, row: Row, launches: Sequence[float]) -> Non
             style="italic",
         )
         return
-    look = style.look(row.strategy)
+    look = item.look
     offsets = [place + 0.27 * (1 if index % 2 else -1) for index in range(len(launches))]
     axes.plot(launches, offsets, ".", color=look.colour, markersize=3.2, alpha=0.75, zorder=2)
     whiskers = None

@@ -6,7 +6,7 @@ separation under colour-blindness were computed for this set; change it as a who
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 INK = "#1F2328"
@@ -47,9 +47,18 @@ STRATEGIES: dict[str, Look] = {
 }
 
 
-def look(strategy: str) -> Look:
-    """A strategy's look; one that is not in the table gets the colour of "other" and its own name."""
-    return STRATEGIES.get(strategy) or Look(strategy, "#E69F00", "X", OUTLINE)
+_VARIANT_MARKERS = "*X<>dH8h"
+
+
+def look(strategy: str, variant: int = 0) -> Look:
+    """A strategy's look; one that is not in the table gets the colour of "other" and its own name.
+
+    A strategy's further variants (other algorithms or options) keep its colour and get another marker.
+    """
+    first = STRATEGIES.get(strategy) or Look(strategy, "#E69F00", "X", OUTLINE)
+    if not variant:
+        return first
+    return replace(first, marker=_VARIANT_MARKERS[(variant - 1) % len(_VARIANT_MARKERS)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
-from ddpbench.report.series import BOUNDS, Row, bucket_order
+from ddpbench.report.series import BOUNDS, Row, bucket_order, variant_words
 from ddpbench.report.words import Estimate, series_of
 
 
@@ -32,6 +32,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
         Column("Notes"),
     )
     highest = _highest(rows)
+    variants = variant_words(rows)
     ties = _ties(summary)
     return Table(
         caption=(
@@ -41,7 +42,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
         columns=columns,
         rows=tuple(
             (
-                Cell(text=row.strategy_name),
+                Cell(text=row.strategy_name, under=variants[row.case_id]),
                 Cell.count(row.world_size),
                 Cell(
                     text=row.bucket_name, key=1e9 * bucket_order(row.bucket)[0] + bucket_order(row.bucket)[1]
@@ -66,8 +67,6 @@ _SETTINGS = {
     "batch": "Batch",
     "threads_per_rank": "Threads",
     "loader_workers": "Loader workers",
-    "algorithm": "Algorithm",
-    "schedule": "Schedule",
     "nodes": "Nodes",
 }
 

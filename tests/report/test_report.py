@@ -21,6 +21,7 @@ from ddpbench.analysis.summary import COLUMNS, Counts, RunSummary
 from ddpbench.errors import OutputError
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
+from ddpbench.report.series import panels_of, rows_of
 from tests.report.handmade import (
     HOST_ATTACK,
     breakdown_row,
@@ -280,3 +281,30 @@ def test_a_directory_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path
 def test_matplotlib_is_imported_only_to_draw() -> None:
     code = "import sys, ddpbench.report.page; sys.exit('matplotlib' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_variants_of_a_strategy_are_told_apart_by_name_and_marker(tmp_path: Path) -> None:
+    views = [f'{{"gradient_as_bucket_view": {value}}}' for value in ("true", "false")]
+    summary = handmade_summary()
+    rows = [case_row(ddp(world, options_json=view), rate=700.0 * world) for world in (2, 4) for view in views]
+    cases = pd.concat([summary.cases.iloc[:1], pd.DataFrame(rows, columns=list(COLUMNS))])
+    changed = dataclasses.replace(summary, cases=cases, launches=pd.DataFrame(launch_rows(rows[0])))
+    document = written(tmp_path, changed)
+    names = {text for text in texts(document, "th") if text.startswith("DDP")}
+    assert {"DDP gradient_as_bucket_view=true", "DDP gradient_as_bucket_view=false"} <= names
+    chosen, _ = panels_of(rows_of(changed))[0].of_strategies()
+    looks = [series.look for series in chosen if series.strategy == "ddp"]
+    assert looks[0].colour == looks[1].colour
+    assert looks[0].marker != looks[1].marker
+
+
+def test_emulated_cases_are_labelled_beside_their_numbers(tmp_path: Path) -> None:
+    summary = handmade_summary()
+    cases = summary.cases.copy()
+    cases.loc[cases["strategy"] == "ddp", "fabric"] = "1 Gbit/s"
+    document = written(tmp_path, dataclasses.replace(summary, cases=cases))
+    ddp_rows = [row for row in document.all("tr") if row.attributes.get("id", "").startswith("case-ddp")]
+    assert len(ddp_rows) == 10
+    assert all("emulated 1 Gbit/s link" in row.text for row in ddp_rows)
+    assert any("emulated 1 Gbit/s link" in text for text in texts(document, "h3"))
+    assert any("Hollow markers: emulated" in text for text in texts(document, "figcaption"))
