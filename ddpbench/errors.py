@@ -8,6 +8,7 @@
     │   └── MachineError          what the request needs is not here (GPUs, a backend, torch)
     ├── RecordError               a record that cannot be read
     └── LaunchError               ranks that could not be started or kept
+        └── ServerGoneError       the fork server has ended; its ranks with it
 
 `RequestError` is raised before anything starts. A rank's own failure is not an exception of this tree:
 it is a record (`RankOutcome`) that the controlling side reads.
@@ -68,6 +69,10 @@ class RecordError(DdpbenchError):
 
 class LaunchError(DdpbenchError):
     """Ranks that could not be started or watched."""
+
+
+class ServerGoneError(LaunchError):
+    """The fork server has ended, and its ranks with it; another can be started."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

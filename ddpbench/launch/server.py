@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ddpbench.errors import LaunchError
+from ddpbench.errors import LaunchError, ServerGoneError
 from ddpbench.launch.plan import LaunchPlan
 from ddpbench.records import LaunchDir
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
@@ -73,6 +73,11 @@ class ServerProcess:
         raise LaunchError(f"the fork server was not ready within {START_TIMEOUT_S:.0f} s; see {self._log}")
 
     @property
+    def alive(self) -> bool:
+        """Whether the server can still be asked for ranks."""
+        return self._process.poll() is None
+
+    @property
     def pid(self) -> int:
         """The server's process id."""
         return self._process.pid
@@ -81,7 +86,7 @@ class ServerProcess:
         """What the server says within this time; returns as soon as it says something.
 
         Raises:
-            LaunchError: the server is gone.
+            ServerGoneError: it is gone.
         """
         readable, _, _ = select.select([self._connection], [], [], timeout_s)
         if not readable:
@@ -89,7 +94,7 @@ class ServerProcess:
         data = self._connection.recv(1 << 20)
         if not data:
             code = self._process.wait(timeout=5)
-            raise LaunchError(f"the fork server ended (exit code {code}); {_tail(self._log)}")
+            raise ServerGoneError(f"the fork server ended (exit code {code}); {_tail(self._log)}")
         self._received += data
         *lines, self._received = self._received.split(b"\n")
         return [json.loads(line) for line in lines]
@@ -98,7 +103,7 @@ class ServerProcess:
         try:
             self._connection.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
-            raise LaunchError(f"the fork server is gone; {_tail(self._log)}") from None
+            raise ServerGoneError(f"the fork server is gone; {_tail(self._log)}") from None
         while True:
             for event in self.events(START_TIMEOUT_S):
                 if event["event"] == "started":

@@ -273,10 +273,13 @@ class Sweep:
         for entry in self._plan.runnable:
             case_id = entry.case.case_id
             for directory in [self._run.launch(case_id, "proof"), *self._run.launches(case_id)]:
-                outcome = read_launch(directory).outcome if directory.outcome.exists() else None
+                if not directory.outcome.exists():
+                    continue
+                records = read_launch(directory)
+                outcome = records.outcome
                 if outcome is None:
                     continue
-                if outcome.status != "ok" and self._prepared.retry_failed:
+                if (outcome.status != "ok" or records.damage) and self._prepared.retry_failed:
                     self._run.set_aside(directory)
                     continue
                 self._outcomes[case_id, outcome.purpose, outcome.round] = outcome
@@ -368,7 +371,7 @@ class Sweep:
 
             def server_for(env: Mapping[str, str]) -> ServerProcess:
                 key = json.dumps(dict(env), sort_keys=True)
-                if key not in servers:
+                if key not in servers or not servers[key].alive:
                     server = ServerProcess(env, self._run.path / "server.log")
                     servers[key] = stack.enter_context(server)
                 return servers[key]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ddpbench.errors import LaunchError
+from ddpbench.errors import LaunchError, ServerGoneError
 from ddpbench.launch.noise import NoiseWatch, oom_kills
 from ddpbench.launch.plan import LaunchPlan
 from ddpbench.launch.server import ServerProcess
@@ -51,6 +51,7 @@ class _Watched:
     ended_by_us: set[int] = field(default_factory=set)
     hang: str = ""
     hung_rank: int | None = None
+    server_gone: str = ""
 
 
 class LaunchRunner:
@@ -87,8 +88,14 @@ class LaunchRunner:
         noise = NoiseWatch(self._cores, server.pid, shared_machine=self._shared)
         oom_before = oom_kills()
         start = time.monotonic()
-        server.launch(plan, directory)
-        watched = self._watch(server, len(plan.ranks), directory, noise, on_pulse)
+        watched = _Watched()
+        try:
+            server.launch(plan, directory)
+            self._watch(server, len(plan.ranks), watched, noise, on_pulse)
+        except ServerGoneError as error:
+            server.signal_ranks(signal.SIGKILL)
+            watched.server_gone = str(error)
+        server.pids = ()
         wall_s = time.monotonic() - start
         directory.rendezvous.unlink(missing_ok=True)
         records = read_launch(directory)
@@ -116,11 +123,10 @@ class LaunchRunner:
         self,
         server: ServerProcess,
         ranks: int,
-        directory: LaunchDir,
+        watched: _Watched,
         noise: NoiseWatch,
         on_pulse: Callable[[Pulse], None],
-    ) -> _Watched:
-        watched = _Watched()
+    ) -> None:
         pids = server.pids
         pulses: dict[int, Pulse] = {}
         alive_at = time.monotonic()
@@ -148,8 +154,6 @@ class LaunchRunner:
             elif now - alive_at > self._hang_timeout_s and not watched.hang:
                 self._explain_hang(server, left, seen, watched)
                 self._end(server, left, watched)
-        server.pids = ()
-        return watched
 
     def _end(self, server: ServerProcess, ranks: list[int], watched: _Watched) -> None:
         watched.ended_by_us.update(ranks)
@@ -196,6 +200,10 @@ def _judge(
             f"a rank could not write its records in {directory.path}: {cause}. "
             "Mend it, then run the same command again to resume"
         )
+    if watched.server_gone:
+        cause = "this machine ran out of memory; use a smaller batch or model" if oom else "start it again"
+        status: Status = "oom" if oom else "failed"
+        return _Verdict(status=status, error=f"{watched.server_gone}: {cause}")
     if watched.hang:
         rank = watched.hung_rank or 0
         return _Verdict(status="hung", error=watched.hang, rank=rank, phase=server.pulse(rank).phase)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -133,8 +134,16 @@ class TooLittleData(Sound):
         return TensorDataset(torch.randn(5, 16), torch.zeros(5, dtype=torch.int64))
 
 
-class Slow(Sound):
-    """Steps that take long enough to be interrupted in."""
+class KillsTheServer(Sound):
+    """The first rank 1 that gets far enough kills its parent, the fork server; later ones do not."""
 
     def trouble(self) -> Any:
-        return None
+        mark = Path(os.environ.get("DDPBENCH_TEST_MARK", "/nonexistent/mark"))
+
+        def kill(outputs: torch.Tensor) -> torch.Tensor:
+            if RANK == 1 and not mark.exists():  # never in the base case, which has one rank
+                mark.touch()
+                os.kill(os.getppid(), signal.SIGKILL)
+            return outputs
+
+        return kill

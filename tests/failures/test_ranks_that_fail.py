@@ -90,6 +90,22 @@ def test_a_sound_case_beside_them_is_measured(outcomes: dict[str, list[LaunchOut
     assert all(outcome.measured_s > 0.05 for outcome in outcomes["Sound"] if outcome.purpose == "measure")
 
 
+def test_the_death_of_the_fork_server_is_one_launchs_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "faults.toml"
+    path.write_text(
+        experiment_text([workload("KillsTheServer")], rounds=3, measured="50 ms"), encoding="utf-8"
+    )
+    monkeypatch.setenv("DDPBENCH_TEST_MARK", str(tmp_path / "killed"))
+    listener = Outcomes()
+    Sweep(prepare(SweepRequest(experiment=path, out=tmp_path / "run")), listener).run()
+    seen = listener.seen["KillsTheServer"]
+    assert [outcome.status for outcome in seen].count("failed") == 1, seen
+    assert [outcome.status for outcome in seen].count("ok") == 3, seen  # the proof, and the rounds after
+    assert "fork server ended" in next(outcome.error for outcome in seen if outcome.status == "failed")
+
+
 def test_a_case_that_cannot_work_is_not_tried_for_ever(outcomes: dict[str, list[LaunchOutcome]]) -> None:
     assert len(outcomes["TooLittleData"]) == 1  # its proof failed
     assert len(outcomes["RaisesOnRank1"]) <= 3  # a proof and two launches
