@@ -54,6 +54,7 @@ def run_block(
 
     The clock is read once a step and resolved after the last; nothing else happens in between.
     """
+    stepper.clock.anchor()
     steps = stepper.control.agree(steps)
     step, mark = stepper.step, stepper.clock.mark
     step()

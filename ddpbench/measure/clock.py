@@ -13,6 +13,9 @@ Mark = Any
 class Clock(Protocol):
     """Notes moments cheaply; turns them into nanoseconds of the host's monotonic clock later."""
 
+    def anchor(self) -> None:
+        """Ties the device's clock to the host's anew. May wait for the device; marks made before must be resolved."""
+
     def mark(self) -> Mark:
         """Notes this moment of the device's work; costs well under a microsecond on the CPU."""
 
@@ -25,6 +28,9 @@ class Clock(Protocol):
 
 class HostClock:
     """The host's monotonic clock, shared by all processes of the host."""
+
+    def anchor(self) -> None:
+        pass
 
     def mark(self) -> Mark:
         return time.perf_counter_ns()
@@ -39,14 +45,14 @@ class HostClock:
 class CudaClock:
     """CUDA events on the current stream, placed on the host's clock by a reference event.
 
-    The reference is renewed by `resolve`, while the device is idle; `elapsed_time` is a float32 of
-    milliseconds, so that a minute after the reference a moment is known to about 4 µs.
+    `anchor` renews the reference while the device is idle; `elapsed_time` is a float32 of milliseconds, so
+    that half a minute after the reference a moment is known to about 2 µs.
     """
 
     def __init__(self) -> None:
-        self._refresh()
+        self.anchor()
 
-    def _refresh(self) -> None:
+    def anchor(self) -> None:
         import torch
 
         torch.cuda.synchronize()
@@ -67,9 +73,7 @@ class CudaClock:
 
         torch.cuda.synchronize()
         elapsed = (self._reference.elapsed_time(event) for event in marks)
-        moments = [self._reference_ns + round(ms * 1e6) for ms in elapsed]
-        self._refresh()
-        return moments
+        return [self._reference_ns + round(ms * 1e6) for ms in elapsed]
 
     def now(self) -> int:
         return time.perf_counter_ns()
@@ -80,6 +84,9 @@ class FakeClock:
 
     def __init__(self, start_ns: int = 0) -> None:
         self.time_ns = start_ns
+
+    def anchor(self) -> None:
+        pass
 
     def advance(self, nanoseconds: int) -> None:
         """Lets this much time pass."""
