@@ -22,7 +22,7 @@ from ddpbench.report.parts import Picture, Section, Table
 from ddpbench.report.series import rows_of
 from ddpbench.report.words import clean, counted, moment, percent
 from ddpbench.units import format_seconds
-from ddpbench.version import __version__
+from ddpbench.version import VERSION
 
 _HERE = Path(__file__).parent
 FIGURES = (scaling.section, breakdown.section, strategies.section, buckets.section)
@@ -142,7 +142,7 @@ def build(summary: RunSummary) -> Page:
             report_command=shlex.join(["ddpbench", "report", summary.run_path]),
             csv=_data("text/csv", summary.cases.to_csv(index=False)),
             json=_data("application/json", tables.embedded_json(summary)),
-            version=__version__,
+            version=VERSION,
             style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
             script=Markup(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
