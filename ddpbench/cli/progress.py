@@ -10,6 +10,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Column
 
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import Plan
@@ -82,12 +83,14 @@ class BarListener(LineListener):
         super().__init__(console)
         # Drawn once a second at most: the ranks may want these cores.
         self._progress = Progress(
-            TextColumn("{task.fields[what]:<9}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]:>10}"),
-            TextColumn("{task.description}"),
+            TextColumn("{task.fields[what]:<8}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=14, table_column=Column(min_width=14)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[left]:>15}", table_column=Column(no_wrap=True)),
+            # What does not fit on a narrow terminal is the end of this, and nothing else.
+            TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=console,
+            expand=True,
             auto_refresh=False,
             transient=True,
         )
@@ -128,7 +131,7 @@ class BarListener(LineListener):
         if time.monotonic() - self._drawn < 1.0:
             return
         rate = f"{format_rate(samples_per_s)} samples/s" if samples_per_s else pulse.phase
-        self._draw(description=escape(f"{entry.case.label}  {rate}"))
+        self._draw(description=escape(f"{rate}  {entry.case.label}"))
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
         if outcome.status != "ok":
