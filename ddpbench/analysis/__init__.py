@@ -1,6 +1,8 @@
 """From records to a table and what it shows: statistics, overlap, findings. It returns data and draws nothing."""
 
+from ddpbench.analysis.build import summarize
 from ddpbench.analysis.frame import DTYPES, load, read_csv, write_csv
+from ddpbench.analysis.noise import NoiseResult, noise_of
 from ddpbench.analysis.rounds import cases_without_target, half_widths
 from ddpbench.analysis.summary import COLUMNS, Counts, Failure, Finding, RunSummary
 
@@ -10,10 +12,13 @@ __all__ = [
     "Counts",
     "Failure",
     "Finding",
+    "NoiseResult",
     "RunSummary",
     "cases_without_target",
     "half_widths",
     "load",
+    "noise_of",
     "read_csv",
+    "summarize",
     "write_csv",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ddpbench.analysis.stats import Interval, compare, samples_rate, step_time
 from ddpbench.analysis.summary import COLUMNS
 from ddpbench.errors import OutputError
 from ddpbench.records import RunDir, explain_os_error, write_atomically
+from ddpbench.spec import Case
 
 _TEXT = tuple(
     """case_id experiment workload strategy algorithm schedule options_json backend device launcher
@@ -28,6 +30,7 @@ _WHOLE = tuple(
     launches launches_failed steps gradient_bytes peak_memory_bytes""".split()  # noqa: SIM905
 )
 _TRUTH = ("params_equal", "oversubscribed", "ci_reached")
+_OF_THE_CASE = [field.name for field in fields(Case) if field.name in COLUMNS]
 DTYPES: dict[str, str] = {
     name: "string"
     if name in _TEXT
@@ -74,10 +77,10 @@ def _row(
     run: CaseRun, by_id: Mapping[str, CaseRun], computing: Mapping[Any, float], target: float
 ) -> dict[str, Any]:
     case, good, timings = run.case, run.good, run.timings
-    baseline_id = case.baseline().case_id
-    contents = case.to_json()
-    row: dict[str, Any] = {name: contents[name] for name in COLUMNS if name in contents}
+    baseline_id = run.baseline_id
+    row: dict[str, Any] = {name: getattr(case, name) for name in _OF_THE_CASE}
     row |= {
+        "case_id": run.case_id,
         "bucket_cap_mb": bucket_text(case.bucket_cap_mb),
         "status": run.status,
         "error": run.error,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from ddpbench.records import (
     RankOutcome,
     RankRecords,
     RankStart,
+    Record,
     RunDir,
     Status,
     StepRecord,
@@ -67,8 +69,8 @@ class Launch:
     drift_before_s: float | None = None
     drift_after_s: float | None = None
     steady: bool | None = None
+    """Whether every rank's warm-up ended because it was steady."""
     flags: tuple[str, ...] = ()
-    steps: Mapping[int, RankSteps] = field(default_factory=dict)
     processes: int = 1
     gradient_bytes: int | None = None
     bucket_bytes: tuple[int, ...] | None = None
@@ -106,16 +108,13 @@ class CaseRun:
     parts: Breakdown | None
     status: Status
     error: str
+    case_id: str
+    baseline_id: str
 
     @property
     def case(self) -> Case:
         """The case itself."""
         return self.planned.case
-
-    @property
-    def case_id(self) -> str:
-        """Its id."""
-        return self.planned.case.case_id
 
     @property
     def good(self) -> list[Launch]:
@@ -183,68 +182,75 @@ def read_cases(run: RunDir, plan: Plan) -> list[CaseRun]:
             raise IdentityError(
                 f"{run.plan} is damaged: the case called {case_id} has the contents of {planned.case.case_id}"
             )
-        read = (read_measurement(directory, planned.case) for directory in run.launches(case_id))
-        launches = tuple(launch for launch in read if launch is not None)
+        launches: list[Launch] = []
+        steps: list[dict[int, RankSteps]] = []
+        for directory in run.launches(case_id):
+            read = read_measurement(directory, case_id, planned.case)
+            if read is not None:
+                launches.append(read[0])
+                if read[1]:
+                    steps.append(read[1])
         proof = _read_proof(run.launch(case_id, "proof"))
         status, error = _status(planned, launches, proof, plan.budget, run.path)
-        instrumented = [launch for launch in launches if launch.ok and launch.steps]
-        parts = None
-        if status != "diverged" and instrumented:
-            parts = breakdown([launch.steps for launch in instrumented], instrumented[0].processes)
+        processes = max((launch.processes for launch in launches), default=1)
         found.append(
             CaseRun(
                 planned=planned,
-                launches=launches,
+                launches=tuple(launches),
                 proof=proof,
-                parts=parts,
+                parts=breakdown(steps, processes) if status != "diverged" else None,
                 status=status,
                 error=error,
+                case_id=case_id,
+                baseline_id=planned.case.baseline().case_id,
             )
         )
     return found
 
 
-def read_measurement(directory: LaunchDir, case: Case) -> Launch | None:
-    """A measuring launch, or None while it is unfinished. Records that cannot be read make it `failed`."""
+def read_measurement(
+    directory: LaunchDir, case_id: str, case: Case
+) -> tuple[Launch, dict[int, RankSteps]] | None:
+    """A measuring launch and its instrumented steps by rank, or None while it is unfinished.
+
+    Records that cannot be read make it `failed`; what is not ok has no steps.
+    """
+    if not directory.outcome.exists():
+        return None
     records = read_launch(directory)
-    case_id, number = case.case_id, int(directory.path.name.removeprefix("launch-"))
+    number = int(directory.path.name.removeprefix("launch-"))
     outcome = records.outcome
     if outcome is None:
-        if not directory.outcome.exists():
-            return None
-        return Launch(
-            case_id=case_id,
-            round=number,
-            status="failed",
-            error=_damage_sentence(records.damage),
-            damage=records.damage,
-        )
-    ranks = records.ranks
+        error = _damage_sentence(records.damage)
+        failed = Launch(case_id=case_id, round=number, status="failed", error=error, damage=records.damage)
+        return failed, {}
+    ranks = {rank.rank: _Sorted(rank) for rank in records.ranks}
     processes = max(len(outcome.exit_codes), len(ranks))
     status, error = outcome.status, outcome.error
     timing: Timing | None = None
     step_ns: NDArray[np.int64] | None = None
+    starts = [start for rank in ranks.values() for start in rank.of(RankStart)]
     if status == "ok":
-        blocks = [_timed_blocks(rank) for rank in ranks] if len(ranks) == processes else []
+        blocks = [_timed_blocks(rank) for rank in ranks.values()] if len(ranks) == processes else []
         spans = [
             {index: (block.start_ns, block.end_ns, block.steps, block.samples) for index, block in of.items()}
             for of in blocks
         ]
-        timing = time_blocks(number, spans, one_host=len(_hosts(ranks)) <= 1)
+        timing = time_blocks(number, spans, one_host=len({start.host for start in starts}) <= 1)
         if timing is not None:
             step_ns = _slowest_steps(blocks)
         else:
             status = "failed"
             error = _damage_sentence(records.damage or ("its records hold no timed steps of every rank",))
-    start = next((record for rank in ranks for record in rank.of(RankStart)), None)
-    ends = [end for rank in ranks if (end := rank.last(RankOutcome)) is not None]
-    warmups = [warmup for rank in ranks if (warmup := rank.last(Warmup)) is not None]
-    buckets = next((record for rank in ranks for record in reversed(rank.of(Buckets))), None)
+    start = starts[0] if starts else None
+    ends = [end for rank in ranks.values() for end in rank.of(RankOutcome)[-1:]]
+    warmups = [warmup for rank in ranks.values() for warmup in rank.of(Warmup)[-1:]]
+    buckets = next((record for rank in ranks.values() for record in reversed(rank.of(Buckets))), None)
     peaks = [end.peak_memory_bytes for end in ends if end.peak_memory_bytes is not None]
     checksums = [end.params_checksum for end in ends if end.params_checksum]
-    drifts = [_drift(rank) for rank in ranks]
+    drifts = [_drift(rank) for rank in ranks.values()]
     steady = all(warmup.steady for warmup in warmups) if warmups else None
-    return Launch(
+    launch = Launch(
         case_id=case_id,
         round=number,
         status=status,
@@ -261,7 +267,6 @@ def read_measurement(directory: LaunchDir, case: Case) -> Launch | None:
         drift_after_s=_mean_s(after for _, after in drifts),
         steady=steady,
         flags=tuple(_flags(outcome.noise, drifts, steady)),
-        steps=_instrumented(ranks) if status == "ok" else {},
         processes=processes,
         gradient_bytes=start.gradient_bytes if start is not None else None,
         bucket_bytes=buckets.bytes if buckets is not None else None,
@@ -270,18 +275,37 @@ def read_measurement(directory: LaunchDir, case: Case) -> Launch | None:
         shares_cores=case.loader_workers > 0 and start is not None and not start.loader_cores,
         damage=records.damage,
     )
+    if status != "ok":
+        return launch, {}
+    steps = {
+        rank: RankSteps(noted, records.of(CommRecord))
+        for rank, records in ranks.items()
+        if (noted := records.of(StepRecord))
+    }
+    return launch, steps
+
+
+_R = TypeVar("_R", bound=Record)
+
+
+class _Sorted:
+    """One rank's records by kind."""
+
+    def __init__(self, rank: RankRecords) -> None:
+        self._by_kind: dict[type, list[Any]] = defaultdict(list)
+        for record in rank.records:
+            self._by_kind[type(record)].append(record)
+
+    def of(self, kind: type[_R]) -> list[_R]:
+        return self._by_kind[kind]
 
 
 def _damage_sentence(damage: Sequence[str]) -> str:
     return f"damaged records: {damage[0]}; run the sweep again with --retry-failed to measure it anew"
 
 
-def _timed_blocks(rank: RankRecords) -> dict[int, Block]:
+def _timed_blocks(rank: _Sorted) -> dict[int, Block]:
     return {record.index: record for record in rank.of(Block) if record.phase == "timed"}
-
-
-def _hosts(ranks: Sequence[RankRecords]) -> set[str]:
-    return {record.host for rank in ranks for record in rank.of(RankStart)}
 
 
 def time_blocks(
@@ -318,7 +342,7 @@ def _slowest_steps(ranks: Sequence[Mapping[int, Block]]) -> NDArray[np.int64] | 
     return np.concatenate(parts)
 
 
-def _drift(rank: RankRecords) -> tuple[int | None, int | None]:
+def _drift(rank: _Sorted) -> tuple[int | None, int | None]:
     """A rank's fixed computation before and after, ns."""
     found = {record.when: record.work_ns for record in rank.of(Drift)}
     return found.get("before"), found.get("after")
@@ -345,15 +369,6 @@ def _flags(
         yield "not steady"
     if noise.shared_machine:
         yield "shared machine"
-
-
-def _instrumented(ranks: Sequence[RankRecords]) -> dict[int, RankSteps]:
-    found: dict[int, RankSteps] = {}
-    for rank in ranks:
-        steps = rank.of(StepRecord)
-        if steps:
-            found[rank.rank] = RankSteps(steps, rank.of(CommRecord))
-    return found
 
 
 def _read_proof(directory: LaunchDir) -> ProofRun | None:

@@ -11,7 +11,8 @@ parts add up to the step:
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import itertools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ _OTHER, _COMM, _WAIT, _DATA = (_KINDS.index(name) for name in ("other_compute", 
 _KIND_OF_SPAN = {"data": _DATA} | {
     name: _KINDS.index(name) if name in _COMPUTE else _OTHER for name in COMPUTE_SPANS
 }
+_NO_KIND = -1
 PARTS = (*_COMPUTE, "exposed_comm", "exposed_wait", "data", "not_attributed")
 """The parts of a step, which add up to it."""
 
@@ -68,43 +70,25 @@ class Breakdown:
         return 1 - self.exposed_s / self.comm_s if self.comm_s > 0 else None
 
 
-@dataclass(slots=True)
-class _Intervals:
-    """Columns: whose (group), what (kind), from and to, ns."""
-
-    group: list[int]
-    kind: list[int]
-    start: list[int]
-    end: list[int]
-
-    def add(self, group: int, kind: int, start: int, end: int) -> None:
-        if end > start:
-            self.group.append(group)
-            self.kind.append(kind)
-            self.start.append(start)
-            self.end.append(end)
-
-
 def coverage(
-    group: Sequence[int], kind: Sequence[int], start: Sequence[int], end: Sequence[int], kinds: int
+    intervals: NDArray[np.int64], kinds: int
 ) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.bool_]]:
     """Cuts time into segments within which nothing begins or ends, each group on a time axis of its own.
 
-    The four columns have one entry an interval; every `kind` is below `kinds`, and end > start. Returns for
-    each segment its group and length, shape (segments,), and which kinds cover it, shape (kinds, segments).
-    Segments that nothing covers are among them.
+    The rows of `intervals`, shape (n, 4), are group, kind, start and end, `kind` being below `kinds`; one that
+    does not end after its start is empty. Returns for each segment its group and length, shape (segments,),
+    and which kinds cover it, shape (kinds, segments). Segments that nothing covers are among them.
     """
-    groups, what = np.asarray(group, np.intp), np.asarray(kind, np.intp)
-    starts, ends = np.asarray(start, np.int64), np.asarray(end, np.int64)
-    if not len(groups):
+    table = intervals[intervals[:, 3] > intervals[:, 2]]
+    if not len(table):
         return np.zeros(0, np.intp), np.zeros(0, np.int64), np.zeros((kinds, 0), np.bool_)
-    owner = np.concatenate([groups, groups])
-    times = np.concatenate([starts, ends])
+    owner = np.concatenate([table[:, 0], table[:, 0]])
+    times = np.concatenate([table[:, 2], table[:, 3]])
     order = np.lexsort((times, owner))
     owner, times = owner[order], times[order]
     change = np.zeros((kinds, len(order)), np.int32)
-    sign = np.repeat(np.array([1, -1], np.int32), len(groups))
-    change[np.concatenate([what, what])[order], np.arange(len(order))] = sign[order]
+    sign = np.repeat(np.array([1, -1], np.int32), len(table))
+    change[np.concatenate([table[:, 1], table[:, 1]])[order], np.arange(len(order))] = sign[order]
     covered = np.cumsum(change, axis=1)[:, :-1] > 0
     lengths = np.where(owner[1:] == owner[:-1], np.diff(times), 0)
     return owner[:-1], lengths, covered
@@ -115,42 +99,37 @@ def breakdown(launches: Sequence[Mapping[int, RankSteps]], processes: int) -> Br
 
     `processes` is how many ranks take part in every transfer; one that lacks a rank is left out.
     """
-    intervals = _Intervals([], [], [], [])
+    names: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+    named: list[tuple[int, int, int, int]] = []  # spans: whose (group), which name, from and to
+    steps: list[tuple[int, int, int, int]] = []
+    moved: list[tuple[int, int, int, int]] = []
     launch_of: list[int] = []
-    step_ns: list[int] = []
-    span_sums: list[dict[str, int]] = []
-    span_starts: dict[str, int] = {}
-    dropped, has_transfers = 0, False
+    dropped = found = 0
     for ranks in launches:
         groups: dict[tuple[int, int], int] = {}
-        sums: dict[str, int] = defaultdict(int)
         for rank, noted in ranks.items():
             for step in noted.steps:
-                group = groups[rank, step.step] = len(launch_of)
-                launch_of.append(len(span_sums))
-                step_ns.append(step.end_ns - step.start_ns)
-                intervals.add(group, _STEP, step.start_ns, step.end_ns)
-                for name, start, end in step.spans:
-                    sums[name] += end - start
-                    span_starts.setdefault(name, len(span_starts))
-                    kind = _KIND_OF_SPAN.get(name)
-                    if kind is not None:
-                        intervals.add(group, kind, start, end)
-        if groups:
-            transfers, lost = _transfers(ranks, processes)
-            dropped += lost
-            has_transfers = has_transfers or bool(transfers)
-            for key, start, begin, end in transfers:
-                whose = groups.get(key)
-                if whose is not None:
-                    intervals.add(whose, _WAIT, start, min(begin, end))
-                    intervals.add(whose, _COMM, begin, end)
-            span_sums.append(sums)
-    if not launch_of:
+                group = groups[rank, step.step] = len(steps)
+                steps.append((group, _STEP, step.start_ns, step.end_ns))
+                named += [(group, names[name], start, end) for name, start, end in step.spans]
+        if not groups:
+            continue
+        launch_of += [found] * len(groups)
+        found += 1
+        transfers, lost = _transfers(ranks, processes)
+        dropped += lost
+        for key, start, begin, end in transfers:
+            whose = groups.get(key)
+            if whose is not None:
+                moved += ((whose, _WAIT, start, min(begin, end)), (whose, _COMM, begin, end))
+    if not steps:
         return None
-    owner, lengths, covered = coverage(
-        intervals.group, intervals.kind, intervals.start, intervals.end, len(_KINDS)
-    )
+    spans = np.array(named, np.int64).reshape(-1, 4)
+    kinds = np.array([_KIND_OF_SPAN.get(name, _NO_KIND) for name in names], np.int64)
+    known = spans.copy()
+    known[:, 1] = kinds[spans[:, 1]] if len(kinds) else _NO_KIND
+    table = np.concatenate([known[known[:, 1] != _NO_KIND], np.array(steps + moved, np.int64).reshape(-1, 4)])
+    owner, lengths, covered = coverage(table, len(_KINDS))
     count = np.bincount(launch_of)
     of_launch = np.asarray(launch_of)[owner]
 
@@ -166,11 +145,11 @@ def breakdown(launches: Sequence[Mapping[int, RankSteps]], processes: int) -> Br
         taken |= covered[number]
     computing = covered[: len(_COMPUTE)].any(axis=0)
     comm = covered[_COMM]
-    step_means = np.bincount(launch_of, weights=step_ns) / count
-    spans = {
-        name: float(np.mean([sums.get(name, 0) / n for sums, n in zip(span_sums, count, strict=True)])) / 1e9
-        for name in span_starts
-    }
+    step_means = np.bincount(launch_of, weights=[end - start for _, _, start, end in steps]) / count
+    span_launch = np.asarray(launch_of)[spans[:, 0]]
+    sums = np.zeros((len(count), len(names)))
+    np.add.at(sums, (span_launch, spans[:, 1]), spans[:, 3] - spans[:, 2])
+    span_means = (sums / count[:, np.newaxis]).mean(axis=0) / 1e9
     return Breakdown(
         parts=dict(zip(PARTS, [*shares, mean_s(within & ~taken)], strict=True)),
         step_s=float(np.mean(step_means)) / 1e9,
@@ -178,9 +157,9 @@ def breakdown(launches: Sequence[Mapping[int, RankSteps]], processes: int) -> Br
         exposed_s=mean_s(comm & ~computing),
         overlapped_s=mean_s(comm & computing),
         wait_s=mean_s(covered[_WAIT]),
-        spans=spans,
+        spans=dict(zip(names, map(float, span_means), strict=True)),
         launches=len(count),
-        has_transfers=has_transfers,
+        has_transfers=bool(moved),
         dropped_transfers=dropped,
     )
 
@@ -194,17 +173,17 @@ def _transfers(
     """
     parts: dict[tuple[int, int, str, int], list[tuple[int, CommRecord]]] = defaultdict(list)
     for rank, noted in ranks.items():
-        seen: Counter[tuple[int, int, str]] = Counter()
+        seen: dict[tuple[int, int, str], int] = {}
         for transfer in noted.transfers:
             name = (transfer.step, transfer.bucket, transfer.op)
-            parts[*name, seen[name]].append((rank, transfer))
-            seen[name] += 1
+            number = seen[name] = seen.get(name, -1) + 1
+            parts[*name, number].append((rank, transfer))
     whole: list[tuple[tuple[int, int], int, int, int]] = []
     lost = 0
     for (step, *_), found in parts.items():
         if len(found) < processes:
             lost += 1
             continue
-        begin = max(transfer.start_ns for _, transfer in found)
+        begin = max([transfer.start_ns for _, transfer in found])
         whole += [((rank, step), own.start_ns, begin, own.end_ns) for rank, own in found]
     return whole, lost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -11,10 +12,10 @@ from ddpbench.records.rundir import LaunchDir
 from ddpbench.records.schema import (
     SCHEMA_VERSION,
     LaunchOutcome,
-    RankStart,
     Record,
     outcome_from_json,
     record_from_json,
+    records_from_json,
 )
 
 _R = TypeVar("_R", bound=Record)
@@ -61,17 +62,26 @@ def read_rank(path: Path) -> RankRecords:
     """
     lines = path.read_bytes().split(b"\n")
     complete, rest = lines[:-1], lines[-1]
-    records: list[Record] = []
-    for number, line in enumerate(complete, start=1):
-        try:
-            record = record_from_json(line)
-        except ValueError as error:
-            raise RecordError(f"{path}, line {number}: not a record: {error}") from None
-        if isinstance(record, RankStart) and record.schema_version != SCHEMA_VERSION:
+    try:
+        records = records_from_json(complete)
+    except ValueError:
+        records = _one_by_one(path, complete)
+    for number, record in enumerate(records, start=1):
+        if record.kind == "start" and record.schema_version != SCHEMA_VERSION:
             message = f"schema {record.schema_version}; this ddpbench reads schema {SCHEMA_VERSION}"
             raise RecordError(f"{path}, line {number}: {message}")
-        records.append(record)
     return RankRecords(path, tuple(records), torn_line=len(lines) if rest else None)
+
+
+def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
+    """The same, slower: says which line is wrong."""
+    records: list[Record] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(record_from_json(line))
+        except ValueError as error:
+            raise RecordError(f"{path}, line {number}: not a record: {error}") from None
+    return records
 
 
 def read_launch(directory: LaunchDir) -> LaunchRecords:

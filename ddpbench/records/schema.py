@@ -9,6 +9,7 @@ History
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -161,7 +162,9 @@ class RankOutcome:
 
 
 Record = RankStart | Drift | Warmup | Block | Buckets | StepRecord | CommRecord | Proof | Costs | RankOutcome
-_ADAPTER: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+_Tagged = Annotated[Record, Field(discriminator="kind")]
+_ADAPTER: TypeAdapter[Record] = TypeAdapter(_Tagged)
+_MANY: TypeAdapter[list[Record]] = TypeAdapter(list[_Tagged])
 
 
 def record_from_json(line: str | bytes) -> Record:
@@ -176,6 +179,15 @@ def record_from_json(line: str | bytes) -> Record:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from None
+
+
+def records_from_json(lines: Sequence[bytes]) -> list[Record]:
+    """The records of many lines at once, which takes two thirds of the time.
+
+    Raises:
+        ValueError: one of them is not a record; `record_from_json` tells which and why.
+    """
+    return _MANY.validate_json(b"[%s]" % b",".join(lines))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,9 +240,12 @@ def outcome_from_json(text: str | bytes) -> LaunchOutcome:
         ValueError: the text is not an outcome of this schema.
     """
     try:
-        return _OUTCOME.validate_json(text)
+        outcome = _OUTCOME.validate_json(text)
     except ValidationError as error:
         raise ValueError(str(error.errors(include_url=False)[0]["msg"])) from None
+    if outcome.schema_version != SCHEMA_VERSION:
+        raise ValueError(f"schema {outcome.schema_version}; this ddpbench reads schema {SCHEMA_VERSION}")
+    return outcome
 
 
 def as_json(record: Record | LaunchOutcome) -> dict[str, Any]:

@@ -1,0 +1,317 @@
+"""A run directory made into a `RunSummary`: everything the report draws and the command line prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.findings import comparisons_table, findings
+from ddpbench.analysis.frame import case_table
+from ddpbench.analysis.launches import CaseRun, Plan, read_cases, read_plan
+from ddpbench.analysis.overlap import PARTS, STANDARD_SPANS
+from ddpbench.analysis.stats import MIN_ROUNDS
+from ddpbench.analysis.summary import Counts, Failure, RunSummary
+from ddpbench.errors import IdentityError
+from ddpbench.records import RunDir
+
+OVERHEAD_LIMIT = 0.05
+"""Instrumented steps longer than timed ones by more than this are mentioned."""
+_LAUNCHES = {
+    "case_id": "string",
+    "round": "Int64",
+    "status": "string",
+    "step_time_s": "float64",
+    "samples_per_s": "float64",
+    "wall_s": "float64",
+    "measured_s": "float64",
+    "server_s": "float64",
+    "steal_fraction": "float64",
+    "foreign_fraction": "float64",
+    "drift_before_s": "float64",
+    "drift_after_s": "float64",
+    "steady": "boolean",
+    "noise_flag": "string",
+}
+_BREAKDOWN = ("case_id", *PARTS, "step_time_s", "overlapped_comm", "launches", "instrumentation_overhead")
+_PHASES = ("case_id", "span", "mean_s", "order")
+_PROOFS = ("case_id", "compared", "dtype", "error", "tolerance", "passed", "note")
+
+
+def summarize(run: RunDir) -> RunSummary:
+    """All that a run directory shows. Unfinished launches are left out.
+
+    Raises:
+        IdentityError: it is no run directory, or one of another schema.
+    """
+    plan = read_plan(run)
+    cases = read_cases(run, plan)
+    table = case_table(plan, cases)
+    breakdown = _breakdown(cases, table)
+    sessions = _sessions(run)
+    wall_s = sum(float(session.get("wall_s") or 0) for session in sessions)
+    measured_s = sum(float(session.get("measured_s") or 0) for session in sessions)
+    stop_reason = str(sessions[-1].get("stop_reason") or "") if sessions else "interrupted"
+    return RunSummary(
+        name=plan.experiment,
+        question=plan.question,
+        machine=run.read_json(run.machine),
+        experiment_toml=_text(run),
+        run_path=str(run.path),
+        counts=_counts(plan, cases),
+        cases=table,
+        launches=_launches(cases),
+        breakdown=breakdown,
+        phases=_phases(cases),
+        proofs=_proofs(cases),
+        findings=findings(cases),
+        validity=tuple(_validity(plan, cases, table, breakdown, stop_reason, str(run.path))),
+        failures=tuple(_failures(cases)),
+        stop_reason=stop_reason,
+        measured_share=measured_s / wall_s if wall_s > 0 else None,
+        wall_s=wall_s,
+        comparisons=comparisons_table(cases),
+    )
+
+
+def _sessions(run: RunDir) -> list[dict[str, Any]]:
+    """The sweeps that worked here; none where the only one was killed before it could note itself."""
+    if not run.sessions.exists():
+        return []
+    sessions = run.read_json(run.sessions).get("sessions")
+    if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
+        raise IdentityError(f"{run.sessions} is damaged: a list of sessions was expected")
+    return sessions
+
+
+def _text(run: RunDir) -> str:
+    try:
+        return run.experiment.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _counts(plan: Plan, cases: Sequence[CaseRun]) -> Counts:
+    """Launches planned are those of all runnable cases in the rounds begun, and in `rounds_min` at least."""
+    runnable = [case for case in cases if case.planned.skip_reason is None]
+    begun = max((launch.round + 1 for case in cases for launch in case.launches), default=0)
+    launches = [launch for case in cases for launch in case.launches]
+    return Counts(
+        planned=len(runnable) * max(begun, plan.budget.rounds_min),
+        succeeded=sum(launch.ok for launch in launches),
+        failed=sum(not launch.ok for launch in launches),
+        skipped_cases=len(cases) - len(runnable),
+        cases=len(cases),
+        rounds=begun,
+    )
+
+
+def _launches(cases: Sequence[CaseRun]) -> pd.DataFrame:
+    rows = [
+        (
+            launch.case_id,
+            launch.round,
+            launch.status,
+            launch.timing.step_s if launch.timing is not None else None,
+            1 / launch.timing.sample_s if launch.timing is not None else None,
+            launch.wall_s,
+            launch.measured_s,
+            launch.server_s,
+            launch.noise.steal_fraction,
+            launch.noise.foreign_fraction,
+            launch.drift_before_s,
+            launch.drift_after_s,
+            launch.steady,
+            "; ".join(launch.flags),
+        )
+        for case in cases
+        for launch in case.launches
+    ]
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(_LAUNCHES)
+    return pd.DataFrame(
+        {
+            name: pd.Series(list(values), dtype=dtype)
+            for (name, dtype), values in zip(_LAUNCHES.items(), columns, strict=True)
+        }
+    )
+
+
+def _breakdown(cases: Sequence[CaseRun], table: pd.DataFrame) -> pd.DataFrame:
+    timed = dict(zip(table["case_id"], table["step_time_s"], strict=True))
+    rows = [
+        (
+            case.case_id,
+            *(parts.parts[name] for name in PARTS),
+            parts.step_s,
+            parts.overlapped_s,
+            parts.launches,
+            parts.step_s / timed[case.case_id] - 1,
+        )
+        for case in cases
+        if (parts := case.parts) is not None
+    ]
+    return pd.DataFrame(rows, columns=list(_BREAKDOWN))
+
+
+def _phases(cases: Sequence[CaseRun]) -> pd.DataFrame:
+    """The spans of the cases that have others than every strategy has: data_parallel's, above all."""
+    rows = [
+        (case.case_id, span, mean_s, order)
+        for case in cases
+        if case.parts is not None and not STANDARD_SPANS.issuperset(case.parts.spans)
+        for order, (span, mean_s) in enumerate(case.parts.spans.items())
+    ]
+    return pd.DataFrame(rows, columns=list(_PHASES))
+
+
+def _proofs(cases: Sequence[CaseRun]) -> pd.DataFrame:
+    rows = [
+        (case.case_id, p.compared, p.dtype, p.error, p.tolerance, p.passed, p.note)
+        for case in cases
+        if case.proof is not None
+        for p in case.proof.proofs
+    ]
+    return pd.DataFrame(rows, columns=list(_PROOFS))
+
+
+def _failures(cases: Sequence[CaseRun]) -> Iterable[Failure]:
+    """Every launch that is not ok, every failed proof, every case skipped or without enough rounds."""
+    for case in cases:
+        label = case.case.label
+        proof = case.proof
+        bad = [launch for launch in case.launches if not launch.ok]
+        if proof is not None and proof.status != "ok":
+            yield Failure(
+                case_id=case.case_id,
+                label=label,
+                round=None,
+                status=proof.status,
+                phase=proof.phase or "proof",
+                reason=case.error,
+                last_log_line=proof.last_log_line,
+            )
+        elif case.status != "ok" and not bad:
+            yield Failure(
+                case_id=case.case_id,
+                label=label,
+                round=None,
+                status=case.status,
+                phase="",
+                reason=case.error,
+                last_log_line="",
+            )
+        for launch in bad:
+            yield Failure(
+                case_id=case.case_id,
+                label=label,
+                round=launch.round,
+                status=launch.status,
+                phase=launch.phase,
+                reason=launch.error,
+                last_log_line=launch.last_log_line,
+            )
+
+
+def _validity(
+    plan: Plan,
+    cases: Sequence[CaseRun],
+    table: pd.DataFrame,
+    breakdown: pd.DataFrame,
+    stop_reason: str,
+    path: str,
+) -> Iterable[str]:
+    """Sentences on what limits the numbers, each with how many cases it concerns."""
+    measured = [case for case in cases if case.timings]
+    if not measured:
+        yield "No case has a finished launch: there are no numbers."
+        return
+    if stop_reason == "interrupted":
+        yield f"The sweep was interrupted; resume with: ddpbench sweep {path}"
+    crowded = [case for case in measured if case.planned.oversubscribed]
+    if crowded:
+        yield (
+            f"{_cases(crowded)} ran with more ranks than cores (oversubscribed): their numbers are kept out of "
+            f"headlines and fits{_names(crowded)}."
+        )
+    few = [case for case in measured if len(case.timings) < MIN_ROUNDS]
+    if few:
+        yield (
+            f"{_cases(few)} {_have(few)} under {MIN_ROUNDS} rounds: too few rounds to conclude "
+            f"anything{_names(few)}."
+        )
+    flags = Counter(flag for case in measured for launch in case.good for flag in set(launch.flags))
+    total = sum(len(case.good) for case in measured)
+    meaning = {
+        "steal": "the hypervisor gave processor time to others",
+        "foreign load": "other processes used the cores",
+        "drift": "a fixed computation changed its time from before to after",
+        "clock change": "a core changed its clock",
+        "not steady": "steps still changed when the warm-up's time was up",
+        "shared machine": "another sweep was allowed beside this one",
+    }
+    for flag, count in flags.items():
+        yield (
+            f"{flag[:1].upper()}{flag[1:]} in {count} of {total} launches: {meaning[flag]}. They are kept, and "
+            "their cases are marked."
+        )
+    wide = table.loc[~table["ci_reached"].fillna(value=True), "case_id"]
+    if len(wide):
+        chosen = [case for case in measured if case.case_id in set(wide)]
+        yield (
+            f"{_cases(chosen)} did not reach the target half-width of {100 * plan.budget.target_half_width:g} %"
+            f"{f' (the sweep ended by: {stop_reason})' if stop_reason else ''}{_names(chosen)}."
+        )
+    unequal = [case for case in measured if any(launch.params_equal is False for launch in case.launches)]
+    if unequal:
+        yield f"{_cases(unequal)} ended a launch with parameters that differ between ranks{_names(unequal)}."
+    sharing = [case for case in measured if any(launch.shares_cores for launch in case.good)]
+    if sharing:
+        yield f"{_cases(sharing)} had loader workers on the ranks' own cores{_names(sharing)}."
+    slow = [
+        case
+        for case in measured
+        if case.case_id
+        in set(breakdown.loc[breakdown["instrumentation_overhead"] > OVERHEAD_LIMIT, "case_id"])
+    ]
+    if slow:
+        yield (
+            f"{_cases(slow)} took over {100 * OVERHEAD_LIMIT:g} % longer in instrumented than in timed steps: "
+            f"where the time goes is then approximate{_names(slow)}."
+        )
+    yield from _damage(cases)
+    emulated = [case for case in measured if case.case.fabric]
+    if emulated:
+        yield f"{_cases(emulated)} ran over emulated links: their numbers are not the machine's own."
+    scaled = [case for case in measured if case.case.compute != "real" or case.case.dilation != 1]
+    if scaled:
+        yield f"{_cases(scaled)} replayed or dilated computation: their times are virtual."
+    notes = dict.fromkeys(p.note for case in measured if case.proof for p in case.proof.proofs if p.note)
+    yield from (f"Proofs: {note}." for note in notes)
+
+
+def _damage(cases: Sequence[CaseRun]) -> Iterable[str]:
+    damaged = [text for case in cases for launch in case.launches for text in launch.damage]
+    if damaged:
+        more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        yield f"Damaged records: {damaged[0]}{more}. What cannot be read is left out."
+    dropped = [case for case in cases if case.parts is not None and case.parts.dropped_transfers]
+    if dropped:
+        count = sum(case.parts.dropped_transfers for case in dropped if case.parts is not None)
+        yield f"{count} transfers lack a rank's record and are left out{_names(dropped)}."
+
+
+def _cases(cases: Sequence[CaseRun]) -> str:
+    return f"{len(cases)} case{'s' if len(cases) != 1 else ''}"
+
+
+def _have(cases: Sequence[CaseRun]) -> str:
+    return "has" if len(cases) == 1 else "have"
+
+
+def _names(cases: Sequence[CaseRun]) -> str:
+    """The first few of them, in brackets."""
+    words = [case.case.label for case in cases[:4]]
+    more = f" and {len(cases) - 4} more" if len(cases) > 4 else ""
+    return f" ({', '.join(words)}{more})"

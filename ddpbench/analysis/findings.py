@@ -1,0 +1,372 @@
+"""What a run shows: comparisons paired within rounds, and at most seven sentences made from them.
+
+Cases are compared that differ in nothing but strategy, or in nothing but bucket cap. A difference of x %
+always means that the slower one's step takes x % longer. Verdicts come from intervals corrected for the
+number of comparisons (Holm); oversubscribed cases are compared with each other but make no sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.launches import CaseRun
+from ddpbench.analysis.stats import (
+    MARGIN,
+    MIN_ROUNDS,
+    Comparison,
+    Interval,
+    Judgement,
+    compare,
+    judge_all,
+    samples_rate,
+    step_time,
+)
+from ddpbench.analysis.summary import Finding
+
+MOST_FINDINGS = 7
+MOST_PANELS = 3
+"""Sentences are made of this many groups of comparable cases, the largest first."""
+BOUNDS = ("single", "independent")
+"""Strategies that exchange nothing: the base case and the upper bound. They are never ranked."""
+COMPARISON_COLUMNS = ("topic", "case_id", "best_case_id", "ratio", "ratio_ci_low", "ratio_ci_high", "verdict")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pair:
+    """Two cases to be told apart, and where the evidence stands."""
+
+    a: CaseRun
+    b: CaseRun
+    evidence: str
+    comparison: Comparison
+
+    @property
+    def name(self) -> str:
+        return f"{self.a.case_id} against {self.b.case_id}"
+
+
+def panel_key(run: CaseRun) -> tuple[Any, ...]:
+    """What two cases must share but for strategy, ranks and bucket cap to be compared."""
+    case = run.case
+    return (
+        case.workload,
+        case.workload_options_json,
+        case.device,
+        case.dtype,
+        case.scaling,
+        case.local_batch if case.scaling == "weak" else case.global_batch,
+        case.threads_per_rank,
+        case.loader_workers,
+        case.fabric,
+        case.compute,
+        case.dilation,
+        case.seed,
+        case.launcher,
+    )
+
+
+def variant_key(run: CaseRun) -> tuple[Any, ...]:
+    """What sets apart two cases of a panel but for ranks and bucket cap."""
+    case = run.case
+    return (case.strategy, case.algorithm, case.schedule, case.backend, case.options_json, case.replicate)
+
+
+def cap_order(cap: float | str | None) -> tuple[int, float]:
+    """Sorts bucket caps: none, `default`, then by size."""
+    if cap is None:
+        return (0, 0.0)
+    return (1, 0.0) if isinstance(cap, str) else (2, cap)
+
+
+def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
+    """Every case held against the best of its group, for groups of two or more; Holm within the group.
+
+    `buckets`: one strategy's bucket caps at one number of ranks. `strategies`: the strategies that
+    aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). The best is the one
+    with the shortest step time; `ratio` is a case's step time over the best's.
+    """
+    rows: list[dict[str, Any]] = []
+    for topic, groups in (("buckets", _bucket_groups(cases)), ("strategies", _strategy_groups(cases))):
+        for group in groups:
+            best = min(group, key=lambda run: step_time(run.timings).value)
+            others = {run.case_id: run for run in group if run is not best}
+            pairs = {
+                case_id: found
+                for case_id, run in others.items()
+                if (found := compare(run.timings, best.timings)) is not None
+            }
+            for case_id, judged in judge_all(pairs).items():
+                values = (
+                    topic,
+                    case_id,
+                    best.case_id,
+                    judged.ratio.value,
+                    judged.ratio.low,
+                    judged.ratio.high,
+                    judged.verdict,
+                )
+                rows.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
+    frame = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
+    return frame.astype(dict.fromkeys(("ratio", "ratio_ci_low", "ratio_ci_high"), "float64"))
+
+
+def _measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
+    return [run for run in cases if run.status == "ok" and run.timings]
+
+
+def _grouped(cases: Iterable[CaseRun], key: Any) -> dict[tuple[Any, ...], list[CaseRun]]:
+    groups: dict[tuple[Any, ...], list[CaseRun]] = {}
+    for run in cases:
+        groups.setdefault(key(run), []).append(run)
+    return groups
+
+
+def _bucket_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
+    with_caps = [run for run in _measured(cases) if run.case.bucket_cap_mb is not None]
+    groups = _grouped(with_caps, lambda run: (panel_key(run), variant_key(run), run.case.world_size))
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
+    able = [run for run in _measured(cases) if run.case.strategy not in BOUNDS]
+    variants = _grouped(able, lambda run: (panel_key(run), variant_key(run), run.case.world_size))
+    chosen = [min(group, key=lambda run: cap_order(run.case.bucket_cap_mb)) for group in variants.values()]
+    groups = _grouped(chosen, lambda run: (panel_key(run), run.case.world_size))
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
+    """At most seven sentences on the cases that had cores of their own, the widest comparisons first."""
+    fair = [run for run in _measured(cases) if not run.planned.oversubscribed]
+    panels = _grouped(fair, panel_key)
+    ordered = sorted(panels.values(), key=lambda members: -len(members))
+    ordered = [members for members in ordered if any(_exchanges(run) for run in members)][:MOST_PANELS]
+    pairs: dict[str, _Pair] = {}
+    for members in ordered:
+        for pair in _pairs(members):
+            pairs.setdefault(pair.name, pair)
+    judged = judge_all({name: pair.comparison for name, pair in pairs.items()})
+    decided = {name: one for name, one in judged.items() if one.verdict != "too few"}
+    several = len(ordered) > 1
+    compared: list[Finding] = []
+    notes: list[list[Finding]] = []
+    for members in ordered:
+        own = [pair for pair in _pairs(members) if pair.name in decided]
+        compared += [_sentence(pair, decided[pair.name], len(decided), several=several) for pair in own]
+        notes.append(list(_notes(members, several=several)))
+    result = _few_buckets(compared)
+    first_notes = [note for found in notes[:1] for note in found]
+    result = [*result[: MOST_FINDINGS - min(3, len(first_notes))], *first_notes]
+    result += [note for found in notes[1:] for note in found]
+    missing = len(judged) - len(decided)
+    if missing:
+        rounds = max(one.rounds for one in judged.values() if one.verdict == "too few")
+        text = (
+            f"Not enough launches to compare {missing} pair{'s' if missing != 1 else ''} of cases: at most "
+            f"{rounds} round{'s' if rounds != 1 else ''} shared by both, and under {MIN_ROUNDS} is too few "
+            "rounds. Resume the sweep to add some."
+        )
+        result.insert(
+            0 if not decided else MOST_FINDINGS - 1, Finding(text=text, evidence="summary", verdict="too few")
+        )
+    return tuple(result[:MOST_FINDINGS])
+
+
+def _exchanges(run: CaseRun) -> bool:
+    return run.case.strategy not in BOUNDS and run.case.world_size > 1
+
+
+def _few_buckets(compared: Sequence[Finding]) -> list[Finding]:
+    """Strategies first, then buckets; within each what was resolved comes before what was not."""
+    order = {"faster": 0, "slower": 0, "equivalent": 1, "unresolved": 2}
+    return sorted(compared, key=lambda one: (one.evidence == "buckets", order.get(one.verdict, 3)))
+
+
+def _largest(members: Sequence[CaseRun]) -> int:
+    return max(run.case.world_size for run in members if _exchanges(run))
+
+
+def _reference(members: Sequence[CaseRun]) -> CaseRun | None:
+    """DDP at the largest world size, at its default cap where that was run."""
+    world = _largest(members)
+    ddp = [run for run in members if run.case.strategy == "ddp" and run.case.world_size == world]
+    return min(ddp, key=lambda run: cap_order(run.case.bucket_cap_mb), default=None)
+
+
+def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
+    """The panel's comparisons at its largest world size: strategies with DDP, DDP's caps with its default."""
+    reference = _reference(members)
+    if reference is None:
+        return []
+    world = reference.case.world_size
+    found: list[_Pair] = []
+    variants = _grouped((run for run in members if run.case.world_size == world), variant_key)
+    for key, group in variants.items():
+        if key == variant_key(reference):
+            others = [(run, "buckets") for run in group if run is not reference]
+        elif group[0].case.strategy == "single":
+            others = []
+        else:
+            others = [(min(group, key=lambda run: cap_order(run.case.bucket_cap_mb)), "strategies")]
+        for run, evidence in others:
+            comparison = compare(run.timings, reference.timings)
+            if comparison is not None:
+                found.append(_Pair(a=run, b=reference, evidence=evidence, comparison=comparison))
+    return found
+
+
+def _sentence(pair: _Pair, judged: Judgement, comparisons: int, *, several: bool) -> Finding:
+    a, b, ratio = pair.a, pair.b, judged.ratio
+    verdict = judged.verdict
+    if pair.evidence == "buckets":
+        first, second = f"{_cap(a)} buckets", f"{_cap(b)} buckets"
+        what = f"of {_name(a)} at"
+    else:
+        first, second = _name(a), _name(b)
+        what = "at"
+    if verdict == "slower" and pair.evidence == "strategies":
+        # What is faster stands first: "ddp is 34 % faster than master".
+        first, second, verdict = second, first, "faster"
+    where = f"{what} {_ranks(a)}{_setting(a) if several else f', {a.case.workload}{_labels(a)}'}"
+    corrected = f"; corrected for {comparisons} comparisons" if comparisons > 1 else ""
+    launches = f"({judged.rounds} launches each{corrected})"
+    verb = "are" if pair.evidence == "buckets" else "is"
+    gap = _longer(ratio if ratio.value >= 1 else _inverse(ratio))
+    if verdict in ("faster", "slower"):
+        small = f", measurable but small (within {MARGIN:.0%})" if judged.small else ""
+        measurable = "" if judged.small or judged.beyond else ", measurable"
+        text = f"{first} {verb} {gap} {verdict} than {second} {where}{small}{measurable} {launches}."
+    elif verdict == "equivalent":
+        text = (
+            f"{first} and {second} are equivalent within {MARGIN:.0%} {where}: "
+            f"step times differ by {_signed(ratio)} {launches}."
+        )
+    else:
+        bound = f"{100 * (judged.bound or 0):.1f} %"
+        text = (
+            f"{first} against {second} {where}: no significant difference; this sweep cannot rule out up to "
+            f"{bound} {launches}."
+        )
+    if _is_bound(a) and verdict == "faster":
+        text = (
+            text[:-1] + ". Independent ranks exchange nothing: the difference is associated with aggregation."
+        )
+    return Finding(text=text[:1].upper() + text[1:], evidence=pair.evidence, verdict=verdict)
+
+
+def _is_bound(run: CaseRun) -> bool:
+    return run.case.strategy == "independent"
+
+
+def _notes(members: Sequence[CaseRun], *, several: bool) -> Iterable[Finding]:
+    """Speed-up and efficiency of DDP, or of the best strategy without it, and what its step is made of."""
+    world = _largest(members)
+    run = _reference(members) or min(
+        (run for run in members if _exchanges(run) and run.case.world_size == world),
+        key=lambda run: step_time(run.timings).value,
+    )
+    base = next((other for other in members if other.case_id == run.baseline_id), None)
+    name = (
+        f"{_name(run)} at {_ranks(run)}{_setting(run) if several else f', {run.case.workload}{_labels(run)}'}"
+    )
+    if base is not None and (comparison := compare(run.timings, base.timings)) is not None:
+        speedup = comparison.rate_ratio()
+        efficiency = Interval(
+            value=speedup.value / world,
+            low=None if speedup.low is None else speedup.low / world,
+            high=None if speedup.high is None else speedup.high / world,
+        )
+        rate = samples_rate(base.timings)
+        few = "; too few rounds" if comparison.rounds < MIN_ROUNDS else ""
+        text = (
+            f"{name}: speed-up {_plain(speedup)} and efficiency {_plain(efficiency)} over single at 1 rank, which "
+            f"trains {_plain(rate)} samples/s ({comparison.rounds} launches each{few})."
+        )
+        yield Finding(text=text[:1].upper() + text[1:], evidence="scaling", verdict="note")
+    parts = run.parts
+    if parts is not None and parts.has_transfers and parts.step_s > 0:
+        exposed, wait = parts.parts["exposed_comm"] / parts.step_s, parts.parts["exposed_wait"] / parts.step_s
+        hidden = parts.overlap_fraction
+        overlap = (
+            f"; {hidden:.0%} of communication is hidden behind computation" if hidden is not None else ""
+        )
+        text = (
+            f"{name}: {exposed:.1%} of a step is associated with exposed communication and {wait:.1%} with "
+            f"waiting for other ranks{overlap} (instrumented steps of {parts.launches} launches)."
+        ).replace("%", " %")
+        yield Finding(text=text[:1].upper() + text[1:], evidence="breakdown", verdict="note")
+
+
+def _name(run: CaseRun) -> str:
+    case = run.case
+    name = (
+        "data_parallel (threads)"
+        if case.strategy == "data_parallel" and case.device == "cpu"
+        else case.strategy
+    )
+    if case.strategy == "independent":
+        name = "independent"
+    return name
+
+
+def _cap(run: CaseRun) -> str:
+    cap = run.case.bucket_cap_mb
+    return "default" if cap == "default" or cap is None else f"{cap:g} MiB"
+
+
+def _ranks(run: CaseRun) -> str:
+    world = run.case.world_size
+    return f"{world} rank{'s' if world != 1 else ''}"
+
+
+def _labels(run: CaseRun) -> str:
+    """Labels that must stand beside a number: emulated, replayed, dilated."""
+    case = run.case
+    words = [f"emulated {case.fabric} link"] if case.fabric else []
+    words += [f"{case.compute} computation"] if case.compute != "real" else []
+    words += [f"dilated x{case.dilation:g}"] if case.dilation != 1 else []
+    return "".join(f", {word}" for word in words)
+
+
+def _setting(run: CaseRun) -> str:
+    """A panel's setting, where a run has several."""
+    case = run.case
+    batch = case.local_batch if case.scaling == "weak" else case.global_batch
+    held = "local" if case.scaling == "weak" else "global"
+    return f", {case.workload}, {case.scaling} scaling with a {held} batch of {batch}{_labels(run)}"
+
+
+def _inverse(ratio: Interval) -> Interval:
+    return Interval(
+        value=1 / ratio.value,
+        low=None if ratio.high is None else 1 / ratio.high,
+        high=None if ratio.low is None else 1 / ratio.low,
+    )
+
+
+def _longer(ratio: Interval) -> str:
+    """A ratio of step times as `34.3 % [31.0, 37.7]`."""
+    values = [100 * (value - 1) for value in (ratio.value, ratio.low, ratio.high) if value is not None]
+    text = f"{values[0]:.1f} %"
+    return f"{text} [{values[1]:.1f}, {values[2]:.1f}]" if len(values) == 3 else text
+
+
+def _signed(ratio: Interval) -> str:
+    values = [100 * (value - 1) for value in (ratio.value, ratio.low, ratio.high) if value is not None]
+    text = f"{values[0]:+.1f} %"
+    if len(values) == 3:
+        text += f" [{values[1]:+.1f}, {values[2]:+.1f}]"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def _plain(interval: Interval) -> str:
+    """A number with three significant digits, and its interval to the same decimals."""
+    digits = 3 if abs(interval.value) < 1 else 2 if abs(interval.value) < 100 else 0
+    text = f"{interval.value:,.{digits}f}"
+    if interval.low is None or interval.high is None:
+        return text
+    return f"{text} [{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"
