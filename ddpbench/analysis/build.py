@@ -67,7 +67,7 @@ def summarize(run: RunDir) -> RunSummary:
         phases=_phases(cases),
         proofs=_proofs(cases),
         findings=findings(cases),
-        validity=tuple(_validity(plan, cases, table, breakdown, stop_reason, str(run.path))),
+        validity=tuple(_validity(plan, cases, table, breakdown, stop_reason=stop_reason, path=str(run.path))),
         failures=tuple(_failures(cases)),
         stop_reason=stop_reason,
         measured_share=measured_s / wall_s if wall_s > 0 else None,
@@ -219,6 +219,7 @@ def _validity(
     cases: Sequence[CaseRun],
     table: pd.DataFrame,
     breakdown: pd.DataFrame,
+    *,
     stop_reason: str,
     path: str,
 ) -> Iterable[str]:

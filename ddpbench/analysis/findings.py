@@ -158,10 +158,8 @@ def findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         own = [pair for pair in _pairs(members) if pair.name in decided]
         compared += [_sentence(pair, decided[pair.name], len(decided), several=several) for pair in own]
         notes.append(list(_notes(members, several=several)))
-    result = _few_buckets(compared)
-    first_notes = [note for found in notes[:1] for note in found]
-    result = [*result[: MOST_FINDINGS - min(3, len(first_notes))], *first_notes]
-    result += [note for found in notes[1:] for note in found]
+    room = MOST_FINDINGS - len(notes[0]) if notes else MOST_FINDINGS
+    result = [*_most_telling(compared, room), *(note for found in notes for note in found)]
     missing = len(judged) - len(decided)
     if missing:
         rounds = max(one.rounds for one in judged.values() if one.verdict == "too few")
@@ -170,9 +168,8 @@ def findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
             f"{rounds} round{'s' if rounds != 1 else ''} shared by both, and under {MIN_ROUNDS} is too few "
             "rounds. Resume the sweep to add some."
         )
-        result.insert(
-            0 if not decided else MOST_FINDINGS - 1, Finding(text=text, evidence="summary", verdict="too few")
-        )
+        few = Finding(text=text, evidence="summary", verdict="too few")
+        result.insert(0 if not decided else MOST_FINDINGS - 1, few)
     return tuple(result[:MOST_FINDINGS])
 
 
@@ -180,28 +177,45 @@ def _exchanges(run: CaseRun) -> bool:
     return run.case.strategy not in BOUNDS and run.case.world_size > 1
 
 
-def _few_buckets(compared: Sequence[Finding]) -> list[Finding]:
-    """Strategies first, then buckets; within each what was resolved comes before what was not."""
+def _sorted(compared: Sequence[Finding]) -> list[Finding]:
+    """Strategies before the upper bound before buckets; of each what is resolved before what is not."""
     order = {"faster": 0, "slower": 0, "equivalent": 1, "unresolved": 2}
-    return sorted(compared, key=lambda one: (one.evidence == "buckets", order.get(one.verdict, 3)))
+
+    def place(one: Finding) -> tuple[int, int]:
+        part = 2 if one.evidence == "buckets" else int("independent ranks" in one.text)
+        return (part, order.get(one.verdict, 3))
+
+    return sorted(compared, key=place)
+
+
+def _most_telling(compared: Sequence[Finding], room: int) -> list[Finding]:
+    """The first of them in order; the last place is for buckets where they were compared."""
+    chosen = _sorted(compared)[:room]
+    buckets = [one for one in _sorted(compared) if one.evidence == "buckets"]
+    if buckets and buckets[0] not in chosen:
+        chosen[-1] = buckets[0]
+    return chosen
 
 
 def _largest(members: Sequence[CaseRun]) -> int:
     return max(run.case.world_size for run in members if _exchanges(run))
 
 
-def _reference(members: Sequence[CaseRun]) -> CaseRun | None:
-    """DDP at the largest world size, at its default cap where that was run."""
+def _reference(members: Sequence[CaseRun]) -> CaseRun:
+    """What others are held against: DDP at the largest world size, at its default cap where that was run.
+
+    Without DDP it is the first strategy of the plan that aggregates; a choice by speed would favour luck.
+    """
     world = _largest(members)
-    ddp = [run for run in members if run.case.strategy == "ddp" and run.case.world_size == world]
-    return min(ddp, key=lambda run: cap_order(run.case.bucket_cap_mb), default=None)
+    able = [run for run in members if _exchanges(run) and run.case.world_size == world]
+    ddp = [run for run in able if run.case.strategy == "ddp"] or able
+    chosen = [run for run in ddp if variant_key(run) == variant_key(ddp[0])]
+    return min(chosen, key=lambda run: cap_order(run.case.bucket_cap_mb))
 
 
 def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
     """The panel's comparisons at its largest world size: strategies with DDP, DDP's caps with its default."""
     reference = _reference(members)
-    if reference is None:
-        return []
     world = reference.case.world_size
     found: list[_Pair] = []
     variants = _grouped((run for run in members if run.case.world_size == world), variant_key)
@@ -222,57 +236,55 @@ def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
 def _sentence(pair: _Pair, judged: Judgement, comparisons: int, *, several: bool) -> Finding:
     a, b, ratio = pair.a, pair.b, judged.ratio
     verdict = judged.verdict
+    name_a, name_b = _name(a, b), _name(b, a)
     if pair.evidence == "buckets":
-        first, second = f"{_cap(a)} buckets", f"{_cap(b)} buckets"
-        what = f"of {_name(a)} at"
+        start = f"{name_a} at {_place(a, several=several)}: "
+        first, second, verb = f"{_cap(a)} buckets", f"{_cap(b)} buckets", "are"
+        end = ""
     else:
-        first, second = _name(a), _name(b)
-        what = "at"
-    if verdict == "slower" and pair.evidence == "strategies":
-        # What is faster stands first: "ddp is 34 % faster than master".
-        first, second, verdict = second, first, "faster"
-    where = f"{what} {_ranks(a)}{_setting(a) if several else f', {a.case.workload}{_labels(a)}'}"
+        start, first, second, verb = "", name_a, name_b, "is"
+        end = f" at {_place(a, several=several)}"
     corrected = f"; corrected for {comparisons} comparisons" if comparisons > 1 else ""
     launches = f"({judged.rounds} launches each{corrected})"
-    verb = "are" if pair.evidence == "buckets" else "is"
+    margin = f"{100 * MARGIN:g} %"
+    size = ""
+    if judged.small:
+        size = f": measurable, but small (within {margin})"
+    elif not judged.beyond:
+        size = f": measurable, though perhaps within {margin}"
     gap = _longer(ratio if ratio.value >= 1 else _inverse(ratio))
-    if verdict in ("faster", "slower"):
-        small = f", measurable but small (within {MARGIN:.0%})" if judged.small else ""
-        measurable = "" if judged.small or judged.beyond else ", measurable"
-        text = f"{first} {verb} {gap} {verdict} than {second} {where}{small}{measurable} {launches}."
+    if verdict == "faster" and a.case.strategy == "independent":
+        text = (
+            f"A step of {second} takes {gap} longer than one of independent ranks, which exchange nothing,"
+            f"{end}{size} {launches}"
+        )
+    elif verdict in ("faster", "slower"):
+        if verdict == "slower" and pair.evidence == "strategies":
+            first, second, verdict = second, first, "faster"  # what is faster stands first
+        text = f"{start}{first} {verb} {gap} {verdict} than {second}{end}{size} {launches}"
     elif verdict == "equivalent":
         text = (
-            f"{first} and {second} are equivalent within {MARGIN:.0%} {where}: "
-            f"step times differ by {_signed(ratio)} {launches}."
+            f"{start}{first} and {second} are equivalent within {margin}{end}: step times differ by "
+            f"{_signed(ratio)} {launches}"
         )
     else:
-        bound = f"{100 * (judged.bound or 0):.1f} %"
         text = (
-            f"{first} against {second} {where}: no significant difference; this sweep cannot rule out up to "
-            f"{bound} {launches}."
+            f"{start}{first} against {second}{end}: no significant difference; this sweep cannot rule out "
+            f"up to {100 * (judged.bound or 0):.1f} % {launches}"
         )
-    if _is_bound(a) and verdict == "faster":
-        text = (
-            text[:-1] + ". Independent ranks exchange nothing: the difference is associated with aggregation."
-        )
-    return Finding(text=text[:1].upper() + text[1:], evidence=pair.evidence, verdict=verdict)
+    return Finding(text=f"{_capital(text)}.", evidence=pair.evidence, verdict=verdict)
 
 
-def _is_bound(run: CaseRun) -> bool:
-    return run.case.strategy == "independent"
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _notes(members: Sequence[CaseRun], *, several: bool) -> Iterable[Finding]:
-    """Speed-up and efficiency of DDP, or of the best strategy without it, and what its step is made of."""
-    world = _largest(members)
-    run = _reference(members) or min(
-        (run for run in members if _exchanges(run) and run.case.world_size == world),
-        key=lambda run: step_time(run.timings).value,
-    )
+    """Speed-up and efficiency of the reference, and what its step is made of."""
+    run = _reference(members)
+    world = run.case.world_size
     base = next((other for other in members if other.case_id == run.baseline_id), None)
-    name = (
-        f"{_name(run)} at {_ranks(run)}{_setting(run) if several else f', {run.case.workload}{_labels(run)}'}"
-    )
+    name = f"{_name(run)} at {_place(run, several=several)}"
     if base is not None and (comparison := compare(run.timings, base.timings)) is not None:
         speedup = comparison.rate_ratio()
         efficiency = Interval(
@@ -286,7 +298,7 @@ def _notes(members: Sequence[CaseRun], *, several: bool) -> Iterable[Finding]:
             f"{name}: speed-up {_plain(speedup)} and efficiency {_plain(efficiency)} over single at 1 rank, which "
             f"trains {_plain(rate)} samples/s ({comparison.rounds} launches each{few})."
         )
-        yield Finding(text=text[:1].upper() + text[1:], evidence="scaling", verdict="note")
+        yield Finding(text=_capital(text), evidence="scaling", verdict="note")
     parts = run.parts
     if parts is not None and parts.has_transfers and parts.step_s > 0:
         exposed, wait = parts.parts["exposed_comm"] / parts.step_s, parts.parts["exposed_wait"] / parts.step_s
@@ -298,19 +310,35 @@ def _notes(members: Sequence[CaseRun], *, several: bool) -> Iterable[Finding]:
             f"{name}: {exposed:.1%} of a step is associated with exposed communication and {wait:.1%} with "
             f"waiting for other ranks{overlap} (instrumented steps of {parts.launches} launches)."
         ).replace("%", " %")
-        yield Finding(text=text[:1].upper() + text[1:], evidence="breakdown", verdict="note")
+        yield Finding(text=_capital(text), evidence="breakdown", verdict="note")
 
 
-def _name(run: CaseRun) -> str:
+_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "data_parallel": "DataParallel", "independent": "independent ranks"}
+
+
+def _name(run: CaseRun, other: CaseRun | None = None) -> str:
+    """A strategy as a sentence names it, with what tells it from another case of the same strategy."""
     case = run.case
-    name = (
-        "data_parallel (threads)"
-        if case.strategy == "data_parallel" and case.device == "cpu"
-        else case.strategy
-    )
-    if case.strategy == "independent":
-        name = "independent"
-    return name
+    words = [_NAMES.get(case.strategy, case.strategy)]
+    if case.strategy == "data_parallel" and case.device == "cpu":
+        words.append("(threads)")
+    if other is not None and other.case.strategy == case.strategy:
+        names = ("algorithm", "schedule", "backend")
+        words += [getattr(case, name) for name in names if getattr(case, name) != getattr(other.case, name)]
+        theirs = other.case.options
+        words += [f"{key}={value}" for key, value in case.options.items() if theirs.get(key) != value]
+        if case.replicate != other.case.replicate:
+            words.append(f"(replicate {case.replicate})")
+    return " ".join(words)
+
+
+def _place(run: CaseRun, *, several: bool) -> str:
+    """Ranks and workload; the panel's whole setting where a run has several."""
+    case = run.case
+    batch = case.local_batch if case.scaling == "weak" else case.global_batch
+    held = "local" if case.scaling == "weak" else "global"
+    setting = f", {case.scaling} scaling with a {held} batch of {batch}" if several else ""
+    return f"{_ranks(run)}, {case.workload}{setting}{_labels(run)}"
 
 
 def _cap(run: CaseRun) -> str:
@@ -330,14 +358,6 @@ def _labels(run: CaseRun) -> str:
     words += [f"{case.compute} computation"] if case.compute != "real" else []
     words += [f"dilated x{case.dilation:g}"] if case.dilation != 1 else []
     return "".join(f", {word}" for word in words)
-
-
-def _setting(run: CaseRun) -> str:
-    """A panel's setting, where a run has several."""
-    case = run.case
-    batch = case.local_batch if case.scaling == "weak" else case.global_batch
-    held = "local" if case.scaling == "weak" else "global"
-    return f", {case.workload}, {case.scaling} scaling with a {held} batch of {batch}{_labels(run)}"
 
 
 def _inverse(ratio: Interval) -> Interval:

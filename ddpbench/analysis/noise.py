@@ -51,13 +51,13 @@ class NoiseResult:
         sure = (
             "includes 0, as it should" if low <= 0 <= high else "excludes 0: pairs do not cancel this noise"
         )
+        spread, drift = 100 * self.deviation_pairs, 100 * self.deviation_launches
+        level = f"{100 * (1 - ALPHA):g} % confidence, {100 * POWER:g} % power"
         lines = [
             f"{self.case}: {self.samples_per_s:,.1f} samples/s, {self.rounds} rounds of two launches",
             f"two equal cases differ by {gap:+.2f} % [{low:+.2f}, {high:+.2f}] (95 %; {sure})",
-            f"within a round the ratio varies by {100 * self.deviation_pairs:.2f} % (standard deviation); "
-            f"launches over rounds by {100 * self.deviation_launches:.2f} %",
-            f"a round of both takes {self.round_s:.1f} s; the smallest change resolved "
-            f"({1 - ALPHA:.0%} confidence, {POWER:.0%} power):".replace("%", " %"),
+            f"standard deviation: {spread:.2f} % of the ratio within a round, {drift:.2f} % of launches over rounds",
+            f"a round of both takes {self.round_s:.1f} s; the smallest change resolved ({level}):",
         ]
         for minutes, change in self.resolvable.items():
             told = f"{100 * change:.2f} %" if change is not None else "none: two rounds do not fit"
