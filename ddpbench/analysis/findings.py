@@ -258,6 +258,7 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, *, several: bool
             f"A step of {second} takes {gap} longer than one of independent ranks, which exchange nothing,"
             f"{end}{size} {launches}"
         )
+        verdict = "slower"
     elif verdict in ("faster", "slower"):
         if verdict == "slower" and pair.evidence == "strategies":
             first, second, verdict = second, first, "faster"  # what is faster stands first

@@ -1,0 +1,221 @@
+"""Where a step's time goes: timelines worked out by hand, and every instant counted one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpbench.analysis.overlap import PARTS, RankSteps, breakdown, coverage
+from ddpbench.records import COMPUTE_SPANS, CommRecord, StepRecord
+
+
+def rank(
+    spans: Sequence[tuple[str, int, int]],
+    transfers: Sequence[tuple[int, int, int]] = (),
+    *,
+    start: int = 0,
+    end: int = 100,
+    number: int = 1,
+) -> RankSteps:
+    """One step of one rank; transfers are (bucket, start, end)."""
+    step = StepRecord(step=number, start_ns=start, end_ns=end, spans=tuple(spans))
+    comms = [
+        CommRecord(step=number, bucket=bucket, op="all_reduce", bytes=8, start_ns=begin, end_ns=until)
+        for bucket, begin, until in transfers
+    ]
+    return RankSteps([step], comms)
+
+
+def ns(seconds: float) -> float:
+    return pytest.approx(seconds / 1e9, rel=1e-9, abs=1e-18)
+
+
+def test_a_step_of_two_ranks_by_hand() -> None:
+    # rank 0: data 0-5, forward 5-25, backward 25-60, optimizer 90-100; its bucket 0 leaves at 40, 1 at 60
+    # rank 1: the same, but 10 later until its optimizer; bucket 0 leaves at 50, bucket 1 at 70
+    # bucket 0 begins at 50 and ends at 65 for both; bucket 1 begins at 70 and ends at 85
+    first = rank(
+        [
+            ("data", 0, 5),
+            ("forward", 5, 25),
+            ("backward", 25, 60),
+            ("synchronize", 60, 90),
+            ("optimizer", 90, 100),
+        ],
+        [(0, 40, 65), (1, 60, 85)],
+    )
+    second = rank(
+        [
+            ("data", 0, 15),
+            ("forward", 15, 35),
+            ("backward", 35, 70),
+            ("synchronize", 70, 90),
+            ("optimizer", 90, 100),
+        ],
+        [(0, 50, 65), (1, 70, 85)],
+    )
+    found = breakdown([{0: first, 1: second}], processes=2)
+    assert found is not None
+    # means of the two ranks
+    assert found.comm_s == ns(30)  # [50,65) and [70,85) for both
+    assert found.exposed_s == ns((20 + 15) / 2)  # rank 0: [60,65) and [70,85); rank 1: [70,85)
+    assert found.overlapped_s == ns((10 + 15) / 2)
+    assert found.overlap_fraction == pytest.approx(1 - 17.5 / 30)
+    assert found.wait_s == ns((20 + 0) / 2)  # rank 0: [40,50) and [60,70)
+    assert found.parts["exposed_wait"] == ns((5 + 0) / 2)  # rank 0: [65,70) is neither backward nor bucket 0
+    assert found.parts["exposed_comm"] == ns(17.5)
+    assert found.parts["forward"] == ns(20)
+    assert found.parts["backward"] == ns(35)
+    assert found.parts["optimizer"] == ns(10)
+    assert found.parts["data"] == ns(10)
+    assert found.parts["not_attributed"] == ns(5)  # [85,90), in which gradients are copied back
+    assert sum(found.parts.values()) == ns(100)
+    assert found.has_transfers
+
+
+def test_two_transfers_at_once_count_once() -> None:
+    found = breakdown([{0: rank([], [(0, 10, 40), (1, 20, 50)])}], processes=1)
+    assert found is not None
+    assert found.comm_s == ns(40)
+    assert found.overlap_fraction == pytest.approx(0)
+
+
+def test_a_rank_that_is_done_before_the_last_has_started_waits_no_longer() -> None:
+    # a gather's sender may be done while its receiver has not begun
+    sender, receiver = rank([], [(0, 10, 20)]), rank([], [(0, 50, 80)])
+    found = breakdown([{0: sender, 1: receiver}], processes=2)
+    assert found is not None
+    assert found.wait_s == ns((10 + 0) / 2)
+    assert found.comm_s == ns((0 + 30) / 2)
+
+
+def test_a_transfer_that_lacks_a_rank_is_dropped_and_counted() -> None:
+    whole = rank([("forward", 0, 50)], [(0, 60, 70), (1, 70, 90)])
+    torn = rank([("forward", 0, 50)], [(0, 60, 70)])
+    found = breakdown([{0: whole, 1: torn}], processes=2)
+    assert found is not None
+    assert found.dropped_transfers == 1
+    assert found.comm_s == ns(10)
+
+
+def test_a_missing_rank_drops_every_transfer() -> None:
+    found = breakdown([{0: rank([("forward", 0, 50)], [(0, 60, 70)])}], processes=2)
+    assert found is not None
+    assert (found.dropped_transfers, found.has_transfers, found.overlap_fraction) == (1, False, None)
+
+
+def test_the_second_transfer_of_a_bucket_in_a_step_is_not_the_first() -> None:
+    first = rank([], [(0, 10, 20), (0, 50, 60)])
+    second = rank([], [(0, 12, 20), (0, 55, 60)])
+    found = breakdown([{0: first, 1: second}], processes=2)
+    assert found is not None
+    assert found.comm_s == ns(8 + 5)
+    assert found.wait_s == ns((2 + 5) / 2)
+
+
+def test_means_are_over_ranks_then_launches_so_that_a_longer_launch_weighs_no_more() -> None:
+    long = RankSteps([step for n in range(3) for step in rank([("forward", 0, 10)], number=n).steps], [])
+    short = rank([("forward", 0, 40)])
+    found = breakdown([{0: long}, {0: short}], processes=1)
+    assert found is not None
+    assert found.parts["forward"] == ns((10 + 40) / 2)
+    assert found.launches == 2
+
+
+def test_spans_of_one_name_add_up_and_unknown_ones_are_not_attributed() -> None:
+    spans = [
+        ("scatter", 0, 10),
+        ("forward", 10, 30),
+        ("gather", 30, 35),
+        ("forward", 35, 40),
+        ("odd", 40, 90),
+    ]
+    found = breakdown([{0: rank(spans)}], processes=1)
+    assert found is not None
+    assert list(found.spans) == ["scatter", "forward", "gather", "odd"]
+    assert found.spans["forward"] == ns(25)
+    assert found.parts["forward"] == ns(25)
+    assert found.parts["other_compute"] == ns(15)
+    assert found.parts["not_attributed"] == ns(60)
+
+
+def test_without_instrumented_steps_there_is_nothing() -> None:
+    assert breakdown([], processes=1) is None
+    assert breakdown([{0: RankSteps([], [])}], processes=1) is None
+
+
+NAMES = sorted(COMPUTE_SPANS | {"data", "synchronize"})
+interval = st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted)
+spans_of = st.lists(st.tuples(st.sampled_from(NAMES), interval), max_size=6)
+transfers_of = st.lists(interval, min_size=3, max_size=3)
+
+
+@given(st.lists(st.tuples(spans_of, transfers_of), min_size=1, max_size=3))
+def test_parts_are_those_of_counting_every_nanosecond(
+    ranks: list[tuple[list[tuple[str, list[int]]], list[list[int]]]],
+) -> None:
+    recorded = {
+        number: rank(
+            [(name, start, end) for name, (start, end) in spans],
+            [(bucket, start, end) for bucket, (start, end) in enumerate(transfers)],
+            end=60,
+        )
+        for number, (spans, transfers) in enumerate(ranks)
+    }
+    found = breakdown([recorded], processes=len(ranks))
+    assert found is not None
+    expected = dict.fromkeys([*PARTS, "comm", "exposed", "wait"], 0.0)
+    begins = [max(transfers[bucket][0] for _, transfers in ranks) for bucket in range(3)]
+    for spans, transfers in ranks:
+        for now in range(60):
+            doing = {name for name, (start, end) in spans if start <= now < end}
+            moving = any(begin <= now < end for begin, (_, end) in zip(begins, transfers, strict=True))
+            waiting = any(
+                start <= now < min(begin, end) for begin, (start, end) in zip(begins, transfers, strict=True)
+            )
+            computing = doing & COMPUTE_SPANS
+            expected["comm"] += moving
+            expected["exposed"] += moving and not computing
+            expected["wait"] += waiting
+            standard = [name for name in ("forward", "backward", "optimizer") if name in doing]
+            if standard:
+                expected[standard[0]] += 1
+            elif computing:
+                expected["other_compute"] += 1
+            elif moving:
+                expected["exposed_comm"] += 1
+            elif waiting:
+                expected["exposed_wait"] += 1
+            elif "data" in doing:
+                expected["data"] += 1
+            else:
+                expected["not_attributed"] += 1
+    count = len(ranks)
+    for name in PARTS:
+        assert found.parts[name] * 1e9 == pytest.approx(expected[name] / count), name
+    assert found.comm_s * 1e9 == pytest.approx(expected["comm"] / count)
+    assert found.exposed_s * 1e9 == pytest.approx(expected["exposed"] / count)
+    assert found.wait_s * 1e9 == pytest.approx(expected["wait"] / count)
+    assert sum(found.parts.values()) == pytest.approx(found.step_s)
+
+
+rows = st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 30), st.integers(0, 30))
+
+
+@given(st.lists(rows, max_size=12))
+def test_coverage_is_set_algebra(table: list[tuple[int, int, int, int]]) -> None:
+    owner, lengths, covered = coverage(np.array(table, np.int64).reshape(-1, 4), 2)
+    for group in range(3):
+        sets: list[set[int]] = [set(), set()]
+        for whose, kind, start, end in table:
+            if whose == group:
+                sets[kind] |= set(range(start, end))
+        mine = owner == group
+        assert lengths[mine & covered[0]].sum() == len(sets[0])
+        assert lengths[mine & covered[1]].sum() == len(sets[1])
+        assert lengths[mine & covered[0] & ~covered[1]].sum() == len(sets[0] - sets[1])
+        assert lengths[mine & covered[0] & covered[1]].sum() == len(sets[0] & sets[1])

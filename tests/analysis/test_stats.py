@@ -1,0 +1,209 @@
+"""Intervals, paired comparisons, Holm and verdicts, against tables, scipy.stats and numbers by hand."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from ddpbench.analysis.stats import (
+    Comparison,
+    Timing,
+    compare,
+    half_width,
+    holm_levels,
+    judge,
+    judge_all,
+    samples_rate,
+    smallest_resolvable,
+    step_time,
+    t_quantile,
+)
+
+
+def timings(seconds: list[float], *, steps: int = 10, samples: int = 80, first: int = 0) -> list[Timing]:
+    return [
+        Timing(round=first + number, time_s=time_s, steps=steps, samples=samples)
+        for number, time_s in enumerate(seconds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("probability", "df", "published"),
+    [(0.975, 1, 12.706), (0.975, 4, 2.776), (0.975, 9, 2.262), (0.95, 10, 1.812), (0.8, 7, 0.896)],
+)
+def test_quantiles_are_those_of_a_printed_t_table(probability: float, df: int, published: float) -> None:
+    assert t_quantile(probability, df) == pytest.approx(published, abs=5e-4)
+
+
+def test_half_width_by_hand() -> None:
+    # mean 3, squared deviations 4 + 1 + 0 + 1 + 4 = 10, s^2 = 2.5; 2.776 * sqrt(2.5 / 5)
+    assert half_width([1, 2, 3, 4, 5]) == pytest.approx(2.776445 * math.sqrt(0.5), rel=1e-6)
+    assert half_width([1.0]) is None
+    assert half_width([]) is None
+
+
+def test_step_time_is_total_time_over_total_steps_not_a_mean_of_means() -> None:
+    launches = [
+        Timing(round=0, time_s=1.0, steps=10, samples=80),
+        Timing(round=1, time_s=4.0, steps=20, samples=160),
+    ]
+    found = step_time(launches)
+    assert found.value == pytest.approx(5.0 / 30)
+    # logs of 0.1 and 0.2 differ by ln 2: s = ln 2 / sqrt 2, h = 12.706 * s / sqrt 2 = 12.706 * ln 2 / 2
+    factor = 2 ** (12.7062047 / 2)
+    assert found.low == pytest.approx(found.value / factor, rel=1e-5)
+    assert found.high == pytest.approx(found.value * factor, rel=1e-5)
+
+
+def test_rate_is_harmonic_and_its_interval_is_the_step_time_s_turned_round() -> None:
+    launches = timings([1.0, 2.0, 4.0])
+    rates = [80 / 1.0, 80 / 2.0, 80 / 4.0]
+    rate, step = samples_rate(launches), step_time(launches)
+    assert rate.value == pytest.approx(statistics.harmonic_mean(rates))
+    assert rate.low is not None
+    assert step.high is not None
+    assert rate.low == pytest.approx(8 / step.high)  # 8 samples a step
+
+
+def test_one_round_has_a_point_and_no_interval() -> None:
+    found = step_time(timings([1.0]))
+    assert (found.value, found.low, found.high) == (pytest.approx(0.1), None, None)
+
+
+def test_comparison_is_scipy_s_paired_t_test_of_the_logs() -> None:
+    a, b = [1.02, 1.10, 0.99, 1.21, 1.05], [1.00, 1.05, 0.93, 1.20, 1.01]
+    found = compare(timings(a), timings(b))
+    assert found is not None
+    expected = scipy_stats.ttest_rel([math.log(x) for x in a], [math.log(x) for x in b])
+    low, high = expected.confidence_interval()
+    assert found.half_width() == pytest.approx((high - low) / 2)
+    assert found.rounds == 5
+    assert found.time_ratio().value == pytest.approx(sum(a) / sum(b))  # of totals
+    assert found.rate_ratio().value == pytest.approx(sum(b) / sum(a))
+    # the p value is that of the t statistic about the ratio of totals
+    t = math.log(sum(a) / sum(b)) / ((high - low) / 2 / t_quantile(0.975, 4))
+    assert found.p_value == pytest.approx(2 * scipy_stats.t.sf(t, 4))
+
+
+def test_drift_cancels_within_rounds() -> None:
+    drift = [1.0, 1.3, 0.8, 1.1, 1.6]
+    found = compare(timings([1.1 * d for d in drift]), timings(drift))
+    assert found is not None
+    assert found.half_width() == pytest.approx(0, abs=1e-12)
+    assert found.time_ratio().value == pytest.approx(1.1)
+
+
+def test_only_rounds_that_both_have_are_paired() -> None:
+    found = compare(timings([2.0, 2.0, 9.0]), timings([7.0, 1.0, 3.0], first=-1))
+    assert found is not None
+    assert found.rounds == 2
+    assert found.time_ratio().value == pytest.approx((2.0 + 2.0) / (1.0 + 3.0))
+
+
+def test_without_shared_rounds_the_interval_is_welch_s() -> None:
+    a, b = [1.02, 1.10, 0.99, 1.21], [2.00, 2.05, 1.93, 2.20, 2.01]
+    found = compare(timings(a), timings(b, first=10))
+    assert found is not None
+    assert not found.paired
+    expected = scipy_stats.ttest_ind([math.log(x) for x in a], [math.log(x) for x in b], equal_var=False)
+    low, high = expected.confidence_interval()
+    assert found.df == pytest.approx(expected.df)
+    assert found.half_width() == pytest.approx((high - low) / 2)
+
+
+def test_nothing_to_compare() -> None:
+    assert compare([], timings([1.0])) is None
+    alone = compare(timings([2.0]), timings([1.0]))
+    assert alone is not None
+    assert (alone.half_width(), alone.p_value, alone.rounds) == (None, None, 1)
+
+
+def test_holm_s_levels_on_the_example_of_r_s_p_adjust() -> None:
+    # R: p.adjust(c(.01, .04, .03, .005), "holm") is .03 .06 .06 .02: the first and last are below .05
+    levels = holm_levels([0.01, 0.04, 0.03, 0.005])
+    assert levels == pytest.approx([0.05 / 3, 0.05 / 2, 0.05 / 2, 0.05 / 4])
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_rejects_as_adjusted_p_values_do(p_values: list[float]) -> None:
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    adjusted = [0.0] * len(p_values)
+    worst = 0.0
+    for place, index in enumerate(order):
+        worst = max(worst, (len(p_values) - place) * p_values[index])
+        adjusted[index] = worst
+    for p, level, corrected in zip(p_values, holm_levels(p_values), adjusted, strict=True):
+        if abs(corrected - 0.05) > 1e-9:
+            assert (p <= level) == (corrected <= 0.05)
+
+
+def comparison(low_percent: float, high_percent: float, rounds: int = 5) -> Comparison:
+    """One whose 95 % interval of the time ratio, minus 1, runs from low to high."""
+    low, high = math.log1p(low_percent / 100), math.log1p(high_percent / 100)
+    error = (high - low) / 2 / t_quantile(0.975, rounds - 1)
+    return Comparison(log=(low + high) / 2, standard_error=error, df=rounds - 1, rounds=rounds)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict", "small", "beyond"),
+    [
+        (3.0, 8.0, "slower", False, True),
+        (-8.0, -3.0, "faster", False, True),
+        (0.5, 1.5, "slower", True, False),
+        (-1.5, -0.5, "faster", True, False),
+        (1.0, 6.0, "slower", False, False),
+        (-1.0, 1.5, "equivalent", False, False),
+        (-1.0, 3.0, "unresolved", False, False),
+        (-5.0, 1.0, "unresolved", False, False),
+    ],
+)
+def test_verdicts_with_a_margin_of_two_per_cent(
+    low: float, high: float, verdict: str, small: bool, beyond: bool
+) -> None:
+    found = judge(comparison(low, high))
+    assert (found.verdict, found.small, found.beyond) == (verdict, small, beyond)
+    assert found.ratio.low == pytest.approx(1 + low / 100)
+    assert found.ratio.high == pytest.approx(1 + high / 100)
+
+
+def test_the_bound_is_the_largest_difference_not_ruled_out() -> None:
+    assert judge(comparison(-1.0, 3.0)).bound == pytest.approx(0.03)
+    assert judge(comparison(-5.0, 1.0)).bound == pytest.approx(1 / 0.95 - 1)  # B would be 5.3 % slower
+
+
+def test_four_rounds_are_too_few() -> None:
+    assert judge(comparison(30.0, 31.0, rounds=4)).verdict == "too few"
+
+
+def test_ten_comparisons_make_one_of_them_less_sure() -> None:
+    borderline = comparison(0.2, 6.0)
+    assert judge(borderline).verdict == "slower"
+    alike = {f"other {number}": comparison(-3.0, 3.0) for number in range(9)}
+    judged = judge_all({"it": borderline, **alike})["it"]
+    assert judged.verdict == "unresolved"
+    # its interval is drawn at 1 - 0.05/10
+    log_half = (math.log(1.06) - math.log(1.002)) / 2 * t_quantile(0.9975, 4) / t_quantile(0.975, 4)
+    assert judged.ratio.low == pytest.approx(math.sqrt(1.06 * 1.002) / math.exp(log_half))
+
+
+def test_comparisons_with_too_few_rounds_do_not_count_towards_the_correction() -> None:
+    few = {f"few {number}": comparison(-3.0, 3.0, rounds=3) for number in range(9)}
+    assert judge_all({"it": comparison(0.2, 6.0), **few})["it"].verdict == "slower"
+
+
+@pytest.mark.parametrize("rounds", [4, 8, 30, 200])
+def test_the_smallest_resolvable_change_is_seen_four_times_in_five(rounds: int) -> None:
+    change = smallest_resolvable(0.03, rounds)
+    assert change is not None
+    shift = math.log1p(change) / (0.03 / math.sqrt(rounds))
+    power = 1 - scipy_stats.nct.cdf(t_quantile(0.975, rounds - 1), rounds - 1, shift)
+    assert power == pytest.approx(0.8, abs=0.025)
+
+
+def test_no_change_is_resolved_in_one_round() -> None:
+    assert smallest_resolvable(0.03, 1) is None
