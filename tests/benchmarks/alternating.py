@@ -24,6 +24,7 @@ from ddpbench.spec import Case
 from ddpbench.worker.control import leave, meet
 from ddpbench.worker.place import Place
 from ddpbench.worker.training import StepLoop, Training
+from tests.benchmarks.ratio import paired_ratio
 
 
 def main() -> None:
@@ -34,7 +35,9 @@ def main() -> None:
     parser.add_argument(
         "--world-size", type=int, required=True, help="replicas; data_parallel has them in one process"
     )
-    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--pairs", type=int, default=60, help="at least this many")
+    parser.add_argument("--pairs-max", type=int, default=60, help="and more, up to this, while the interval is wide")
+    parser.add_argument("--half-width", type=float, default=0.008)
     parser.add_argument("--block-seconds", type=float, default=0.1)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
@@ -93,7 +96,10 @@ def main() -> None:
     step_s = (warm.end_ns - warm.start_ns) / warm.steps / 1e9
     steps = control.agree(max(10, round(arguments.block_seconds / step_s)))
     pairs: list[tuple[float, float]] = []
-    for number in range(arguments.pairs):
+    for number in range(arguments.pairs_max):
+        enough = number >= arguments.pairs and paired_ratio(pairs).half_width <= arguments.half_width
+        if control.agree(int(enough)):
+            break
         harness = bare = 0.0
         for side in ("harness", "bare") if number % 2 == 0 else ("bare", "harness"):
             if side == "harness":
