@@ -226,7 +226,8 @@ def _validity(
     """Sentences on what limits the numbers, each with how many cases it concerns."""
     measured = [case for case in cases if case.timings]
     if not measured:
-        yield "No case has a finished launch: there are no numbers."
+        yield "No case has a launch that ended well: there are no numbers."
+        yield from _damage(cases)
         return
     if stop_reason == "interrupted":
         yield f"The sweep was interrupted; resume with: ddpbench sweep {path}"
@@ -300,7 +301,8 @@ def _damage(cases: Sequence[CaseRun]) -> Iterable[str]:
     dropped = [case for case in cases if case.parts is not None and case.parts.dropped_transfers]
     if dropped:
         count = sum(case.parts.dropped_transfers for case in dropped if case.parts is not None)
-        yield f"{count} transfers lack a rank's record and are left out{_names(dropped)}."
+        lack = "1 transfer lacks" if count == 1 else f"{count} transfers lack"
+        yield f"{lack} a rank's record: left out{_names(dropped)}."
 
 
 def _cases(cases: Sequence[CaseRun]) -> str:

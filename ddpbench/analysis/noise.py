@@ -81,7 +81,7 @@ def noise_of(run: RunDir) -> NoiseResult:
     if comparison is None or comparison.standard_error is None or not comparison.paired:
         reason = next((case.error for case in (first, second) if case.error), "")
         told = f": {reason}" if reason else "; run more rounds"
-        raise RecordError(f"{run.path}: {len(shared)} rounds have both launches; two are needed{told}")
+        raise RecordError(f"{run.path}: both launches of {len(shared)} of 2 rounds needed are there{told}")
     ratio = comparison.time_ratio()
     assert ratio.low is not None
     assert ratio.high is not None

@@ -1,0 +1,180 @@
+"""Sentences: what they say for step times that are known, and what they must not say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis import RunSummary, summarize
+from ddpbench.records import RunDir
+from ddpbench.spec import Budget, Case, PlannedCase
+from tests.synthetic import (
+    MS,
+    Outcome,
+    RankLaunch,
+    case_of,
+    matrix,
+    processes_of,
+    write_launch,
+    write_plan,
+    write_proof,
+    write_run,
+    write_sessions,
+)
+
+SINGLE, DDP, MASTER = case_of("single", 1), case_of("ddp", 2), case_of("master", 2)
+
+
+def summary_of(
+    path: Path,
+    step_ms: Mapping[Case, float],
+    *,
+    rounds: int = 6,
+    noise: float = 0.001,
+    oversubscribed: tuple[Case, ...] = (),
+) -> RunSummary:
+    """A run in which each case's steps take so long, but for drift that all share and noise of its own."""
+    run = RunDir(path / "run")
+    planned = [PlannedCase(case=case, oversubscribed=case in oversubscribed) for case in step_ms]
+    write_plan(run, planned, Budget(rounds_min=1, rounds_max=rounds))
+    dice = random.Random(1)
+    for number in range(rounds):
+        drift = 1 + dice.uniform(-0.2, 0.2)
+        for case, step in step_ms.items():
+            step_ns = int(step * MS * drift * (1 + dice.gauss(0, noise)))
+            samples = case.global_batch // processes_of(case)
+            rank = RankLaunch(blocks=[[step_ns] * 10], samples_per_step=samples)
+            write_launch(run, case, number, [rank] * processes_of(case))
+    write_sessions(run)
+    return summarize(run)
+
+
+def texts(summary: RunSummary) -> str:
+    return "\n".join(finding.text for finding in summary.findings)
+
+
+def test_the_faster_strategy_stands_first(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 15})
+    first = summary.findings[0]
+    assert first.text.startswith("DDP is 25.")
+    assert "% [" in first.text
+    assert "faster than master at 2 ranks, gpt:nano (6 launches each)." in first.text
+    assert (first.verdict, first.evidence) == ("faster", "strategies")
+    assert "measurable" not in first.text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "noise", "verdict", "words"),
+    [
+        (1.10, 0.001, "faster", "DDP is 10.0 %"),
+        (1.01, 0.0005, "faster", "measurable, but small (within 2 %)"),
+        (1.03, 0.008, "faster", "measurable, though perhaps within 2 %"),
+        (1.000, 0.003, "equivalent", "equivalent within 2 %"),
+        (1.000, 0.08, "unresolved", "no significant difference; this sweep cannot rule out up to"),
+        (0.80, 0.001, "faster", "Master is 25.0 %"),
+    ],
+)
+def test_each_verdict_in_words(tmp_path: Path, ratio: float, noise: float, verdict: str, words: str) -> None:
+    summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12 * ratio}, noise=noise)
+    found = next(finding for finding in summary.findings if finding.evidence == "strategies")
+    assert (found.verdict, words in found.text) == (verdict, True), found.text
+
+
+def test_under_five_rounds_nothing_is_concluded(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 25}, rounds=4)
+    assert summary.findings[0].verdict == "too few"
+    assert "at most 4 rounds" in summary.findings[0].text
+    assert "too few rounds" in texts(summary)
+    assert not {"faster", "slower", "equivalent"} & {finding.verdict for finding in summary.findings}
+    assert any("under 5 rounds" in text for text in summary.validity)
+
+
+def test_speed_up_and_base_case_are_stated(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12.5}, noise=0)
+    assert "speed-up 1.60 [1.60, 1.60] and efficiency 0.800 [0.800, 0.800] over single at 1 rank" in texts(
+        summary
+    )
+
+
+def test_oversubscribed_cases_make_no_headline(tmp_path: Path) -> None:
+    crowd = case_of("ddp", 8)
+    crowd_master = case_of("master", 8)
+    summary = summary_of(
+        tmp_path, {SINGLE: 10, crowd: 80, crowd_master: 120}, oversubscribed=(crowd, crowd_master)
+    )
+    assert summary.findings == ()
+    assert any("2 cases ran with more ranks than cores" in text for text in summary.validity)
+    # they are still compared with each other in the table
+    assert summary.comparisons["case_id"].tolist() == [crowd_master.case_id]
+
+
+def test_the_largest_fair_world_size_is_the_one_reported(tmp_path: Path) -> None:
+    four, four_master, eight = case_of("ddp", 4), case_of("master", 4), case_of("ddp", 8)
+    cases: dict[Case, float] = {SINGLE: 10, DDP: 12, MASTER: 12, four: 12, four_master: 24, eight: 99}
+    summary = summary_of(tmp_path, cases, oversubscribed=(eight,))
+    assert "DDP is 100.0 %" in summary.findings[0].text
+    assert "at 4 ranks" in summary.findings[0].text
+    assert "8 ranks" not in texts(summary)
+
+
+def test_buckets_are_held_against_the_default_and_corrected(tmp_path: Path) -> None:
+    caps = {1.0: 15.0, 5.0: 12.01, 25.0: 11.0}
+    cases: dict[Case, float] = {SINGLE: 10, DDP: 12}
+    cases |= {case_of("ddp", 2, bucket_cap_mb=cap): step for cap, step in caps.items()}
+    summary = summary_of(tmp_path, cases)
+    found = [finding for finding in summary.findings if finding.evidence == "buckets"]
+    assert [finding.verdict for finding in found] == ["slower", "faster", "equivalent"]
+    assert "1 MiB buckets are 25." in found[0].text
+    assert "25 MiB buckets are 9." in found[1].text
+    assert all("corrected for 3 comparisons" in finding.text for finding in found)
+    table = summary.comparisons
+    assert set(table["topic"]) == {"buckets"}
+    assert set(table["best_case_id"]) == {case_of("ddp", 2, bucket_cap_mb=25.0).case_id}
+    ratio = table.set_index("case_id").loc[DDP.case_id, "ratio"]
+    assert ratio == pytest.approx(12 / 11, rel=2e-3)
+    assert set(table["verdict"]) == {"slower"}
+
+
+def test_the_upper_bound_is_called_one(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, {SINGLE: 10, case_of("independent", 2): 10.5, DDP: 12})
+    found = summary.findings[0]
+    assert "A step of DDP takes 14." in found.text
+    assert "independent ranks, which exchange nothing" in found.text
+    assert summary.comparisons.empty  # a bound is not ranked
+
+
+def test_at_most_seven_and_every_panel_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", matrix(60), rounds=5, blocks=1, steps=2)
+    summary = summarize(run)
+    assert len(summary.findings) == 7
+    assert all("local batch of 8" in finding.text for finding in summary.findings)
+    assert {finding.evidence for finding in summary.findings} == {
+        "strategies",
+        "buckets",
+        "scaling",
+        "breakdown",
+    }
+
+
+def test_labels_stand_beside_emulated_numbers(tmp_path: Path) -> None:
+    slow = {"fabric": "1 Gbit/s", "dilation": 10.0}
+    ddp, master = case_of("ddp", 2, **slow), case_of("master", 2, **slow)
+    summary = summary_of(tmp_path, {ddp: 12, master: 24})
+    assert "emulated 1 Gbit/s link, dilated x10" in summary.findings[0].text
+
+
+def test_a_diverged_case_is_never_ranked(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    write_plan(run, [SINGLE, DDP, MASTER], Budget(rounds_min=1, rounds_max=6))
+    write_proof(run, MASTER, Outcome(status="diverged", error="gradients differ"))
+    for number in range(6):
+        write_launch(run, SINGLE, number, [RankLaunch()])
+        for case in (DDP, MASTER):
+            write_launch(run, case, number, [RankLaunch()] * 2)
+    write_sessions(run)
+    summary = summarize(run)
+    assert "master" not in texts(summary).lower()
+    assert summary.comparisons.empty

@@ -1,0 +1,183 @@
+"""A run as a whole: counts, frames, failures, validity; and a machine against itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis import noise_of, summarize
+from ddpbench.errors import RecordError
+from ddpbench.records import RunDir
+from ddpbench.spec import Budget, PlannedCase
+from tests.synthetic import (
+    MS,
+    ORIGIN_NS,
+    Outcome,
+    RankLaunch,
+    case_of,
+    write_launch,
+    write_plan,
+    write_proof,
+    write_run,
+    write_sessions,
+)
+
+SINGLE, DDP, MASTER = case_of("single", 1), case_of("ddp", 2), case_of("master", 2)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path / "run")
+
+
+def test_counts_and_failures_are_told_once(run: RunDir) -> None:
+    skipped = PlannedCase(case=MASTER, skip_reason="needs torch 2.6")
+    write_plan(run, [SINGLE, DDP, skipped], Budget(rounds_min=2, rounds_max=9))
+    for number in range(3):
+        write_launch(run, SINGLE, number, [RankLaunch()])
+    bad = Outcome(
+        status="failed", error="rank 1 was killed", phase="warm-up", last_log_line="Killed", measured_s=0
+    )
+    for number in range(2):
+        write_launch(run, DDP, number, outcome=bad)
+    write_sessions(run, "interrupted", wall_s=50, measured_s=30)
+    summary = summarize(run)
+    counts = summary.counts
+    assert (counts.planned, counts.succeeded, counts.failed) == (6, 3, 2)
+    assert (counts.cases, counts.skipped_cases, counts.rounds) == (3, 1, 3)
+    assert (summary.stop_reason, summary.measured_share, summary.wall_s) == ("interrupted", 0.6, 50)
+    told = [(failure.label, failure.round, failure.status, failure.phase) for failure in summary.failures]
+    assert told == [
+        ("ddp · 2 ranks · default buckets", 0, "failed", "warm-up"),
+        ("ddp · 2 ranks · default buckets", 1, "failed", "warm-up"),
+        ("master · 2 ranks", None, "skipped", ""),
+    ]
+    assert summary.failures[0].last_log_line == "Killed"
+    assert any("interrupted; resume with" in text for text in summary.validity)
+    assert summary.launches["status"].tolist() == ["ok"] * 3 + ["failed"] * 2
+    assert summary.launches["step_time_s"].isna().tolist() == [False] * 3 + [True] * 2
+
+
+def test_a_killed_sweep_without_sessions_is_interrupted(run: RunDir) -> None:
+    write_plan(run, [SINGLE])
+    summary = summarize(run)
+    assert (summary.stop_reason, summary.measured_share, summary.wall_s) == ("interrupted", None, 0)
+    assert summary.cases["status"].tolist() == ["failed"]
+    assert summary.findings == ()
+    assert [len(frame) for frame in (summary.launches, summary.breakdown, summary.comparisons)] == [0, 0, 0]
+
+
+def test_a_failed_proof_is_a_failure_with_its_numbers(run: RunDir) -> None:
+    write_plan(run, [SINGLE, DDP])
+    write_proof(run, DDP, Outcome(status="diverged", error="gradients differ", last_log_line="Diverged"))
+    write_sessions(run)
+    summary = summarize(run)
+    (failure,) = [failure for failure in summary.failures if failure.case_id == DDP.case_id]
+    assert (failure.status, failure.phase, failure.reason) == ("diverged", "proof", "gradients differ")
+    (proof,) = summary.proofs.to_dict("records")
+    assert (proof["case_id"], proof["passed"], proof["error"]) == (DDP.case_id, False, 0.3)
+
+
+def test_the_breakdown_adds_up_and_tells_the_overhead_of_instruments(run: RunDir) -> None:
+    write_plan(run, [case_of("data_parallel", 2)], Budget(rounds_min=1, rounds_max=1))
+    at = ORIGIN_NS
+    spans = [
+        ("scatter", at, at + MS),
+        ("forward", at + MS, at + 5 * MS),
+        ("reduce", at + 9 * MS, at + 10 * MS),
+    ]
+    steps = [(at, at + 11 * MS, spans, [])]
+    write_launch(run, case_of("data_parallel", 2), 0, [RankLaunch(steps=steps, samples_per_step=16)])
+    write_sessions(run)
+    summary = summarize(run)
+    (row,) = summary.breakdown.to_dict("records")
+    assert row["other_compute"] == pytest.approx(0.002)
+    assert row["forward"] == pytest.approx(0.004)
+    assert row["not_attributed"] == pytest.approx(0.005)
+    assert row["step_time_s"] == pytest.approx(0.011)
+    assert row["instrumentation_overhead"] == pytest.approx(0.1)  # timed steps take 10 ms
+    assert summary.phases["span"].tolist() == ["scatter", "forward", "reduce"]
+    assert summary.phases["mean_s"].tolist() == pytest.approx([0.001, 0.004, 0.001])
+    assert any("longer in instrumented than in timed steps" in text for text in summary.validity)
+
+
+def test_shared_loader_cores_and_lost_transfers_are_said(run: RunDir) -> None:
+    case = case_of("ddp", 2, loader_workers=1)
+    write_plan(run, [case], Budget(rounds_min=1, rounds_max=1))
+    at = ORIGIN_NS
+    steps = [(at, at + 10 * MS, [("forward", at, at + MS)], [(0, "all_reduce", 8, at, at + MS)])]
+    torn = [(at, at + 10 * MS, [("forward", at, at + MS)], [])]
+    write_launch(run, case, 0, [RankLaunch(steps=steps), RankLaunch(steps=torn)])
+    write_sessions(run)
+    validity = "\n".join(summarize(run).validity)
+    assert "loader workers on the ranks' own cores" in validity
+    assert "1 transfer lacks a rank's record" in validity
+
+
+def test_a_synthetic_run_is_whole(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 17, rounds=5, blocks=2, steps=3, failing=1)
+    summary = summarize(run)
+    assert summary.cases["status"].tolist() == ["ok"] * 16 + ["failed"]
+    parts = summary.breakdown.set_index("case_id")
+    total = parts.drop(columns=["step_time_s", "overlapped_comm", "launches", "instrumentation_overhead"])
+    assert total.sum(axis=1).to_numpy() == pytest.approx(parts["step_time_s"].to_numpy())
+    assert parts["instrumentation_overhead"].abs().max() < 1e-3  # steps are made equal
+    ddp = summary.cases[summary.cases["strategy"] == "ddp"]
+    over = ddp[ddp["world_size"] > 1]["overlap_fraction"]
+    assert over.to_numpy() == pytest.approx(0.5, abs=0.01)  # as made: half of each is hidden
+
+
+def test_noise_of_a_machine_by_hand(run: RunDir) -> None:
+    twin = case_of("ddp", 2, replicate=1)
+    write_plan(run, [SINGLE, DDP, twin], Budget(rounds_min=3, rounds_max=3))
+    gaps = (1.01, 1.00, 0.99)
+    for number, (drift, gap) in enumerate(zip((1.0, 1.5, 0.8), gaps, strict=True)):
+        write_launch(run, SINGLE, number, [RankLaunch()])
+        flags = Outcome(wall_s=2.0, server_s=0.5, noise={"steal_fraction": 0.2 if number == 0 else 0.0})
+        write_launch(run, DDP, number, [RankLaunch(blocks=[[int(10 * MS * drift * gap)] * 10])] * 2, flags)
+        write_launch(
+            run,
+            twin,
+            number,
+            [RankLaunch(blocks=[[int(10 * MS * drift)] * 10])] * 2,
+            Outcome(wall_s=3.0, server_s=0.5),
+        )
+    found = noise_of(run)
+    logs = [math.log(gap) for gap in gaps]
+    mean = sum(logs) / 3
+    deviation = math.sqrt(sum((x - mean) ** 2 for x in logs) / 2)
+    assert found.rounds == 3
+    assert found.round_s == pytest.approx(6.0)
+    assert found.deviation_pairs == pytest.approx(deviation)
+    assert found.deviation_launches > 0.25  # the drift that pairs cancel
+    ratio = (10.1 + 15 + 7.92) / (10 + 15 + 8)
+    assert found.difference == pytest.approx(ratio - 1)
+    half = 4.30265 * deviation / math.sqrt(3)  # t(0.975, 2)
+    assert found.difference_high == pytest.approx(ratio * math.exp(half) - 1, rel=1e-4)
+    # ten rounds fit a minute: t(0.975, 9) = 2.26216, t(0.8, 9) = 0.88340
+    assert found.resolvable["1"] == pytest.approx(
+        math.expm1((2.26216 + 0.88340) * deviation / math.sqrt(10)), rel=1e-4
+    )
+    values = [found.resolvable[minutes] for minutes in ("1", "5", "10", "30")]
+    assert values == sorted(values, reverse=True)
+    assert found.disturbed == "steal 1"
+    assert "includes 0, as it should" in found.describe()
+    assert set(asdict(found)) >= {"rounds", "resolvable", "difference"}
+
+
+def test_noise_needs_a_replicate_and_two_rounds(run: RunDir) -> None:
+    write_plan(run, [SINGLE, DDP])
+    with pytest.raises(RecordError, match="no two cases that differ in nothing but replicate"):
+        noise_of(run)
+
+
+def test_noise_of_one_round_is_refused(run: RunDir) -> None:
+    twin = case_of("ddp", 2, replicate=1)
+    write_plan(run, [DDP, twin], Budget(rounds_min=3, rounds_max=3))
+    for case in (DDP, twin):
+        write_launch(run, case, 0, [RankLaunch()] * 2)
+    with pytest.raises(RecordError, match=r"1 of 2 rounds needed.*interrupted after 1"):
+        noise_of(run)

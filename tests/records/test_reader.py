@@ -1,0 +1,237 @@
+"""Records written and read back; torn, damaged and foreign files; what a run directory refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpbench.errors import IdentityError, OutputError, RecordError
+from ddpbench.records import (
+    Block,
+    Buckets,
+    CommRecord,
+    Costs,
+    Drift,
+    LaunchDir,
+    LaunchOutcome,
+    Noise,
+    Proof,
+    RankOutcome,
+    RankStart,
+    RecordWriter,
+    RunDir,
+    StepRecord,
+    Warmup,
+    as_json,
+    read_launch,
+    read_rank,
+    write_atomically,
+)
+
+NS = 2**62
+RECORDS: list[Any] = [
+    RankStart(
+        rank=3,
+        world_size=4,
+        pid=7,
+        host="node \u00fc",
+        started_ns=NS,
+        cores=(0, 2),
+        threads=1,
+        device="cpu",
+        torch_version="2.13.0",
+    ),
+    Drift(when="before", work_ns=50),
+    Warmup(steps=12, start_ns=1, end_ns=2, steady=False, reason="still changing when time was up"),
+    Block(phase="timed", index=0, steps=2, samples=16, start_ns=NS, end_ns=NS + 3, step_ns=(1, 2)),
+    Buckets(bytes=(10, 20)),
+    StepRecord(step=1, start_ns=0, end_ns=9, spans=(("forward", 0, 4), ('a "quoted" name', 4, 9))),
+    CommRecord(step=1, bucket=0, op="all_reduce", bytes=10, start_ns=2, end_ns=5),
+    Proof(compared="initial state", dtype="float64", error=float("inf"), tolerance=0.0, passed=False),
+    Costs(flops_per_sample=None),
+    RankOutcome(status="ok", finished_ns=4, final_loss=3.5, peak_memory_bytes=None),
+]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> LaunchDir:
+    return LaunchDir(tmp_path)
+
+
+def write(launch: LaunchDir, *records: Any, rank: int = 0) -> Path:
+    path = launch.records(rank)
+    with RecordWriter(path) as writer:
+        writer.write(*records)
+    return path
+
+
+def test_every_kind_of_record_comes_back_as_it_was(launch: LaunchDir) -> None:
+    read = read_rank(write(launch, *RECORDS))
+    assert list(read.records) == RECORDS
+    assert read.torn_line is None
+    assert read.of(Drift) == [RECORDS[1]]
+    assert read.last(Costs) == RECORDS[8]
+    assert {type(record) for record in RECORDS} == {type(record) for record in read.records}
+
+
+@given(
+    st.lists(st.integers(0, 2**63 - 1), max_size=4),
+    st.text(max_size=20),
+    st.floats(allow_nan=False),
+)
+def test_numbers_and_texts_survive(
+    tmp_path_factory: pytest.TempPathFactory, times: list[int], text: str, loss: float
+) -> None:
+    written = [
+        Block(phase="timed", index=1, steps=1, samples=1, start_ns=0, end_ns=2**63 - 1, step_ns=tuple(times)),
+        RankOutcome(status="failed", error=text, final_loss=loss, finished_ns=0),
+    ]
+    assert list(read_rank(write(LaunchDir(tmp_path_factory.mktemp("launch")), *written)).records) == written
+
+
+def test_one_line_a_record_flushed_at_once(launch: LaunchDir) -> None:
+    with RecordWriter(launch.records(0)) as writer:
+        writer.write(RECORDS[1])
+        assert launch.records(0).read_text(encoding="utf-8").count("\n") == 1
+        writer.write(RECORDS[8], RECORDS[9])
+        lines = launch.records(0).read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["drift", "costs", "outcome"]
+
+
+@pytest.mark.parametrize("cut", [1, 10])
+def test_a_torn_last_line_is_reported_and_the_rest_is_kept(launch: LaunchDir, cut: int) -> None:
+    path = write(launch, *RECORDS)
+    path.write_bytes(path.read_bytes()[:-cut])
+    read = read_rank(path)
+    assert list(read.records) == RECORDS[:-1]
+    assert read.torn_line == len(RECORDS)
+    (damage,) = read_launch(launch).damage
+    assert damage == f"{path}, line {len(RECORDS)}: torn (its end is missing)"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "line 2: not a record"),
+        ("[]", "line 2: not a record"),
+        ('{"kind":"sun"}', "line 2: not a record: .*sun"),
+        ('{"kind":"drift","when":"never","work_ns":1}', "line 2: not a record: drift.when"),
+        ('{"kind":"drift","when":"before"}', "line 2: not a record: drift.work_ns"),
+        ("", "line 2: not a record"),
+    ],
+)
+def test_a_damaged_line_is_named(launch: LaunchDir, line: str, words: str) -> None:
+    path = write(launch, RECORDS[1])
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+    with RecordWriter(path) as writer:
+        writer.write(RECORDS[8])
+    with pytest.raises(RecordError, match=words):
+        read_rank(path)
+
+
+def test_records_of_another_schema_are_refused(launch: LaunchDir) -> None:
+    path = write(launch, dataclasses.replace(RECORDS[0], schema_version=2))
+    with pytest.raises(RecordError, match="line 1: schema 2; this ddpbench reads schema 1"):
+        read_rank(path)
+
+
+def test_a_launch_s_other_ranks_are_read_beside_a_damaged_one(launch: LaunchDir) -> None:
+    write(launch, RECORDS[1], rank=1)
+    launch.records(0).write_text("x\n", encoding="utf-8")
+    found = read_launch(launch)
+    assert [rank.rank for rank in found.ranks] == [1]
+    assert "rank-00000.attempt-0.jsonl, line 1" in found.damage[0]
+    assert found.outcome is None
+
+
+def outcome(**changes: Any) -> LaunchOutcome:
+    values: dict[str, Any] = {"case_id": "c", "round": 2, "purpose": "measure", "status": "ok"}
+    return LaunchOutcome(**{**values, **changes})
+
+
+def test_an_outcome_comes_back_as_it_was(launch: LaunchDir) -> None:
+    written = outcome(exit_codes=(0, None), noise=Noise(steal_fraction=0.25, clock_change=None))
+    launch.outcome.write_text(json.dumps(as_json(written)), encoding="utf-8")
+    assert read_launch(launch).outcome == written
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [({"status": "fine"}, "outcome"), ({"schema_version": 7}, "schema 7")]
+)
+def test_a_wrong_outcome_is_damage(launch: LaunchDir, change: dict[str, Any], words: str) -> None:
+    launch.outcome.write_text(json.dumps(as_json(outcome()) | change), encoding="utf-8")
+    found = read_launch(launch)
+    assert found.outcome is None
+    assert words in found.damage[0]
+
+
+def test_launches_are_found_by_number_and_without_those_set_aside(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    for number in (2, 10, 100):
+        run.launch("c", "measure", number).path.mkdir(parents=True)
+    aside = run.launch("c", "measure", 1)
+    aside.path.mkdir()
+    run.set_aside(aside)
+    again = run.launch("c", "measure", 1)
+    again.path.mkdir()
+    run.set_aside(again)
+    run.launch("c", "proof").path.mkdir()
+    assert [launch.path.name for launch in run.launches("c")] == ["launch-02", "launch-10", "launch-100"]
+    assert sorted(path.name for path in run.case("c").glob("*.unfinished-*")) == [
+        "launch-01.unfinished-0",
+        "launch-01.unfinished-1",
+    ]
+    assert run.launches("no such case") == []
+
+
+def test_a_half_written_file_is_never_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "plan.json"
+    write_atomically(path, "before")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "after")
+    assert path.read_text(encoding="utf-8") == "before"
+    assert [found.name for found in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_one_sweep_holds_a_directory_at_a_time(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    with run.locked(), pytest.raises(OutputError, match="in use by another sweep"), RunDir(tmp_path).locked():
+        pytest.fail("two held it")
+    with run.locked():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "is no run directory: machine.json is missing"),
+        ("{", "cannot be read"),
+        ("[1]", "an object was expected"),
+        ('{"schema_version": 2}', "schema 2; this ddpbench reads schema 1"),
+        ("{}", "schema None"),
+    ],
+)
+def test_what_is_no_run_directory_is_refused(tmp_path: Path, text: str | None, words: str) -> None:
+    run = RunDir(tmp_path)
+    if text is not None:
+        run.machine.write_text(text, encoding="utf-8")
+    with pytest.raises(IdentityError, match=words):
+        run.read_json(run.machine)
+
+
+def test_a_place_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(OutputError, match="choose another directory with --out"):
+        RunDir(tmp_path / "file" / "run").create()
