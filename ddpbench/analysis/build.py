@@ -258,9 +258,9 @@ def _validity(
             f"{flag[:1].upper()}{flag[1:]} in {count} of {total} launches: {meaning[flag]}. They are kept, and "
             "their cases are marked."
         )
-    wide = table.loc[~table["ci_reached"].fillna(value=True), "case_id"]
-    if len(wide):
-        chosen = [case for case in measured if case.case_id in set(wide)]
+    wide = set(table.loc[~table["ci_reached"].fillna(value=True), "case_id"])
+    if wide:
+        chosen = [case for case in measured if case.case_id in wide]
         yield (
             f"{_cases(chosen)} did not reach the target half-width of {100 * plan.budget.target_half_width:g} %"
             f"{f' (the sweep ended by: {stop_reason})' if stop_reason else ''}{_names(chosen)}."
@@ -271,12 +271,8 @@ def _validity(
     sharing = [case for case in measured if any(launch.shares_cores for launch in case.good)]
     if sharing:
         yield f"{_cases(sharing)} had loader workers on the ranks' own cores{_names(sharing)}."
-    slow = [
-        case
-        for case in measured
-        if case.case_id
-        in set(breakdown.loc[breakdown["instrumentation_overhead"] > OVERHEAD_LIMIT, "case_id"])
-    ]
+    long = set(breakdown.loc[breakdown["instrumentation_overhead"] > OVERHEAD_LIMIT, "case_id"])
+    slow = [case for case in measured if case.case_id in long]
     if slow:
         yield (
             f"{_cases(slow)} took over {100 * OVERHEAD_LIMIT:g} % longer in instrumented than in timed steps: "

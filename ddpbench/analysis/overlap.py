@@ -131,37 +131,44 @@ def breakdown(launches: Sequence[Mapping[int, RankSteps]], processes: int) -> Br
     table = np.concatenate([known[known[:, 1] != _NO_KIND], np.array(steps + moved, np.int64).reshape(-1, 4)])
     owner, lengths, covered = coverage(table, len(_KINDS))
     count = np.bincount(launch_of)
-    of_launch = np.asarray(launch_of)[owner]
-
-    def mean_s(which: NDArray[np.bool_]) -> float:
-        sums_ns = np.bincount(of_launch, weights=lengths * which, minlength=len(count))
-        return float(np.mean(sums_ns / count)) / 1e9
-
+    taken = np.zeros(len(lengths), np.bool_)
+    shares: list[NDArray[np.bool_]] = []
     within = covered[_STEP]
-    taken = np.zeros_like(within)
-    shares: list[float] = []
     for number in range(_STEP):  # in the order of _KINDS: computation, comm, wait, data
-        shares.append(mean_s(covered[number] & within & ~taken))
+        shares.append(covered[number] & within & ~taken)
         taken |= covered[number]
     computing = covered[: len(_COMPUTE)].any(axis=0)
     comm = covered[_COMM]
+    shares += [within & ~taken, comm, comm & ~computing, comm & computing, covered[_WAIT]]
+    means = _means_s(np.array(shares) * lengths.astype(np.float64), np.asarray(launch_of)[owner], count)
     step_means = np.bincount(launch_of, weights=[end - start for _, _, start, end in steps]) / count
-    span_launch = np.asarray(launch_of)[spans[:, 0]]
-    sums = np.zeros((len(count), len(names)))
-    np.add.at(sums, (span_launch, spans[:, 1]), spans[:, 3] - spans[:, 2])
-    span_means = (sums / count[:, np.newaxis]).mean(axis=0) / 1e9
+    span_lengths = np.zeros((len(names), len(spans)))
+    span_lengths[spans[:, 1], np.arange(len(spans))] = spans[:, 3] - spans[:, 2]
+    span_means = _means_s(span_lengths, np.asarray(launch_of)[spans[:, 0]], count)
     return Breakdown(
-        parts=dict(zip(PARTS, [*shares, mean_s(within & ~taken)], strict=True)),
+        parts=dict(zip(PARTS, means, strict=False)),
         step_s=float(np.mean(step_means)) / 1e9,
-        comm_s=mean_s(comm),
-        exposed_s=mean_s(comm & ~computing),
-        overlapped_s=mean_s(comm & computing),
-        wait_s=mean_s(covered[_WAIT]),
-        spans=dict(zip(names, map(float, span_means), strict=True)),
+        comm_s=means[-4],
+        exposed_s=means[-3],
+        overlapped_s=means[-2],
+        wait_s=means[-1],
+        spans=dict(zip(names, span_means, strict=True)),
         launches=len(count),
         has_transfers=bool(moved),
         dropped_transfers=dropped,
     )
+
+
+def _means_s(
+    lengths_ns: NDArray[np.float64], launch_of: NDArray[np.intp], count: NDArray[np.intp]
+) -> list[float]:
+    """For each row of lengths, shape (rows, n), the mean over launches of its sum per rank and step, seconds.
+
+    `launch_of` names each column's launch, `count` how many pairs of rank and step a launch has.
+    """
+    belongs = launch_of[:, np.newaxis] == np.arange(len(count))
+    found: list[float] = (((lengths_ns @ belongs) / count).mean(axis=1) / 1e9).tolist()
+    return found
 
 
 def _transfers(
@@ -171,19 +178,22 @@ def _transfers(
 
     Two transfers of one step, bucket and operation are told apart by their order.
     """
-    parts: dict[tuple[int, int, str, int], list[tuple[int, CommRecord]]] = defaultdict(list)
+    parts: dict[tuple[int, int, str, int], list[tuple[tuple[int, int], int, int]]] = {}
     for rank, noted in ranks.items():
-        seen: dict[tuple[int, int, str], int] = {}
+        seen: set[tuple[int, int, str, int]] = set()
         for transfer in noted.transfers:
-            name = (transfer.step, transfer.bucket, transfer.op)
-            number = seen[name] = seen.get(name, -1) + 1
-            parts[*name, number].append((rank, transfer))
+            step = transfer.step
+            name = (step, transfer.bucket, transfer.op, 0)
+            while name in seen:
+                name = (*name[:3], name[3] + 1)
+            seen.add(name)
+            parts.setdefault(name, []).append(((rank, step), transfer.start_ns, transfer.end_ns))
     whole: list[tuple[tuple[int, int], int, int, int]] = []
     lost = 0
-    for (step, *_), found in parts.items():
+    for found in parts.values():
         if len(found) < processes:
             lost += 1
             continue
-        begin = max([transfer.start_ns for _, transfer in found])
-        whole += [((rank, step), own.start_ns, begin, own.end_ns) for rank, own in found]
+        begin = max([start for _, start, _ in found])
+        whole += [(key, start, begin, end) for key, start, end in found]
     return whole, lost
