@@ -45,7 +45,7 @@ class LineListener(Listener):
         self._count = ""
 
     def _say(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(text, markup=False, soft_wrap=True)
 
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
         resumed = f"{done} launches are done already; " if done else ""

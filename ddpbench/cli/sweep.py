@@ -127,7 +127,7 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False)
     prepared = prepare(request)
     for line in _describe(prepared):
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
     run = prepared.run
     start = time.monotonic()
     try:
@@ -135,7 +135,7 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
             work = Sweep(prepared, listener)
             work.run()
     except KeyboardInterrupt:
-        console.print(f"interrupted; resume with: ddpbench sweep {run.path}", markup=False)
+        console.print(f"interrupted; resume with: ddpbench sweep {run.path}", markup=False, soft_wrap=True)
         if run.plan.exists() and work.result.launches:
             ddpbench.load(run.path, write=True)
         raise

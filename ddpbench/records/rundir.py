@@ -7,12 +7,12 @@ cases/<case id>/proof/  and  cases/<case id>/launch-<round>/
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -141,15 +141,17 @@ class RunDir:
         Raises:
             OutputError: it cannot be.
         """
+        probe = self.path / ".writable"
         try:
             (self.path / "cases").mkdir(parents=True, exist_ok=True)
-            probe = self.path / ".writable"
             probe.write_bytes(b"\0" * 65536)
             probe.unlink()
         except OSError as error:
+            with contextlib.suppress(OSError):
+                probe.unlink(missing_ok=True)
             raise OutputError(f"{self.path} cannot be written: {explain_os_error(error)}") from None
 
-    @contextmanager
+    @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Holds the directory for one sweep; the kernel lets go of it however the process ends.
 

@@ -36,7 +36,9 @@ def main() -> None:
         "--world-size", type=int, required=True, help="replicas; data_parallel has them in one process"
     )
     parser.add_argument("--pairs", type=int, default=60, help="at least this many")
-    parser.add_argument("--pairs-max", type=int, default=60, help="and more, up to this, while the interval is wide")
+    parser.add_argument(
+        "--pairs-max", type=int, default=60, help="and more, up to this, while the interval is wide"
+    )
     parser.add_argument("--half-width", type=float, default=0.008)
     parser.add_argument("--block-seconds", type=float, default=0.1)
     parser.add_argument("--out", type=Path, required=True)

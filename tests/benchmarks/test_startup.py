@@ -41,9 +41,9 @@ def test_the_command_line_is_there_at_once(arguments: tuple[str, ...], full: boo
 
 def test_a_report_on_a_thousand_cases(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: under 10 s, process start included."""
-    from tests.synthetic import build_run
+    from tests.synthetic import write_run
 
-    build_run(tmp_path / "run", cases=1000 if full else 20)
+    write_run(tmp_path / "run", 1000 if full else 20)
     began = time.monotonic()
     subprocess.run(
         [sys.executable, "-m", "ddpbench", "report", str(tmp_path / "run")],

@@ -155,7 +155,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("needs root to mount a tmpfs")
     folder = tmp_path / "disk"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], check=True)
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 
@@ -174,8 +174,7 @@ def test_a_full_disk_loses_nothing(write_experiment: Callable[..., Path], small_
     before = finished(run)
     ballast.unlink()
     result = run_cli("sweep", run)
-    # The report's pictures may not fit on this disk; the table must.
-    assert result.returncode in (0, 1), result
+    assert result.returncode == 0, result
     after = finished(run)
     assert before.items() <= after.items()
     assert len(after) == 8
