@@ -15,6 +15,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,7 +141,7 @@ def breakdown(launches: Sequence[Mapping[int, RankSteps]], processes: int) -> Br
     computing = covered[: len(_COMPUTE)].any(axis=0)
     comm = covered[_COMM]
     shares += [within & ~taken, comm, comm & ~computing, comm & computing, covered[_WAIT]]
-    means = _means_s(np.array(shares) * lengths.astype(np.float64), np.asarray(launch_of)[owner], count)
+    means = _means_s(np.array(shares) * lengths, np.asarray(launch_of)[owner], count)
     step_means = np.bincount(launch_of, weights=[end - start for _, _, start, end in steps]) / count
     span_lengths = np.zeros((len(names), len(spans)))
     span_lengths[spans[:, 1], np.arange(len(spans))] = spans[:, 3] - spans[:, 2]
@@ -159,9 +160,7 @@ def breakdown(launches: Sequence[Mapping[int, RankSteps]], processes: int) -> Br
     )
 
 
-def _means_s(
-    lengths_ns: NDArray[np.float64], launch_of: NDArray[np.intp], count: NDArray[np.intp]
-) -> list[float]:
+def _means_s(lengths_ns: NDArray[Any], launch_of: NDArray[np.intp], count: NDArray[np.intp]) -> list[float]:
     """For each row of lengths, shape (rows, n), the mean over launches of its sum per rank and step, seconds.
 
     `launch_of` names each column's launch, `count` how many pairs of rank and step a launch has.
