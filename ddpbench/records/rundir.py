@@ -127,13 +127,13 @@ class RunDir:
         return [LaunchDir(path) for path in sorted(found, key=lambda path: int(path.name[7:]))]
 
     def set_aside(self, launch: LaunchDir) -> None:
-        """Moves an unfinished launch's folder aside, keeping its records and logs for the curious."""
+        """Moves the folder of a launch that is to be done again aside, with its records and logs."""
         for number in range(1000):
-            target = launch.path.with_name(f"{launch.path.name}.unfinished-{number}")
+            target = launch.path.with_name(f"{launch.path.name}.aside-{number}")
             if not target.exists():
                 launch.path.rename(target)
                 return
-        raise OutputError(f"{launch.path} was set aside 1000 times; remove some of its .unfinished folders")
+        raise OutputError(f"{launch.path} was set aside 1000 times; remove some of its .aside folders")
 
     def create(self) -> None:
         """Makes the directory and proves that it can be written.

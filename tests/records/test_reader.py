@@ -184,9 +184,9 @@ def test_launches_are_found_by_number_and_without_those_set_aside(tmp_path: Path
     run.set_aside(again)
     run.launch("c", "proof").path.mkdir()
     assert [launch.path.name for launch in run.launches("c")] == ["launch-02", "launch-10", "launch-100"]
-    assert sorted(path.name for path in run.case("c").glob("*.unfinished-*")) == [
-        "launch-01.unfinished-0",
-        "launch-01.unfinished-1",
+    assert sorted(path.name for path in run.case("c").glob("*.aside-*")) == [
+        "launch-01.aside-0",
+        "launch-01.aside-1",
     ]
     assert run.launches("no such case") == []
 
