@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -40,13 +41,20 @@ measured_s = "{measured}"
 """
 
 
+TAG = f"{os.getpid()}-{time.time_ns()}"
+"""Inherited by every process these tests start, so that other people's sweeps are not taken for theirs."""
+
+
 def worker_processes() -> list[psutil.Process]:
-    """Fork servers and ranks of this user that are alive."""
+    """Fork servers and ranks of these tests that are alive."""
     found: list[psutil.Process] = []
     for process in psutil.process_iter(["cmdline", "status"]):
         line = process.info["cmdline"] or []
-        if "ddpbench.worker" in line and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process)
+        if "ddpbench.worker" not in line or process.info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("DDPBENCH_TEST_TAG") == TAG:
+                found.append(process)
     return found
 
 
@@ -54,10 +62,10 @@ def worker_processes() -> list[psutil.Process]:
 def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fails the test that leaves a server or a rank running."""
     monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
-    before = {process.pid for process in worker_processes()}
+    monkeypatch.setenv("DDPBENCH_TEST_TAG", TAG)
     yield
     deadline = time.monotonic() + 5
-    while left := [process for process in worker_processes() if process.pid not in before]:
+    while left := worker_processes():
         if time.monotonic() > deadline:
             for process in left:
                 process.kill()

@@ -11,7 +11,7 @@ from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
 from ddpbench.records import LaunchOutcome
 from ddpbench.spec import PlannedCase
-from tests.failures.conftest import experiment_text, workload
+from tests.failures.conftest import TAG, experiment_text, workload
 
 pytestmark = pytest.mark.multiprocess
 
@@ -48,6 +48,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, lis
     listener = Outcomes()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DDPBENCH_SHARED_MACHINE", "1")
+        patch.setenv("DDPBENCH_TEST_TAG", TAG)
         Sweep(prepare(SweepRequest(experiment=path, out=folder / "run")), listener).run()
     return listener.seen
 
