@@ -1,4 +1,4 @@
-"""Parse and format seconds, bytes and rates; no arithmetic on records here."""
+"""Parse seconds; format seconds, bytes and rates. No arithmetic on records here."""
 
 from __future__ import annotations
 
@@ -6,25 +6,6 @@ import re
 
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_BYTES = {
-    "B": 1,
-    "kB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-}
-
-
-def _parse(text: str, table: dict[str, float] | dict[str, int], what: str) -> float:
-    match = _NUMBER.match(text)
-    if match is None or match[2] not in table:
-        units = ", ".join(table)
-        raise ValueError(
-            f"{text!r} is no {what}: write a number and one of {units}, such as '2 {next(iter(table))}'"
-        )
-    return float(match[1]) * table[match[2]]
 
 
 def parse_seconds(value: str | float) -> float:
@@ -33,16 +14,13 @@ def parse_seconds(value: str | float) -> float:
     Raises:
         ValueError: the text has no number, or a unit other than ns, us, ms, s, min, h.
     """
-    return float(value) if not isinstance(value, str) else _parse(value, _SECONDS, "duration")
-
-
-def parse_bytes(value: str | int) -> int:
-    """Bytes from a number or a text such as `"25 MiB"`; `MB` is 10**6, `MiB` 2**20.
-
-    Raises:
-        ValueError: the text has no number, or an unknown unit.
-    """
-    return int(value) if not isinstance(value, str) else int(_parse(value, _BYTES, "size"))
+    if not isinstance(value, str):
+        return float(value)
+    match = _NUMBER.match(value)
+    if match is None or match[2] not in _SECONDS:
+        units = ", ".join(_SECONDS)
+        raise ValueError(f"{value!r} is no duration: write a number and one of {units}, such as '10 min'")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def format_seconds(seconds: float) -> str:

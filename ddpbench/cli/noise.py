@@ -21,7 +21,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--strategy", default="ddp")
     parser.add_argument("--world-size", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=8, help="default: 8")
-    parser.add_argument("--measured", default="1 s", help="timed steps of a launch (default: 1 s)")
+    parser.add_argument(
+        "--measured", type=float, default=1.0, metavar="SECONDS", help="timed steps of a launch (default: 1)"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run directory")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
@@ -50,7 +52,7 @@ def _run(arguments: argparse.Namespace) -> int:
         [budget]
         rounds_min = {arguments.rounds}
         rounds_max = {arguments.rounds}
-        measured_s = {json.dumps(arguments.measured)}
+        measured_s = {arguments.measured}
     """
     with tempfile.TemporaryDirectory(prefix="ddpbench-noise-") as folder:
         experiment = Path(folder) / "noise.toml"

@@ -1,0 +1,34 @@
+"""Durations, sizes and rates as people write and read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpbench.units import format_bytes, format_rate, format_seconds, parse_seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10 min", 600), ("2s", 2), ("1.5 h", 5400), ("60 ms", 0.06), ("3e2 us", 3e-4), (7, 7), (0.5, 0.5)],
+)
+def test_durations_are_read(text: str | float, seconds: float) -> None:
+    assert parse_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "ten minutes", "5", "5 minutes", "-1 s", "1 s 2"])
+def test_a_duration_without_a_known_unit_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="such as '10 min'"):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (3.21e-3, "3.21 ms"), (59.96, "60 s"), (125, "2 min 5 s"), (600, "10 min"), (7384, "2 h 3 min")],
+)
+def test_durations_are_written(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+def test_sizes_and_rates_are_written() -> None:
+    assert [format_bytes(n) for n in (512, 25 * 2**20, 3 * 2**30)] == ["512 B", "25 MiB", "3 GiB"]
+    assert [format_rate(r) for r in (3.14159, 82.35, 12345.6, 1234567)] == ["3.14", "82.3", "12,350", "1,235,000"]
