@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ddpbench.launch.listener import Listener
 
 __version__ = VERSION
-__all__ = ["__version__", "load", "report", "sweep"]
+__all__ = ["__version__", "load", "sweep", "write_report"]
 
 
 def sweep(
@@ -62,7 +62,7 @@ def sweep(
         if work.result.launches:
             load(work.result.run.path, write=True)
         raise
-    report(work.result.run.path)
+    write_report(work.result.run.path)
     return work.result.run.path
 
 
@@ -83,17 +83,17 @@ def load(run_dir: str | Path, *, write: bool = False) -> pd.DataFrame:
     return frame
 
 
-def report(run_dir: str | Path) -> Path:
+def write_report(run_dir: str | Path) -> Path:
     """Writes `cases.csv`, `report.html` and the figures of a run directory; returns the page's path.
 
     Raises:
         ddpbench.errors.IdentityError: it is no run directory, or one of another schema.
     """
+    from ddpbench import report
     from ddpbench.analysis import summarize, write_csv
     from ddpbench.records import RunDir
-    from ddpbench.report import write_report
 
     run = RunDir(Path(run_dir))
     summary = summarize(run)
     write_csv(summary.cases, run)
-    return write_report(summary, run)
+    return report.write_report(summary, run)

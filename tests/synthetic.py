@@ -116,6 +116,7 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
             "steps": 12,
             "start_ns": what.start_ns - 300 * MS,
             "end_ns": what.start_ns - 100 * MS,
+            "step_ns": 1_000_000,
             "steady": what.steady,
             "reason": "three blocks without trend" if what.steady else "still changing when time was up",
         },

@@ -23,7 +23,14 @@ def test_a_duration_without_a_known_unit_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (3.21e-3, "3.21 ms"), (59.96, "60 s"), (125, "2 min 5 s"), (600, "10 min"), (7384, "2 h 3 min")],
+    [
+        (0, "0 s"),
+        (3.21e-3, "3.21 ms"),
+        (59.96, "60 s"),
+        (125, "2 min 5 s"),
+        (600, "10 min"),
+        (7384, "2 h 3 min"),
+    ],
 )
 def test_durations_are_written(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
@@ -31,4 +38,9 @@ def test_durations_are_written(seconds: float, text: str) -> None:
 
 def test_sizes_and_rates_are_written() -> None:
     assert [format_bytes(n) for n in (512, 25 * 2**20, 3 * 2**30)] == ["512 B", "25 MiB", "3 GiB"]
-    assert [format_rate(r) for r in (3.14159, 82.35, 12345.6, 1234567)] == ["3.14", "82.3", "12,350", "1,235,000"]
+    assert [format_rate(r) for r in (3.14159, 82.35, 12345.6, 1234567)] == [
+        "3.14",
+        "82.3",
+        "12,350",
+        "1,235,000",
+    ]

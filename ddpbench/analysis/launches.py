@@ -367,6 +367,8 @@ def _flags(
         yield "clock change"
     if steady is False:
         yield "not steady"
+    if noise.throttled_s > 0:
+        yield "throttled"
     if noise.shared_machine:
         yield "shared machine"
 

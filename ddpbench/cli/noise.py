@@ -59,8 +59,12 @@ def _run(arguments: argparse.Namespace) -> int:
         experiment.write_text(text, encoding="utf-8")
         prepared = prepare(SweepRequest(experiment=experiment, out=arguments.out))
     console = Console(stderr=True, highlight=False)
-    with listening(console) as listener:
-        Sweep(prepared, listener).run()
+    try:
+        with listening(console) as listener:
+            Sweep(prepared, listener).run()
+    except KeyboardInterrupt:
+        console.print("interrupted", markup=False)
+        raise
     found = noise_of(prepared.run)
     if arguments.json:
         print(json.dumps({"run_dir": str(prepared.run.path), **asdict(found)}, indent=1))  # noqa: T201

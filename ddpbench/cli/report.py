@@ -16,5 +16,5 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
 
-    print(ddpbench.report(arguments.run_dir))  # noqa: T201
+    print(ddpbench.write_report(arguments.run_dir))  # noqa: T201
     return 0

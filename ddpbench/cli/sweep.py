@@ -75,7 +75,15 @@ def _dry_run(request: SweepRequest, *, as_json: bool) -> int:
     for entry in plan.runnable:
         case = entry.case
         what = run.launch(case.case_id, "proof")
-        launch = plan_launch(case, "proof", 0, directory=what, hardware=prepared.hardware, catalog=catalog)
+        launch = plan_launch(
+            case,
+            "proof",
+            0,
+            directory=what,
+            hardware=prepared.hardware,
+            catalog=catalog,
+            gpu_addresses=prepared.hardware.gpu_addresses,
+        )
         lines.append(f"proof     {case.case_id}")
         lines += [f"    {rank.command(run, case.case_id, 'proof')}" for rank in launch.ranks]
     for number, case_id in plan.order:
@@ -84,7 +92,13 @@ def _dry_run(request: SweepRequest, *, as_json: bool) -> int:
         case = plan.case(case_id).case
         directory = run.launch(case_id, "measure", number)
         launch = plan_launch(
-            case, "measure", number, directory=directory, hardware=prepared.hardware, catalog=catalog
+            case,
+            "measure",
+            number,
+            directory=directory,
+            hardware=prepared.hardware,
+            catalog=catalog,
+            gpu_addresses=prepared.hardware.gpu_addresses,
         )
         lines.append(f"round {number + 1:<3} {case_id}")
         lines += [f"    {rank.command(run, case_id, str(number))}" for rank in launch.ranks]
@@ -122,7 +136,8 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
 
     import ddpbench
     from ddpbench.cli.progress import listening
-    from ddpbench.launch.sweep import Sweep, prepare
+    from ddpbench.errors import LaunchError, OutputError
+    from ddpbench.launch.sweep import Sweep, SweepResult, prepare
 
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False)
     prepared = prepare(request)
@@ -130,37 +145,42 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
         console.print(line, markup=False, soft_wrap=True)
     run = prepared.run
     start = time.monotonic()
+    result = SweepResult(run)
     try:
         with listening(console) as listener:
             work = Sweep(prepared, listener)
+            result = work.result
             work.run()
+        page = ddpbench.write_report(run.path)
     except KeyboardInterrupt:
-        console.print(f"interrupted; resume with: ddpbench sweep {run.path}", markup=False, soft_wrap=True)
-        if run.plan.exists() and work.result.launches:
+        again = f"resume with: ddpbench sweep {run.path}" if run.plan.exists() else "nothing was measured"
+        console.print(f"interrupted; {again}", markup=False, soft_wrap=True)
+        if run.plan.exists() and result.launches:
             ddpbench.load(run.path, write=True)
         raise
-    share = work.result.measured_share
-    page = ddpbench.report(run.path)
+    except OutputError as error:  # no longer a wrong request where launches have been made
+        raise (LaunchError(str(error)) if result.launches else error) from None
+    share = result.measured_share
     from ddpbench.analysis import summarize
 
     summary = summarize(run)
     bad = [status for status in summary.cases["status"] if status not in ("ok", "skipped")]
     if as_json:
         rows = json.loads(summary.cases.to_json(orient="records"))
-        result = {
+        told = {
             "run_dir": str(run.path),
             "report": str(page),
-            "stop_reason": work.result.stop_reason,
+            "stop_reason": result.stop_reason,
             "measured_share": share,
             "findings": [finding.text for finding in summary.findings],
             "cases": rows,
         }
-        print(json.dumps(result, indent=1))  # noqa: T201
+        print(json.dumps(told, indent=1))  # noqa: T201
     else:
         _print_table(summary.cases)
         for finding in summary.findings[:3]:
             print(finding.text)  # noqa: T201
-        if share is not None and work.result.launches:
+        if share is not None and result.launches:
             seconds = time.monotonic() - start
             print(f"{share:.0%} of {seconds:.0f} s went into warm-up and measured steps")  # noqa: T201
         print(f"report: {page}")  # noqa: T201

@@ -24,6 +24,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--workload", nargs="+", default=["mlp", "gpt:nano"], help="default: mlp gpt:nano")
     parser.add_argument("--world-size", nargs="+", type=_world, default=[1, 2, 3, 4], help="default: 1 2 3 4")
     parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
+    parser.add_argument(
+        "--hang-timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="end a proof without progress (default: 120)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 
@@ -44,7 +51,11 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     if not arguments.json:
         print(f"{'strategy':<14} {'workload':<10} ranks  {'result':<9} largest gradient error")  # noqa: T201
-    verdicts = verify(cases, lambda verdict: None if arguments.json else print(_line(verdict), flush=True))  # noqa: T201
+    verdicts = verify(
+        cases,
+        lambda verdict: None if arguments.json else print(_line(verdict), flush=True),  # noqa: T201
+        hang_timeout_s=arguments.hang_timeout,
+    )
     if arguments.json:
         json.dump([asdict(verdict) for verdict in verdicts], sys.stdout, indent=1)
     else:

@@ -7,10 +7,12 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from ddpbench.errors import MachineError
 from ddpbench.spec import Devices
 
 _SYS = Path("/sys")
 _PROC = Path("/proc")
+_DEV = Path("/dev")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +28,8 @@ class Hardware:
     quota: float | None
     gpu_addresses: tuple[str, ...]
     cpu_model: str
+    may_have_gpus: bool = False
+    """There is a sign of a GPU; only torch can tell whether it can use one."""
 
     def devices(self, gpus: int | None = None) -> Devices:
         """What `auto` resolves against. `gpus` is how many torch can use, where a probe has told."""
@@ -33,8 +37,15 @@ class Hardware:
         return Devices(kind="cuda" if count else "cpu", gpus=count, cores=self.physical)
 
 
-def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC) -> Hardware:
-    """Reads affinity, topology, cgroup quota and GPUs."""
+def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC, dev_root: Path = _DEV) -> Hardware:
+    """Reads affinity, topology, cgroup quota and GPUs.
+
+    Raises:
+        MachineError: this is not Linux.
+    """
+    if not hasattr(os, "sched_getaffinity"):
+        raise MachineError("ddpbench measures on Linux: it pins ranks to cores, which this system cannot do")
+    gpus = _gpus(proc_root)
     usable = sorted(os.sched_getaffinity(0))
     first: list[int] = []
     siblings: list[int] = []
@@ -50,8 +61,9 @@ def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC) -> Hardware:
         cores=(*first, *siblings),
         physical=physical,
         quota=quota,
-        gpu_addresses=_gpus(proc_root),
+        gpu_addresses=gpus,
         cpu_model=_cpu_model(proc_root),
+        may_have_gpus=bool(gpus) or _gpu_devices(dev_root),
     )
 
 
@@ -82,6 +94,13 @@ def _quota(sys_root: Path, proc_root: Path) -> float | None:
         if quota and period and int(quota) > 0:
             limits.append(int(quota) / int(period))
     return min(limits) if limits else None
+
+
+def _gpu_devices(dev_root: Path) -> bool:
+    """Whether there are device files of GPUs: in containers and under WSL the driver's /proc folder may lack."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1"):
+        return False
+    return (dev_root / "dxg").exists() or any(dev_root.glob("nvidia[0-9]*"))
 
 
 def _gpus(proc_root: Path) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import platform
 import shlex
@@ -19,7 +20,7 @@ from ddpbench.launch.hardware import Hardware
 from ddpbench.records import SCHEMA_VERSION
 from ddpbench.spec import PlannedCase
 from ddpbench.version import VERSION
-from ddpbench.workloads import is_import_path, load_workload, source_digest
+from ddpbench.workloads import is_import_path
 
 _CONSEQUENCE = "results of the two do not belong in one table; give another --out"
 
@@ -47,6 +48,7 @@ def machine_record(
             "python": probe["python"],
             "experiment_digest": hashlib.sha256(experiment_toml.encode()).hexdigest()[:16],
             "workload_digest": _workloads_digest(cases),
+            "rank_code_digest": _rank_code_digest(),
         },
         "context": {
             "host": socket.gethostname(),
@@ -78,15 +80,34 @@ def check_identity(recorded: dict[str, Any], found: dict[str, Any], path: Path) 
 
 
 def _workloads_digest(cases: Sequence[PlannedCase]) -> str:
-    """One digest of the sources of all workloads used."""
+    """One digest of the workloads' names and of the sources of the users' own among them."""
     digest = hashlib.sha256()
     for name in sorted({entry.case.workload for entry in cases}):
-        if not is_import_path(name):
-            digest.update(source_digest(load_workload(name)).encode())
-        elif name.rpartition(":")[0].endswith(".py"):
-            path = Path(name.rpartition(":")[0])
-            digest.update(path.read_bytes() if path.is_file() else b"")
         digest.update(name.encode())
+        if is_import_path(name):
+            path = _source(name.rpartition(":")[0])
+            digest.update(path.read_bytes() if path is not None and path.is_file() else b"")
+    return digest.hexdigest()[:16]
+
+
+def _source(module: str) -> Path | None:
+    """The file of `train.py` or `package.module`, found without running it; its parent packages are imported."""
+    if module.endswith(".py"):
+        return Path(module)
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return Path(found.origin) if found is not None and found.origin else None
+
+
+def _rank_code_digest() -> str:
+    """A digest of what runs in a rank: a resume after an update would mix the numbers of two programs."""
+    digest = hashlib.sha256()
+    package = Path(__file__).resolve().parents[1]
+    for folder in ("measure", "strategies", "worker", "workloads"):
+        for path in sorted((package / folder).glob("*.py")):
+            digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,53 +21,58 @@ class _Sample:
     wall_s: float
     busy_s: float
     steal_s: float
-    own_s: float
+    throttled_s: float
 
 
 class NoiseWatch:
-    """From its making to `stop`: one launch."""
+    """From its making to `stop`: one launch, on the cores its ranks and their loader workers may use."""
 
-    def __init__(self, cores: Sequence[int], server_pid: int, *, shared_machine: bool) -> None:
-        self._cores = tuple(cores)
-        self._server = psutil.Process(server_pid)
+    def __init__(self, cores: Sequence[int], server_pid: int, *, shared_machine: bool, helpers: bool) -> None:
+        """`helpers`: ranks start processes of their own (loader workers), whose CPU time is to be known too."""
+        self._cores = frozenset(cores)
+        self._server_pid = server_pid
         self._shared = shared_machine
+        self._helpers = helpers
+        self._helper_cpu_s: dict[int, float] = {}
         self._frequencies: dict[int, list[float]] = {}
         self._next_sample = 0.0
         self._start = self._sample()
 
     def _sample(self) -> _Sample:
-        busy = steal = 0.0
-        per_core = psutil.cpu_times(percpu=True)
-        for core in self._cores:
-            times = per_core[core]
-            # guest time is part of user time, and guest_nice of nice
-            busy += times.user + times.nice + times.system + times.irq + times.softirq
-            steal += times.steal
-        try:
-            server = self._server.cpu_times()
-            own = time.process_time() + server.user + server.system
-        except psutil.Error:
-            own = time.process_time()
-        return _Sample(time.monotonic(), busy, steal, own)
+        busy, steal = _core_times(self._cores)
+        return _Sample(time.monotonic(), busy, steal, _throttled_s())
 
-    def tick(self) -> None:
-        """Reads the cores' frequencies, at most once a second; call it while ranks compute."""
+    def tick(self, *, computing: bool) -> None:
+        """Looks at clocks (while ranks are `computing`: an idle core's clock is low) and helpers, once a second."""
         now = time.monotonic()
         if now < self._next_sample:
             return
         self._next_sample = now + _SAMPLE_S
-        for core in self._cores:
+        if self._helpers:
+            self._watch_helpers()
+        for core in self._cores if computing else ():
             path = Path(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq")
             try:
                 self._frequencies.setdefault(core, []).append(float(path.read_text(encoding="ascii")))
             except (OSError, ValueError):
                 return
 
+    def _watch_helpers(self) -> None:
+        try:
+            ranks = psutil.Process(self._server_pid).children()
+        except psutil.Error:
+            return
+        for rank in ranks:
+            with contextlib.suppress(psutil.Error):
+                for helper in rank.children(recursive=True):
+                    times = helper.cpu_times()
+                    self._helper_cpu_s[helper.pid] = times.user + times.system
+
     def stop(self, ranks_cpu_s: float) -> Noise:
         """What was seen. `ranks_cpu_s` is the CPU time of the launch's own ranks, seconds."""
         end = self._sample()
         available = max(end.wall_s - self._start.wall_s, 1e-9) * len(self._cores)
-        own = ranks_cpu_s + end.own_s - self._start.own_s
+        own = ranks_cpu_s + sum(self._helper_cpu_s.values())
         foreign = max(0.0, end.busy_s - self._start.busy_s - own)
         changes = [
             (max(seen) - min(seen)) / max(seen)
@@ -77,31 +83,55 @@ class NoiseWatch:
             steal_fraction=round((end.steal_s - self._start.steal_s) / available, 5),
             foreign_fraction=round(foreign / available, 5),
             clock_change=round(max(changes), 5) if changes else None,
+            throttled_s=round(end.throttled_s - self._start.throttled_s, 5),
             shared_machine=self._shared,
         )
 
 
+def _core_times(cores: Container[int]) -> tuple[float, float]:
+    """Busy and stolen seconds of these cores since the system's start, from /proc/stat.
+
+    psutil numbers the lines of that file and not the cores, which differ where cores are offline.
+    """
+    tick = os.sysconf("SC_CLK_TCK")
+    busy = steal = 0
+    for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
+        name, *fields = line.split()
+        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cores:
+            user, nice, system, _idle, _iowait, irq, softirq, stolen = (int(field) for field in fields[:8])
+            busy += user + nice + system + irq + softirq
+            steal += stolen
+    return busy / tick, steal / tick
+
+
+def _throttled_s() -> float:
+    """Seconds for which this control group was held back by its CPU quota; 0 without one."""
+    for line in _lines(Path("/proc/self/cgroup")):
+        if line.startswith("0::"):
+            stat = Path("/sys/fs/cgroup") / line[3:].strip("/") / "cpu.stat"
+            return sum(_counter(stat, "throttled_usec")) / 1e6
+    return 0.0
+
+
 def oom_kills() -> int:
     """How often the kernel's out-of-memory killer has struck in this control group or on this machine."""
-    group = Path("/proc/self/cgroup")
     counts: list[int] = []
-    try:
-        for line in group.read_text(encoding="utf-8").splitlines():
-            if line.startswith("0::"):
-                events = Path("/sys/fs/cgroup") / line[3:].strip("/") / "memory.events"
-                counts += _counter(events, "oom_kill")
-    except OSError:
-        pass
+    for line in _lines(Path("/proc/self/cgroup")):
+        if line.startswith("0::"):
+            counts += _counter(Path("/sys/fs/cgroup") / line[3:].strip("/") / "memory.events", "oom_kill")
     counts += _counter(Path("/proc/vmstat"), "oom_kill")
     return sum(counts)
 
 
-def _counter(path: Path, name: str) -> list[int]:
+def _lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="ascii").splitlines()
+        return path.read_text(encoding="ascii").splitlines()
     except OSError:
         return []
-    return [int(line.split()[1]) for line in lines if line.split()[0] == name]
+
+
+def _counter(path: Path, name: str) -> list[int]:
+    return [int(line.split()[1]) for line in _lines(path) if line.split()[0] == name]
 
 
 def own_environment_allows_sharing() -> bool:

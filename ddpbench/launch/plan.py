@@ -46,6 +46,8 @@ class LaunchPlan:
     server_env: dict[str, str]
     """What must be set before a rank's process imports anything; launches that share it share a server."""
     ranks: tuple[PlannedRank, ...]
+    cores: tuple[int, ...]
+    """The cores its ranks and their loader workers may use."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,6 +138,7 @@ def plan_launch(
         "OPENBLAS_NUM_THREADS": "1",  # or importing numpy starts a thread, and forking is unsafe
     }
     ranks: list[PlannedRank] = []
+    loader_cores: set[int] = set()
     for rank, cores in enumerate(places):
         env = {
             **server_env,
@@ -150,6 +153,7 @@ def plan_launch(
         if workers and len(free) >= workers:
             share = free[rank * case.loader_workers : (rank + 1) * case.loader_workers]
             env["DDPBENCH_LOADER_CORES"] = ",".join(map(str, share))
+            loader_cores.update(share)
         ranks.append(PlannedRank(env=env))
     return LaunchPlan(
         case=case,
@@ -157,6 +161,7 @@ def plan_launch(
         round=round_number,
         server_env=server_env,
         ranks=tuple(ranks),
+        cores=tuple(sorted(used | loader_cores)),
     )
 
 

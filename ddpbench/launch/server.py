@@ -29,7 +29,6 @@ class ServerProcess:
     """A running fork server. Use it as a context; leaving it leaves no process behind."""
 
     def __init__(self, env: Mapping[str, str], log: Path) -> None:
-        self.env = dict(env)
         started = time.monotonic()
         ours, theirs = socket.socketpair()
         page_fd = os.memfd_create("ddpbench-heartbeat", os.MFD_CLOEXEC)
@@ -38,17 +37,19 @@ class ServerProcess:
         self._words = memoryview(self._page).cast("Q")
         self._connection = ours
         self._received = b""
+        self._pending: list[dict[str, Any]] = []
         self.pids: tuple[int, ...] = ()
         self._log = log
         argv = [
-            *(sys.executable, "-m", "ddpbench.worker", "--serve"),
+            # -P and the path below: this package's own worker, whatever the working directory holds.
+            *(sys.executable, "-P", "-m", "ddpbench.worker", "--serve"),
             *(str(theirs.fileno()), str(page_fd), str(os.getpid())),
         ]
         with log.open("ab") as output:
             # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
             self._process = subprocess.Popen(
                 argv,
-                env={**os.environ, **self.env},
+                env={**os.environ, **env, "PYTHONPATH": _python_path()},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -88,13 +89,19 @@ class ServerProcess:
         Raises:
             ServerGoneError: it is gone.
         """
+        if self._pending:
+            pending, self._pending = self._pending, []
+            return pending
         readable, _, _ = select.select([self._connection], [], [], timeout_s)
         if not readable:
             return []
-        data = self._connection.recv(1 << 20)
+        try:
+            data = self._connection.recv(1 << 20)
+        except ConnectionResetError:
+            data = b""
         if not data:
             code = self._process.wait(timeout=5)
-            raise ServerGoneError(f"the fork server ended (exit code {code}); {_tail(self._log)}")
+            raise ServerGoneError(f"the fork server ended with exit code {code} {_tail(self._log)}")
         self._received += data
         *lines, self._received = self._received.split(b"\n")
         return [json.loads(line) for line in lines]
@@ -103,11 +110,14 @@ class ServerProcess:
         try:
             self._connection.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
-            raise ServerGoneError(f"the fork server is gone; {_tail(self._log)}") from None
+            raise ServerGoneError(f"the fork server is gone {_tail(self._log)}") from None
         while True:
-            for event in self.events(START_TIMEOUT_S):
+            events = self.events(START_TIMEOUT_S)
+            for number, event in enumerate(events):
                 if event["event"] == "started":
                     self.pids = tuple(event["pids"])
+                    # A rank that failed at once may have ended already: that is for the next to hear.
+                    self._pending = events[number + 1 :]
                     return
                 if event["event"] == "refused":
                     raise LaunchError(event["reason"])
@@ -132,7 +142,7 @@ class ServerProcess:
                 if event["event"] == "exited":
                     self.pids = ()
                     if event["code"] != 0:
-                        raise LaunchError(f"torch does not work here: {_tail(path.with_suffix('.log'))}")
+                        raise LaunchError(f"torch does not work here {_tail(path.with_suffix('.log'))}")
                     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
                     return found
         raise LaunchError("the probe of this machine did not end")
@@ -168,11 +178,17 @@ class ServerProcess:
         self.close()
 
 
+def _python_path() -> str:
+    """This package's folder first, then what the user gave, then the working directory for the user's modules."""
+    own = str(Path(__file__).resolve().parents[2])
+    given = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join([own, *([given] if given else []), str(Path.cwd())])
+
+
 def _tail(path: Path) -> str:
     """The last line of a log, and where to read the rest."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line]
     except OSError:
         lines = []
-    last = f"last line: {lines[-1].strip()} " if lines else ""
-    return f"{last}(see {path})"
+    return f"(its last words: {lines[-1].strip()}; see {path})" if lines else f"(nothing in {path})"

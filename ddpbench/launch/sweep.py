@@ -31,6 +31,18 @@ from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, load_e
 _ServerFor = Callable[[Mapping[str, str]], ServerProcess]
 """Asks for the fork server of an environment."""
 
+_OWN_FILES = {
+    ".lock",
+    ".writable",
+    "cases",
+    "server.log",
+    "probe.json",
+    "probe.log",
+    "machine.json",
+    "experiment.toml",
+}
+"""What a sweep that ended before its plan stood may leave in its directory."""
+
 GIVE_UP_AFTER = 2
 """A case that failed this often and never succeeded is not launched again."""
 
@@ -91,17 +103,17 @@ def prepare(request: SweepRequest) -> Prepared:
     if importlib.util.find_spec("torch") is None:
         raise MachineError("torch is not installed in this environment: pip install torch")
     hardware = read_hardware()
-    devices = _usable_devices(hardware)
+    devices = usable_devices(hardware)
     _check_devices(experiment, devices)
     experiment = _resolve(experiment, devices)
-    cases = [_within_gpus(entry, devices) for entry in expand(experiment, catalog, devices)]
+    cases = [within_gpus(entry, devices) for entry in expand(experiment, catalog, devices)]
     if all(entry.skip_reason is not None for entry in cases):
         reasons = "\n".join(f"  {entry.case.label}: {entry.skip_reason}" for entry in cases)
         raise RequestError(f"{source}: no case of this experiment can run here\n{reasons}")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
     resumes = run.plan.exists()
-    if not resumes and run.path.is_dir() and any(run.path.iterdir()):
+    if not resumes and run.path.is_dir() and any(path.name not in _OWN_FILES for path in run.path.iterdir()):
         raise OutputError(f"{run.path} holds other files and is no run directory; choose another --out")
     return Prepared(
         experiment=experiment,
@@ -114,10 +126,10 @@ def prepare(request: SweepRequest) -> Prepared:
     )
 
 
-def _usable_devices(hardware: Hardware) -> Devices:
-    """The devices torch can use: without a GPU in the machine there is nothing to ask a rank about."""
-    if not hardware.gpu_addresses:
-        return hardware.devices()
+def usable_devices(hardware: Hardware) -> Devices:
+    """The devices torch can use: without a sign of a GPU there is nothing to ask a rank about."""
+    if not hardware.may_have_gpus:
+        return hardware.devices(gpus=0)
     with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
         path = Path(folder)
         with ServerProcess({"OPENBLAS_NUM_THREADS": "1"}, path / "server.log") as server:
@@ -161,7 +173,8 @@ def _resolve(experiment: Experiment, devices: Devices) -> Experiment:
     return experiment.model_copy(update={"base": base, "axes": axes})
 
 
-def _within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
+def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
+    """The planned case, skipped with a reason if it needs more GPUs than there are."""
     case = entry.case
     if entry.skip_reason is not None or case.device != "cuda" or case.world_size <= devices.gpus:
         return entry
@@ -184,12 +197,14 @@ class Sweep:
         self._runner = LaunchRunner(
             self._run,
             hang_timeout_s=self._budget.hang_timeout,
-            cores=prepared.hardware.cores,
+            hang_setting="budget.hang_timeout",
             shared=self._shared,
         )
         self._gpu_addresses: list[str | None] = []
         self._launch_walls: list[float] = []
-        self._outcomes: dict[tuple[str, str, int], LaunchOutcome] = {}
+        self._outcomes: dict[tuple[str, Purpose, int], LaunchOutcome] = {}
+        self._damaged: set[tuple[str, Purpose, int]] = set()
+        self._identified = False
         self.result = SweepResult(self._run)
 
     def run(self) -> SweepResult:
@@ -203,17 +218,18 @@ class Sweep:
         claim = nullcontext() if self._shared else claimed(self._prepared.hardware.cores)
         if self._prepared.resumes:
             self._run.read_json(self._run.plan)  # a damaged or newer one is refused before anything starts
-        self._run.create()
-        with self._run.locked(), claim:
-            try:
-                self._work(started)
-            except KeyboardInterrupt:
-                self.result.stop_reason = "interrupted"
-                raise
-            finally:
-                self.result.wall_s = time.monotonic() - started
-                if self._run.machine.exists():
-                    self._note_session()
+        with claim:
+            self._run.create()
+            with self._run.locked():
+                try:
+                    self._work(started)
+                except KeyboardInterrupt:
+                    self.result.stop_reason = "interrupted"
+                    raise
+                finally:
+                    self.result.wall_s = time.monotonic() - started
+                    if self._identified:
+                        self._note_session()
         return self.result
 
     def _work(self, started: float) -> None:
@@ -241,8 +257,11 @@ class Sweep:
                 catalog=self._catalog,
             )
             self._identify(server_for(first.server_env))
+            if self._prepared.retry_failed:
+                self._set_failed_aside()
+                unproved = [entry for entry in self._plan.runnable if not self._finished(entry, "proof", 0)]
             for entry in unproved:
-                self._launch(entry, "proof", 0, server_for, share=len(unproved))
+                self._launch(entry, "proof", 0, server_for, share=_sharing(entry, unproved))
         for number in range(self._budget.rounds_max):
             reason = self._stop_reason(number, started)
             if reason:
@@ -261,13 +280,14 @@ class Sweep:
         found = machine_record(self._prepared.hardware, probe, toml, self._plan.cases)
         if self._prepared.resumes:
             check_identity(self._run.read_json(self._run.machine), found, self._run.path)
-            return
-        write_atomically(self._run.machine, json.dumps(found, indent=1) + "\n")
-        write_atomically(self._run.experiment, toml)
-        write_atomically(self._run.plan, self._plan.dumps())
+        else:
+            write_atomically(self._run.machine, json.dumps(found, indent=1) + "\n")
+            write_atomically(self._run.experiment, toml)
+            write_atomically(self._run.plan, self._plan.dumps())  # last: with it the directory can be resumed
+        self._identified = True
 
     def _read_outcomes(self) -> None:
-        """What earlier sessions finished. With `retry_failed` what was not ok is to be done again."""
+        """What earlier sessions finished."""
         if not self._prepared.resumes:
             return
         for entry in self._plan.runnable:
@@ -279,13 +299,26 @@ class Sweep:
                 outcome = records.outcome
                 if outcome is None:
                     continue
-                if (outcome.status != "ok" or records.damage) and self._prepared.retry_failed:
-                    self._run.set_aside(directory)
-                    continue
+                if records.damage:
+                    self._damaged.add((case_id, outcome.purpose, outcome.round))
                 self._outcomes[case_id, outcome.purpose, outcome.round] = outcome
+
+    def _set_failed_aside(self) -> None:
+        """Has launches that were not ok, or whose records are damaged, done again."""
+        for key, outcome in list(self._outcomes.items()):
+            if outcome.status != "ok" or key in self._damaged:
+                self._run.set_aside(self._run.launch(*key))
+                del self._outcomes[key]
 
     def _finished(self, entry: PlannedCase, purpose: Purpose, number: int) -> bool:
         return (entry.case.case_id, purpose, number) in self._outcomes
+
+    def _succeeded(self, entry: PlannedCase) -> int:
+        """How many measuring launches of the case were ok."""
+        return sum(
+            outcome.status == "ok" and purpose == "measure" and case_id == entry.case.case_id
+            for (case_id, purpose, _), outcome in self._outcomes.items()
+        )
 
     def _given_up(self, entry: PlannedCase) -> bool:
         """Whether launching the case again would teach nothing: its proof failed, or it keeps failing."""
@@ -322,15 +355,15 @@ class Sweep:
         ]
         if not todo:
             return ""
-        from ddpbench.analysis import half_widths
+        from ddpbench.analysis import cases_without_target, half_widths
 
         widths = half_widths(self._run)
-        target = self._budget.target_half_width
+        wide = set(cases_without_target(widths, self._budget.target_half_width))
         open_cases = [
             entry
             for entry in self._plan.runnable
             if not self._given_up(entry)
-            and ((width := widths.get(entry.case.case_id)) is None or width > target)
+            and (entry.case.case_id in wide or self._succeeded(entry) < self._budget.rounds_min)
         ]
         reason = "target reached" if not open_cases else ""
         expected = len(todo) * self._mean_launch_s() + SERVER_START_S
@@ -361,7 +394,7 @@ class Sweep:
         with self._servers() as server_for:
             for entry in todo:
                 if not self._given_up(entry):
-                    self._launch(entry, "measure", number, server_for, share=len(todo))
+                    self._launch(entry, "measure", number, server_for, share=_sharing(entry, todo))
 
     @contextmanager
     def _servers(self) -> Iterator[_ServerFor]:
@@ -443,6 +476,11 @@ class Sweep:
     def _warn(self, text: str) -> None:
         self.result.warnings.append(text)
         self._listener.warn(text)
+
+
+def _sharing(entry: PlannedCase, todo: Sequence[PlannedCase]) -> int:
+    """How many launches of a round share this one's fork server: those of the same environment."""
+    return sum(other.case.threads_per_rank == entry.case.threads_per_rank for other in todo)
 
 
 class _Progress:

@@ -8,16 +8,17 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpbench.errors import ExperimentError, Problem, nearest
+from ddpbench.errors import ExperimentError, MachineError, Problem, nearest
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.claim import claimed
 from ddpbench.launch.hardware import read_hardware
 from ddpbench.launch.noise import own_environment_allows_sharing
 from ddpbench.launch.plan import plan_launch
 from ddpbench.launch.server import ServerProcess
+from ddpbench.launch.sweep import usable_devices, within_gpus
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.records import Proof, RunDir, Status, read_launch
-from ddpbench.spec import Devices, PlannedCase, expand, parse_experiment
+from ddpbench.spec import PlannedCase, expand, parse_experiment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +40,7 @@ def verification_cases(
 
     Raises:
         ExperimentError: a name is unknown.
+        MachineError: nccl is asked for and there is no GPU.
     """
     catalog = TableCatalog()
     problems: list[Problem] = []
@@ -71,12 +73,18 @@ def verification_cases(
     """
     experiment = parse_experiment(text, catalog, name="verify", source="verify")
     hardware = read_hardware()
-    devices = Devices(kind="cpu", gpus=len(hardware.gpu_addresses), cores=hardware.physical)
-    return [entry for entry in expand(experiment, catalog, devices) if not entry.added_as_baseline]
+    devices = usable_devices(hardware)
+    if backend == "nccl" and not devices.gpus:
+        raise MachineError("--backend nccl: there is no GPU here that torch can use")
+    cases = [entry for entry in expand(experiment, catalog, devices) if not entry.added_as_baseline]
+    return [within_gpus(entry, devices) for entry in cases]
 
 
 def verify(
-    cases: Sequence[PlannedCase], on_verdict: Callable[[Verdict], None] = lambda _: None
+    cases: Sequence[PlannedCase],
+    on_verdict: Callable[[Verdict], None] = lambda _: None,
+    *,
+    hang_timeout_s: float = 120.0,
 ) -> list[Verdict]:
     """Runs every case's proof on real ranks, one fork server for all.
 
@@ -94,7 +102,9 @@ def verify(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ddpbench-verify-")))
         run = RunDir(folder)
         run.create()
-        runner = LaunchRunner(run, hang_timeout_s=120, cores=hardware.cores, shared=shared)
+        runner = LaunchRunner(
+            run, hang_timeout_s=hang_timeout_s, hang_setting="--hang-timeout", shared=shared
+        )
         server: ServerProcess | None = None
         for entry in cases:
             case = entry.case
@@ -109,7 +119,7 @@ def verify(
             else:
                 directory = run.launch(case.case_id, "proof")
                 plan = plan_launch(case, "proof", 0, directory=directory, hardware=hardware, catalog=catalog)
-                if server is None:
+                if server is None or not server.alive:
                     server = stack.enter_context(ServerProcess(plan.server_env, folder / "server.log"))
                 outcome = runner.run_launch(server, plan, measured_s=0.0, server_share_s=0.0)
                 ranks = read_launch(directory).ranks

@@ -22,6 +22,7 @@ from ddpbench.records import (
     LaunchOutcome,
     LaunchRecords,
     LaunchRequest,
+    Proof,
     RankOutcome,
     RunDir,
     Status,
@@ -31,9 +32,12 @@ from ddpbench.records import (
     write_atomically,
 )
 from ddpbench.records.heartbeat import Pulse
+from ddpbench.records.rundir import Purpose
 
 POLL_S = 0.2
 """The watchdog wakes this often; each time costs tens of microseconds on a core that ranks may be using."""
+REAP_S = 10.0
+"""How long after killing ranks their ends are waited for."""
 GRACE_S = 3.0
 """How long the other ranks may take to end by themselves after one has failed."""
 EXIT_NO_RECORD = 74  # os.EX_IOERR: the rank could not write its records
@@ -49,6 +53,7 @@ class _Watched:
     first_bad: int | None = None
     first_bad_at: float = 0.0
     ended_by_us: set[int] = field(default_factory=set)
+    ended_at: float | None = None
     hang: str = ""
     hung_rank: int | None = None
     server_gone: str = ""
@@ -57,10 +62,11 @@ class _Watched:
 class LaunchRunner:
     """Runs launches on a fork server and writes their outcomes."""
 
-    def __init__(self, run: RunDir, *, hang_timeout_s: float, cores: tuple[int, ...], shared: bool) -> None:
+    def __init__(self, run: RunDir, *, hang_timeout_s: float, hang_setting: str, shared: bool) -> None:
+        """`hang_setting` is what a user changes to wait longer; `shared` that other sweeps may run beside."""
         self._run = run
         self._hang_timeout_s = hang_timeout_s
-        self._cores = cores
+        self._hang_setting = hang_setting
         self._shared = shared
 
     def run_launch(
@@ -85,7 +91,12 @@ class LaunchRunner:
         request = LaunchRequest(case=plan.case, purpose=plan.purpose, round=plan.round, measured_s=measured_s)
         request.write(directory.request)
         started_utc = datetime.now(UTC).isoformat(timespec="seconds")
-        noise = NoiseWatch(self._cores, server.pid, shared_machine=self._shared)
+        noise = NoiseWatch(
+            plan.cores,
+            server.pid,
+            shared_machine=self._shared,
+            helpers=plan.case.loader_workers > 0,
+        )
         oom_before = oom_kills()
         start = time.monotonic()
         watched = _Watched()
@@ -99,7 +110,9 @@ class LaunchRunner:
         wall_s = time.monotonic() - start
         directory.rendezvous.unlink(missing_ok=True)
         records = read_launch(directory)
-        verdict = _judge(records, watched, directory, server, oom=oom_kills() > oom_before)
+        verdict = _judge(
+            records, watched, directory, server, purpose=plan.purpose, oom=oom_kills() > oom_before
+        )
         outcome = LaunchOutcome(
             case_id=plan.case.case_id,
             round=plan.round,
@@ -142,21 +155,26 @@ class LaunchRunner:
                     server.signal_ranks(signal.SIGKILL, (pids[rank],))
                 if code != 0 and watched.first_bad is None and rank not in watched.ended_by_us:
                     watched.first_bad, watched.first_bad_at = rank, time.monotonic()
-            noise.tick()
             now = time.monotonic()
             seen = {rank: server.pulse(rank) for rank in range(ranks)}
             if seen != pulses:
                 pulses, alive_at = seen, now
+            noise.tick(computing=seen[0].phase == "timed steps")
             on_pulse(seen[0])
             left = [rank for rank in range(ranks) if rank not in watched.codes]
             if watched.first_bad is not None and now - watched.first_bad_at > GRACE_S:
                 self._end(server, left, watched)
+            if watched.ended_at is not None and now - watched.ended_at > REAP_S:
+                return  # killed, and not heard of: their codes stay unknown
             elif now - alive_at > self._hang_timeout_s and not watched.hang:
                 self._explain_hang(server, left, seen, watched)
                 self._end(server, left, watched)
+            if watched.ended_at is not None and now - watched.ended_at > REAP_S:
+                return  # killed, and not heard of: their codes stay unknown
 
     def _end(self, server: ServerProcess, ranks: list[int], watched: _Watched) -> None:
         watched.ended_by_us.update(ranks)
+        watched.ended_at = watched.ended_at or time.monotonic()
         server.signal_ranks(signal.SIGKILL, tuple(server.pids[rank] for rank in ranks))
 
     def _explain_hang(
@@ -177,7 +195,7 @@ class LaunchRunner:
         pulse = pulses[watched.hung_rank]
         watched.hang = (
             f"{what} in {pulse.phase} after {pulse.steps} steps; ended after {self._hang_timeout_s:g} s without "
-            "progress. The ranks' stacks are in their logs; raise budget.hang_timeout if steps take that long"
+            f"progress. The ranks' stacks are in their logs; raise {self._hang_setting} if steps take that long"
         )
 
 
@@ -190,7 +208,13 @@ class _Verdict:
 
 
 def _judge(
-    records: LaunchRecords, watched: _Watched, directory: LaunchDir, server: ServerProcess, *, oom: bool
+    records: LaunchRecords,
+    watched: _Watched,
+    directory: LaunchDir,
+    server: ServerProcess,
+    *,
+    purpose: Purpose,
+    oom: bool,
 ) -> _Verdict:
     """The launch's status: a hang, then a rank killed from outside, then the first rank that said what failed."""
     if EXIT_NO_RECORD in watched.codes.values():
@@ -201,9 +225,11 @@ def _judge(
             "Mend it, then run the same command again to resume"
         )
     if watched.server_gone:
-        cause = "this machine ran out of memory; use a smaller batch or model" if oom else "start it again"
+        advice = (
+            "this machine ran out of memory: use a smaller batch or model" if oom else "use --retry-failed"
+        )
         status: Status = "oom" if oom else "failed"
-        return _Verdict(status=status, error=f"{watched.server_gone}: {cause}")
+        return _Verdict(status=status, error=f"{watched.server_gone}, and its ranks with it; {advice}")
     if watched.hang:
         rank = watched.hung_rank or 0
         return _Verdict(status="hung", error=watched.hang, rank=rank, phase=server.pulse(rank).phase)
@@ -233,6 +259,12 @@ def _judge(
         log = directory.log(killed).name
         error = f"rank {killed} ended with exit code {watched.codes[killed]} and no record; see {log}"
         return _Verdict(status="failed", error=error, rank=killed, phase=server.pulse(killed).phase)
+    silent = [rank for rank in range(len(watched.codes)) if outcomes.get(rank) is None]
+    if silent:
+        error = f"rank {silent[0]} ended without saying how (code that calls os._exit?)"
+        return _Verdict(status="failed", error=error, rank=silent[0])
+    if purpose == "proof" and not any(rank.of(Proof) for rank in records.ranks):
+        return _Verdict(status="failed", error="the proof made no comparison")
     if records.damage:
         return _Verdict(status="failed", error=f"damaged records: {records.damage[0]}")
     return _Verdict(status="ok")

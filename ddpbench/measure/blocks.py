@@ -18,6 +18,8 @@ BLOCKS_A_LAUNCH = 8
 """Steps are fast enough: a launch's measured time is cut into this many blocks."""
 WARMUP_SHARE = 0.2
 """Share of the measured time within which the warm-up must become steady, or is flagged."""
+WARMUP_BLOCK_STEPS = 4
+"""Warm-up blocks have at least this many steps: the median of fewer is noise."""
 TREND_TOLERANCE = 0.03
 """Three blocks that rise or fall in turn by more than this in all have a trend."""
 MAX_STEPS_UNTIL_READY = 20
@@ -84,8 +86,9 @@ def has_trend(medians: list[float]) -> bool:
 def warm_up(stepper: Stepper, ready: Callable[[], bool], measured_s: float) -> Warmup:
     """Steps until one-time work is done and three blocks in turn have no trend.
 
-    At least three blocks of two steps; no new block once `WARMUP_SHARE` of `measured_s` has passed, and
-    then `steady` says whether the last three had no trend. Rank 0 decides for all.
+    At least three blocks of `WARMUP_BLOCK_STEPS`; no new block once `WARMUP_SHARE` of `measured_s` has passed
+    since the one-time work was done, and then `steady` says whether the last three had no trend. Rank 0
+    decides for all.
     """
     clock, control = stepper.clock, stepper.control
     start_ns = clock.now()
@@ -98,25 +101,37 @@ def warm_up(stepper: Stepper, ready: Callable[[], bool], measured_s: float) -> W
     ready_ns = clock.now()
     if not is_ready:
         reason = f"one-time work was not done after {steps} steps"
-        return Warmup(steps=steps, start_ns=start_ns, end_ns=ready_ns, steady=False, reason=reason)
+        return Warmup(
+            steps=steps,
+            start_ns=start_ns,
+            end_ns=ready_ns,
+            step_ns=(ready_ns - start_ns) // steps,
+            steady=False,
+            reason=reason,
+        )
     share_ns = WARMUP_SHARE * measured_s * 1e9
     medians: list[float] = []
-    block_steps = 2
+    block_steps = WARMUP_BLOCK_STEPS
     while True:
         block = run_block(stepper, block_steps, len(medians), "warmup")
         steps += block.steps + 1
         medians.append(statistics.median(block.step_ns))
         if len(medians) >= 3:
             trend = has_trend(medians)
-            late = clock.now() - start_ns >= share_ns
+            late = clock.now() - ready_ns >= share_ns
             verdict = control.agree(0 if trend and not late else (1 if not trend else 2))
             if verdict:
                 reason = "three blocks without trend" if verdict == 1 else "still changing when time was up"
                 return Warmup(
-                    steps=steps, start_ns=start_ns, end_ns=clock.now(), steady=verdict == 1, reason=reason
+                    steps=steps,
+                    start_ns=start_ns,
+                    end_ns=clock.now(),
+                    step_ns=round(medians[-1]),
+                    steady=verdict == 1,
+                    reason=reason,
                 )
         fitting = share_ns / 4 / max(medians[-1], 1.0)
-        block_steps = max(2, min(4 * MIN_BLOCK_STEPS, int(fitting)))
+        block_steps = max(WARMUP_BLOCK_STEPS, min(4 * MIN_BLOCK_STEPS, int(fitting)))
 
 
 def timed_blocks(stepper: Stepper, measured_s: float, first_step_ns: float) -> Iterator[Block]:
@@ -134,7 +149,9 @@ def timed_blocks(stepper: Stepper, measured_s: float, first_step_ns: float) -> I
         index += 1
         rest_ns = measured_s * 1e9 - spent_ns
         step_ns = (block.end_ns - block.start_ns) / block.steps
-        steps = max(MIN_BLOCK_STEPS, min(steps, math.ceil(rest_ns / max(step_ns, 1.0))))
+        steps = max(
+            MIN_BLOCK_STEPS, math.ceil(min(rest_ns, measured_s * 1e9 / BLOCKS_A_LAUNCH) / max(step_ns, 1.0))
+        )
         # Half a block more or less: stop where the sum comes nearest to what was asked.
         if stepper.control.agree(int(rest_ns < step_ns * MIN_BLOCK_STEPS / 2)):
             return

@@ -42,11 +42,15 @@ class HostClock:
         return time.perf_counter_ns()
 
 
+_ANCHOR_TRIES = 10
+
+
 class CudaClock:
     """CUDA events on the current stream, placed on the host's clock by a reference event.
 
     `anchor` renews the reference while the device is idle; `elapsed_time` is a float32 of milliseconds, so
-    that half a minute after the reference a moment is known to about 2 µs.
+    that half a minute after the reference a moment is known to about 2 µs. Where the reference itself stands
+    on the host's clock is known to half the narrowest of several brackets, some 10 µs.
     """
 
     def __init__(self) -> None:
@@ -56,10 +60,17 @@ class CudaClock:
         import torch
 
         torch.cuda.synchronize()
-        self._reference: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._reference.record()
-        self._reference.synchronize()
-        self._reference_ns = time.perf_counter_ns()
+        narrowest: int | None = None
+        for _ in range(_ANCHOR_TRIES):
+            event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            before = time.perf_counter_ns()
+            event.record()
+            event.synchronize()
+            after = time.perf_counter_ns()
+            # The event happened in between: the nearer the two, the better it is known when.
+            if narrowest is None or after - before < narrowest:
+                narrowest = after - before
+                self._reference, self._reference_ns = event, (before + after) // 2
 
     def mark(self) -> Mark:
         import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -112,11 +113,17 @@ class StepRecorder:
             )
             for number, bucket, op, size, _, _ in self._transfers
         ]
+        spans_of: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
+        for number, span in spans:
+            spans_of[number].append(span)
+        sent_in: dict[int, list[CommRecord]] = defaultdict(list)
+        for transfer in transfers:
+            sent_in[transfer.step].append(transfer)
         records: list[StepRecord | CommRecord] = []
         for number, start_ns, end_ns in steps:
-            own = sorted((span for step, span in spans if step == number), key=lambda span: span[1])
+            own = sorted(spans_of[number], key=lambda span: span[1])
             records.append(StepRecord(step=number, start_ns=start_ns, end_ns=end_ns, spans=tuple(own)))
-            sent = [transfer for transfer in transfers if transfer.step == number]
+            sent = sent_in[number]
             sent.sort(key=lambda transfer: (transfer.start_ns, transfer.bucket))
             records += sent
         self._steps, self._spans, self._transfers = [], [], []

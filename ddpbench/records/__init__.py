@@ -23,7 +23,7 @@ from ddpbench.records.schema import (
     Warmup,
     as_json,
 )
-from ddpbench.records.writer import RecordWriter
+from ddpbench.records.writer import RecordWriteError, RecordWriter
 
 __all__ = [
     "COMPUTE_SPANS",
@@ -44,6 +44,7 @@ __all__ = [
     "RankRecords",
     "RankStart",
     "Record",
+    "RecordWriteError",
     "RecordWriter",
     "RunDir",
     "Status",

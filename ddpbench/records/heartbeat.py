@@ -6,6 +6,8 @@ import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpbench.spec.experiment import MAX_RANKS
+
 PHASES: Sequence[str] = (
     "starting",
     "building the model",
@@ -17,7 +19,6 @@ PHASES: Sequence[str] = (
     "finishing",
 )
 _SLOT_WORDS = 2  # steps made, and the index of the phase
-MAX_RANKS = 4096
 PAGE_BYTES = MAX_RANKS * _SLOT_WORDS * 8
 
 

@@ -66,6 +66,8 @@ class Warmup:
     steps: int
     start_ns: int
     end_ns: int
+    step_ns: int
+    """A step's time at its end: the last block's median."""
     steady: bool
     reason: str
 
@@ -192,14 +194,16 @@ def records_from_json(lines: Sequence[bytes]) -> list[Record]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
-    """What the machine did beside a launch. Fractions are of the usable cores' time during the launch."""
+    """What the machine did beside a launch. Fractions are of the time of the cores its ranks may use."""
 
     steal_fraction: float = 0.0
     """Time the hypervisor gave to others."""
     foreign_fraction: float = 0.0
-    """Time used by processes that are not this sweep's."""
+    """Time used by processes that are not this launch's."""
     clock_change: float | None = None
     """Largest relative change of a core's reported frequency; None where the system reports none."""
+    throttled_s: float = 0.0
+    """Seconds for which a CPU quota held the ranks back."""
     shared_machine: bool = False
     """Another sweep was allowed to run beside this one."""
 

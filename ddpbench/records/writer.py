@@ -9,6 +9,10 @@ from types import TracebackType
 from ddpbench.records.schema import Record, as_json
 
 
+class RecordWriteError(Exception):
+    """A record could not be written: not the training's failure, and not one to record."""
+
+
 class RecordWriter:
     """Appends records to one file. Call it outside timed regions."""
 
@@ -18,8 +22,11 @@ class RecordWriter:
     def write(self, *records: Record) -> None:
         """Appends the records, each a line, and flushes them together."""
         lines = [json.dumps(as_json(record), separators=(",", ":"), allow_nan=True) for record in records]
-        self._file.write("".join(f"{line}\n" for line in lines))
-        self._file.flush()
+        try:
+            self._file.write("".join(f"{line}\n" for line in lines))
+            self._file.flush()
+        except OSError as error:
+            raise RecordWriteError(str(error)) from error
 
     def close(self) -> None:
         """Closes the file."""

@@ -32,7 +32,13 @@ TERMS: tuple[tuple[str, str], ...] = (
         ),
     ),
     ("samples/s", "Samples of all ranks over common wall time."),
-    ("speed-up", "Samples/s over the base case's in the same round; the geometric mean over rounds."),
+    (
+        "speed-up",
+        (
+            "Samples/s over the base case's, over the rounds that have both; its interval is that of the log "
+            "ratios within rounds."
+        ),
+    ),
     ("efficiency", "Speed-up over the number of ranks."),
     (
         "step",

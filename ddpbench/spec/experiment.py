@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,10 +31,14 @@ def _seconds(value: object) -> object:
     return value
 
 
+MAX_RANKS = 4096
+"""The most ranks of one job: as many as the watchdog's page has room for."""
 Positive = Annotated[int, Field(gt=0, strict=True)]
 Natural = Annotated[int, Field(ge=0, strict=True)]
+Ranks = Annotated[int, Field(gt=0, le=MAX_RANKS, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**32, strict=True)]
 Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
-BucketSetting = Literal["default"] | Annotated[float, Field(gt=0, allow_inf_nan=False)]
+BucketSetting = Literal["default"] | Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
 
 
 class Base(BaseModel, extra="forbid", frozen=True):
@@ -43,7 +48,7 @@ class Base(BaseModel, extra="forbid", frozen=True):
     strategy: str = "ddp"
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    world_size: Positive | Literal["auto"] = 1
+    world_size: Ranks | Literal["auto"] = 1
     threads_per_rank: Positive = 1
     loader_workers: Natural = 0
     bucket_cap_mb: BucketSetting = "default"
@@ -51,7 +56,7 @@ class Base(BaseModel, extra="forbid", frozen=True):
     global_batch: Positive | None = None
     scaling: Literal["weak", "strong"] = "weak"
     dtype: Literal["float32", "float64"] = "float32"
-    seed: Natural = 0
+    seed: Seed = 0
     replicate: Natural = 0
 
 
@@ -75,7 +80,7 @@ class Budget(BaseModel, extra="forbid", frozen=True):
 class Experiment(BaseModel, extra="forbid", frozen=True):
     """A validated experiment. Built by `load_experiment` or `parse_experiment`; both know the catalog."""
 
-    name: str
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     question: str = ""
     base: Base = Base()
     axes: dict[str, list[Any]] = {}
@@ -134,7 +139,7 @@ def parse_experiment(
     problems: list[Problem] = []
     for override in overrides:
         _apply_override(data, override, problems)
-    data.setdefault("name", name)
+    data.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._-") or "experiment")
     problems += [
         Problem(path=key, message=f"unknown section; {nearest(key, _TOP_LEVEL)}")
         for key in data
@@ -151,6 +156,7 @@ def parse_experiment(
         if isinstance(given, dict) and name in given
     ]
     _names(base, axes, data.get("options", {}), catalog, problems)
+    _exclude_names(data.get("exclude", []), catalog, problems)
     problems += [
         Problem(path=key, message=f"must be a text, not {data[key]!r}")
         for key in ("name", "question")
@@ -158,7 +164,10 @@ def parse_experiment(
     ]
     if problems:
         raise ExperimentError(source, problems)
-    experiment = Experiment.model_validate({**data, "axes": axes})
+    try:
+        experiment = Experiment.model_validate({**data, "axes": axes})
+    except ValidationError as error:
+        raise ExperimentError(source, _explain(error, "", list(Experiment.model_fields))) from None
     budget = experiment.budget
     if budget.rounds_max < budget.rounds_min:
         message = f"is {budget.rounds_max}, below rounds_min = {budget.rounds_min}"
@@ -201,7 +210,7 @@ def _explain(error: ValidationError, path: str, known: Sequence[str]) -> list[Pr
     problems: dict[str, Problem] = {}
     for item in error.errors():
         location = item["loc"]
-        where = ".".join([path, str(location[0])] if location else [path])
+        where = ".".join(part for part in (path, str(location[0]) if location else "") if part)
         if item["type"] == "extra_forbidden":
             message = f"unknown key; {nearest(str(location[0]), known)}"
         else:
@@ -272,8 +281,17 @@ def _excludes(data: object, problems: list[Problem]) -> None:
             if key not in Base.model_fields:
                 message = f"unknown key; {nearest(key, Base.model_fields)}"
                 problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
-            elif not isinstance(values, list):
-                rule[key] = [values]
+                continue
+            listed = values if isinstance(values, list) else [values]
+            adapter = _axis_adapter(key)
+            kept: list[Any] = []
+            for value in listed:
+                try:
+                    kept.append(adapter.validate_python(value))
+                except ValidationError:
+                    message = f"{value!r} is no value of {key}, so that it would exclude nothing"
+                    problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
+            rule[key] = kept
 
 
 def _names(
@@ -316,6 +334,22 @@ def _names(
         _section(models[owner], given, path, problems)
 
 
+def _exclude_names(rules: object, catalog: Catalog, problems: list[Problem]) -> None:
+    """Checks the strategies and workloads that excludes name, and gives workloads their whole names."""
+    for index, rule in enumerate(rules if isinstance(rules, list) else []):
+        for key, look_up, known in (
+            ("strategy", catalog.strategy, catalog.strategy_names()),
+            ("workload", catalog.workload, catalog.workload_names()),
+        ):
+            values = rule.get(key, []) if isinstance(rule, dict) else []
+            for place, name in enumerate(values):
+                try:
+                    values[place] = look_up(name).name
+                except KeyError:
+                    message = f"{name!r} is no {key}; {nearest(name, known)}"
+                    problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
+
+
 def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:
     """The experiment's cases in the order of its axes, with the base cases of their speed-ups added.
 
@@ -334,7 +368,8 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
         if setting["world_size"] == "auto":
             problems.append(Problem(path="base.world_size", message='"auto" belongs in [axes]'))
             break
-        if any(_matches(rule, setting) for rule in experiment.exclude):
+        named = setting | {"workload": catalog.workload(setting["workload"]).name}
+        if any(_matches(rule, named) for rule in experiment.exclude):
             continue
         entry = _plan_case(experiment, setting, catalog, devices, problems)
         if entry is not None:
@@ -346,7 +381,8 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
     runnable = [entry for entry in planned.values() if entry.skip_reason is None]
     for entry in runnable:
         baseline = entry.case.baseline()
-        added = PlannedCase(case=baseline, added_as_baseline=True)
+        over = _oversubscribed(baseline, devices)
+        added = PlannedCase(case=baseline, added_as_baseline=True, oversubscribed=over)
         planned.setdefault(baseline.case_id, added)
     return list(planned.values())
 
@@ -431,5 +467,13 @@ def _plan_case(
     reason = strategy.check(case) or workload.check(case)
     if reason is None and backend == "nccl" and device != "cuda" and strategy.uses_backend:
         reason = "nccl moves data between GPUs only; use gloo on CPU"
-    over = device == "cpu" and world_size > devices.ranks("cpu", setting["threads_per_rank"])
-    return PlannedCase(case=case, skip_reason=reason, oversubscribed=over)
+    if reason is None and backend == "gloo" and device == "cuda" and strategy.uses_backend:
+        reason = (
+            "gloo copies GPU memory through the host, and when it is done cannot be stamped; use nccl on GPUs"
+        )
+    return PlannedCase(case=case, skip_reason=reason, oversubscribed=_oversubscribed(case, devices))
+
+
+def _oversubscribed(case: Case, devices: Devices) -> bool:
+    """More threads than cores: the ranks share them."""
+    return case.device == "cpu" and case.world_size * case.threads_per_rank > devices.cores

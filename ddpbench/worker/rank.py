@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import sys
@@ -23,6 +22,7 @@ from ddpbench.records import (
     LaunchRequest,
     RankOutcome,
     RankStart,
+    RecordWriteError,
     RecordWriter,
     Status,
 )
@@ -69,12 +69,12 @@ class Rank:
             with writer:
                 try:
                     self._work(writer, started_ns)
+                except RecordWriteError:
+                    raise
                 except BaseException as problem:
                     traceback.print_exc()
                     status, error = _classify(problem)
                     error_type = type(problem).__name__
-                    if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT):
-                        raise
                 pulse = self.heartbeat.pulse
                 writer.write(
                     RankOutcome(
@@ -89,7 +89,7 @@ class Rank:
                         finished_ns=self.host_clock.now(),
                     )
                 )
-        except OSError:
+        except (RecordWriteError, OSError):
             traceback.print_exc()
             return EXIT_NO_RECORD
         return EXIT_OK if status == "ok" else EXIT_NOT_OK
@@ -144,8 +144,7 @@ class Rank:
     def _prove(self, writer: RecordWriter, training: Training, control: Control) -> None:
         self.heartbeat.enter("proof")
         failed: list[str] = []
-        for record in Prover(training, control).run():
-            self.heartbeat.beat()
+        for record in Prover(training, control, self.heartbeat.beat).run():
             writer.write(record)
             if record.kind == "proof" and not record.passed:
                 error = f"error {record.error:.2g}, allowed {record.tolerance:.2g}"
@@ -168,10 +167,9 @@ class Rank:
         warmup = warm_up(stepper, replica.ready, self.request.measured_s)
         loop.check_loss()
         writer.write(warmup)
-        first_step_ns = (warmup.end_ns - warmup.start_ns) / warmup.steps
         self.heartbeat.enter("timed steps")
         timed_ns = 0
-        for block in timed_blocks(stepper, self.request.measured_s, first_step_ns):
+        for block in timed_blocks(stepper, self.request.measured_s, warmup.step_ns):
             self._final_loss = loop.check_loss()
             writer.write(block)
             timed_ns += block.end_ns - block.start_ns

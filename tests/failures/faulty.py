@@ -134,6 +134,27 @@ class TooLittleData(Sound):
         return TensorDataset(torch.randn(5, 16), torch.zeros(5, dtype=torch.int64))
 
 
+class Dropout(Sound):
+    """Draws random numbers in its forward, as many sound models do."""
+
+    def model(self, options: NoOptions) -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.5), nn.Linear(32, 4))
+
+
+class BatchNorm(Sound):
+    """Has statistics of the batch, and refuses a single sample."""
+
+    def model(self, options: NoOptions) -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Linear(32, 4))
+
+
+class Exits(Sound):
+    """Ends the process behind the harness's back, as if all were well."""
+
+    def trouble(self) -> Any:
+        return lambda _: os._exit(0)
+
+
 class KillsTheServer(Sound):
     """The first rank 1 that gets far enough kills its parent, the fork server; later ones do not."""
 

@@ -79,6 +79,20 @@ def test_a_killed_controller_leaves_nothing_and_resumes(
     assert finished(run) == after
 
 
+def test_a_sweep_killed_before_its_plan_stood_starts_afresh(
+    write_experiment: Callable[..., Path], tmp_path: Path
+) -> None:
+    experiment, run = write_experiment([workload("Sound")], rounds=1), tmp_path / "run"
+    process = start(experiment, run)
+    while not (run / "server.log").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.communicate()
+    assert not (run / "plan.json").exists()
+    assert run_cli("sweep", experiment, "--out", run).returncode == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_says_how_to_resume(
     write_experiment: Callable[..., Path], tmp_path: Path, number: signal.Signals
@@ -107,7 +121,9 @@ def test_a_run_of_another_machine_or_experiment_is_refused(
     machine = json.loads((run / "machine.json").read_text(encoding="utf-8"))
     machine["identity"]["cpu"] = "Some Other Processor"
     (run / "machine.json").write_text(json.dumps(machine), encoding="utf-8")
-    moved = run_cli("sweep", run)
+    untouched = {path: path.read_bytes() for path in run.rglob("*.json*")}
+    moved = run_cli("sweep", run, "--retry-failed")
+    assert {path: path.read_bytes() for path in run.rglob("*.json*")} == untouched
     assert moved.returncode == 2
     assert "cpu: 'Some Other Processor' there" in moved.stderr
 

@@ -26,6 +26,7 @@ NAMES = [
     "NoParameters",
     "TooLittleData",
     "Missing",
+    "Exits",
     "Sound",
 ]
 
@@ -66,6 +67,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, lis
         ("NoParameters", "failed", None, ["no parameters to train"]),
         ("TooLittleData", "failed", None, ["5 samples", "needs 8"]),
         ("Missing", "failed", None, ["no class Missing"]),
+        ("Exits", "failed", None, ["without saying how"]),
     ],
 )
 def test_each_failure_is_told_for_what_it_is(

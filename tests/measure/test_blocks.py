@@ -95,7 +95,8 @@ def test_warm_up_waits_for_one_time_work() -> None:
     work, _, _, calls = stepper(lambda _: 1_000_000)
     warmup = warm_up(work, lambda: next(ready), measured_s=0.01)
     assert warmup.steady
-    assert len(calls) == 3 + 3 * (2 + 1)  # until ready, then three blocks of two steps and one before each
+    assert len(calls) == 3 + 3 * (4 + 1)  # until ready, then three blocks of four steps and one before each
+    assert warmup.step_ns == 1_000_000
 
 
 def test_warm_up_says_so_when_one_time_work_never_ends() -> None:
@@ -126,3 +127,12 @@ def test_a_wrong_guess_of_the_step_time_is_corrected() -> None:
     blocks = list(timed_blocks(work, measured_s=2.0, first_step_ns=1_000_000))
     assert blocks[0].steps == 250
     assert len(blocks) == 1  # 5 s are more than were asked for
+
+
+def test_blocks_grow_again_after_a_guess_that_was_too_slow() -> None:
+    # The warm-up saw steps a hundred times as slow, as one-time work makes them look.
+    work, _, _, _ = stepper(lambda _: 1_000_000)
+    blocks = list(timed_blocks(work, measured_s=2.0, first_step_ns=100_000_000))
+    assert blocks[0].steps == MIN_BLOCK_STEPS
+    assert blocks[1].steps == 250
+    assert len(blocks) <= 9 + 1

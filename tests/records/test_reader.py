@@ -48,7 +48,7 @@ RECORDS: list[Any] = [
         torch_version="2.13.0",
     ),
     Drift(when="before", work_ns=50),
-    Warmup(steps=12, start_ns=1, end_ns=2, steady=False, reason="still changing when time was up"),
+    Warmup(steps=12, start_ns=1, end_ns=2, step_ns=1, steady=False, reason="still changing when time was up"),
     Block(phase="timed", index=0, steps=2, samples=16, start_ns=NS, end_ns=NS + 3, step_ns=(1, 2)),
     Buckets(bytes=(10, 20)),
     StepRecord(step=1, start_ns=0, end_ns=9, spans=(("forward", 0, 4), ('a "quoted" name', 4, 9))),

@@ -166,6 +166,44 @@ def test_excludes_take_lists_and_single_values() -> None:
         cases_of("[axes]\nworld_size = [1, 2]\n[[exclude]]\nworld_size = [1, 2]")
 
 
+def test_an_exclude_that_could_never_match_is_refused() -> None:
+    found = problems_of('[[exclude]]\nstrategy = "mastr"\nworld_size = "two"\n[axes]\nworld_size = [1, 2]')
+    assert any(
+        "exclude[0].strategy: 'mastr' is no strategy; did you mean 'master'?" in line for line in found
+    )
+    assert any("exclude[0].world_size: 'two' is no value" in line for line in found)
+
+
+def test_an_exclude_takes_a_workload_without_its_size() -> None:
+    text = '[axes]\nworkload = ["gpt:nano", "mlp"]\n[[exclude]]\nworkload = "gpt"'
+    assert {c.case.workload for c in cases_of(text) if c.case.strategy == "ddp"} == {"mlp:small"}
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("[base]\nworld_size = 100000", "base.world_size"),
+        ("[base]\nbucket_cap_mb = true", "base.bucket_cap_mb"),
+        ("[base]\nseed = 100000000000000000000000", "base.seed"),
+        ("[base]\nlocal_batch = true", "base.local_batch"),
+        ("[budget]\nmeasured_s = nan", "budget.measured_s"),
+        ("[budget]\nmeasured_s = -1", "budget.measured_s"),
+    ],
+)
+def test_odd_values_are_refused(text: str, path: str) -> None:
+    assert problems_of(text)[0].startswith(path)
+
+
+def test_a_name_that_leaves_the_folder_is_refused() -> None:
+    assert problems_of('name = "../../x"')[0].startswith("name")
+
+
+def test_gloo_on_gpus_is_skipped_with_its_reason() -> None:
+    text = '[base]\nbackend = "gloo"'
+    cases = cases_of(text, Devices(kind="cuda", gpus=1, cores=8))
+    assert "stamped" in (next(c for c in cases if c.case.strategy == "ddp").skip_reason or "")
+
+
 def test_more_ranks_than_cores_is_oversubscribed_not_refused() -> None:
     cases = cases_of("[axes]\nworld_size = [4, 8]")
     assert {c.case.world_size: c.oversubscribed for c in cases if c.case.strategy == "ddp"} == {

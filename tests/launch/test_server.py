@@ -1,0 +1,69 @@
+"""The controlling side's end of the fork server: what it hears, in which order, and that nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddpbench.errors import LaunchError, ServerGoneError
+from ddpbench.launch.server import ServerProcess
+
+Connected = tuple[ServerProcess, socket.socket]
+
+
+@pytest.fixture
+def connected() -> Iterator[Connected]:
+    """A client whose server is this test."""
+    ours, theirs = socket.socketpair()
+    client = ServerProcess.__new__(ServerProcess)
+    client._connection = ours
+    client._received = b""
+    client._pending = []
+    client._log = Path("/nonexistent/server.log")
+    with ours, theirs:
+        yield client, theirs
+
+
+def say(server: socket.socket, *events: dict[str, object]) -> None:
+    server.sendall(b"".join(json.dumps(event).encode() + b"\n" for event in events))
+
+
+def test_a_rank_that_ends_before_its_start_is_told_is_not_lost(connected: Connected) -> None:
+    client, server = connected
+    say(server, {"event": "started", "pids": [7, 8]}, {"event": "exited", "rank": 1, "code": 1, "cpu_s": 0.1})
+    client._ask(do="launch")
+    assert client.pids == (7, 8)
+    assert [event["rank"] for event in client.events(0.0)] == [1]
+    assert client.events(0.0) == []
+
+
+def test_half_a_line_waits_for_its_other_half(connected: Connected) -> None:
+    client, server = connected
+    server.sendall(b'{"event": "exi')
+    assert client.events(0.1) == []
+    server.sendall(b'ted", "rank": 0, "code": 0, "cpu_s": 0}\n')
+    assert [event["event"] for event in client.events(0.1)] == ["exited"]
+
+
+def test_a_refusal_is_an_error_with_its_reason(connected: Connected) -> None:
+    client, server = connected
+    say(server, {"event": "refused", "reason": "the fork server has 2 threads"})
+    with pytest.raises(LaunchError, match="2 threads"):
+        client._ask(do="launch")
+
+
+def test_a_server_that_is_gone_is_told_from_one_that_refuses(connected: Connected) -> None:
+    client, server = connected
+
+    class Ended:
+        def wait(self, timeout: float) -> int:
+            return -9
+
+    client._process = Ended()  # type: ignore[assignment]
+    server.close()
+    with pytest.raises(ServerGoneError, match="exit code -9"):
+        client.events(0.1)
