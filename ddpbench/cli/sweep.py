@@ -178,8 +178,8 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
         print(json.dumps(told, indent=1))  # noqa: T201
     else:
         _print_table(summary.cases)
-        for finding in summary.findings[:3]:
-            print(finding.text)  # noqa: T201
+        for finding in summary.findings:
+            print(f"- {finding.text}")  # noqa: T201
         if share is not None and result.launches:
             seconds = time.monotonic() - start
             print(f"{share:.0%} of {seconds:.0f} s went into warm-up and measured steps")  # noqa: T201

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import subprocess
@@ -37,6 +38,24 @@ def test_the_command_line_is_there_at_once(arguments: tuple[str, ...], full: boo
     if full:
         say(f"ddpbench {' '.join(arguments)}: {median:.3f} s of CPU, under 0.3")
         assert median < 0.3
+
+
+@pytest.mark.multiprocess
+def test_a_sweep_spends_its_time_measuring(full: bool, say: Say, tmp_path: Path) -> None:
+    """Bound: at least 70 % of the wall time of `quick` goes into warm-up and measured steps."""
+    small = ["--set", "budget.rounds_min=1", "--set", "budget.rounds_max=1", "--set", "budget.measured_s=0.1"]
+    command = [sys.executable, "-m", "ddpbench", "sweep", "quick", "--json", "--out", str(tmp_path / "run")]
+    result = subprocess.run(
+        [*command, *([] if full else small)], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    told = json.loads(result.stdout)
+    assert {case["status"] for case in told["cases"]} == {"ok"}
+    assert 0 < told["measured_share"] < 1
+    if full:
+        say(
+            f"share of quick's wall time in warm-up and measured steps: {told['measured_share']:.2f}, at least 0.70"
+        )
+        assert told["measured_share"] >= 0.70
 
 
 def test_a_report_on_a_thousand_cases(full: bool, say: Say, tmp_path: Path) -> None:
