@@ -26,7 +26,7 @@ from ddpbench.launch.watch import LaunchRunner
 from ddpbench.records import SCHEMA_VERSION, Block, LaunchOutcome, RunDir, read_launch, write_atomically
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.rundir import Purpose
-from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, load_experiment
+from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, load_experiment, resolve
 
 _ServerFor = Callable[[Mapping[str, str]], ServerProcess]
 """Asks for the fork server of an environment."""
@@ -105,7 +105,7 @@ def prepare(request: SweepRequest) -> Prepared:
     hardware = read_hardware()
     devices = usable_devices(hardware)
     _check_devices(experiment, devices)
-    experiment = _resolve(experiment, devices)
+    experiment = resolve(experiment, devices)
     cases = [within_gpus(entry, devices) for entry in expand(experiment, catalog, devices)]
     if all(entry.skip_reason is not None for entry in cases):
         reasons = "\n".join(f"  {entry.case.label}: {entry.skip_reason}" for entry in cases)
@@ -155,22 +155,6 @@ def _check_devices(experiment: Experiment, devices: Devices) -> None:
             'backend = "nccl": nccl moves data between GPUs only, and there is none here that torch can use; '
             'set it to "gloo" or "auto"'
         )
-
-
-def _resolve(experiment: Experiment, devices: Devices) -> Experiment:
-    """The experiment with `auto` replaced by what this machine has, so that it says what was run."""
-    base, axes = experiment.base, dict(experiment.axes)
-    device = devices.kind if base.device == "auto" else base.device
-    if "device" not in axes:
-        base = base.model_copy(update={"device": device})
-    if base.backend == "auto" and "backend" not in axes and "device" not in axes:
-        base = base.model_copy(update={"backend": "nccl" if device == "cuda" else "gloo"})
-    worlds = axes.get("world_size", [])
-    if "auto" in worlds:
-        limit = devices.ranks(device, base.threads_per_rank)
-        powers = [1 << k for k in range(limit.bit_length()) if 1 << k <= limit]
-        axes["world_size"] = list(dict.fromkeys(n for w in worlds for n in (powers if w == "auto" else [w])))
-    return experiment.model_copy(update={"base": base, "axes": axes})
 
 
 def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:

@@ -10,6 +10,7 @@ from ddpbench.spec.experiment import (
     expand,
     load_experiment,
     parse_experiment,
+    resolve,
 )
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "expand",
     "load_experiment",
     "parse_experiment",
+    "resolve",
 ]

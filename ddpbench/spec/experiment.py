@@ -350,6 +350,25 @@ def _exclude_names(rules: object, catalog: Catalog, problems: list[Problem]) -> 
                     problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
 
 
+def resolve(experiment: Experiment, devices: Devices) -> Experiment:
+    """The experiment with `auto` replaced by what the machine has, so that it says what is run.
+
+    World sizes become 1, 2, 4 ... up to the devices at hand; device and backend become those it has.
+    """
+    base, axes = experiment.base, dict(experiment.axes)
+    device = devices.kind if base.device == "auto" else base.device
+    if "device" not in axes:
+        base = base.model_copy(update={"device": device})
+        if base.backend == "auto" and "backend" not in axes:
+            base = base.model_copy(update={"backend": "nccl" if device == "cuda" else "gloo"})
+    if "auto" in axes.get("world_size", []):
+        limit = devices.ranks(device, base.threads_per_rank)
+        powers = [1 << k for k in range(limit.bit_length())]
+        expanded = [n for size in axes["world_size"] for n in (powers if size == "auto" else [size])]
+        axes["world_size"] = list(dict.fromkeys(expanded))
+    return experiment.model_copy(update={"base": base, "axes": axes})
+
+
 def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:
     """The experiment's cases in the order of its axes, with the base cases of their speed-ups added.
 
@@ -361,9 +380,9 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
     """
     problems: list[Problem] = []
     planned: dict[str, PlannedCase] = {}
-    axes = dict(experiment.axes)
-    names = list(axes)
-    for values in itertools.product(*(_auto(axes[name], name, experiment, devices) for name in names)):
+    experiment = resolve(experiment, devices)
+    names = list(experiment.axes)
+    for values in itertools.product(*experiment.axes.values()):
         setting = experiment.base.model_dump() | dict(zip(names, values, strict=True))
         if setting["world_size"] == "auto":
             problems.append(Problem(path="base.world_size", message='"auto" belongs in [axes]'))
@@ -387,20 +406,6 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
     return list(planned.values())
 
 
-def _auto(values: list[Any], name: str, experiment: Experiment, devices: Devices) -> list[Any]:
-    if name != "world_size" or "auto" not in values:
-        return values
-    device = _device(experiment.base.device, devices)
-    limit = devices.ranks(device, experiment.base.threads_per_rank)
-    powers = list(itertools.takewhile(lambda n: n <= limit, (2**k for k in range(limit.bit_length()))))
-    expanded = [n for value in values for n in (powers if value == "auto" else [value])]
-    return list(dict.fromkeys(expanded))
-
-
-def _device(asked: str, devices: Devices) -> str:
-    return devices.kind if asked == "auto" else asked
-
-
 def _matches(rule: Mapping[str, Sequence[Any]], setting: Mapping[str, Any]) -> bool:
     return all(setting[key] in values for key, values in rule.items())
 
@@ -414,7 +419,7 @@ def _plan_case(
 ) -> PlannedCase | None:
     strategy = catalog.strategy(setting["strategy"])
     workload = catalog.workload(setting["workload"])
-    device = _device(setting["device"], devices)
+    device = devices.kind if setting["device"] == "auto" else setting["device"]
     world_size: int = setting["world_size"]
     local_batch, global_batch = setting["local_batch"], setting["global_batch"]
     if setting["scaling"] == "weak":
