@@ -81,8 +81,9 @@ class Harness:
             self.server, plan, measured_s=measured_s, server_share_s=self.share_s
         )
         assert outcome.status == "ok", outcome
-        launch = read_measurement(directory, case)  # the number that the table is made of
-        assert launch is not None
+        measured = read_measurement(directory, case.case_id, case)  # the number that the table is made of
+        assert measured is not None
+        launch, _ = measured
         assert launch.timing is not None
         cost_s = outcome.wall_s + self.share_s - outcome.measured_s
         return Start(launch.timing.time_s / launch.timing.steps, cost_s)
