@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ddpbench.records.rundir import write_atomically
 from ddpbench.records.schema import SCHEMA_VERSION
 from ddpbench.spec import Case
 
@@ -30,7 +29,8 @@ class LaunchRequest:
             "round": self.round,
             "measured_s": self.measured_s,
         }
-        write_atomically(path, json.dumps(data, indent=1) + "\n")
+        # No rename, no flush to the disk: without an outcome the launch is done again, whatever stands here.
+        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> LaunchRequest:

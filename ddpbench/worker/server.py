@@ -21,16 +21,20 @@ import importlib
 import json
 import mmap
 import os
+import pkgutil
 import selectors
 import signal
 import socket
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import ddpbench.strategies
+import ddpbench.workloads
 from ddpbench.records import LaunchDir
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 
@@ -54,9 +58,16 @@ _PRELOADED = (
 )
 
 
+def _own_modules() -> Iterator[str]:
+    """All strategies and workloads: imported here once, and not in every rank."""
+    for package in (ddpbench.strategies, ddpbench.workloads):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            yield module.name
+
+
 def _preload() -> float:
     start = time.perf_counter()
-    for module in _PRELOADED:
+    for module in (*_PRELOADED, *_own_modules()):
         importlib.import_module(module)
     gc.freeze()  # a collection in a rank would walk all of torch, and copy its pages
     return time.perf_counter() - start
