@@ -1,4 +1,4 @@
-"""Parse seconds; format seconds, bytes and rates. No arithmetic on records here."""
+"""Parse seconds; format seconds and rates. No arithmetic on records here."""
 
 from __future__ import annotations
 
@@ -36,14 +36,6 @@ def format_seconds(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns" if seconds > 0 else "0 s"
-
-
-def format_bytes(count: float) -> str:
-    """A size in binary units with three significant digits: `"25 MiB"`."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(count) >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count:.0f} B"
 
 
 def format_rate(per_second: float) -> str:

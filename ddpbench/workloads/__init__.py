@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -104,18 +103,11 @@ def _module_of_file(name: str) -> ModuleType:
     return module
 
 
-def source_digest(workload: Workload[Any]) -> str:
-    """A digest of the file that defines the workload, for the run's identity."""
-    path = inspect.getsourcefile(type(workload))
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] if path else ""
-
-
 __all__ = [
     "TABLE",
     "NoOptions",
     "Workload",
     "is_import_path",
     "load_workload",
-    "source_digest",
     "workload_names",
 ]

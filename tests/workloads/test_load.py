@@ -14,7 +14,6 @@ from ddpbench.workloads import (
     Workload,
     is_import_path,
     load_workload,
-    source_digest,
     workload_names,
 )
 
@@ -170,14 +169,3 @@ def test_a_file_may_not_hide_a_module(tmp_path: Path, name: str) -> None:
         load_workload(f"{path}:Mine")
     assert sys.modules["torch"] is torch
     assert str(tmp_path) not in sys.path
-
-
-def test_the_digest_follows_the_source(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    digests = []
-    for folder, text in (("one", OWN), ("two", OWN + "\n")):
-        path = write(tmp_path / folder, text, f"own_{folder}.py")
-        digests.append(source_digest(load_workload(f"{path}:Mine")))
-    assert digests[0] != digests[1]
-    assert all(len(digest) == 16 for digest in digests)
