@@ -301,6 +301,6 @@ def measured_seconds(records: LaunchRecords) -> float:
         if rank.rank != 0 or warmup is None or not blocks:
             continue
         timed = [block.end_ns for block in blocks if block.phase == "timed"]
-        extra = sum(block.end_ns - block.start_ns for block in blocks if block.phase == "instrumented")
+        extra = sum(block.end_ns - block.start_ns for block in blocks if block.phase != "timed")
         return (max(timed, default=warmup.end_ns) - warmup.start_ns + extra) / 1e9
     return 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import resource
 import sys
@@ -11,11 +12,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ddpbench.measure.blocks import Control, Stepper, run_block, timed_blocks, warm_up
+from ddpbench.measure.blocks import MAX_STEPS_UNTIL_READY, Control, Stepper, run_block, timed_blocks, warm_up
 from ddpbench.measure.clock import Clock, CudaClock, HostClock
 from ddpbench.measure.noise import time_fixed_work
 from ddpbench.measure.recorder import NullRecorder, StepRecorder
 from ddpbench.records import (
+    Block,
     Buckets,
     Drift,
     LaunchDir,
@@ -184,7 +186,7 @@ class Rank:
         recorder = StepRecorder(clock)
         replica = training.replica(model, recorder, distributed=distributed)
         loop = StepLoop(replica, batches, recorder, self.heartbeat)
-        self._warm_instrumented(loop, recorder, control)
+        again = self._warm_instrumented(loop, recorder, stepper)
         numbers = iter(range(10**9))
 
         def instrumented_step() -> None:
@@ -197,23 +199,36 @@ class Rank:
         block = run_block(stepper, max(INSTRUMENTED_MIN, wanted), 0, "instrumented")
         records = [record for record in recorder.records() if record.step > 0]  # step 0 follows the barrier
         buckets = replica.bucket_bytes()
-        writer.write(block, *([Buckets(bytes=tuple(buckets))] if buckets is not None else []), *records)
+        made = [Buckets(bytes=tuple(buckets))] if buckets is not None else []
+        writer.write(again, block, *made, *records)
         loop.check_loss()
         replica.close()
 
-    def _warm_instrumented(self, loop: StepLoop, recorder: StepRecorder, control: Control) -> None:
-        """A new replica's one-time work, again, and two steps more."""
-        for _ in range(20):
+    def _warm_instrumented(self, loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Block:
+        """A new replica's warm-up: its one-time work, again, and two steps more. Nothing of it is recorded."""
+        clock, more = stepper.clock, 2
+        clock.anchor()
+        marks = [clock.mark()]
+        is_ready = False
+        while more and len(marks) <= MAX_STEPS_UNTIL_READY:
+            more -= is_ready
             recorder.begin_step(-1)
             loop.step()
             recorder.end_step()
-            if control.agree(int(loop.replica.ready())):
-                break
-        for _ in range(2):
-            recorder.begin_step(-1)
-            loop.step()
-            recorder.end_step()
+            is_ready = is_ready or bool(stepper.control.agree(int(loop.replica.ready())))
+            marks.append(clock.mark())
         recorder.records()
+        times = clock.resolve(marks)
+        steps = len(marks) - 1
+        return Block(
+            phase="warmup",
+            index=0,
+            steps=steps,
+            samples=steps * stepper.samples_per_step,
+            start_ns=times[0],
+            end_ns=times[-1],
+            step_ns=tuple(after - before for before, after in itertools.pairwise(times)),
+        )
 
 
 def _classify(problem: BaseException) -> tuple[Status, str]:

@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--strategy", choices=["single", "ddp"], required=True)
     parser.add_argument("--workload", required=True)
     parser.add_argument("--local-batch", type=int, default=4)
-    parser.add_argument("--warmup", type=int, default=20)
+    parser.add_argument("--warmup", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
