@@ -251,6 +251,7 @@ def _validity(
         "drift": "a fixed computation changed its time from before to after",
         "clock change": "a core changed its clock",
         "not steady": "steps still changed when the warm-up's time was up",
+        "throttled": "a CPU quota held the ranks back",
         "shared machine": "another sweep was allowed beside this one",
     }
     for flag, count in flags.items():

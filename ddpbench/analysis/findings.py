@@ -66,6 +66,8 @@ def panel_key(run: CaseRun) -> tuple[Any, ...]:
         case.dilation,
         case.seed,
         case.launcher,
+        case.precision,
+        case.data,
     )
 
 

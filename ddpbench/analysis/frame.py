@@ -23,7 +23,7 @@ from ddpbench.spec import Case
 _TEXT = tuple(
     """case_id experiment workload strategy algorithm schedule options_json backend device launcher
     bucket_cap_mb scaling dtype fabric compute status error baseline_case_id actual_bucket_bytes
-    noise_flag""".split()  # noqa: SIM905
+    noise_flag precision data""".split()  # noqa: SIM905
 )
 _WHOLE = tuple(
     """world_size nodes ranks_per_node threads_per_rank loader_workers local_batch global_batch
@@ -175,6 +175,10 @@ def compute_key(run: CaseRun) -> tuple[Any, ...]:
         case.loader_workers,
         case.compute,
         case.dilation,
+        case.precision,
+        case.data,
+        case.ranks_per_node,
+        case.launcher,
     )
 
 

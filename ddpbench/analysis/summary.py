@@ -17,7 +17,7 @@ COLUMNS: tuple[str, ...] = tuple(
     speedup speedup_ci_low speedup_ci_high efficiency efficiency_ci_low efficiency_ci_high
     data_time_s forward_time_s backward_time_s optimizer_time_s compute_time_s comm_time_s exposed_comm_s
     wait_time_s overlap_fraction gradient_bytes actual_bucket_bytes peak_memory_bytes flops_per_sample mfu
-    params_equal oversubscribed ci_reached noise_flag""".split()  # noqa: SIM905
+    params_equal oversubscribed ci_reached noise_flag precision data""".split()  # noqa: SIM905
 )
 """The columns of `cases.csv`, in their order. Later work appends columns, never renames."""
 

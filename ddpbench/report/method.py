@@ -120,5 +120,7 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ),
     ("params_equal", "whether replicas ended with equal parameters, where the strategy promises it"),
     ("oversubscribed, ci_reached, noise_flag", "more ranks than cores; target width reached; disturbed"),
+    ("precision", "full, or the number type that forward and loss run in under autocast"),
+    ("data", "loader: batches come through a DataLoader; memory: they lie ready on the device"),
 )
 """The columns of cases.csv. Units stand in names; empty means not measured or not defined."""

@@ -9,6 +9,10 @@ from typing import Any, Literal
 
 Scaling = Literal["weak", "strong"]
 BucketCap = float | Literal["default"] | None
+Precision = Literal["full", "bf16", "fp16"]
+DataSource = Literal["loader", "memory"]
+_ADDED_LATER = {"precision": "full", "data": "loader", "evaluation": False, "checkpoint": False}
+"""Fields that cases once lacked: at these values they are left out of the id, so that old runs keep theirs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,6 +24,10 @@ class Case:
     `global_batch` samples per step of the whole job. `options_json` holds the strategy's and
     `workload_options_json` the workload's options, sorted, with defaults filled in. `replicate` tells
     apart otherwise equal cases that are compared with each other on purpose (`ddpbench noise`).
+
+    `dtype` is that of parameters and gradients; `precision` other than `full` runs forward and loss under
+    autocast to it. `data` says whether batches come through a DataLoader or lie ready on the device.
+    `evaluation` and `checkpoint` have a launch time them too, after its timed steps.
     """
 
     experiment: str = ""
@@ -47,12 +55,19 @@ class Case:
     dilation: float = 1.0
     seed: int = 0
     replicate: int = 0
+    precision: Precision = "full"
+    data: DataSource = "loader"
+    evaluation: bool = False
+    checkpoint: bool = False
 
     @property
     def case_id(self) -> str:
         """A short readable name with a digest of every field but the experiment's name."""
         contents = asdict(self)
         del contents["experiment"]
+        for name, usual in _ADDED_LATER.items():
+            if contents[name] == usual:
+                del contents[name]
         digest = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()[:8]
         parts = [self.strategy, f"w{self.world_size}"]
         if self.bucket_cap_mb is not None:
@@ -67,6 +82,14 @@ class Case:
         if self.bucket_cap_mb is not None:
             cap = self.bucket_cap_mb
             words.append("default buckets" if cap == "default" else f"{cap:g} MiB buckets")
+        if self.nodes > 1:
+            words.append(f"{self.nodes} x {self.ranks_per_node}")
+        if self.precision != "full":
+            words.append(self.precision)
+        if self.data == "memory":
+            words.append("data in memory")
+        elif self.loader_workers:
+            words.append(f"{self.loader_workers} loader worker{'s' if self.loader_workers != 1 else ''}")
         return " · ".join(words)
 
     @property

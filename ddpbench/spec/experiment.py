@@ -56,6 +56,12 @@ class Base(BaseModel, extra="forbid", frozen=True):
     global_batch: Positive | None = None
     scaling: Literal["weak", "strong"] = "weak"
     dtype: Literal["float32", "float64"] = "float32"
+    precision: Literal["full", "bf16", "fp16"] = "full"
+    data: Literal["loader", "memory"] = "loader"
+    evaluation: Annotated[bool, Field(strict=True)] = False
+    checkpoint: Annotated[bool, Field(strict=True)] = False
+    launcher: Literal["local", "torchrun"] = "local"
+    nodes: Positive = 1
     seed: Seed = 0
     replicate: Natural = 0
 
@@ -439,6 +445,7 @@ def _plan_case(
             problems.append(Problem(path="base.global_batch", message=message))
             return None
         local_batch = global_batch // world_size
+    nodes: int = setting["nodes"]
     backend = setting["backend"]
     if backend == "auto":
         backend = "nccl" if device == "cuda" else "gloo"
@@ -457,10 +464,11 @@ def _plan_case(
         backend=backend if strategy.uses_backend else "",
         device="cuda" if device == "cuda" else "cpu",
         world_size=world_size,
-        nodes=1,
-        ranks_per_node=world_size,
+        launcher=setting["launcher"],
+        nodes=nodes,
+        ranks_per_node=world_size // nodes if world_size % nodes == 0 else world_size,
         threads_per_rank=setting["threads_per_rank"],
-        loader_workers=setting["loader_workers"],
+        loader_workers=setting["loader_workers"] if setting["data"] == "loader" else 0,
         bucket_cap_mb=cap,
         local_batch=local_batch,
         global_batch=global_batch,
@@ -468,8 +476,12 @@ def _plan_case(
         dtype=setting["dtype"],
         seed=setting["seed"],
         replicate=setting["replicate"],
+        precision=setting["precision"],
+        data=setting["data"],
+        evaluation=setting["evaluation"],
+        checkpoint=setting["checkpoint"],
     )
-    reason = strategy.check(case) or workload.check(case)
+    reason = _layout_reason(case, nodes) or strategy.check(case) or workload.check(case)
     if reason is None and backend == "nccl" and device != "cuda" and strategy.uses_backend:
         reason = "nccl moves data between GPUs only; use gloo on CPU"
     if reason is None and backend == "gloo" and device == "cuda" and strategy.uses_backend:
@@ -477,6 +489,15 @@ def _plan_case(
             "gloo copies GPU memory through the host, and when it is done cannot be stamped; use nccl on GPUs"
         )
     return PlannedCase(case=case, skip_reason=reason, oversubscribed=_oversubscribed(case, devices))
+
+
+def _layout_reason(case: Case, nodes: int) -> str | None:
+    """Why these ranks cannot stand on that many nodes, or None."""
+    if nodes > 1 and case.launcher == "local":
+        return f'the local launcher has one node; for {nodes} set launcher = "torchrun"'
+    if case.world_size % nodes:
+        return f"{case.world_size} rank{'s' if case.world_size != 1 else ''} do not divide evenly over {nodes} nodes"
+    return None
 
 
 def _oversubscribed(case: Case, devices: Devices) -> bool:
