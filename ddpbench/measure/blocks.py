@@ -50,7 +50,7 @@ class Stepper:
 
 
 def run_block(
-    stepper: Stepper, steps: int, index: int, phase: Literal["warmup", "timed", "instrumented"]
+    stepper: Stepper, steps: int, index: int, phase: Literal["warmup", "timed", "instrumented", "evaluation"]
 ) -> Block:
     """Runs `steps` steps after a barrier and one step that is not counted; ranks agree on `steps`.
 

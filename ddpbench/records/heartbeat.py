@@ -16,6 +16,8 @@ PHASES: Sequence[str] = (
     "warm-up",
     "timed steps",
     "instrumented steps",
+    "evaluation",
+    "snapshots",
     "finishing",
 )
 _SLOT_WORDS = 2  # steps made, and the index of the phase

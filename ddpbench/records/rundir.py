@@ -58,6 +58,13 @@ class LaunchDir:
         """The file in which the ranks of one host meet."""
         return self.path / "rendezvous"
 
+    def snapshots(self, parent: str = "") -> Path:
+        """The folder its snapshots are written to, here or in `parent`; it is gone when the launch has ended."""
+        if not parent:
+            return self.path / "snapshots"
+        *_, run, _, case_id, launch = self.path.absolute().parts
+        return Path(parent) / f"ddpbench-{run}-{case_id}-{launch}"
+
     def records(self, rank: int, attempt: int = 0) -> Path:
         """A rank's records, one JSON object a line."""
         return self.path / f"rank-{rank:05d}.attempt-{attempt}.jsonl"

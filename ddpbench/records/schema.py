@@ -77,11 +77,12 @@ class Block:
     """Consecutive steps between two barriers; the first after the barrier is not in it.
 
     `step_ns` are this rank's own step times, in order; their sum is `end_ns - start_ns`. `samples` are
-    this rank's (for `data_parallel`, of all its replicas).
+    this rank's (for `data_parallel`, of all its replicas). A step of `evaluation` is forward and loss
+    without gradients.
     """
 
     kind: Literal["block"] = "block"
-    phase: Literal["warmup", "timed", "instrumented"]
+    phase: Literal["warmup", "timed", "instrumented", "evaluation"]
     index: int
     steps: int
     samples: int
@@ -120,6 +121,26 @@ class CommRecord:
     bytes: int
     start_ns: int
     end_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """One snapshot of model and optimizer state as one rank saw it, from the barrier before to the one after.
+
+    `plain`: rank 0 calls torch.save and the others wait; `dcp`: all ranks call
+    torch.distributed.checkpoint.save. Either ends when the bytes are on the disk (fsync).
+    """
+
+    kind: Literal["snapshot"] = "snapshot"
+    method: Literal["plain", "dcp"]
+    index: int
+    """From 0; the first of a method pays for what is done once."""
+    bytes: int
+    """What this rank wrote."""
+    start_ns: int
+    end_ns: int
+    write_ns: int | None
+    """The rank's own part of it; None where it only waited."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,7 +184,19 @@ class RankOutcome:
     finished_ns: int
 
 
-Record = RankStart | Drift | Warmup | Block | Buckets | StepRecord | CommRecord | Proof | Costs | RankOutcome
+Record = (
+    RankStart
+    | Drift
+    | Warmup
+    | Block
+    | Buckets
+    | StepRecord
+    | CommRecord
+    | Snapshot
+    | Proof
+    | Costs
+    | RankOutcome
+)
 _Tagged = Annotated[Record, Field(discriminator="kind")]
 _ADAPTER: TypeAdapter[Record] = TypeAdapter(_Tagged)
 _MANY: TypeAdapter[list[Record]] = TypeAdapter(list[_Tagged])

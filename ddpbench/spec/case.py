@@ -11,7 +11,13 @@ Scaling = Literal["weak", "strong"]
 BucketCap = float | Literal["default"] | None
 Precision = Literal["full", "bf16", "fp16"]
 DataSource = Literal["loader", "memory"]
-_ADDED_LATER = {"precision": "full", "data": "loader", "evaluation": False, "checkpoint": False}
+_ADDED_LATER = {
+    "precision": "full",
+    "data": "loader",
+    "evaluation": False,
+    "checkpoint": False,
+    "checkpoint_dir": "",
+}
 """Fields that cases once lacked: at these values they are left out of the id, so that old runs keep theirs."""
 
 
@@ -27,7 +33,8 @@ class Case:
 
     `dtype` is that of parameters and gradients; `precision` other than `full` runs forward and loss under
     autocast to it. `data` says whether batches come through a DataLoader or lie ready on the device.
-    `evaluation` and `checkpoint` have a launch time them too, after its timed steps.
+    `evaluation` and `checkpoint` have a launch time them too, after its timed steps; snapshots go to a
+    folder in `checkpoint_dir`, or in the launch's own where that is empty.
     """
 
     experiment: str = ""
@@ -59,6 +66,7 @@ class Case:
     data: DataSource = "loader"
     evaluation: bool = False
     checkpoint: bool = False
+    checkpoint_dir: str = ""
 
     @property
     def case_id(self) -> str:

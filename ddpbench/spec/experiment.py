@@ -60,6 +60,8 @@ class Base(BaseModel, extra="forbid", frozen=True):
     data: Literal["loader", "memory"] = "loader"
     evaluation: Annotated[bool, Field(strict=True)] = False
     checkpoint: Annotated[bool, Field(strict=True)] = False
+    checkpoint_dir: str = ""
+    """Where snapshots are written for a moment; empty: into the run directory. The disk is part of the cost."""
     launcher: Literal["local", "torchrun"] = "local"
     nodes: Positive = 1
     seed: Seed = 0
@@ -480,6 +482,7 @@ def _plan_case(
         data=setting["data"],
         evaluation=setting["evaluation"],
         checkpoint=setting["checkpoint"],
+        checkpoint_dir=setting["checkpoint_dir"] if setting["checkpoint"] else "",
     )
     reason = _layout_reason(case, nodes) or strategy.check(case) or workload.check(case)
     if reason is None and backend == "nccl" and device != "cuda" and strategy.uses_backend:

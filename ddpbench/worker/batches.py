@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from ddpbench.spec import Case
@@ -34,6 +37,9 @@ def make_loader(
         dataset, num_replicas=processes, rank=rank, shuffle=True, seed=case.seed, drop_last=True
     )
     workers = case.loader_workers
+    if workers:
+        # Workers are forked from a process of the rank's own, which else would import torch in each of them.
+        multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.utils.data"])
     return DataLoader(
         dataset,
         batch_size=case.global_batch // processes,
@@ -59,6 +65,30 @@ def endless(loader: DataLoader[Any], device: torch.device, dtype: torch.dtype) -
         for inputs, targets in loader:
             yield _place(inputs, device, dtype), _place(targets, device, dtype)
         epoch += 1
+
+
+MEMORY_BATCHES = 32
+"""Batches that `data = "memory"` cycles through: too many for a processor's cache to make them one."""
+MEMORY_BYTES = 256 << 20
+"""No further batch is taken once they are this large together, on each rank."""
+
+
+def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[Any]:
+    """The next few of these batches, taken now and then cycled through for ever: no step loads anything.
+
+    At least one, at most `MEMORY_BATCHES`; `on_batch` is called after each: a sign of life.
+    """
+    kept: list[Any] = []
+    size = 0
+    while len(kept) < MEMORY_BATCHES and size < MEMORY_BYTES:
+        kept.append(next(batches))
+        size += sum(
+            value.numel() * value.element_size()
+            for value in tree_leaves(kept[-1])
+            if isinstance(value, torch.Tensor)
+        )
+        on_batch()
+    return itertools.cycle(kept)
 
 
 def _place(value: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:

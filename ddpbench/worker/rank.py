@@ -29,9 +29,13 @@ from ddpbench.records import (
     Status,
 )
 from ddpbench.records.heartbeat import Heartbeat
+from ddpbench.strategies import Replica
+from ddpbench.worker.batches import in_memory
 from ddpbench.worker.control import leave, meet
+from ddpbench.worker.evaluation import evaluate
 from ddpbench.worker.place import Place, host_name
 from ddpbench.worker.proof import Prover
+from ddpbench.worker.snapshots import Saver, SnapshotError
 from ddpbench.worker.training import DivergedError, StepLoop, Training, all_equal, checksum
 
 EXIT_OK = 0
@@ -159,6 +163,8 @@ class Rank:
     ) -> None:
         distributed = dist.is_initialized() and training.strategy.uses_backend
         batches = training.batches()
+        if self.case.data == "memory":
+            batches = in_memory(batches, self.heartbeat.beat)
         samples = self.case.global_batch // self.place.processes
         null = NullRecorder()
         replica = training.replica(model, null, distributed=distributed)
@@ -202,7 +208,28 @@ class Rank:
         made = [Buckets(bytes=tuple(buckets))] if buckets is not None else []
         writer.write(again, block, *made, *records)
         loop.check_loss()
+        if self.case.evaluation:
+            self.heartbeat.enter("evaluation")
+            beat = self.heartbeat.beat
+            writer.write(*evaluate(replica, batches, stepper, self.request.measured_s, beat))
+        if self.case.checkpoint and (training.strategy.aggregates or self.case.world_size == 1):
+            self._save(writer, replica, clock, control)
         replica.close()
+
+    def _save(self, writer: RecordWriter, replica: Replica, clock: Clock, control: Control) -> None:
+        """Snapshots; of ranks that train models of their own there is no common state to save."""
+        self.heartbeat.enter("snapshots")
+        saver = Saver(
+            model=replica.job.model,
+            optimizer=replica.optimizer,
+            folder=self.directory.snapshots(self.case.checkpoint_dir),
+            rank=self.place.rank,
+            processes=self.place.processes,
+            clock=clock,
+            control=control,
+            on_snapshot=self.heartbeat.beat,
+        )
+        writer.write(*saver.run())
 
     def _warm_instrumented(self, loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Block:
         """A new replica's warm-up: its one-time work, again, and two steps more. Nothing of it is recorded."""
@@ -237,6 +264,8 @@ def _classify(problem: BaseException) -> tuple[Status, str]:
     first = text[0] if text else type(problem).__name__
     if isinstance(problem, DivergedError):
         return "diverged", str(problem)
+    if isinstance(problem, SnapshotError):
+        return "failed", str(problem)
     lowered = str(problem).lower()
     no_memory = ("can't allocate memory", "cannot allocate memory", "out of memory")
     if isinstance(problem, MemoryError | torch.OutOfMemoryError) or any(

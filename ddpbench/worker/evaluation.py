@@ -1,0 +1,73 @@
+"""Evaluation: forward and loss without gradients, timed in blocks as training is; after all training."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ddpbench.measure.blocks import MIN_BLOCK_STEPS, Stepper, run_block
+from ddpbench.records import Block
+from ddpbench.strategies import Replica
+
+EVALUATION_SHARE = 0.25
+"""Evaluation is timed for about this share of the timed training steps' time."""
+BLOCKS = 4
+"""That time is cut into this many blocks where steps are fast enough, and into `MIN_BLOCKS` at least."""
+MIN_BLOCKS = 2
+WARM_UP_STEPS = 3
+
+
+def evaluate(
+    replica: Replica,
+    batches: Iterator[tuple[Any, Any]],
+    training: Stepper,
+    measured_s: float,
+    on_step: Callable[[], None],
+) -> list[Block]:
+    """Evaluates a replica's model on the rank's own batches: a block of warm-up, then those that count.
+
+    `training` is what the training steps were timed with; `measured_s` their time in a launch, seconds. The
+    model is the module beneath any wrapper, on this rank's own device: DDP's forward would broadcast
+    buffers, whereas here ranks exchange nothing between the barriers. Every module is in eval mode
+    meanwhile, so that BatchNorm's running statistics stay as they are, and then in the mode it was in.
+    """
+    model, loss = replica.job.model, replica.job.loss
+
+    def step() -> None:
+        inputs, targets = next(batches)
+        loss(model(inputs), targets)
+        on_step()
+
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():  # not inference_mode: batches made under it could not be trained on
+            return evaluation_blocks(replace(training, step=step), measured_s)
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def evaluation_blocks(stepper: Stepper, measured_s: float) -> list[Block]:
+    """A short block of warm-up, then at least `MIN_BLOCKS` until `EVALUATION_SHARE` of `measured_s` is spent.
+
+    Rank 0 decides for all how many steps a block has and when to stop.
+    """
+    warmup = run_block(stepper, WARM_UP_STEPS, 0, "warmup")
+    wanted_ns = EVALUATION_SHARE * measured_s * 1e9
+    step_ns = max(statistics.median(warmup.step_ns), 1.0)
+    steps = max(MIN_BLOCK_STEPS, math.ceil(wanted_ns / BLOCKS / step_ns))
+    blocks: list[Block] = []
+    spent_ns = 0
+    while True:
+        block = run_block(stepper, steps, len(blocks), "evaluation")
+        blocks.append(block)
+        spent_ns += block.end_ns - block.start_ns
+        enough = len(blocks) >= MIN_BLOCKS and spent_ns * (1 + 0.5 / len(blocks)) >= wanted_ns
+        if stepper.control.agree(int(enough)):
+            return [warmup, *blocks]

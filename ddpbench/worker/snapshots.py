@@ -1,0 +1,159 @@
+"""Snapshots of model and optimizer to disk, timed from barrier to barrier: by rank 0 alone, and by all (DCP)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from ddpbench.measure.blocks import Control
+from ddpbench.measure.clock import Clock
+from ddpbench.records import Snapshot, explain_os_error
+
+REPETITIONS = 3
+"""Snapshots of each method in a launch."""
+Method = Literal["plain", "dcp"]
+
+
+class SnapshotError(Exception):
+    """A snapshot could not be written; the message says where, why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saver:
+    """One rank's part in the snapshots of a launch, in a folder that all its ranks share."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    folder: Path
+    rank: int
+    processes: int
+    clock: Clock
+    control: Control
+    on_snapshot: Callable[[], None]
+
+    def run(self) -> Iterator[Snapshot]:
+        """`REPETITIONS` of each method. The folder is gone afterwards, also after an error.
+
+        Raises:
+            SnapshotError: one could not be written, on whichever rank: all ranks raise.
+        """
+        import torch.distributed.checkpoint  # noqa: F401 - before anything is timed
+
+        try:
+            self._agreed(self._clear)
+            for index in range(REPETITIONS):
+                yield self._timed("plain", index)
+            for index in range(REPETITIONS):
+                yield self._timed("dcp", index)
+        finally:
+            if self.rank == 0:
+                shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _clear(self) -> None:
+        """An empty folder, whatever a killed launch has left."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+
+    def _timed(self, method: Method, index: int) -> Snapshot:
+        path = self.folder / f"{method}-{index}"
+        self.clock.anchor()
+        self.control.agree(0)
+        start_ns = self.clock.now()
+        write_ns = self._plain(path) if method == "plain" else self._dcp(path)
+        end_ns = self.clock.now()
+        self.on_snapshot()
+        size = self._size(path)
+        self.control.agree(0)  # all have looked at their files: they may go
+        if self.rank == 0:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return Snapshot(
+            method=method, index=index, bytes=size, start_ns=start_ns, end_ns=end_ns, write_ns=write_ns
+        )
+
+    def _state(self) -> dict[str, Any]:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def _plain(self, path: Path) -> int | None:
+        """What most training scripts do: rank 0 writes, and the others wait for it."""
+        start_ns = self.clock.now()
+
+        def write() -> None:
+            with path.open("wb") as file:
+                torch.save(self._state(), file)
+                file.flush()
+                os.fsync(file.fileno())
+
+        took = self._agreed(write, start_ns)
+        return took if self.rank == 0 else None
+
+    def _agreed(self, act: Callable[[], None], start_ns: int = 0) -> int:
+        """Rank 0 acts, and all go on when it has; returns what `act` took from `start_ns`, nanoseconds."""
+        failure: BaseException | None = None
+        if self.rank == 0:
+            try:
+                act()
+            except (OSError, RuntimeError) as error:  # torch's zip writer makes a RuntimeError of a full disk
+                failure = error
+        took = self.clock.now() - start_ns
+        if self.control.agree(int(failure is not None)):
+            if failure is None:
+                raise SnapshotError(f"rank 0 could not write its snapshot to {self.folder}; see its log")
+            raise SnapshotError(_sentence(self.folder, failure)) from failure
+        return took
+
+    def _dcp(self, path: Path) -> int:
+        """Every rank calls DCP, which deals the tensors that all ranks hold out among them."""
+        import torch.distributed.checkpoint as dcp
+
+        start_ns = self.clock.now()
+        group = getattr(self.control, "group", None)  # the default group belongs to the strategy
+        try:
+            with warnings.catch_warnings():
+                # It says that it saves in this process alone, which is what one process asks for.
+                warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+                alone = self.processes == 1 or not dist.is_initialized()
+                dcp.save(self._state(), checkpoint_id=path, process_group=group, no_dist=alone)
+        except (OSError, RuntimeError, dcp.CheckpointException) as error:
+            raise SnapshotError(_sentence(self.folder, error)) from error
+        took = self.clock.now() - start_ns
+        self.control.agree(0)
+        return took
+
+    def _size(self, path: Path) -> int:
+        """The bytes this rank wrote; rank 0 wrote DCP's index as well."""
+        if not path.is_dir():
+            return path.stat().st_size if self.rank == 0 else 0
+        own = [file for file in path.iterdir() if file.name.startswith(f"__{self.rank}_")]
+        own += [path / ".metadata"] if self.rank == 0 else []
+        return sum(file.stat().st_size for file in own)
+
+
+def _sentence(folder: Path, error: BaseException) -> str:
+    """Why a snapshot could not be written, and what to do."""
+    cause: BaseException | None = error
+    seen = [error, *getattr(error, "failures", {}).values()]
+    for found in seen:
+        cause = found[0] if isinstance(found, tuple) else found
+        while cause is not None and not isinstance(cause, OSError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
+            break
+    free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
+    if isinstance(cause, OSError):
+        reason = explain_os_error(cause)
+    elif free < 1 << 20:
+        reason = "the disk is full"
+    else:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return (
+        f"a snapshot could not be written to {folder.parent}: {reason}. base.checkpoint_dir names another "
+        f"directory; {free / 1e6:,.0f} MB are free here"
+    )
