@@ -120,7 +120,8 @@ def _measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
     return [run for run in cases if run.status == "ok" and run.timings]
 
 
-def _grouped(cases: Iterable[CaseRun], key: Any) -> dict[tuple[Any, ...], list[CaseRun]]:
+def grouped(cases: Iterable[CaseRun], key: Any) -> dict[tuple[Any, ...], list[CaseRun]]:
+    """The cases in groups of equal keys, in order of their first member."""
     groups: dict[tuple[Any, ...], list[CaseRun]] = {}
     for run in cases:
         groups.setdefault(key(run), []).append(run)
@@ -129,22 +130,22 @@ def _grouped(cases: Iterable[CaseRun], key: Any) -> dict[tuple[Any, ...], list[C
 
 def _bucket_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     with_caps = [run for run in _measured(cases) if run.case.bucket_cap_mb is not None]
-    groups = _grouped(with_caps, lambda run: (panel_key(run), variant_key(run), run.case.world_size))
+    groups = grouped(with_caps, lambda run: (panel_key(run), variant_key(run), run.case.world_size))
     return [group for group in groups.values() if len(group) > 1]
 
 
 def _strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     able = [run for run in _measured(cases) if run.case.strategy not in BOUNDS]
-    variants = _grouped(able, lambda run: (panel_key(run), variant_key(run), run.case.world_size))
+    variants = grouped(able, lambda run: (panel_key(run), variant_key(run), run.case.world_size))
     chosen = [min(group, key=lambda run: cap_order(run.case.bucket_cap_mb)) for group in variants.values()]
-    groups = _grouped(chosen, lambda run: (panel_key(run), run.case.world_size))
+    groups = grouped(chosen, lambda run: (panel_key(run), run.case.world_size))
     return [group for group in groups.values() if len(group) > 1]
 
 
 def findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """At most seven sentences on the cases that had cores of their own, the widest comparisons first."""
     fair = [run for run in _measured(cases) if not run.planned.oversubscribed]
-    panels = _grouped(fair, panel_key)
+    panels = grouped(fair, panel_key)
     ordered = sorted(panels.values(), key=lambda members: -len(members))
     ordered = [members for members in ordered if any(_exchanges(run) for run in members)][:MOST_PANELS]
     pairs: dict[str, _Pair] = {}
@@ -220,7 +221,7 @@ def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
     reference = _reference(members)
     world = reference.case.world_size
     found: list[_Pair] = []
-    variants = _grouped((run for run in members if run.case.world_size == world), variant_key)
+    variants = grouped((run for run in members if run.case.world_size == world), variant_key)
     for key, group in variants.items():
         if key == variant_key(reference):
             others = [(run, "buckets") for run in group if run is not reference]
@@ -238,7 +239,7 @@ def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
 def _sentence(pair: _Pair, judged: Judgement, comparisons: int, *, several: bool) -> Finding:
     a, b, ratio = pair.a, pair.b, judged.ratio
     verdict = judged.verdict
-    name_a, name_b = _name(a, b), _name(b, a)
+    name_a, name_b = name_of(a, b), name_of(b, a)
     if pair.evidence == "buckets":
         start = f"{name_a} at {_place(a, several=several)}: "
         first, second, verb = f"{_cap(a)} buckets", f"{_cap(b)} buckets", "are"
@@ -287,7 +288,7 @@ def _notes(members: Sequence[CaseRun], *, several: bool) -> Iterable[Finding]:
     run = _reference(members)
     world = run.case.world_size
     base = next((other for other in members if other.case_id == run.baseline_id), None)
-    name = f"{_name(run)} at {_place(run, several=several)}"
+    name = f"{name_of(run)} at {_place(run, several=several)}"
     if base is not None and (comparison := compare(run.timings, base.timings)) is not None:
         speedup = comparison.rate_ratio()
         efficiency = Interval(
@@ -298,8 +299,8 @@ def _notes(members: Sequence[CaseRun], *, several: bool) -> Iterable[Finding]:
         rate = samples_rate(base.timings)
         few = "; too few rounds" if comparison.rounds < MIN_ROUNDS else ""
         text = (
-            f"{name}: speed-up {_plain(speedup)} and efficiency {_plain(efficiency)} over single at 1 rank, which "
-            f"trains {_plain(rate)} samples/s ({comparison.rounds} launches each{few})."
+            f"{name}: speed-up {plain(speedup)} and efficiency {plain(efficiency)} over single at 1 rank, which "
+            f"trains {plain(rate)} samples/s ({comparison.rounds} launches each{few})."
         )
         yield Finding(text=_capital(text), evidence="scaling", verdict="note")
     parts = run.parts
@@ -319,7 +320,7 @@ def _notes(members: Sequence[CaseRun], *, several: bool) -> Iterable[Finding]:
 _NAMES = {"ddp": "DDP", "fsdp": "FSDP", "data_parallel": "DataParallel", "independent": "independent ranks"}
 
 
-def _name(run: CaseRun, other: CaseRun | None = None) -> str:
+def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
     """A strategy as a sentence names it, with what tells it from another case of the same strategy."""
     case = run.case
     words = [_NAMES.get(case.strategy, case.strategy)]
@@ -341,7 +342,7 @@ def _place(run: CaseRun, *, several: bool) -> str:
     batch = case.local_batch if case.scaling == "weak" else case.global_batch
     held = "local" if case.scaling == "weak" else "global"
     setting = f", {case.scaling} scaling with a {held} batch of {batch}" if several else ""
-    return f"{_ranks(run)}, {case.workload}{setting}{_labels(run)}"
+    return f"{_ranks(run)}, {case.workload}{setting}{labels_of(run)}"
 
 
 def _cap(run: CaseRun) -> str:
@@ -354,7 +355,7 @@ def _ranks(run: CaseRun) -> str:
     return f"{world} rank{'s' if world != 1 else ''}"
 
 
-def _labels(run: CaseRun) -> str:
+def labels_of(run: CaseRun) -> str:
     """Labels that must stand beside a number: emulated, replayed, dilated."""
     case = run.case
     words = [f"emulated {case.fabric} link"] if case.fabric else []
@@ -386,7 +387,7 @@ def _signed(ratio: Interval) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
 
 
-def _plain(interval: Interval) -> str:
+def plain(interval: Interval) -> str:
     """A number with three significant digits, and its interval to the same decimals."""
     digits = 3 if abs(interval.value) < 1 else 2 if abs(interval.value) < 100 else 0
     text = f"{interval.value:,.{digits}f}"

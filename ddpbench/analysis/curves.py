@@ -1,0 +1,201 @@
+"""Cases joined into curves over world sizes, and the laws of each; what of it makes a finding.
+
+A curve's cases differ in nothing but how many ranks they have. On several nodes it fills a node before the next
+one: nodes of eight ranks continue the curve of one to eight ranks on one node, and nodes of four are another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddpbench.analysis.findings import (
+    BOUNDS,
+    cap_order,
+    grouped,
+    labels_of,
+    name_of,
+    panel_key,
+    plain,
+    variant_key,
+)
+from ddpbench.analysis.launches import CaseRun
+from ddpbench.analysis.laws import LAW_NAMES, Curve, Fit, Laws, fit_laws
+from ddpbench.analysis.summary import Finding
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseCurve:
+    """The ok cases of one configuration by world size, one rank included where it was measured.
+
+    `runs` had cores or GPUs of their own; `crowded` ran oversubscribed. `panel` counts the groups of comparable
+    cases, `variant` the strategy's variants within one, both from 0.
+    """
+
+    name: str
+    setting: str
+    panel: int
+    variant: int
+    base: CaseRun | None
+    runs: tuple[CaseRun, ...]
+    crowded: tuple[CaseRun, ...]
+
+    @property
+    def first(self) -> CaseRun:
+        """Any of its cases: what they share can be read off it."""
+        return (*self.runs, *self.crowded)[0]
+
+    @property
+    def emulated(self) -> bool:
+        """Whether links were shaped, or computation replayed or dilated."""
+        return bool(labels_of(self.first))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurveLaws:
+    """A curve by name and by its cases' ids, and what laws make of it."""
+
+    name: str
+    setting: str
+    panel: int
+    variant: int
+    strategy: str
+    base_case_id: str
+    case_ids: Mapping[int, str]
+    """By world size, those with cores of their own."""
+    laws: Laws
+
+
+def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
+    """Every curve of a run, groups with the most ok cases first; each strategy at its first bucket cap.
+
+    That is the default cap where it was run, otherwise the smallest: the choice of the other figures.
+    """
+    able = [run for run in cases if run.status == "ok" and run.timings]
+    by_id = {run.case_id: run for run in able}
+    panels = sorted(grouped(able, panel_key).values(), key=lambda members: -len(members))
+    found: list[CaseCurve] = []
+    for number, members in enumerate(panels):
+        own = [run for run in members if run.case.strategy != "single"]
+        variants: dict[str, int] = {}
+        for key, group in grouped(own, _variant).items():
+            strategy = group[0].case.strategy
+            variant = variants[strategy] = variants.get(strategy, -1) + 1
+            cap = min((run.case.bucket_cap_mb for run in group), key=cap_order)
+            caps = {run.case.bucket_cap_mb for run in group}
+            at_cap = [run for run in group if run.case.bucket_cap_mb == cap]
+            other = next((run for run in own if run.case.strategy == strategy and _variant(run) != key), None)
+            for runs, nodes in _ladders(at_cap):
+                words = [name_of(runs[0], other)]
+                if len(caps) > 1:
+                    words.append(f"with {'default' if isinstance(cap, str) else f'{cap:g} MiB'} buckets")
+                found.append(
+                    CaseCurve(
+                        name=" ".join([*words, *([nodes] if nodes else [])]),
+                        setting=_setting(runs[0]),
+                        panel=number,
+                        variant=variant,
+                        base=by_id.get(runs[0].baseline_id),
+                        runs=tuple(run for run in runs if not run.planned.oversubscribed),
+                        crowded=tuple(run for run in runs if run.planned.oversubscribed),
+                    )
+                )
+    return found
+
+
+def _variant(run: CaseRun) -> tuple[Any, ...]:
+    return (*variant_key(run), run.case.evaluation, run.case.checkpoint)
+
+
+def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
+    """The cases split so that no world size comes twice, each with what its nodes are where that differs."""
+    ordered = sorted(runs, key=lambda run: run.case.world_size)
+    one = [run for run in ordered if run.case.nodes == 1]
+    several = grouped([run for run in ordered if run.case.nodes > 1], lambda run: (run.case.ranks_per_node,))
+    if not several:
+        yield one, ""
+    for (per_node,), beyond in several.items():
+        words = f"on nodes of {per_node}" if len(several) > 1 else ""
+        yield [run for run in one if run.case.world_size <= per_node] + beyond, words
+
+
+def _setting(run: CaseRun) -> str:
+    """Workload, scaling and batch, and the labels that must stand beside a number."""
+    case = run.case
+    held, batch = ("local", case.local_batch) if case.scaling == "weak" else ("global", case.global_batch)
+    return f"{case.workload}, {case.scaling} scaling with a {held} batch of {batch:,}{labels_of(run)}"
+
+
+def laws_of(cases: Sequence[CaseRun], machine: Mapping[str, object]) -> tuple[CurveLaws, ...]:
+    """The laws of every curve that has its base case and a world size above one with cores of its own.
+
+    Args:
+        cases: a run's cases.
+        machine: its `machine.json`, which knows how many devices there are.
+    """
+    return tuple(
+        CurveLaws(
+            name=curve.name,
+            setting=curve.setting,
+            panel=curve.panel,
+            variant=curve.variant,
+            strategy=curve.first.case.strategy,
+            base_case_id=curve.base.case_id,
+            case_ids={run.case.world_size: run.case_id for run in curve.runs},
+            laws=fit_laws(
+                _numbers(curve, curve.base),
+                devices=_devices(curve, machine),
+                batch=curve.first.case.global_batch if curve.first.case.scaling == "strong" else None,
+            ),
+        )
+        for curve in curves_of(cases)
+        if curve.base is not None and any(run.case.world_size > 1 for run in curve.runs)
+    )
+
+
+def _numbers(curve: CaseCurve, base: CaseRun) -> Curve:
+    return Curve(
+        scaling=curve.first.case.scaling,
+        base=tuple(base.timings),
+        sizes={run.case.world_size: tuple(run.timings) for run in curve.runs if run.case.world_size > 1},
+    )
+
+
+def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
+    """The most ranks that get a device of their own here; None across nodes, of which there may be more."""
+    identity = machine.get("identity")
+    case = curve.first.case
+    found = identity.get("gpus" if case.device == "cuda" else "cores") if isinstance(identity, dict) else None
+    if not isinstance(found, list) or any(run.case.nodes > 1 for run in curve.runs):
+        return None
+    return len(found) if case.device == "cuda" else len(found) // case.threads_per_rank
+
+
+def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
+    """One sentence on the first curve of a strategy that aggregates: which law it follows, and its knee."""
+    for curve in laws:
+        if curve.strategy in BOUNDS or not curve.laws.fits:
+            continue
+        sizes = [1, *(point.world_size for point in curve.laws.points)]
+        fits = sorted(curve.laws.fits, key=lambda fit: fit.goodness != "within error")
+        fit = fits[0]
+        start = f"{curve.name} from 1 to {sizes[-1]} ranks, {curve.setting}"
+        text = f"{start}: {LAW_NAMES[fit.law]} with {parameter_words(fit)} {fit.verdict}."
+        if fit.goodness == "beyond error":
+            other = fits[1:] and f"; nor does {LAW_NAMES[fits[1].law]}" or ""
+            text = f"{text[:-1]}{other}."
+        text = (
+            f"{text[:1].upper()}{text[1:]} {curve.laws.knee_words.partition('. By the USL')[0].rstrip('.')}."
+        )
+        return (Finding(text=text, evidence="laws", verdict="note"),)
+    return ()
+
+
+_WORDS = {"s": "a serial fraction of", "alpha": "a contention of", "beta": "a coherency cost of"}
+
+
+def parameter_words(fit: Fit) -> str:
+    """The parameters in a sentence, gamma left out: `a serial fraction of 0.052 [0.048, 0.056]`."""
+    words = [f"{_WORDS[name]} {plain(value)}" for name, value in fit.parameters.items() if name in _WORDS]
+    return " and ".join(words)
