@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddpbench.launch.hardware import Hardware, numa_cores
+from ddpbench.machine.hardware import Hardware, numa_cores
+from ddpbench.machine.placement import deal, thread_env
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case, Catalog, Experiment, PlannedCase
@@ -21,6 +22,11 @@ PROOF_S = 0.7
 SERVER_START_S = 2.5
 WARMUP_AND_INSTRUMENTED = 0.5
 """Likewise: warm-up and instrumented steps as a share of the timed steps."""
+EVALUATION = 0.3
+"""Likewise: evaluation, its warm-up included."""
+SNAPSHOTS_S = 1.0
+LOADER_START_S = 2.5
+"""Likewise: a rank's loader workers are forked from a process that imports torch first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +76,16 @@ class Plan:
 
     @property
     def launch_s(self) -> float:
-        """A guess of what one launch takes, seconds."""
-        return self.experiment.budget.measured_s * (1 + WARMUP_AND_INSTRUMENTED) + LAUNCH_OVERHEAD_S
+        """A guess of what one launch takes, seconds: the mean over cases."""
+        measured_s = self.experiment.budget.measured_s
+        cases = [entry.case for entry in self.runnable]
+        extra_s = sum(
+            case.evaluation * EVALUATION * measured_s
+            + case.checkpoint * SNAPSHOTS_S
+            + (case.loader_workers > 0) * LOADER_START_S
+            for case in cases
+        )
+        return measured_s * (1 + WARMUP_AND_INSTRUMENTED) + LAUNCH_OVERHEAD_S + extra_s / max(len(cases), 1)
 
     def estimate_s(self, *, launches: int, rounds: int, proofs: int) -> float:
         """About how long this much work takes, seconds."""
@@ -124,57 +138,46 @@ def plan_launch(
 ) -> LaunchPlan:
     """Places a case's ranks: cores of their own while there are enough, the GPU's own cores beside a GPU.
 
-    More ranks than cores share them, rank modulo core. Loader workers get the cores left over, or share.
+    More ranks than cores share them, rank modulo core. Loader workers get the cores left over: each its own
+    where there are enough, all of them together where there are fewer; without any they share the rank's.
     """
     processes = 1 if catalog.strategy(case.strategy).one_process else case.world_size
-    threads = case.threads_per_rank * (case.world_size // processes)
-    places = _cores(hardware, processes, threads, gpu_addresses if case.device == "cuda" else ())
-    used = {core for place in places for core in place}
-    free = [core for core in hardware.cores if core not in used]
-    workers = processes * case.loader_workers
-    server_env = {
-        "OMP_NUM_THREADS": str(case.threads_per_rank),
-        "MKL_NUM_THREADS": str(case.threads_per_rank),
-        "OPENBLAS_NUM_THREADS": "1",  # or importing numpy starts a thread, and forking is unsafe
-    }
-    ranks: list[PlannedRank] = []
-    loader_cores: set[int] = set()
-    for rank, cores in enumerate(places):
-        env = {
-            **server_env,
-            "RANK": str(rank),
-            "WORLD_SIZE": str(processes),
-            "LOCAL_RANK": str(rank),
-            "LOCAL_WORLD_SIZE": str(processes),
-            "DDPBENCH_CORES": ",".join(map(str, cores)),
-            "DDPBENCH_RENDEZVOUS": str(directory.rendezvous.absolute()),
-            "GLOO_SOCKET_IFNAME": "lo",
-        }
-        if workers and len(free) >= workers:
-            share = free[rank * case.loader_workers : (rank + 1) * case.loader_workers]
-            env["DDPBENCH_LOADER_CORES"] = ",".join(map(str, share))
-            loader_cores.update(share)
-        ranks.append(PlannedRank(env=env))
+    stands = deal(
+        hardware.cores,
+        processes,
+        threads=case.threads_per_rank * (case.world_size // processes),
+        loader_workers=case.loader_workers,
+        nearby=_nearby(hardware, processes, gpu_addresses) if case.device == "cuda" else (),
+    )
+    server_env = dict(thread_env(case))
+    ranks = [
+        PlannedRank(
+            env={
+                **server_env,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(processes),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(processes),
+                "DDPBENCH_RENDEZVOUS": str(directory.rendezvous.absolute()),
+                "GLOO_SOCKET_IFNAME": "lo",
+                **stand.env,
+            }
+        )
+        for rank, stand in enumerate(stands)
+    ]
     return LaunchPlan(
         case=case,
         purpose=purpose,
         round=round_number,
         server_env=server_env,
         ranks=tuple(ranks),
-        cores=tuple(sorted(used | loader_cores)),
+        cores=tuple(sorted({core for stand in stands for core in (*stand.cores, *stand.loader_cores)})),
     )
 
 
-def _cores(
-    hardware: Hardware, processes: int, threads: int, gpu_addresses: Sequence[str | None]
-) -> list[tuple[int, ...]]:
-    cores = hardware.cores
-    if gpu_addresses:
-        nearby = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]
-        if all(nearby):
-            return nearby
-        return [cores] * processes
-    return [
-        tuple(sorted({cores[(rank * threads + offset) % len(cores)] for offset in range(threads)}))
-        for rank in range(processes)
-    ]
+def _nearby(hardware: Hardware, processes: int, gpu_addresses: Sequence[str | None]) -> list[tuple[int, ...]]:
+    """The cores beside each rank's GPU; all cores where the system does not tell. Nothing without addresses."""
+    if not gpu_addresses:
+        return []
+    found = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]
+    return found if all(found) else [hardware.cores] * processes

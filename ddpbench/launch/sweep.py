@@ -11,19 +11,20 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from ddpbench.errors import IdentityError, MachineError, OutputError, RequestError
+from ddpbench.errors import MachineError, OutputError, RequestError
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.claim import claimed
-from ddpbench.launch.hardware import Hardware, read_hardware
-from ddpbench.launch.identity import check_identity, machine_record
 from ddpbench.launch.listener import Listener
-from ddpbench.launch.noise import own_environment_allows_sharing
 from ddpbench.launch.plan import PROOF_S, SERVER_START_S, LaunchPlan, Plan, make_plan, plan_launch
-from ddpbench.launch.server import ServerProcess
 from ddpbench.launch.watch import LaunchRunner
-from ddpbench.records import SCHEMA_VERSION, Block, LaunchOutcome, RunDir, read_launch, write_atomically
+from ddpbench.machine.claim import claimed
+from ddpbench.machine.hardware import Hardware, read_hardware
+from ddpbench.machine.identity import check_identity, machine_record
+from ddpbench.machine.judge import Key, finished_launches, given_up
+from ddpbench.machine.noise import own_environment_allows_sharing
+from ddpbench.machine.server import ServerProcess
+from ddpbench.machine.sessions import note_session
+from ddpbench.records import Block, LaunchOutcome, RunDir, read_launch, write_atomically
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, load_experiment, resolve
@@ -42,9 +43,6 @@ _OWN_FILES = {
     "experiment.toml",
 }
 """What a sweep that ended before its plan stood may leave in its directory."""
-
-GIVE_UP_AFTER = 2
-"""A case that failed this often and never succeeded is not launched again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,8 +184,8 @@ class Sweep:
         )
         self._gpu_addresses: list[str | None] = []
         self._launch_walls: list[float] = []
-        self._outcomes: dict[tuple[str, Purpose, int], LaunchOutcome] = {}
-        self._damaged: set[tuple[str, Purpose, int]] = set()
+        self._outcomes: dict[Key, LaunchOutcome] = {}
+        self._damaged: set[Key] = set()
         self._identified = False
         self.result = SweepResult(self._run)
 
@@ -274,18 +272,8 @@ class Sweep:
         """What earlier sessions finished."""
         if not self._prepared.resumes:
             return
-        for entry in self._plan.runnable:
-            case_id = entry.case.case_id
-            for directory in [self._run.launch(case_id, "proof"), *self._run.launches(case_id)]:
-                if not directory.outcome.exists():
-                    continue
-                records = read_launch(directory)
-                outcome = records.outcome
-                if outcome is None:
-                    continue
-                if records.damage:
-                    self._damaged.add((case_id, outcome.purpose, outcome.round))
-                self._outcomes[case_id, outcome.purpose, outcome.round] = outcome
+        ids = [entry.case.case_id for entry in self._plan.runnable]
+        self._outcomes, self._damaged = finished_launches(self._run, ids)
 
     def _set_failed_aside(self) -> None:
         """Has launches that were not ok, or whose records are damaged, done again."""
@@ -306,16 +294,7 @@ class Sweep:
 
     def _given_up(self, entry: PlannedCase) -> bool:
         """Whether launching the case again would teach nothing: its proof failed, or it keeps failing."""
-        case_id = entry.case.case_id
-        proof = self._outcomes.get((case_id, "proof", 0))
-        if proof is not None and proof.status != "ok":
-            return True
-        statuses = [
-            outcome.status
-            for (other, purpose, _), outcome in self._outcomes.items()
-            if other == case_id and purpose == "measure"
-        ]
-        return "ok" not in statuses and len(statuses) >= GIVE_UP_AFTER
+        return given_up(entry.case.case_id, self._outcomes)
 
     def _rounds_todo(self, rounds: int) -> int:
         """How many launches of the first rounds are not done and not given up."""
@@ -439,23 +418,15 @@ class Sweep:
         )
 
     def _note_session(self) -> None:
-        sessions: list[dict[str, Any]] = []
-        if self._run.sessions.exists():
-            try:
-                sessions = self._run.read_json(self._run.sessions)["sessions"]
-            except IdentityError as error:
-                self._warn(str(error))
-        sessions.append(
-            {
-                "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
-                "wall_s": round(self.result.wall_s, 3),
-                "measured_s": round(self.result.measured_s, 3),
-                "launches": self.result.launches,
-                "stop_reason": self.result.stop_reason or "failed",
-            }
+        problem = note_session(
+            self._run,
+            wall_s=self.result.wall_s,
+            measured_s=self.result.measured_s,
+            launches=self.result.launches,
+            stop_reason=self.result.stop_reason or "failed",
         )
-        data = {"schema_version": SCHEMA_VERSION, "sessions": sessions}
-        write_atomically(self._run.sessions, json.dumps(data, indent=1) + "\n")
+        if problem:
+            self._warn(problem)
 
     def _warn(self, text: str) -> None:
         self.result.warnings.append(text)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from ddpbench.errors import ExperimentError, MachineError, Problem, nearest
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.claim import claimed
-from ddpbench.launch.hardware import read_hardware
-from ddpbench.launch.noise import own_environment_allows_sharing
 from ddpbench.launch.plan import plan_launch
-from ddpbench.launch.server import ServerProcess
 from ddpbench.launch.sweep import usable_devices, within_gpus
 from ddpbench.launch.watch import LaunchRunner
+from ddpbench.machine.claim import claimed
+from ddpbench.machine.hardware import read_hardware
+from ddpbench.machine.noise import own_environment_allows_sharing
+from ddpbench.machine.server import ServerProcess
 from ddpbench.records import Proof, RunDir, Status, read_launch
 from ddpbench.spec import PlannedCase, expand, parse_experiment
 

@@ -12,10 +12,10 @@ import pytest
 
 from ddpbench.analysis.launches import read_measurement
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.hardware import read_hardware
 from ddpbench.launch.plan import plan_launch
-from ddpbench.launch.server import ServerProcess
 from ddpbench.launch.watch import LaunchRunner
+from ddpbench.machine.hardware import read_hardware
+from ddpbench.machine.server import ServerProcess
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.spec import Case
 from tests.benchmarks.conftest import Say, torchrun

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.hardware import Hardware
 from ddpbench.launch.plan import Plan, make_plan, plan_launch
+from ddpbench.machine.hardware import Hardware
 from ddpbench.records import LaunchDir, RunDir
 from ddpbench.spec import Case, Devices, expand, parse_experiment
 
@@ -67,7 +67,11 @@ def test_one_process_gets_all_its_replicas_cores() -> None:
 
 def test_loader_workers_get_the_cores_left_over_or_share() -> None:
     case = Case(workload="mlp:small", strategy="ddp", world_size=2, loader_workers=1)
-    for machine, expected in ((hardware(0, 1, 2, 3), ["2", "3"]), (hardware(0, 1, 2), [None, None])):
+    for machine, expected in (
+        (hardware(0, 1, 2, 3), ["2", "3"]),
+        (hardware(0, 1, 2), ["2", "2"]),
+        (hardware(0, 1), [None, None]),
+    ):
         plan = plan_launch(
             case, "measure", 0, directory=LaunchDir(Path("/x")), hardware=machine, catalog=CATALOG
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.launch.hardware import numa_cores, read_hardware
+from ddpbench.machine.hardware import numa_cores, read_hardware
 
 
 def write(path: Path, text: str) -> None:

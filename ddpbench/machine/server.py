@@ -1,4 +1,4 @@
-"""The controlling side's end of a fork server: starts it, asks it for ranks, hears of their ends, ends it."""
+"""The other end of a fork server: starts it, asks it for ranks, hears of their ends, ends it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ddpbench.errors import LaunchError, ServerGoneError
-from ddpbench.launch.plan import LaunchPlan
 from ddpbench.records import LaunchDir
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
 
@@ -122,10 +121,10 @@ class ServerProcess:
                 if event["event"] == "refused":
                     raise LaunchError(event["reason"])
 
-    def launch(self, plan: LaunchPlan, directory: LaunchDir) -> None:
-        """Forks the plan's ranks; `events` tells of their ends."""
+    def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> None:
+        """Forks a rank for each environment; `events` tells of their ends, counting them from 0."""
         self._page[:] = bytes(PAGE_BYTES)  # or an earlier launch's counts would pass for this one's
-        ranks = [{"env": rank.env} for rank in plan.ranks]
+        ranks = [{"env": dict(env)} for env in envs]
         self._ask(do="launch", directory=str(directory.path.absolute()), ranks=ranks)
 
     def probe(self, folder: Path) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import IdentityError
-from ddpbench.launch.claim import claimed
-from ddpbench.launch.hardware import Hardware
-from ddpbench.launch.identity import check_identity, machine_record
+from ddpbench.machine.claim import claimed
+from ddpbench.machine.hardware import Hardware
+from ddpbench.machine.identity import check_identity, machine_record
 from ddpbench.spec import Case, PlannedCase
 
 PROBE = {"torch": "2.9", "python": "3.11", "cuda": None, "nccl": None, "cpu_capability": "AVX2", "gpus": []}

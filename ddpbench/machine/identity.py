@@ -10,18 +10,20 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import IdentityError
-from ddpbench.launch.hardware import Hardware
+from ddpbench.machine.hardware import Hardware
 from ddpbench.records import SCHEMA_VERSION
 from ddpbench.spec import PlannedCase
 from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path
 
+RANK_CODE = ("measure", "strategies", "worker", "workloads")
+"""The packages whose code runs in a rank."""
 _CONSEQUENCE = "results of the two do not belong in one table; give another --out"
 
 
@@ -39,16 +41,16 @@ def machine_record(
             "cores": list(hardware.cores),
             "cpu_quota": hardware.quota,
             "gpus": [gpu["name"] for gpu in probe["gpus"]],
-            "driver": _driver_version(),
+            "driver": driver_version(),
             "kernel": platform.release(),
             "torch": probe["torch"],
             "cuda": probe["cuda"],
             "nccl": probe["nccl"],
             "cpu_capability": probe["cpu_capability"],
             "python": probe["python"],
-            "experiment_digest": hashlib.sha256(experiment_toml.encode()).hexdigest()[:16],
-            "workload_digest": _workloads_digest(cases),
-            "rank_code_digest": _rank_code_digest(),
+            "experiment_digest": text_digest(experiment_toml),
+            "workload_digest": workloads_digest(entry.case.workload for entry in cases),
+            "rank_code_digest": code_digest(RANK_CODE),
         },
         "context": {
             "host": socket.gethostname(),
@@ -79,10 +81,15 @@ def check_identity(recorded: dict[str, Any], found: dict[str, Any], path: Path) 
         raise IdentityError(f"{path} was measured under other conditions; {_CONSEQUENCE}\n{listed}")
 
 
-def _workloads_digest(cases: Sequence[PlannedCase]) -> str:
+def text_digest(text: str) -> str:
+    """A short digest of a text, as the files of this package name contents."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def workloads_digest(workloads: Iterable[str]) -> str:
     """One digest of the workloads' names and of the sources of the users' own among them."""
     digest = hashlib.sha256()
-    for name in sorted({entry.case.workload for entry in cases}):
+    for name in sorted(set(workloads)):
         digest.update(name.encode())
         if is_import_path(name):
             path = _source(name.rpartition(":")[0])
@@ -101,12 +108,12 @@ def _source(module: str) -> Path | None:
     return Path(found.origin) if found is not None and found.origin else None
 
 
-def _rank_code_digest() -> str:
-    """A digest of what runs in a rank: a resume after an update would mix the numbers of two programs."""
+def code_digest(packages: Iterable[str]) -> str:
+    """A digest of these packages of ddpbench: a resume after an update would mix the numbers of two programs."""
     digest = hashlib.sha256()
-    package = Path(__file__).resolve().parents[1]
-    for folder in ("measure", "strategies", "worker", "workloads"):
-        for path in sorted((package / folder).glob("*.py")):
+    root = Path(__file__).resolve().parents[1]
+    for folder in packages:
+        for path in sorted((root / folder).glob("*.py")):
             digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -125,7 +132,7 @@ def _git(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 
-def _driver_version() -> str | None:
+def driver_version() -> str | None:
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import LaunchError, ServerGoneError
-from ddpbench.launch.server import ServerProcess
+from ddpbench.machine.server import ServerProcess
 
 Connected = tuple[ServerProcess, socket.socket]
 

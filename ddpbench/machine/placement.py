@@ -1,0 +1,66 @@
+"""Deals a machine's cores to the ranks on it: the same rule for the fork server's ranks and for slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ddpbench.spec import Case
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stand:
+    """A rank's cores, and those of its loader workers: none where it has no workers, or they share the rank's."""
+
+    cores: tuple[int, ...]
+    loader_cores: tuple[int, ...] = ()
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What tells the rank."""
+        found = {"DDPBENCH_CORES": ",".join(map(str, self.cores))}
+        if self.loader_cores:
+            found["DDPBENCH_LOADER_CORES"] = ",".join(map(str, self.loader_cores))
+        return found
+
+
+def deal(
+    cores: Sequence[int],
+    ranks: int,
+    *,
+    threads: int,
+    loader_workers: int = 0,
+    nearby: Sequence[Sequence[int]] = (),
+) -> list[Stand]:
+    """A stand for each of `ranks` ranks of one machine, `threads` cores each while there are enough.
+
+    More ranks than cores share them, rank modulo core. `nearby` names instead the cores beside each rank's
+    GPU. Loader workers (`loader_workers` a rank) get the cores left over: each its own where there are enough,
+    all of them together where there are fewer; without any they share the rank's.
+    """
+    if nearby:
+        dealt = [tuple(near) for near in nearby]
+    else:
+        dealt = [
+            tuple(sorted({cores[(rank * threads + offset) % len(cores)] for offset in range(threads)}))
+            for rank in range(ranks)
+        ]
+    used = {core for own in dealt for core in own}
+    free = [core for core in cores if core not in used]
+    if not loader_workers or not free:
+        return [Stand(cores=own) for own in dealt]
+    if len(free) < ranks * loader_workers:
+        return [Stand(cores=own, loader_cores=tuple(free)) for own in dealt]
+    return [
+        Stand(cores=own, loader_cores=tuple(free[rank * loader_workers : (rank + 1) * loader_workers]))
+        for rank, own in enumerate(dealt)
+    ]
+
+
+def thread_env(case: Case) -> Mapping[str, str]:
+    """What must be set before a rank's process imports anything; launches that share it share a fork server."""
+    return {
+        "OMP_NUM_THREADS": str(case.threads_per_rank),
+        "MKL_NUM_THREADS": str(case.threads_per_rank),
+        "OPENBLAS_NUM_THREADS": "1",  # or importing numpy starts a thread, and forking is unsafe
+    }
