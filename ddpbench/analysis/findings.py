@@ -7,12 +7,14 @@ number of comparisons (Holm); oversubscribed cases are compared with each other 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import (
     MARGIN,
@@ -89,7 +91,8 @@ def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
 
     `buckets`: one strategy's bucket caps at one number of ranks. `strategies`: the strategies that
     aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). The best is the one
-    with the shortest step time; `ratio` is a case's step time over the best's.
+    with the shortest step time; `ratio` is a case's step time over the best's. `data`: a case held against
+    the same with its batches in memory, which stands in the best's place.
     """
     rows: list[dict[str, Any]] = []
     for topic, groups in (("buckets", _bucket_groups(cases)), ("strategies", _strategy_groups(cases))):
@@ -112,6 +115,19 @@ def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
                     judged.verdict,
                 )
                 rows.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
+    for member in itertools.chain.from_iterable(group.members for group in input_groups(cases)):
+        if member.judged is not None and member.twin is not None:
+            ratio, verdict = member.judged.ratio, member.judged.verdict
+            values = (
+                "data",
+                member.run.case_id,
+                member.twin.case_id,
+                ratio.value,
+                ratio.low,
+                ratio.high,
+                verdict,
+            )
+            rows.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
     frame = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
     return frame.astype(dict.fromkeys(("ratio", "ratio_ci_low", "ratio_ci_high"), "float64"))
 
@@ -361,6 +377,8 @@ def labels_of(run: CaseRun) -> str:
     words = [f"emulated {case.fabric} link"] if case.fabric else []
     words += [f"{case.compute} computation"] if case.compute != "real" else []
     words += [f"dilated x{case.dilation:g}"] if case.dilation != 1 else []
+    words += ["data in memory"] if case.data == "memory" else []
+    words += [f"loader workers: {case.loader_workers}"] if case.loader_workers else []
     return "".join(f", {word}" for word in words)
 
 

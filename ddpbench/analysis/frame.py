@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddpbench.analysis.checkpoints import snapshot_costs
 from ddpbench.analysis.launches import CaseRun, Plan, noise_words, read_cases, read_plan
 from ddpbench.analysis.rounds import width_of
 from ddpbench.analysis.stats import Interval, compare, samples_rate, step_time
@@ -27,7 +28,7 @@ _TEXT = tuple(
 )
 _WHOLE = tuple(
     """world_size nodes ranks_per_node threads_per_rank loader_workers local_batch global_batch
-    launches launches_failed steps gradient_bytes peak_memory_bytes""".split()  # noqa: SIM905
+    launches launches_failed steps gradient_bytes peak_memory_bytes snapshot_bytes""".split()  # noqa: SIM905
 )
 _TRUTH = ("params_equal", "oversubscribed", "ci_reached")
 _OF_THE_CASE = [field.name for field in fields(Case) if field.name in COLUMNS]
@@ -119,6 +120,13 @@ def _row(
     row["gradient_bytes"] = next((x.gradient_bytes for x in good if x.gradient_bytes is not None), None)
     peaks = [launch.peak_memory_bytes for launch in good if launch.peak_memory_bytes is not None]
     row["peak_memory_bytes"] = max(peaks, default=None)
+    evaluations = [launch.evaluation for launch in good if launch.evaluation is not None]
+    if evaluations:
+        _put(row, "evaluation_step_time{}_s", step_time(evaluations))
+        _put(row, "evaluation_samples_per_s{}", samples_rate(evaluations))
+    for cost in snapshot_costs([launch.snapshots for launch in good], row["step_time_s"]):
+        _put(row, f"snapshot_{cost.method}{{}}_s", cost.cost)
+        row.setdefault("snapshot_bytes", cost.bytes)  # plain's, which comes first
     return row
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from ddpbench.analysis.checkpoints import SnapshotRun, snapshot_runs
 from ddpbench.analysis.overlap import Breakdown, RankSteps, breakdown
 from ddpbench.analysis.stats import Timing
 from ddpbench.errors import IdentityError
@@ -32,6 +33,7 @@ from ddpbench.records import (
     RankStart,
     Record,
     RunDir,
+    Snapshot,
     Status,
     StepRecord,
     Warmup,
@@ -78,6 +80,10 @@ class Launch:
     params_equal: bool | None = None
     shares_cores: bool = False
     """Its loader workers run on the ranks' cores."""
+    evaluation: Timing | None = None
+    """Evaluation steps, where it was asked for."""
+    snapshots: Mapping[str, SnapshotRun] = field(default_factory=dict)
+    """By method."""
     damage: tuple[str, ...] = ()
 
     @property
@@ -229,14 +235,17 @@ def read_measurement(
     status, error = outcome.status, outcome.error
     timing: Timing | None = None
     step_ns: NDArray[np.int64] | None = None
+    evaluation: Timing | None = None
+    snapshots: Mapping[str, SnapshotRun] = {}
     starts = [start for rank in ranks.values() for start in rank.of(RankStart)]
     if status == "ok":
-        blocks = [_timed_blocks(rank) for rank in ranks.values()] if len(ranks) == processes else []
-        spans = [
-            {index: (block.start_ns, block.end_ns, block.steps, block.samples) for index, block in of.items()}
-            for of in blocks
-        ]
-        timing = time_blocks(number, spans, one_host=len({start.host for start in starts}) <= 1)
+        every = list(ranks.values()) if len(ranks) == processes else []
+        one_host = len({start.host for start in starts}) <= 1
+        blocks = [_blocks(rank, "timed") for rank in every]
+        timing = time_blocks(number, _spans(blocks), one_host=one_host)
+        evaluated = _spans([_blocks(rank, "evaluation") for rank in every])
+        evaluation = time_blocks(number, evaluated, one_host=one_host)
+        snapshots = snapshot_runs(number, [rank.of(Snapshot) for rank in every], one_host=one_host)
         if timing is not None:
             step_ns = _slowest_steps(blocks)
         else:
@@ -273,6 +282,8 @@ def read_measurement(
         peak_memory_bytes=max(peaks, default=None),
         params_equal=len(set(checksums)) == 1 if len(checksums) > 1 else None,
         shares_cores=case.loader_workers > 0 and start is not None and not start.loader_cores,
+        evaluation=evaluation,
+        snapshots=snapshots,
         damage=records.damage,
     )
     if status != "ok":
@@ -304,14 +315,22 @@ def _damage_sentence(damage: Sequence[str]) -> str:
     return f"damaged records: {damage[0]}; run the sweep again with --retry-failed to measure it anew"
 
 
-def _timed_blocks(rank: _Sorted) -> dict[int, Block]:
-    return {record.index: record for record in rank.of(Block) if record.phase == "timed"}
+def _blocks(rank: _Sorted, phase: str) -> dict[int, Block]:
+    return {record.index: record for record in rank.of(Block) if record.phase == phase}
+
+
+def _spans(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, tuple[int, int, int, int]]]:
+    """Each rank's blocks as `time_blocks` takes them."""
+    return [
+        {index: (block.start_ns, block.end_ns, block.steps, block.samples) for index, block in of.items()}
+        for of in ranks
+    ]
 
 
 def time_blocks(
     number: int, ranks: Sequence[Mapping[int, tuple[int, int, int, int]]], *, one_host: bool
 ) -> Timing | None:
-    """A launch's time from each rank's timed blocks by index: (start ns, end ns, steps, samples).
+    """A launch's time from each rank's blocks of one phase by index: (start ns, end ns, steps, samples).
 
     On one host a block runs from the earliest start to the latest end over ranks, on the shared clock. Hosts
     do not share a clock: across them a block takes as long as its slowest rank's. Samples are summed over

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.curves import CurveLaws
 
 COLUMNS: tuple[str, ...] = tuple(
     """case_id experiment workload strategy algorithm schedule options_json backend device launcher
@@ -17,7 +20,11 @@ COLUMNS: tuple[str, ...] = tuple(
     speedup speedup_ci_low speedup_ci_high efficiency efficiency_ci_low efficiency_ci_high
     data_time_s forward_time_s backward_time_s optimizer_time_s compute_time_s comm_time_s exposed_comm_s
     wait_time_s overlap_fraction gradient_bytes actual_bucket_bytes peak_memory_bytes flops_per_sample mfu
-    params_equal oversubscribed ci_reached noise_flag precision data""".split()  # noqa: SIM905
+    params_equal oversubscribed ci_reached noise_flag precision data
+    evaluation_step_time_s evaluation_step_time_ci_low_s evaluation_step_time_ci_high_s
+    evaluation_samples_per_s evaluation_samples_per_s_ci_low evaluation_samples_per_s_ci_high
+    snapshot_plain_s snapshot_plain_ci_low_s snapshot_plain_ci_high_s
+    snapshot_dcp_s snapshot_dcp_ci_low_s snapshot_dcp_ci_high_s snapshot_bytes""".split()  # noqa: SIM905
 )
 """The columns of `cases.csv`, in their order. Later work appends columns, never renames."""
 
@@ -76,6 +83,13 @@ class RunSummary:
         comparisons: one row a case held against the best of its group, paired by round: `topic` (`buckets`,
             `strategies`), `case_id, best_case_id, ratio, ratio_ci_low, ratio_ci_high` (step time over the
             best's), `verdict` (a `Finding`'s, corrected for the number of comparisons). It may be empty.
+            Of topic `data` the other case is the one with its batches in memory, whichever is faster.
+        inputs: one row a measured case: `group` (a number; its members differ only in where batches come
+            from), `case_id, data, loader_workers, waited_s, waited_share` (of an instrumented step), `ratio,
+            ratio_ci_low, ratio_ci_high` (step time over that from memory), `verdict` (`analysis/inputs.py`).
+        snapshots: one row a case and method: `case_id, method, cost_s, cost_ci_low_s, cost_ci_high_s,
+            first_s, write_s, bytes, writers, snapshots, launches, step_time_s, share_100, share_1000,
+            share_10000` (of time, at one snapshot in so many steps), `steps_for_1_percent`.
     """
 
     name: str
@@ -100,3 +114,7 @@ class RunSummary:
     """Share of the sweep's wall time spent in warm-up and measured steps."""
     wall_s: float
     comparisons: pd.DataFrame = field(default_factory=pd.DataFrame)
+    inputs: pd.DataFrame = field(default_factory=pd.DataFrame)
+    snapshots: pd.DataFrame = field(default_factory=pd.DataFrame)
+    laws: tuple[CurveLaws, ...] = ()
+    """What scaling laws make of each curve: one strategy over world sizes (`analysis/curves.py`)."""

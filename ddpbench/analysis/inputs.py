@@ -1,0 +1,145 @@
+"""Whether training waits for its input: the one place that defines "input-bound".
+
+A case that gets its batches through a loader is held against its twin: the same case with its batches
+in memory, where no step loads anything. It is
+
+    input-bound       if its step takes longer than the twin's, paired by round, with the whole corrected
+                      interval beyond the margin of 2 %;
+    not input-bound   if the interval shows it to be faster, or within the margin;
+    unresolved        if the interval can tell neither;
+    too few           under five rounds that both have.
+
+Without a twin only the share of a step spent in waiting for a batch is known, from instrumented steps: above
+`WAITED_LIMIT` the case "looks input-bound". That is weaker: a step also waits where loading is short but
+cannot be hidden, and workers that share the ranks' cores slow computation without any waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ddpbench.analysis.launches import CaseRun
+from ddpbench.analysis.stats import Interval, Judgement, compare, judge_all
+from ddpbench.spec import Case
+
+WAITED_LIMIT = 0.05
+"""Share of a step spent in waiting for data above which a case without a twin looks input-bound."""
+
+InputVerdict = Literal[
+    "memory",
+    "input-bound",
+    "not input-bound",
+    "unresolved",
+    "too few",
+    "looks input-bound",
+    "does not look input-bound",
+    "unknown",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputCase:
+    """One data setting of a group, and what it costs.
+
+    `ratio` is its step time over the twin's, with the interval that the verdict was taken from.
+    """
+
+    run: CaseRun
+    twin: CaseRun | None
+    verdict: InputVerdict
+    waited_s: float | None
+    waited_share: float | None
+    ratio: Interval | None = None
+    judged: Judgement | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputGroup:
+    """Cases that differ in nothing but where their batches come from: memory first, then by workers."""
+
+    members: tuple[InputCase, ...]
+
+    @property
+    def loaded(self) -> list[InputCase]:
+        """The members that have a loader, by number of workers."""
+        return [member for member in self.members if member.run.case.data == "loader"]
+
+    @property
+    def memory(self) -> InputCase | None:
+        """The member without one."""
+        return next((member for member in self.members if member.run.case.data == "memory"), None)
+
+    @property
+    def bound(self) -> list[InputCase]:
+        """The members that are input-bound."""
+        return [member for member in self.loaded if member.verdict == "input-bound"]
+
+    @property
+    def mended_by(self) -> InputCase | None:
+        """The fewest workers, more than an input-bound case has, at which training is not input-bound."""
+        if not self.bound:
+            return None
+        fewest = self.bound[0].run.case.loader_workers
+        able = [
+            m for m in self.loaded if m.verdict == "not input-bound" and m.run.case.loader_workers > fewest
+        ]
+        return able[0] if able else None
+
+
+def input_key(case: Case) -> Case:
+    """What two cases must share to differ only in where their batches come from."""
+    return replace(case, experiment="", data="loader", loader_workers=0)
+
+
+def input_groups(cases: Sequence[CaseRun]) -> list[InputGroup]:
+    """Every measured case in its group, in the plan's order of groups; Holm's correction within a group."""
+    groups: dict[Case, list[CaseRun]] = {}
+    for run in cases:
+        if run.status == "ok" and run.timings:
+            groups.setdefault(input_key(run.case), []).append(run)
+    return [_group(members) for members in groups.values()]
+
+
+def _group(members: list[CaseRun]) -> InputGroup:
+    members = sorted(members, key=lambda run: (run.case.data != "memory", run.case.loader_workers))
+    twin = next((run for run in members if run.case.data == "memory"), None)
+    pairs = {
+        run.case_id: found
+        for run in members
+        if twin is not None and run is not twin and (found := compare(run.timings, twin.timings)) is not None
+    }
+    judged = judge_all(pairs)
+    return InputGroup(members=tuple(_member(run, twin, judged.get(run.case_id)) for run in members))
+
+
+def _member(run: CaseRun, twin: CaseRun | None, judged: Judgement | None) -> InputCase:
+    parts = run.parts
+    waited = parts.parts["data"] if parts is not None else None
+    share = waited / parts.step_s if waited is not None and parts is not None and parts.step_s > 0 else None
+    if run is twin:
+        return InputCase(run=run, twin=twin, verdict="memory", waited_s=waited, waited_share=share)
+    if judged is not None:
+        verdict = _verdict(judged)
+    elif share is None:
+        verdict = "unknown"
+    else:
+        verdict = "looks input-bound" if share > WAITED_LIMIT else "does not look input-bound"
+    return InputCase(
+        run=run,
+        twin=twin,
+        verdict=verdict,
+        waited_s=waited,
+        waited_share=share,
+        ratio=judged.ratio if judged is not None else None,
+        judged=judged,
+    )
+
+
+def _verdict(judged: Judgement) -> InputVerdict:
+    if judged.verdict == "too few":
+        return "too few"
+    if judged.verdict == "slower" and not judged.small:
+        return "input-bound" if judged.beyond else "unresolved"
+    return "unresolved" if judged.verdict == "unresolved" else "not input-bound"
