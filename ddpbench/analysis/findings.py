@@ -158,12 +158,16 @@ def _strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
+def compared_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
+    """The largest groups of comparable cases in which some exchange gradients on cores of their own."""
+    fair = [run for run in _measured(cases) if not run.planned.oversubscribed]
+    ordered = sorted(grouped(fair, panel_key).values(), key=lambda members: -len(members))
+    return [members for members in ordered if any(_exchanges(run) for run in members)][:MOST_PANELS]
+
+
 def findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """At most seven sentences on the cases that had cores of their own, the widest comparisons first."""
-    fair = [run for run in _measured(cases) if not run.planned.oversubscribed]
-    panels = grouped(fair, panel_key)
-    ordered = sorted(panels.values(), key=lambda members: -len(members))
-    ordered = [members for members in ordered if any(_exchanges(run) for run in members)][:MOST_PANELS]
+    ordered = compared_panels(cases)
     pairs: dict[str, _Pair] = {}
     for members in ordered:
         for pair in _pairs(members):
@@ -220,7 +224,7 @@ def _largest(members: Sequence[CaseRun]) -> int:
     return max(run.case.world_size for run in members if _exchanges(run))
 
 
-def _reference(members: Sequence[CaseRun]) -> CaseRun:
+def reference_of(members: Sequence[CaseRun]) -> CaseRun:
     """What others are held against: DDP at the largest world size, at its default cap where that was run.
 
     Without DDP it is the first strategy of the plan that aggregates; a choice by speed would favour luck.
@@ -234,7 +238,7 @@ def _reference(members: Sequence[CaseRun]) -> CaseRun:
 
 def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
     """The panel's comparisons at its largest world size: strategies with DDP, DDP's caps with its default."""
-    reference = _reference(members)
+    reference = reference_of(members)
     world = reference.case.world_size
     found: list[_Pair] = []
     variants = grouped((run for run in members if run.case.world_size == world), variant_key)
@@ -301,7 +305,7 @@ def _capital(text: str) -> str:
 
 def _notes(members: Sequence[CaseRun], *, several: bool) -> Iterable[Finding]:
     """Speed-up and efficiency of the reference, and what its step is made of."""
-    run = _reference(members)
+    run = reference_of(members)
     world = run.case.world_size
     base = next((other for other in members if other.case_id == run.baseline_id), None)
     name = f"{name_of(run)} at {_place(run, several=several)}"

@@ -189,13 +189,13 @@ def read_cases(run: RunDir, plan: Plan) -> list[CaseRun]:
                 f"{run.plan} is damaged: the case called {case_id} has the contents of {planned.case.case_id}"
             )
         launches: list[Launch] = []
-        steps: list[dict[int, RankSteps]] = []
+        steps: dict[int, dict[int, RankSteps]] = {}
         for directory in run.launches(case_id):
             read = read_measurement(directory, case_id, planned.case)
             if read is not None:
                 launches.append(read[0])
                 if read[1]:
-                    steps.append(read[1])
+                    steps[read[0].round] = read[1]
         proof = _read_proof(run.launch(case_id, "proof"))
         status, error = _status(planned, launches, proof, plan.budget, run.path)
         processes = max((launch.processes for launch in launches), default=1)
@@ -204,7 +204,7 @@ def read_cases(run: RunDir, plan: Plan) -> list[CaseRun]:
                 planned=planned,
                 launches=tuple(launches),
                 proof=proof,
-                parts=breakdown(steps, processes) if status != "diverged" else None,
+                parts=breakdown(list(steps.values()), processes, list(steps)) if status != "diverged" else None,
                 status=status,
                 error=error,
                 case_id=case_id,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,17 @@ class RankSteps:
     transfers: Sequence[CommRecord]
 
 
+@dataclass(slots=True)
+class Moved:
+    """Transfers of one operation and size: how many, and how long all of them took, nanoseconds.
+
+    A transfer takes from its last rank's start until the last rank has its result.
+    """
+
+    count: int = 0
+    time_ns: int = 0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Breakdown:
     """A case's mean step, seconds: means over ranks, then steps, then launches.
@@ -64,6 +75,10 @@ class Breakdown:
     has_transfers: bool
     dropped_transfers: int
     """Transfers left out because a rank's record of them is missing."""
+    by_round: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Each launch's own parts, by round: means over ranks and steps, seconds."""
+    transfers: Mapping[int, Mapping[tuple[str, int], Moved]] = field(default_factory=dict)
+    """What each launch moved, by round, then by operation and bytes."""
 
     @property
     def overlap_fraction(self) -> float | None:
@@ -95,18 +110,23 @@ def coverage(
     return owner[:-1], lengths, covered
 
 
-def breakdown(launches: Sequence[Mapping[int, RankSteps]], processes: int) -> Breakdown | None:
+def breakdown(
+    launches: Sequence[Mapping[int, RankSteps]], processes: int, rounds: Sequence[int] | None = None
+) -> Breakdown | None:
     """The mean step of a case's launches, each by rank. None where nothing was instrumented.
 
-    `processes` is how many ranks take part in every transfer; one that lacks a rank is left out.
+    `processes` is how many ranks take part in every transfer; one that lacks a rank is left out. `rounds`
+    are the launches' own; without them they count from 0.
     """
     names: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     named: list[tuple[int, int, int, int]] = []  # spans: whose (group), which name, from and to
     steps: list[tuple[int, int, int, int]] = []
     moved: list[tuple[int, int, int, int]] = []
     launch_of: list[int] = []
+    numbers: list[int] = []
+    sizes: dict[int, dict[tuple[str, int], Moved]] = {}
     dropped = found = 0
-    for ranks in launches:
+    for number, ranks in zip(range(len(launches)) if rounds is None else rounds, launches, strict=True):
         groups: dict[tuple[int, int], int] = {}
         for rank, noted in ranks.items():
             for step in noted.steps:
@@ -117,7 +137,8 @@ def breakdown(launches: Sequence[Mapping[int, RankSteps]], processes: int) -> Br
             continue
         launch_of += [found] * len(groups)
         found += 1
-        transfers, lost = _transfers(ranks, processes)
+        numbers.append(number)
+        transfers, sizes[number], lost = _transfers(ranks, processes)
         dropped += lost
         for key, start, begin, end in transfers:
             whose = groups.get(key)
@@ -141,11 +162,12 @@ def breakdown(launches: Sequence[Mapping[int, RankSteps]], processes: int) -> Br
     computing = covered[: len(_COMPUTE)].any(axis=0)
     comm = covered[_COMM]
     shares += [within & ~taken, comm, comm & ~computing, comm & computing, covered[_WAIT]]
-    means = _means_s(np.array(shares) * lengths, np.asarray(launch_of)[owner], count)
+    by_launch = _by_launch_s(np.array(shares) * lengths, np.asarray(launch_of)[owner], count)
+    means: list[float] = by_launch.mean(axis=1).tolist()
     step_means = np.bincount(launch_of, weights=[end - start for _, _, start, end in steps]) / count
     span_lengths = np.zeros((len(names), len(spans)))
     span_lengths[spans[:, 1], np.arange(len(spans))] = spans[:, 3] - spans[:, 2]
-    span_means = _means_s(span_lengths, np.asarray(launch_of)[spans[:, 0]], count)
+    span_means = _by_launch_s(span_lengths, np.asarray(launch_of)[spans[:, 0]], count).mean(axis=1)
     return Breakdown(
         parts=dict(zip(PARTS, means, strict=False)),
         step_s=float(np.mean(step_means)) / 1e9,
@@ -153,31 +175,39 @@ def breakdown(launches: Sequence[Mapping[int, RankSteps]], processes: int) -> Br
         exposed_s=means[-3],
         overlapped_s=means[-2],
         wait_s=means[-1],
-        spans=dict(zip(names, span_means, strict=True)),
+        spans=dict(zip(names, span_means.tolist(), strict=True)),
         launches=len(count),
         has_transfers=bool(moved),
         dropped_transfers=dropped,
+        by_round={
+            number: dict(zip(PARTS, own, strict=False))
+            for number, own in zip(numbers, by_launch.T.tolist(), strict=True)
+        },
+        transfers=sizes,
     )
 
 
-def _means_s(lengths_ns: NDArray[Any], launch_of: NDArray[np.intp], count: NDArray[np.intp]) -> list[float]:
-    """For each row of lengths, shape (rows, n), the mean over launches of its sum per rank and step, seconds.
+def _by_launch_s(
+    lengths_ns: NDArray[Any], launch_of: NDArray[np.intp], count: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """For each row of lengths, shape (rows, n), its sum per rank and step in each launch, seconds.
 
     `launch_of` names each column's launch, `count` how many pairs of rank and step a launch has.
     """
     belongs = launch_of[:, np.newaxis] == np.arange(len(count))
-    found: list[float] = (((lengths_ns @ belongs) / count).mean(axis=1) / 1e9).tolist()
+    found: NDArray[np.float64] = (lengths_ns @ belongs) / count / 1e9
     return found
 
 
 def _transfers(
     ranks: Mapping[int, RankSteps], processes: int
-) -> tuple[list[tuple[tuple[int, int], int, int, int]], int]:
-    """Each rank's part in each whole transfer: ((rank, step), own start, begin, own end), and how many lack a rank.
+) -> tuple[list[tuple[tuple[int, int], int, int, int]], dict[tuple[str, int], Moved], int]:
+    """Each rank's part in each whole transfer: ((rank, step), own start, begin, own end).
 
-    Two transfers of one step, bucket and operation are told apart by their order.
+    Beside them what was moved by operation and bytes, and how many transfers lack a rank. Two transfers of one step, bucket and operation are told apart by their order.
     """
     parts: dict[tuple[int, int, str, int], list[tuple[tuple[int, int], int, int]]] = {}
+    bytes_of: dict[tuple[int, int, str, int], int] = {}
     for rank, noted in ranks.items():
         seen: set[tuple[int, int, str, int]] = set()
         for transfer in noted.transfers:
@@ -187,12 +217,17 @@ def _transfers(
                 name = (*name[:3], name[3] + 1)
             seen.add(name)
             parts.setdefault(name, []).append(((rank, step), transfer.start_ns, transfer.end_ns))
+            bytes_of[name] = transfer.bytes
     whole: list[tuple[tuple[int, int], int, int, int]] = []
+    sizes: dict[tuple[str, int], Moved] = {}
     lost = 0
-    for found in parts.values():
+    for name, found in parts.items():
         if len(found) < processes:
             lost += 1
             continue
         begin = max([start for _, start, _ in found])
         whole += [(key, start, begin, end) for key, start, end in found]
-    return whole, lost
+        moved = sizes.setdefault((name[2], bytes_of[name]), Moved())
+        moved.count += 1
+        moved.time_ns += max([end for _, _, end in found]) - begin
+    return whole, sizes, lost
