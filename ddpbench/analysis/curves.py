@@ -183,8 +183,7 @@ def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
         start = f"{curve.name} from 1 to {sizes[-1]} ranks, {curve.setting}"
         text = f"{start}: {LAW_NAMES[fit.law]} with {parameter_words(fit)} {fit.verdict}."
         if fit.goodness == "beyond error":
-            other = fits[1:] and f"; nor does {LAW_NAMES[fits[1].law]}" or ""
-            text = f"{text[:-1]}{other}."
+            text = text[:-1] + "".join(f"; nor does {LAW_NAMES[other.law]}" for other in fits[1:]) + "."
         text = (
             f"{text[:1].upper()}{text[1:]} {curve.laws.knee_words.partition('. By the USL')[0].rstrip('.')}."
         )
