@@ -8,12 +8,19 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.checkpoints import INTERVALS, snapshot_costs
+from ddpbench.analysis.communication import transfers_table
+from ddpbench.analysis.curves import law_findings, laws_of
 from ddpbench.analysis.findings import comparisons_table, findings
 from ddpbench.analysis.frame import case_table
+from ddpbench.analysis.input_findings import input_findings
+from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.launches import CaseRun, Plan, read_cases, read_plan
+from ddpbench.analysis.one_step import one_step
 from ddpbench.analysis.overlap import PARTS, STANDARD_SPANS
-from ddpbench.analysis.stats import MIN_ROUNDS
+from ddpbench.analysis.stats import MIN_ROUNDS, step_time
 from ddpbench.analysis.summary import Counts, Failure, RunSummary
+from ddpbench.analysis.waterfall import waterfall_table
 from ddpbench.errors import IdentityError
 from ddpbench.records import RunDir
 
@@ -38,6 +45,11 @@ _LAUNCHES = {
 _BREAKDOWN = ("case_id", *PARTS, "step_time_s", "overlapped_comm", "launches", "instrumentation_overhead")
 _PHASES = ("case_id", "span", "mean_s", "order")
 _PROOFS = ("case_id", "compared", "dtype", "error", "tolerance", "passed", "note")
+_RATIO = ("ratio", "ratio_ci_low", "ratio_ci_high")
+_INPUTS = ("group", "case_id", "data", "loader_workers", "waited_s", "waited_share", *_RATIO, "verdict")
+_COST = ("cost_s", "cost_ci_low_s", "cost_ci_high_s", "first_s", "write_s", "bytes", "writers")
+_SHARES = (*(f"share_{steps}" for steps in INTERVALS), "steps_for_1_percent")
+_SNAPSHOTS = ("case_id", "method", *_COST, "snapshots", "launches", "step_time_s", *_SHARES)
 
 
 def summarize(run: RunDir) -> RunSummary:
@@ -50,6 +62,9 @@ def summarize(run: RunDir) -> RunSummary:
     cases = read_cases(run, plan)
     table = case_table(plan, cases)
     breakdown = _breakdown(cases, table)
+    machine = run.read_json(run.machine)
+    laws = laws_of(cases, machine)
+    step, step_absent = one_step(run, cases)
     sessions = _sessions(run)
     wall_s = sum(float(session.get("wall_s") or 0) for session in sessions)
     measured_s = sum(float(session.get("measured_s") or 0) for session in sessions)
@@ -57,7 +72,7 @@ def summarize(run: RunDir) -> RunSummary:
     return RunSummary(
         name=plan.experiment,
         question=plan.question,
-        machine=run.read_json(run.machine),
+        machine=machine,
         experiment_toml=_text(run),
         run_path=str(run.path),
         counts=_counts(plan, cases),
@@ -66,13 +81,20 @@ def summarize(run: RunDir) -> RunSummary:
         breakdown=breakdown,
         phases=_phases(cases),
         proofs=_proofs(cases),
-        findings=findings(cases),
+        findings=(*input_findings(cases), *findings(cases), *law_findings(laws)),
         validity=tuple(_validity(plan, cases, table, breakdown, stop_reason=stop_reason, path=str(run.path))),
         failures=tuple(_failures(cases)),
         stop_reason=stop_reason,
         measured_share=measured_s / wall_s if wall_s > 0 else None,
         wall_s=wall_s,
         comparisons=comparisons_table(cases),
+        inputs=_inputs(cases),
+        snapshots=_snapshots(cases),
+        waterfall=waterfall_table(cases),
+        transfers=transfers_table(cases),
+        one_step=step,
+        one_step_absent=step_absent,
+        laws=laws,
     )
 
 
@@ -174,6 +196,49 @@ def _proofs(cases: Sequence[CaseRun]) -> pd.DataFrame:
         for p in case.proof.proofs
     ]
     return pd.DataFrame(rows, columns=list(_PROOFS))
+
+
+def _inputs(cases: Sequence[CaseRun]) -> pd.DataFrame:
+    rows = [
+        (
+            number,
+            member.run.case_id,
+            member.run.case.data,
+            member.run.case.loader_workers,
+            member.waited_s,
+            member.waited_share,
+            *((ratio.value, ratio.low, ratio.high) if (ratio := member.ratio) is not None else (None,) * 3),
+            member.verdict,
+        )
+        for number, group in enumerate(input_groups(cases))
+        for member in group.members
+    ]
+    return pd.DataFrame(rows, columns=list(_INPUTS))
+
+
+def _snapshots(cases: Sequence[CaseRun]) -> pd.DataFrame:
+    rows = [
+        (
+            case.case_id,
+            cost.method,
+            cost.cost.value,
+            cost.cost.low,
+            cost.cost.high,
+            cost.first_s,
+            cost.write_s,
+            cost.bytes,
+            cost.writers,
+            cost.snapshots,
+            cost.launches,
+            cost.step_s,
+            *(cost.share(steps) for steps in INTERVALS),
+            cost.steps_for_small_share,
+        )
+        for case in cases
+        if case.timings
+        for cost in snapshot_costs([launch.snapshots for launch in case.good], step_time(case.timings).value)
+    ]
+    return pd.DataFrame(rows, columns=list(_SNAPSHOTS))
 
 
 def _failures(cases: Sequence[CaseRun]) -> Iterable[Failure]:

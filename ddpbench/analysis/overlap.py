@@ -204,7 +204,8 @@ def _transfers(
 ) -> tuple[list[tuple[tuple[int, int], int, int, int]], dict[tuple[str, int], Moved], int]:
     """Each rank's part in each whole transfer: ((rank, step), own start, begin, own end).
 
-    Beside them what was moved by operation and bytes, and how many transfers lack a rank. Two transfers of one step, bucket and operation are told apart by their order.
+    Beside them what was moved by operation and bytes, and how many transfers lack a rank. Two transfers of
+    one step, bucket and operation are told apart by their order.
     """
     parts: dict[tuple[int, int, str, int], list[tuple[tuple[int, int], int, int]]] = {}
     bytes_of: dict[tuple[int, int, str, int], int] = {}

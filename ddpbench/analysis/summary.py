@@ -9,6 +9,7 @@ import pandas as pd
 
 if TYPE_CHECKING:
     from ddpbench.analysis.curves import CurveLaws
+    from ddpbench.analysis.one_step import OneStep
 
 COLUMNS: tuple[str, ...] = tuple(
     """case_id experiment workload strategy algorithm schedule options_json backend device launcher
@@ -90,6 +91,12 @@ class RunSummary:
         snapshots: one row a case and method: `case_id, method, cost_s, cost_ci_low_s, cost_ci_high_s,
             first_s, write_s, bytes, writers, snapshots, launches, step_time_s, share_100, share_1000,
             share_10000` (of time, at one snapshot in so many steps), `steps_for_1_percent`.
+        waterfall: one row for each loss of a case and one for its efficiency: `case_id, item` (one of
+            `waterfall.LOSSES`, or `efficiency`), `share, share_ci_low, share_ci_high, rounds, split` (whether
+            contention is told apart). A case's losses and its efficiency add up to 1.
+        transfers: one row for each operation, number of ranks and size: `group, case_id, op, world_size,
+            bytes, time_s, time_ci_low_s, time_ci_high_s, busbw` (bytes/s), `busbw_ci_low, busbw_ci_high,
+            factor, rounds, transfers`.
     """
 
     name: str
@@ -116,5 +123,10 @@ class RunSummary:
     comparisons: pd.DataFrame = field(default_factory=pd.DataFrame)
     inputs: pd.DataFrame = field(default_factory=pd.DataFrame)
     snapshots: pd.DataFrame = field(default_factory=pd.DataFrame)
+    waterfall: pd.DataFrame = field(default_factory=pd.DataFrame)
+    transfers: pd.DataFrame = field(default_factory=pd.DataFrame)
+    one_step: OneStep | None = None
+    one_step_absent: str = ""
+    """Why there is no step to look at, where there is none."""
     laws: tuple[CurveLaws, ...] = ()
     """What scaling laws make of each curve: one strategy over world sizes (`analysis/curves.py`)."""

@@ -1,0 +1,166 @@
+"""Where efficiency went: from the ideal's 1 down to what was measured, loss by loss, adding up exactly.
+
+Let a case's step take T on n ranks and the base case's ideal share of it t (its time per sample, times the case's
+global batch, over n): its efficiency is E = t / T, both from timed steps. Instrumented steps say what shares a
+step consists of: p of the case's, q of the base case's, each adding up to 1. A part's loss is then
+
+    p - E q        and all parts' losses add up to 1 - E,
+
+because E q is what that part takes in the ideal, as a share of T. Forward and backward are split once more where
+independent ranks, which compute at once and exchange nothing, ran at the same n: with their efficiency I and
+their share r of forward and backward, (E/I) r is their computation as a share of T, so that
+
+    contention:  (E/I) r - E q        the strategy's own:  p - (E/I) r.
+
+Shares come from instrumented steps and times from timed ones; the cost of instrumenting is in neither. Intervals
+are t-intervals of the same arithmetic done round by round, where a round has all the launches it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.findings import BOUNDS, cap_order, compared_panels, grouped, reference_of, variant_key
+from ddpbench.analysis.frame import compute_key
+from ddpbench.analysis.launches import CaseRun
+from ddpbench.analysis.overlap import PARTS
+from ddpbench.analysis.stats import Comparison, Timing, compare, half_width
+
+LOSSES = (
+    *("contention", "own_computation", "computation"),
+    *("exposed_comm", "waiting", "optimizer", "data", "not_attributed"),
+)
+"""Names of losses in their order; `computation` stands where the two before it cannot be told apart."""
+COLUMNS = ("case_id", "item", "share", "share_ci_low", "share_ci_high", "rounds", "split")
+_COMPUTED = ("forward", "backward", "other_compute")
+_SIMPLE = {
+    "exposed_comm": "exposed_comm",
+    "exposed_wait": "waiting",
+    "optimizer": "optimizer",
+    "data": "data",
+    "not_attributed": "not_attributed",
+}
+"""Parts of a step whose loss stands by itself, and the loss's name."""
+
+
+def losses(
+    parts: Mapping[str, float],
+    base: Mapping[str, float],
+    efficiency: float,
+    independent: tuple[Mapping[str, float], float] | None = None,
+) -> dict[str, float]:
+    """Each loss as a share of the step, by the names in `LOSSES`; together they are 1 - efficiency.
+
+    `parts` and `base` are the case's and the base case's parts of an instrumented step, in any unit;
+    `independent` is the independent ranks' parts and their efficiency at the same number of ranks. Without it
+    contention cannot be told from the strategy's own computation: `computation` holds both.
+    """
+    mine, ideal = _shares(parts), _shares(base)
+    found = {loss: mine[part] - efficiency * ideal[part] for part, loss in _SIMPLE.items()}
+    computed = sum(mine[part] for part in _COMPUTED)
+    needed = efficiency * sum(ideal[part] for part in _COMPUTED)
+    if independent is None:
+        found["computation"] = computed - needed
+    else:
+        alone = _shares(independent[0])
+        crowded = efficiency / independent[1] * sum(alone[part] for part in _COMPUTED)
+        found |= {"contention": crowded - needed, "own_computation": computed - crowded}
+    return {name: found[name] for name in LOSSES if name in found}
+
+
+def _shares(parts: Mapping[str, float]) -> dict[str, float]:
+    whole = sum(parts[name] for name in PARTS)
+    return {name: parts[name] / whole for name in PARTS}
+
+
+def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
+    """One row a loss, and one for the efficiency they lead to, of each strategy worth asking about.
+
+    That is, in each of the largest groups of comparable cases, the reference (see `reference_of`) first and then
+    every other strategy that exchanges gradients at the same number of ranks, at DDP's default cap or the
+    smallest there is. Cases without instrumented steps of their own and of their base case are left out.
+    """
+    by_id = {run.case_id: run for run in cases}
+    rows: list[tuple[Any, ...]] = []
+    for members in compared_panels(cases):
+        reference = reference_of(members)
+        world = reference.case.world_size
+        able = [r for r in members if r.case.world_size == world and r.case.strategy not in BOUNDS]
+        variants = grouped(able, variant_key)
+        chosen = [
+            reference,
+            *(
+                min(group, key=lambda run: cap_order(run.case.bucket_cap_mb))
+                for key, group in variants.items()
+                if key != variant_key(reference)
+            ),
+        ]
+        for run in chosen:
+            alone = next(
+                (
+                    other
+                    for other in members
+                    if other.case.strategy == "independent" and compute_key(other) == compute_key(run)
+                ),
+                None,
+            )
+            rows += _rows(run, by_id.get(run.baseline_id), alone)
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"split": "bool"})
+
+
+def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable[tuple[Any, ...]]:
+    if base is None or base.status != "ok" or run.parts is None or base.parts is None:
+        return
+    compared = compare(run.timings, base.timings)
+    if compared is None:
+        return
+    world = run.case.world_size
+    efficiency = compared.rate_ratio().value / world
+    beside = None
+    if alone is not None and alone.parts is not None:
+        bound = compare(alone.timings, base.timings)
+        if bound is not None:
+            beside = (alone.parts.parts, bound.rate_ratio().value / world)
+    split = beside is not None
+    means = losses(run.parts.parts, base.parts.parts, efficiency, beside)
+    found = [_of_round(number, run, base, alone if split else None) for number in run.parts.by_round]
+    by_round = [one for one in found if one is not None]
+    for name, share in means.items():
+        half = half_width([one[name] for one in by_round])
+        yield (run.case_id, name, share, *_ends(share, half), len(by_round), split)
+    yield (run.case_id, "efficiency", efficiency, *_efficiency_ends(compared, world), compared.rounds, split)
+
+
+def _of_round(number: int, run: CaseRun, base: CaseRun, alone: CaseRun | None) -> dict[str, float] | None:
+    """The losses of one round; None where one of its launches is missing or was not instrumented."""
+    mine, ideal = _launch(run, number), _launch(base, number)
+    if mine is None or ideal is None:
+        return None
+    world = run.case.world_size
+    beside = None
+    if alone is not None:
+        other = _launch(alone, number)
+        if other is None:
+            return None
+        beside = (other[0], ideal[1].sample_s / other[1].sample_s / world)
+    return losses(mine[0], ideal[0], ideal[1].sample_s / mine[1].sample_s / world, beside)
+
+
+def _launch(run: CaseRun, number: int) -> tuple[Mapping[str, float], Timing] | None:
+    parts = run.parts.by_round.get(number) if run.parts is not None else None
+    timing = next((timing for timing in run.timings if timing.round == number), None)
+    return None if parts is None or timing is None else (parts, timing)
+
+
+def _ends(value: float, half: float | None) -> tuple[float | None, float | None]:
+    return (None, None) if half is None else (value - half, value + half)
+
+
+def _efficiency_ends(compared: Comparison, world: int) -> tuple[float | None, float | None]:
+    ratio = compared.rate_ratio()
+    if ratio.low is None or ratio.high is None:
+        return None, None
+    return ratio.low / world, ratio.high / world
