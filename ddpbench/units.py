@@ -1,4 +1,4 @@
-"""Parse seconds; format seconds and rates. No arithmetic on records here."""
+"""Parse seconds; format seconds, rates and bytes. No arithmetic on records here."""
 
 from __future__ import annotations
 
@@ -44,3 +44,12 @@ def format_rate(per_second: float) -> str:
         digits = len(str(int(per_second))) - 4
         return f"{round(per_second, -max(digits, 0)):,.0f}"
     return f"{per_second:.3g}"
+
+
+def format_bytes(count: float) -> str:
+    """A size in the binary unit that suits it, with three significant digits: `"23.5 GiB"`, `"64 MiB"`."""
+    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= scale:
+            shown = count / scale
+            return f"{shown:.0f} {unit}" if shown >= 100 else f"{shown:.3g} {unit}"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,94 @@
+"""`ddpbench doctor`: what can run on this machine and, if not, why and what to do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from ddpbench.launch.doctor import Finding
+
+_MARKS = {"ok": "✓", "note": "!", "problem": "✗"}
+_PLAIN_MARKS = {"ok": "+", "note": "!", "problem": "x"}
+_SUBJECT_WIDTH = 16
+"""A longer subject stands on a line of its own."""
+_STYLES = {"ok": "green", "note": "yellow", "problem": "bold red"}
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "doctor",
+        help="say what can run on this machine and, if not, why and what to do",
+        description="Looks at torch and its backends, strategies, cores, memory, GPUs, network, limits and the "
+        "environment, in a few seconds and without training. Exit code 0: training can run here; 1: something "
+        "it needs is missing.",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the findings as a JSON list, the verdict last"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ddpbench.launch.doctor import examine
+
+    findings = examine()
+    if arguments.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))  # noqa: T201
+    else:
+        from rich.console import Console
+
+        show(findings, Console(highlight=False))
+    return 0 if findings[-1].level == "ok" else 1
+
+
+def show(findings: Sequence[Finding], console: Console) -> None:
+    """Prints findings under their topics, and the verdict, which is the last of them, as the last line."""
+    from rich.text import Text
+
+    *listed, verdict = findings
+    unicode = console.encoding.lower().startswith("utf")
+    marks, arrow = (_MARKS, "→") if unicode else (_PLAIN_MARKS, "->")
+    words = {finding: f"{marks[finding.level]} {finding.level}" for finding in findings}
+    level_width = max(map(len, words.values()))
+    subjects = [len(finding.subject) for finding in listed]
+    subject_width = max((size for size in subjects if size <= _SUBJECT_WIDTH), default=0)
+    indent = 2 + level_width + 2 + subject_width + 2
+    topic = ""
+    for finding in listed:
+        if finding.topic != topic:
+            gap = "\n" if topic else ""
+            topic = finding.topic
+            console.print(Text(f"{gap}{topic}", style="bold"))
+        style = _STYLES[finding.level]
+        line = Text("  ").append(words[finding].ljust(level_width + 2), style=style)
+        line.append(finding.subject.ljust(subject_width + 2))
+        lines = _wrapped(finding.found, console.width - indent)
+        if len(finding.subject) <= subject_width:
+            line.append(lines.pop(0))
+        console.print(line, soft_wrap=True)
+        for text in lines:
+            console.print(Text(" " * indent + text), soft_wrap=True)
+        for number, text in enumerate(_wrapped(finding.advice, console.width - indent - len(arrow) - 1)):
+            lead = arrow if number == 0 else " " * len(arrow)
+            console.print(Text(" " * indent).append(f"{lead} {text}", style=style), soft_wrap=True)
+    counts = [
+        f"{count} {level}{'s' if count != 1 else ''}"
+        for level in ("problem", "note")
+        if (count := sum(finding.level == level for finding in listed))
+    ]
+    console.print(Text(f"\n{', '.join(counts) or 'nothing to do'}"))
+    console.print(Text(verdict.found, style=f"bold {_STYLES[verdict.level]}"), soft_wrap=True)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """The text's lines; a word longer than a line, such as a path, is not broken, so that it can be copied."""
+    return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,98 @@
+"""What can run on this machine and, if not, why and what to do: findings, as data.
+
+A check is a function of a `Host` that yields findings, and one entry in `CHECKS`. It only reads; the one
+thing tried is a link in a network namespace of its own. Whatever goes wrong in a check is a finding too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from ddpbench.launch.doctor import (
+    cores,
+    environment,
+    gpus,
+    launchers,
+    limits,
+    load,
+    memory,
+    network,
+    software,
+    training,
+)
+from ddpbench.launch.doctor.finding import Finding, Level, note
+from ddpbench.launch.doctor.host import Host, Load
+
+Check = Callable[[Host], Iterable[Finding]]
+
+CHECKS: dict[str, tuple[Check, ...]] = {
+    "Software": (software.python, software.package, software.torch, software.cuda, training.features),
+    "Training": (
+        *(training.backends, training.devices),
+        *(training.strategies, training.workloads),
+    ),
+    "Cores": (cores.cores, cores.hyper_threads, cores.numa, cores.clocks, load.others, load.sweeps),
+    "Memory": (memory.memory, memory.swap),
+    "GPUs": (gpus.gpus, gpus.links),
+    "Network": (
+        *(network.interfaces, network.host_name),
+        *(network.gloo, network.nccl, network.infiniband),
+    ),
+    "Limits": (
+        *(limits.shared_memory, limits.open_files, limits.locked_memory),
+        *(limits.processes, limits.disks),
+    ),
+    "Environment": (
+        *(environment.threads, environment.debugging, environment.variables),
+        *(environment.files, environment.sharing, environment.job),
+    ),
+    "Launchers": (launchers.torchrun, launchers.slurm, launchers.emulated_links),
+}
+"""Topic -> its checks, in the order of the page."""
+
+
+def examine(host: Host | None = None) -> list[Finding]:
+    """All findings in the table's order, and the verdict last: `ok` if anything can be trained here."""
+    host = host or Host()
+    host.load = _load_of(host)
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        host.begin(pool)
+        # Those that wait for torch come last in time, whatever their place on the page.
+        waiting = ("Software", "Training", "Launchers")
+        order = sorted(CHECKS, key=lambda topic: topic in waiting)
+        found = {
+            topic: [each for check in CHECKS[topic] for each in carry_out(check, host, topic)]
+            for topic in order
+        }
+    findings = [finding for topic in CHECKS for finding in found[topic]]
+    return [*findings, replace(training.verdict(host, findings), topic="Verdict")]
+
+
+def _load_of(host: Host) -> Load | None:
+    """What uses the cores now, before anything here does; None if it cannot be told."""
+    try:
+        return load.watch(host)
+    except Exception:
+        return None
+
+
+def carry_out(check: Check, host: Host, topic: str) -> list[Finding]:
+    """A check's findings under their heading; one that fails is a finding itself."""
+    found: list[Finding] = []
+    try:
+        found.extend(check(host))
+    except Exception as error:
+        name = check.__name__.replace("_", " ")
+        found.append(
+            note(
+                name,
+                f"not readable ({type(error).__name__}: {error})",
+                "the other findings hold without it; please report this one",
+            )
+        )
+    return [replace(finding, topic=topic) for finding in found]
+
+
+__all__ = ["CHECKS", "Check", "Finding", "Host", "Level", "carry_out", "examine"]

@@ -1,0 +1,148 @@
+"""Checks of the cores: how many ranks may have one of their own, and what their clocks do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ddpbench.errors import MachineError
+from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.host import Host
+
+_CPUS = "devices/system/cpu"
+
+
+def cores(host: Host) -> Iterator[Finding]:
+    """The usable cores, and what keeps ranks from others."""
+    try:
+        found = host.hardware()
+    except MachineError as error:
+        yield problem(
+            "cores", str(error), "run ddpbench on Linux: a virtual machine or WSL will do", blocks=True
+        )
+        return
+    ranks = found.devices(gpus=0).cores
+    described = f"{found.cpu_model}: room for {_count(ranks, 'rank')} with a core of their own"
+    if ranks < 2:
+        yield note(
+            "cores",
+            described,
+            "two ranks would share it: marked oversubscribed and kept out of headlines. Use a machine, container "
+            "or job with two cores or more for curves over ranks",
+        )
+    else:
+        yield ok("cores", described)
+    online = _numbers(host.read(host.sys_root / _CPUS / "online"))
+    usable = set(found.cores)
+    if online and not online <= usable:
+        yield ok("affinity", f"{len(usable)} of {len(online)} logical cores: {_ranges(usable)}")
+    if found.quota is None:
+        yield ok("quota", "none: no control group limits the CPU time")
+    elif found.quota >= len(usable):
+        yield ok("quota", f"{found.quota:g} CPUs, as many as there are")
+    else:
+        yield note(
+            "quota",
+            f"a control group grants the time of {found.quota:g} CPUs on {len(usable)} logical cores",
+            "ranks that use up their share stand still until the next period, and launches are flagged: pin to "
+            "whole cores instead (docker run --cpuset-cpus=0-1 in place of --cpus), or ask for a larger limit",
+        )
+
+
+def hyper_threads(host: Host) -> Iterator[Finding]:
+    """Whether cores have two threads, which would share what one rank measures."""
+    found = host.hardware()
+    shared = len(found.cores) - len(
+        {
+            host.read(host.sys_root / _CPUS / f"cpu{core}/topology/thread_siblings_list") or core
+            for core in found.cores
+        }
+    )
+    if shared:
+        physical = len(found.cores) - shared
+        yield ok("hyper-threads", f"{len(found.cores)} on {physical} cores; ranks get one a core first")
+    else:
+        yield ok(
+            "hyper-threads",
+            f"none on the {_count(len(found.cores), 'usable core')}, as far as the system tells",
+        )
+
+
+def numa(host: Host) -> Iterator[Finding]:
+    """The memory nodes, and which usable cores are beside each."""
+    usable = set(host.hardware().cores)
+    folder = host.sys_root / "devices/system/node"
+    nodes = [name for name in host.names(folder) if name.removeprefix("node").isdigit()]
+    nodes.sort(key=lambda name: int(name.removeprefix("node")))
+    beside = {name: _numbers(host.read(folder / name / "cpulist")) & usable for name in nodes}
+    beside = {name: mine for name, mine in beside.items() if mine}
+    if len(beside) < 2:
+        yield ok("numa", "one node" if nodes else "not told by the system")
+        return
+    listed = "; ".join(f"{name}: cores {_ranges(mine)}" for name, mine in beside.items())
+    yield ok(
+        "numa",
+        f"{len(beside)} nodes: {listed}. Ranks fill them in order: a step in the curve can be a node's edge",
+    )
+
+
+def clocks(host: Host) -> Iterator[Finding]:
+    """Whether the system changes the cores' clocks with their load."""
+    names = Counter(
+        host.read(host.sys_root / _CPUS / f"cpu{core}/cpufreq/scaling_governor")
+        for core in host.hardware().cores
+    )
+    del names[""]
+    if not names:
+        yield ok(
+            "clocks",
+            "not visible, as in a virtual machine; each launch times a fixed computation to see them change",
+        )
+        return
+    listed = ", ".join(f"{name} on {_count(count, 'core')}" for name, count in names.items())
+    turbo = _turbo(host)
+    if set(names) == {"performance"}:
+        yield ok("clocks", f"governor {listed}{turbo}")
+    else:
+        yield note(
+            "clocks",
+            f"governor {listed}{turbo}: clocks follow the load",
+            "for steadier numbers: sudo cpupower frequency-set -g performance",
+        )
+
+
+def _turbo(host: Host) -> str:
+    """Turbo's state in words; nothing where the system does not tell."""
+    if no_turbo := host.read(host.sys_root / _CPUS / "intel_pstate/no_turbo"):
+        return ", turbo off" if no_turbo == "1" else ", turbo on (the more cores work, the lower the clock)"
+    if boost := host.read(host.sys_root / _CPUS / "cpufreq/boost"):
+        return ", turbo on (the more cores work, the lower the clock)" if boost == "1" else ", turbo off"
+    return ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"
+
+
+def _numbers(text: str) -> set[int]:
+    """Core numbers from the kernel's `0-3,8`."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        low, _, high = part.strip().partition("-")
+        if low.isdigit() and (not high or high.isdigit()):
+            numbers |= set(range(int(low), int(high or low) + 1))
+    return numbers
+
+
+def _ranges(numbers: set[int]) -> str:
+    """Core numbers as the kernel writes them."""
+    parts: list[str] = []
+    start = last = None
+    for number in [*sorted(numbers), None]:
+        if start is not None and last is not None and number != last + 1:
+            parts.append(str(start) if start == last else f"{start}-{last}")
+            start = None
+        if start is None:
+            start = number
+        last = number
+    return ",".join(parts)

@@ -1,0 +1,130 @@
+"""Checks of the environment's variables: which ddpbench sets itself, and which change what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.host import Host
+
+SET_FOR_RANKS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""`ddpbench.launch.plan` gives them to every rank."""
+
+_EFFECTS = {
+    "CUDA_LAUNCH_BLOCKING": "every kernel is waited for, so that nothing overlaps",
+    "NCCL_P2P_DISABLE": "GPUs no longer reach each other's memory",
+    "NCCL_SHM_DISABLE": "processes exchange through the network instead of shared memory",
+    "NCCL_IB_DISABLE": "InfiniBand is left unused",
+    "NCCL_ALGO": "nccl's own choice of algorithm is overruled",
+    "NCCL_PROTO": "nccl's own choice of protocol is overruled",
+    "NCCL_DEBUG": "nccl writes while it works",
+    "TORCH_DISTRIBUTED_DEBUG": "DDP checks and logs beside its work",
+    "TORCH_NCCL_BLOCKING_WAIT": "collectives are waited for on the host",
+    "NCCL_BLOCKING_WAIT": "collectives are waited for on the host",
+    "TORCH_CPP_LOG_LEVEL": "torch writes while it works",
+    "TORCH_LOGS": "torch writes while it works",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "memory is taken from the driver every time",
+    "PYTORCH_CUDA_ALLOC_CONF": "memory is handed out differently",
+    "PYTORCH_ALLOC_CONF": "memory is handed out differently",
+    "LD_PRELOAD": "another library stands before the system's",
+    "OMP_PROC_BIND": "threads are pinned a second time, after ddpbench",
+    "OMP_PLACES": "threads are pinned a second time, after ddpbench",
+    "GOMP_CPU_AFFINITY": "threads are pinned a second time, after ddpbench",
+    "KMP_AFFINITY": "threads are pinned a second time, after ddpbench",
+    "OMP_WAIT_POLICY": "idle threads may spin on the cores of others",
+    "KMP_BLOCKTIME": "idle threads may spin on the cores of others",
+    "PYTHONPROFILEIMPORTTIME": "every import is timed and written",
+    "PYTHONDEVMODE": "Python checks itself while it works",
+    "PYTHONMALLOC": "Python's memory is handed out differently",
+}
+_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "UCX_", "FI_")
+_HARMLESS = {
+    *("NCCL_VERSION", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TORCH_HOME", "TORCH_CUDA_ARCH_LIST"),
+    *("PYTORCH_BUILD_VERSION", "PYTORCH_BUILD_NUMBER", "PYTORCH_VERSION", "TORCH_EXTENSIONS_DIR"),
+    *("TORCH_SHOW_CPP_STACKTRACES", "MKL_SERVICE_FORCE_INTEL", "PYTORCH_DOWNLOAD_LINK"),
+}
+"""Labels and folders, and what is looked at under another heading."""
+_OFF = ("", "0", "OFF", "WARN", "VERSION")
+
+
+def threads(host: Host) -> Iterator[Finding]:
+    """The variables of threads that are set, and that ranks get their own."""
+    given = [f"{name}={host.env[name]}" for name in SET_FOR_RANKS if name in host.env]
+    if given:
+        yield ok(
+            "threads",
+            f"{', '.join(given)} here; ranks get threads_per_rank (1 unless the experiment says more) instead",
+        )
+    else:
+        yield ok(
+            "threads", "ranks get threads_per_rank, 1 unless the experiment says more, at every world size"
+        )
+
+
+def debugging(host: Host) -> Iterator[Finding]:
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL, under which DDP over gloo ends with a segmentation fault (torch 2.13)."""
+    if host.env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
+        yield problem(
+            "TORCH_DISTRIBUTED_DEBUG",
+            "DETAIL: every collective is checked by another one first, and DDP over gloo crashes in that",
+            "unset TORCH_DISTRIBUTED_DEBUG",
+        )
+
+
+def variables(host: Host) -> Iterator[Finding]:
+    """Other variables that reach the ranks and change what is measured."""
+    plain: list[str] = []
+    for name in sorted(host.env):
+        value = host.env[name]
+        if name in _HARMLESS or name in SET_FOR_RANKS or value.upper() in _OFF:
+            continue
+        if name == "TORCH_DISTRIBUTED_DEBUG" and value.upper() == "DETAIL":
+            continue  # said above
+        if name in _EFFECTS:
+            yield note(name, f"{value}: {_EFFECTS[name]}", f"unless you mean to measure that: unset {name}")
+        elif name.startswith(_PREFIXES):
+            plain.append(f"{name}={value}")
+    if plain:
+        yield note(
+            "others",
+            f"{', '.join(plain)}: they reach every rank",
+            "unset those you do not mean to measure; the run directory does not record them",
+        )
+
+
+def files(host: Host) -> Iterator[Finding]:
+    """Configuration files of nccl, which act like variables."""
+    own = [Path(host.env["HOME"]) / ".nccl.conf"] if host.env.get("HOME") else []
+    for path in (host.etc_root / "nccl.conf", *own):
+        lines = [line for line in host.read(path).splitlines() if line.strip() and not line.startswith("#")]
+        if lines:
+            yield note(
+                str(path),
+                f"sets {', '.join(line.strip() for line in lines)}",
+                "nccl reads it in every rank: unless you mean to measure that, move it away",
+            )
+
+
+def sharing(host: Host) -> Iterator[Finding]:
+    """Whether sweeps beside each other are allowed."""
+    if host.env.get("DDPBENCH_SHARED_MACHINE") == "1":
+        yield note(
+            "DDPBENCH_SHARED_MACHINE",
+            "1: sweeps may measure each other, and every number is flagged",
+            "unset it to measure in earnest",
+        )
+
+
+def job(host: Host) -> Iterator[Finding]:
+    """Whether this is inside a job of Slurm or of another launcher."""
+    if "SLURM_JOB_ID" in host.env:
+        count = host.env.get("SLURM_JOB_NUM_NODES", "1")
+        yield ok("job", f"Slurm job {host.env['SLURM_JOB_ID']} on {count} node{'s' if count != '1' else ''}")
+    given = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR") if name in host.env]
+    if given:
+        yield note(
+            "launcher",
+            f"{', '.join(given)} set, as in a rank of another launcher",
+            "start ddpbench once, outside torchrun or srun: it starts the ranks itself and sets these for them",
+        )

@@ -1,0 +1,234 @@
+"""Checks of the GPUs: which are here, in which state, and how they are joined."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.host import ASK_GPU_LINKS, ASK_GPUS, GPU_FIELDS, Host
+from ddpbench.units import format_bytes
+
+BUSY_PERCENT = 5
+IN_USE_BYTES = 2**30
+
+_LINKS = (
+    (r"NV\d+", "NVLink"),
+    (r"PIX", "one PCIe switch"),
+    (r"PXB", "several PCIe switches"),
+    (r"PHB", "PCIe through the processor's host bridge"),
+    (r"NODE", "PCIe through several host bridges of one NUMA node"),
+    (r"SYS|SOC", "PCIe and the processors' own link between NUMA nodes"),
+)
+"""The words of `nvidia-smi topo -m`, fastest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as nvidia-smi describes it; memory in bytes."""
+
+    index: int
+    name: str
+    memory: int
+    memory_used: int
+    busy_percent: int
+    address: str
+    """As sysfs writes PCI addresses."""
+    driver: str
+    persistent: bool
+    compute_mode: str
+    mig: bool
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def parse_gpus(text: str) -> list[Gpu]:
+    """The GPUs of `nvidia-smi --query-gpu=... --format=csv,noheader,nounits`; lines of another shape are left out."""
+    found: list[Gpu] = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != len(GPU_FIELDS) or not cells[0].isdigit():
+            continue
+        index, name, memory, used, busy, address, driver, persistence, mode, mig = cells
+        found.append(
+            Gpu(
+                index=int(index),
+                name=name,
+                memory=_whole(memory) * 2**20,
+                memory_used=_whole(used) * 2**20,
+                busy_percent=_whole(busy),
+                address=address.lower()[
+                    -12:
+                ],  # nvidia-smi writes the domain with eight digits, sysfs with four
+                driver=driver,
+                persistent=persistence == "Enabled",
+                compute_mode=mode,
+                mig=mig == "Enabled",
+            )
+        )
+    return found
+
+
+def parse_links(text: str) -> dict[tuple[str, str], str]:
+    """GPU pairs of `nvidia-smi topo -m` with its words, such as `("GPU0", "GPU1"): "NV18"`."""
+    rows = [
+        [cell.strip() for cell in line.split("\t")]
+        for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    ]
+    header = next((row for row in rows if "GPU0" in row[1:]), [])
+    found: dict[tuple[str, str], str] = {}
+    for row in rows:
+        if row is header or not re.fullmatch(r"GPU\d+", row[0]):
+            continue
+        for column, cell in zip(header[1:], row[1:], strict=False):
+            if re.fullmatch(r"GPU\d+", column) and int(column[3:]) > int(row[0][3:]):
+                found[row[0], column] = cell
+    return found
+
+
+def gpus(host: Host) -> Iterator[Finding]:
+    """Each GPU, what holds it, and whether it is ready."""
+    hidden = host.env.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None and hidden.strip() in ("", "-1"):
+        yield note(
+            "visibility",
+            f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU",
+            "unset it to measure on GPUs; leave it to measure on the CPU",
+        )
+        return
+    if hidden is not None:
+        yield ok("visibility", f"CUDA_VISIBLE_DEVICES={hidden}: only these, in this order")
+    if not host.hardware().may_have_gpus:
+        if (host.dev_root / "kfd").exists():
+            yield note(
+                "gpus",
+                "an AMD GPU (/dev/kfd)",
+                "ddpbench measures on NVIDIA GPUs and CPUs; it has never been run with ROCm",
+            )
+        else:
+            yield ok("gpus", "none: no NVIDIA driver in /proc, no device file in /dev")
+        return
+    reply = host.ask(*ASK_GPUS)
+    found = parse_gpus(reply.out)
+    if not found:
+        yield note(
+            "gpus",
+            f"there are signs of one, and nvidia-smi tells nothing: {reply.last_words}",
+            "install the driver's tools, or in a container pass them in (docker run --gpus all, with "
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility)",
+        )
+        return
+    for gpu in found:
+        yield from _gpu(host, gpu)
+    sleeping = [gpu.index for gpu in found if not gpu.persistent]
+    if sleeping:
+        yield note(
+            "persistence",
+            f"off on GPU {_listed(sleeping)}: the driver may unload between launches, and clocks drop",
+            "sudo nvidia-smi -pm 1",
+        )
+    split = [gpu.index for gpu in found if gpu.mig]
+    if split:
+        yield note(
+            "MIG",
+            f"GPU {_listed(split)} is split into instances",
+            "nccl gives each process one instance and none of its neighbours' links: for more than one rank turn "
+            "it off (sudo nvidia-smi -mig 0)",
+        )
+    for gpu in found:
+        if gpu.compute_mode == "Prohibited":
+            yield problem(
+                "compute mode",
+                f"GPU {gpu.index} is prohibited: no process may compute on it",
+                f"sudo nvidia-smi -i {gpu.index} -c DEFAULT",
+            )
+        elif gpu.compute_mode.startswith("Exclusive"):
+            yield note(
+                "compute mode",
+                f"GPU {gpu.index} takes one process at a time",
+                f"a rank each fits; if a launch finds it busy: sudo nvidia-smi -i {gpu.index} -c DEFAULT",
+            )
+
+
+def _gpu(host: Host, gpu: Gpu) -> Iterator[Finding]:
+    node = host.read(host.sys_root / "bus/pci/devices" / gpu.address / "numa_node")
+    where = f", NUMA node {node}" if node.isdigit() else ""  # -1: the firmware does not tell
+    found = f"{gpu.name}, {format_bytes(gpu.memory)}, {gpu.address}{where}, driver {gpu.driver}"
+    if gpu.busy_percent > BUSY_PERCENT or gpu.memory_used > IN_USE_BYTES:
+        yield note(
+            f"GPU {gpu.index}",
+            f"{found}; in use: {gpu.busy_percent} % busy, {format_bytes(gpu.memory_used)} taken",
+            "see who with nvidia-smi; wait for it, or leave this GPU out with CUDA_VISIBLE_DEVICES",
+        )
+    else:
+        yield ok(f"GPU {gpu.index}", found)
+
+
+def links(host: Host) -> Iterator[Finding]:
+    """How the GPUs are joined."""
+    if not host.hardware().may_have_gpus:
+        return
+    reply = host.ask(*ASK_GPU_LINKS)
+    pairs = parse_links(reply.out)
+    if not pairs:
+        if len(parse_gpus(host.ask(*ASK_GPUS).out)) == 1:
+            yield ok("links", "one GPU: nothing to join")
+        else:
+            yield note(
+                "links",
+                f"nvidia-smi topo -m tells nothing: {reply.last_words}",
+                "nccl finds the links itself: NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=GRAPH shows them",
+            )
+        return
+    by_word: dict[str, list[str]] = {}
+    for (one, other), word in pairs.items():
+        by_word.setdefault(word, []).append(f"{one}-{other}")
+    described = "; ".join(
+        f"{_explained(word)}: {_some(names, len(pairs))}"
+        for word, names in sorted(by_word.items(), key=lambda item: _rank(item[0]))
+    )
+    far = [pair for pair, word in pairs.items() if _rank(word) >= len(_LINKS) - 1]
+    if far:
+        together = [
+            "GPU0",
+            *(other for (one, other), word in pairs.items() if one == "GPU0" and (one, other) not in far),
+        ]
+        use = ",".join(name.removeprefix("GPU") for name in together)
+        yield note(
+            "links",
+            described,
+            f"gradients between such pairs take the slowest way: for runs on {len(together)} or fewer GPUs "
+            f"CUDA_VISIBLE_DEVICES={use} stays within a NUMA node",
+        )
+    else:
+        yield ok("links", described)
+
+
+def _rank(word: str) -> int:
+    """0 is the fastest; a word unknown to us comes last."""
+    return next((n for n, (pattern, _) in enumerate(_LINKS) if re.fullmatch(pattern, word)), len(_LINKS))
+
+
+def _explained(word: str) -> str:
+    for pattern, meaning in _LINKS:
+        if re.fullmatch(pattern, word):
+            count = word.removeprefix("NV")
+            return (
+                f"{meaning} ({count} link{'s' if count != '1' else ''})" if meaning == "NVLink" else meaning
+            )
+    return f"{word or 'nothing told'} (unknown here)"
+
+
+def _some(names: list[str], all_pairs: int) -> str:
+    """Pairs by name, or their number where they are many."""
+    if len(names) == all_pairs and all_pairs > 1:
+        return f"all {all_pairs} pairs"
+    shown = ", ".join(names[:4])
+    return f"{shown} and {len(names) - 4} more pairs" if len(names) > 4 else shown
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))

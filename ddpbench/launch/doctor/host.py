@@ -1,0 +1,259 @@
+"""Where the checks read from: the system's files, its commands, the network. Each can be replaced in a test."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ddpbench.machine.hardware import Hardware, read_hardware
+
+TORCH_TIMEOUT_S = 120.0
+"""A first import of torch from a slow disk takes its time."""
+COMMAND_TIMEOUT_S = 20.0
+"""nvidia-smi takes seconds where no process keeps the driver loaded."""
+RESOLVE_TIMEOUT_S = 2.0
+
+ASK_TORCH = (sys.executable, "-P", "-m", "ddpbench.worker.checkup")
+GPU_FIELDS = (
+    *("index", "name", "memory.total", "memory.used", "utilization.gpu", "pci.bus_id"),
+    *("driver_version", "persistence_mode", "compute_mode", "mig.mode.current"),
+)
+ASK_GPUS = ("nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits")
+ASK_GPU_LINKS = ("nvidia-smi", "topo", "-m")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a command answered. `code` is None when it could not be started or took too long."""
+
+    code: int | None
+    out: str = ""
+    err: str = ""
+
+    @property
+    def last_words(self) -> str:
+        """The last line of what it said, errors first; or how it ended."""
+        for text in (self.err, self.out):
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            if lines:
+                return lines[-1]
+        if self.code is not None and self.code < 0:
+            with contextlib.suppress(ValueError):
+                return f"ended by {signal.Signals(-self.code).name}"
+        return f"exit code {self.code}" if self.code is not None else "no answer"
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface that is there. `addresses`: IPv4, then IPv6. `speed_mbps`: 0 where not told."""
+
+    name: str
+    up: bool
+    addresses: tuple[str, ...] = ()
+    speed_mbps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A file system's size and what is free of it, bytes."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What was used between two looks: cores' worth of busy time, a share of stolen time."""
+
+    busy_cores: float
+    stolen_share: float
+    users: tuple[tuple[str, float], ...]
+    """The processes that used most, with cores' worth each; other users' and those beside our cores too."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchAnswer:
+    """What torch said of itself (`ddpbench.worker.checkup`), or why it said nothing."""
+
+    facts: dict[str, Any] | None
+    failure: str = ""
+    code: int | None = 0
+
+
+def run_command(argv: Sequence[str], timeout_s: float) -> Reply:
+    """Runs a command to its end; what cannot be run is a reply too."""
+    own = str(Path(__file__).resolve().parents[3])
+    given = os.environ.get("PYTHONPATH", "")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([own, *([given] if given else [])])}
+    try:
+        done = subprocess.run(
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Reply(None, err=f"no answer within {timeout_s:.0f} s")
+    except OSError as error:
+        return Reply(None, err=error.strerror or str(error))
+    return Reply(done.returncode, done.stdout, done.stderr)
+
+
+def look_up(name: str) -> list[str]:
+    """The addresses a host name has, in the order a backend would try them; none if it has none.
+
+    Raises:
+        TimeoutError: name servers did not answer within `RESOLVE_TIMEOUT_S`.
+    """
+    found: list[list[str]] = []
+
+    def work() -> None:
+        try:
+            entries = socket.getaddrinfo(name, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
+        except OSError:
+            entries = []
+        found.append(list(dict.fromkeys(str(entry[4][0]) for entry in entries)))
+
+    # A thread that nobody waits for: the look-up itself cannot be given a limit.
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(RESOLVE_TIMEOUT_S)
+    if not found:
+        raise TimeoutError(f"no answer within {RESOLVE_TIMEOUT_S:.0f} s")
+    return found[0]
+
+
+def list_interfaces() -> list[Interface]:
+    """The network interfaces, those with IPv4 first in the system's order, as nccl goes through them."""
+    stats = psutil.net_if_stats()
+    families = (socket.AF_INET, socket.AF_INET6)
+    found: list[Interface] = []
+    for name, entries in psutil.net_if_addrs().items():
+        addresses = [
+            entry.address.partition("%")[0]
+            for family in families
+            for entry in entries
+            if entry.family == family
+        ]
+        stat = stats.get(name)
+        up, speed = (stat.isup, stat.speed) if stat is not None else (False, 0)
+        found.append(Interface(name, up, tuple(addresses), max(0, speed)))
+    return found
+
+
+def _disk(path: Path) -> Disk:
+    usage = shutil.disk_usage(path)
+    return Disk(usage.total, usage.free)
+
+
+@dataclass(kw_only=True)
+class Host:
+    """The machine as the checks see it. A field each way in; the defaults are the real ones."""
+
+    sys_root: Path = Path("/sys")
+    proc_root: Path = Path("/proc")
+    dev_root: Path = Path("/dev")
+    etc_root: Path = Path("/etc")
+    folder: Path = field(default_factory=Path.cwd)
+    """The working directory, in which reports/ is or will be."""
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    host_name: str = field(default_factory=socket.gethostname)
+    run: Callable[[Sequence[str], float], Reply] = run_command
+    resolve: Callable[[str], list[str]] = look_up
+    interfaces: Callable[[], list[Interface]] = list_interfaces
+    disk: Callable[[Path], Disk] = _disk
+    writable: Callable[[Path], bool] = lambda path: os.access(path, os.W_OK | os.X_OK)
+    limit: Callable[[int], tuple[int, int]] = resource.getrlimit
+    which: Callable[[str], str | None] = shutil.which
+    user_id: int = field(default_factory=os.geteuid)
+    pause: Callable[[float], None] = time.sleep
+    load: Load | None = None
+    """What used the cores just before; `examine` looks before anything here works."""
+    _asked: dict[tuple[str, ...], Future[Reply]] = field(default_factory=dict)
+
+    def begin(self, pool: ThreadPoolExecutor) -> None:
+        """Starts what takes seconds, so that it runs while the rest is looked at."""
+        self._asked[ASK_TORCH] = pool.submit(self.run, ASK_TORCH, TORCH_TIMEOUT_S)
+        if self.which("nvidia-smi") is not None:
+            for argv in (ASK_GPUS, ASK_GPU_LINKS):
+                self._asked[argv] = pool.submit(self.run, argv, COMMAND_TIMEOUT_S)
+
+    def ask(self, *argv: str) -> Reply:
+        """A command's answer; that of one already begun is waited for."""
+        begun = self._asked.get(argv)
+        return begun.result() if begun is not None else self.run(argv, COMMAND_TIMEOUT_S)
+
+    def read(self, path: Path) -> str:
+        """A file's text without the white space around it; empty if it cannot be read."""
+        try:
+            return path.read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return ""
+
+    def names(self, folder: Path) -> list[str]:
+        """What lies in a folder, sorted; nothing if it cannot be read."""
+        try:
+            return sorted(path.name for path in folder.iterdir())
+        except OSError:
+            return []
+
+    def hardware(self) -> Hardware:
+        """Cores and signs of GPUs.
+
+        Raises:
+            MachineError: this is not Linux.
+        """
+        return read_hardware(self.sys_root, self.proc_root, self.dev_root)
+
+    def torch(self) -> TorchAnswer:
+        """What torch says; waits for it."""
+        reply = self.ask(*ASK_TORCH)
+        if reply.code == 0:
+            try:
+                facts = json.loads(reply.out.splitlines()[-1])
+            except (IndexError, ValueError):
+                return TorchAnswer(None, "its answer could not be read")
+            return TorchAnswer(facts)
+        return TorchAnswer(None, reply.last_words, reply.code)
+
+    def group_numbers(self, controller: str, unified: str, legacy: str) -> list[int]:
+        """A limit of this process's control group and of its parents: version 2's file and version 1's.
+
+        `max` and what cannot be read are left out.
+        """
+        found: list[int] = []
+        for line in self.read(self.proc_root / "self/cgroup").splitlines():
+            number, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            if number == "0":
+                base, name = self.sys_root / "fs/cgroup", unified
+            elif controller in controllers.split(","):
+                base, name = self.sys_root / "fs/cgroup" / controller, legacy
+            else:
+                continue
+            parts = [part for part in path.split("/") if part]
+            for depth in range(len(parts), -1, -1):
+                text = self.read(base.joinpath(*parts[:depth]) / name)
+                if text.isdigit():
+                    found.append(int(text))
+        return found

@@ -1,0 +1,132 @@
+"""Checks of the limits: shared memory, open files, locked memory, processes, disks."""
+
+from __future__ import annotations
+
+import resource
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.host import Host
+from ddpbench.units import format_bytes
+
+SHARED_MEMORY_BYTES = 2**30
+"""Docker gives 64 MiB, which a few loader workers' batches fill."""
+FILES_BESIDE = 256
+"""Files a rank has open beside its sockets, with room to spare."""
+SOCKETS_A_PEER = 4
+"""Two gloo groups join every rank with every other; both may hold a socket each way."""
+THREADS_A_RANK = 64
+"""With a rank's own threads, gloo's, nccl's and its loader workers'."""
+DISK_BYTES = 2**30
+
+
+def shared_memory(host: Host) -> Iterator[Finding]:
+    """/dev/shm, through which loader workers hand over batches and nccl moves data between processes."""
+    path = host.dev_root / "shm"
+    try:
+        disk = host.disk(path)
+    except OSError:
+        yield note(
+            "/dev/shm",
+            "not there",
+            "loader workers and nccl need it: mount a tmpfs on it, or keep loader_workers = 0 on CPU",
+        )
+        return
+    found = f"{format_bytes(disk.free)} of {format_bytes(disk.total)} free"
+    if disk.free < SHARED_MEMORY_BYTES:
+        yield note(
+            "/dev/shm",
+            found,
+            "loader workers end with a bus error when it is full, and nccl cannot start: docker run --shm-size=8g, or "
+            "sudo mount -o remount,size=8g /dev/shm; loader_workers = 0 does without",
+        )
+    else:
+        yield ok("/dev/shm", found)
+
+
+def _ranks(host: Host) -> int:
+    hardware = host.hardware()
+    return max(len(hardware.gpu_addresses), hardware.devices(gpus=0).cores)
+
+
+def open_files(host: Host) -> Iterator[Finding]:
+    """How many files and sockets a rank may have open."""
+    soft, hard = host.limit(resource.RLIMIT_NOFILE)
+    needed = FILES_BESIDE + SOCKETS_A_PEER * _ranks(host)
+    found = f"{_shown(soft)} (may be raised to {_shown(hard)})" if soft != hard else _shown(soft)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        yield note("open files", found, f"ranks may need about {needed}: ulimit -n {max(needed, 4096)}")
+    else:
+        yield ok("open files", found)
+
+
+def locked_memory(host: Host) -> Iterator[Finding]:
+    """How much memory may be locked, as InfiniBand does with its buffers."""
+    soft, _ = host.limit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY:
+        yield ok("locked memory", "unlimited")
+    elif host.names(host.sys_root / "class/infiniband"):
+        yield problem(
+            "locked memory",
+            f"{format_bytes(soft)}; InfiniBand is here, and nccl locks its buffers for it",
+            "raise it to unlimited: ulimit -l unlimited, for good in /etc/security/limits.conf; docker run --ulimit "
+            "memlock=-1; for Slurm in its daemon's unit",
+        )
+    else:
+        yield ok("locked memory", f"{format_bytes(soft)}; it matters only with InfiniBand, and here is none")
+
+
+def processes(host: Host) -> Iterator[Finding]:
+    """How many processes and threads may be started."""
+    soft, _ = host.limit(resource.RLIMIT_NPROC)
+    limits = [] if soft == resource.RLIM_INFINITY else [soft]
+    limits += host.group_numbers("pids", "pids.max", "pids.max")
+    needed = THREADS_A_RANK * _ranks(host)
+    if not limits:
+        yield ok("processes", "unlimited")
+    elif min(limits) < needed:
+        yield note(
+            "processes",
+            f"{min(limits)} with their threads",
+            f"ranks may need about {needed}: ulimit -u, or the control group's pids.max (docker run --pids-limit)",
+        )
+    else:
+        yield ok("processes", f"{min(limits)} with their threads")
+
+
+def disks(host: Host) -> Iterator[Finding]:
+    """Room for run directories and for temporary files."""
+    reports = host.folder / "reports"
+    yield from _disk(
+        host, "reports", reports if reports.is_dir() else host.folder, "write elsewhere with --out DIR"
+    )
+    temporary = host.env.get("TMPDIR")
+    folder = Path(temporary) if temporary else Path(tempfile.gettempdir())
+    if temporary and not folder.is_dir():
+        yield note(
+            "TMPDIR", f"{temporary} is no folder: others are used", f"mkdir -p {temporary}, or unset it"
+        )
+        return
+    yield from _disk(host, "temporary", folder, "set TMPDIR to a folder with room that you may write to")
+
+
+def _disk(host: Host, subject: str, folder: Path, elsewhere: str) -> Iterator[Finding]:
+    if not host.writable(folder):
+        yield problem(subject, f"{folder} cannot be written to", elsewhere)
+        return
+    try:
+        free = host.disk(folder).free
+    except OSError as error:
+        yield note(subject, f"{folder}: {error.strerror or error}", elsewhere)
+        return
+    found = f"{format_bytes(free)} free in {folder}"
+    if free < DISK_BYTES:
+        yield note(subject, found, f"free some: a sweep stops when the disk is full; or {elsewhere}")
+    else:
+        yield ok(subject, found)
+
+
+def _shown(limit: int) -> str:
+    return "unlimited" if limit == resource.RLIM_INFINITY else str(limit)

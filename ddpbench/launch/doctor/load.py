@@ -1,0 +1,118 @@
+"""What else uses the cores now: two looks a moment apart, and what would disturb a sweep."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddpbench.launch.doctor.finding import Finding, note, ok
+from ddpbench.launch.doctor.host import Host, Load
+
+BETWEEN_LOOKS_S = 0.3
+BUSY_CORES = 0.1
+"""So much of one core, used by others, is worth a note."""
+STEAL_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The usable cores' clock ticks so far: used, stolen by the host, all; and those of every process."""
+
+    busy: int
+    stolen: int
+    total: int
+    processes: dict[tuple[int, str], int]
+
+
+def look(host: Host, cores: frozenset[int]) -> Look:
+    """One look at /proc."""
+    busy = stolen = total = 0
+    for line in host.read(host.proc_root / "stat").splitlines():
+        name, *fields = line.split()
+        if not (name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cores):
+            continue
+        ticks = [int(field) for field in fields[:8]] + [0] * (8 - len(fields))
+        user, nice, system, _idle, _iowait, irq, softirq, steal = ticks
+        busy += user + nice + system + irq + softirq
+        stolen += steal
+        total += sum(ticks)
+    processes: dict[tuple[int, str], int] = {}
+    for name in host.names(host.proc_root):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        head, _, tail = host.read(host.proc_root / name / "stat").rpartition(")")
+        fields = tail.split()
+        if len(fields) > 12:  # what follows the name in proc(5): state is 3, utime 14, stime 15
+            processes[int(name), head.partition("(")[2]] = int(fields[11]) + int(fields[12])
+    return Look(busy, stolen, total, processes)
+
+
+def watch(host: Host) -> Load | None:
+    """Looks twice, `BETWEEN_LOOKS_S` apart; None where /proc/stat tells nothing.
+
+    For a moment in which this process does nothing itself: what it uses would count.
+    """
+    cores = frozenset(host.hardware().cores)
+    before = look(host, cores)
+    host.pause(BETWEEN_LOOKS_S)
+    after = look(host, cores)
+    passed = after.total - before.total
+    if not after.total:
+        return None
+    if passed <= 0:  # no tick between them
+        return Load(0.0, 0.0, ())
+    each = passed / len(cores)  # one core's ticks between the looks
+    used = [
+        (f"{name} (process {pid})", (ticks - before.processes[pid, name]) / each)
+        for (pid, name), ticks in after.processes.items()
+        if (pid, name) in before.processes
+    ]
+    users = sorted((entry for entry in used if entry[1] >= BUSY_CORES), key=lambda entry: -entry[1])
+    return Load((after.busy - before.busy) / each, (after.stolen - before.stolen) / passed, tuple(users[:3]))
+
+
+def others(host: Host) -> Iterator[Finding]:
+    """What uses the cores now."""
+    load = host.load
+    if load is None:
+        yield ok("in use now", "not readable")
+        return
+    count = len(host.hardware().cores)
+    average = host.read(host.proc_root / "loadavg").split()
+    average_1min = f"; load average {average[0]}" if average else ""
+    found = f"{load.busy_cores:.2f} of {count} logical cores over {BETWEEN_LOOKS_S} s{average_1min}"
+    if load.busy_cores > BUSY_CORES:
+        users = ", ".join(f"{name} {used:.2f}" for name, used in load.users)
+        yield note(
+            "in use now",
+            f"{found}{f': {users}' if users else ''}",
+            "wait for it or stop it, or give ddpbench other cores (taskset -c 2,3 ddpbench ...): launches beside "
+            "other work are flagged",
+        )
+    else:
+        yield ok("in use now", found)
+    if load.stolen_share > STEAL_SHARE:
+        yield note(
+            "stolen time",
+            f"the host takes {load.stolen_share:.0%} of these cores' time for other guests",
+            "use a machine with cores of its own, or measure more rounds: launches are flagged",
+        )
+
+
+def sweeps(host: Host) -> Iterator[Finding]:
+    """Whether another sweep holds cores of ours; it does so by the names of abstract sockets."""
+    usable = set(host.hardware().cores)
+    text = host.read(host.proc_root / "net/unix")
+    held = {int(number) for number in re.findall(r"@ddpbench-core-(\d+)", text)} & usable
+    if held:
+        listed = ", ".join(map(str, sorted(held)))
+        yield note(
+            "other sweeps",
+            f"one holds core{'s' if len(held) != 1 else ''} {listed}",
+            "wait for it, or give the next one other cores with taskset: two sweeps on the same cores refuse "
+            "to measure each other",
+        )
+    else:
+        yield ok("other sweeps", "none holds these cores")

@@ -1,0 +1,225 @@
+"""Checks of the network: interfaces, which one a backend would pick, the host's name, InfiniBand."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Sequence
+
+from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.host import Host, Interface
+
+LOOPBACK = "lo"
+"""Where local ranks meet: `ddpbench.launch.plan` sets GLOO_SOCKET_IFNAME to it."""
+SHOWN = 8
+"""So many interfaces are described; a host of containers has dozens."""
+
+
+def interfaces(host: Host) -> Iterator[Finding]:
+    """Those with an address, and whether ranks on this host can meet."""
+    found = host.interfaces()
+    if not any(each.name == LOOPBACK and each.up and each.addresses for each in found):
+        yield problem(
+            LOOPBACK,
+            "the loopback interface is down or has no address; ranks on this host meet there",
+            "bring it up: sudo ip link set lo up (in a network namespace of your own it starts down)",
+            blocks=True,
+        )
+    useful = [each for each in found if each.addresses]
+    for each in useful[:SHOWN]:
+        yield ok(each.name, _described(each))
+    rest = len(found) - len(useful[:SHOWN])
+    if rest:
+        without = "without an address" if len(useful) <= SHOWN else "not shown"
+        yield ok("others", f"{rest} interface{'s' if rest != 1 else ''} {without}")
+
+
+def _described(interface: Interface) -> str:
+    speed = interface.speed_mbps
+    rate = "" if not speed else f", {speed / 1000:g} Gbit/s" if speed >= 1000 else f", {speed} Mbit/s"
+    return f"{'up' if interface.up else 'down'}, {', '.join(interface.addresses)}{rate}"
+
+
+def host_name(host: Host) -> Iterator[Finding]:
+    """Whether other nodes could reach this one by the address its own name has."""
+    name = host.host_name
+    outward = next(
+        (
+            address
+            for each in host.interfaces()
+            if each.up and each.name != LOOPBACK
+            for address in each.addresses
+            if ":" not in address
+        ),
+        "this node's address",
+    )
+    remedy = (
+        f"on one machine it does not matter; for several nodes have '{outward} {name}' in /etc/hosts in place of "
+        "a 127 address, or set GLOO_SOCKET_IFNAME to the interface between them"
+    )
+    try:
+        addresses = host.resolve(name)
+    except TimeoutError as error:
+        yield note(
+            "host name",
+            f"{name}: name servers give {error}; every rank of gloo asks them when it starts",
+            f"put '{outward} {name}' into /etc/hosts, or mend /etc/resolv.conf",
+        )
+        return
+    if not addresses:
+        yield note("host name", f"{name} has no address: gloo falls back to loopback", remedy)
+    elif ipaddress.ip_address(addresses[0]).is_loopback:
+        yield note(
+            "host name",
+            f"{name} is {addresses[0]}, an address only this machine reaches; gloo would tell it to other nodes",
+            remedy,
+        )
+    elif _owner(host.interfaces(), addresses[0]) is None:
+        yield note(
+            "host name",
+            f"{name} is {addresses[0]}, an address that no interface here has",
+            remedy.replace("a 127 address", addresses[0]),
+        )
+    else:
+        yield ok("host name", f"{name} is {addresses[0]}")
+
+
+def _owner(found: Sequence[Interface], address: str) -> Interface | None:
+    """The interface with the address; all of 127 belongs to the loopback one."""
+    for each in found:
+        if address in each.addresses:
+            return each
+    if ipaddress.ip_address(address).is_loopback:
+        return next((each for each in found if each.name == LOOPBACK), None)
+    return None
+
+
+def gloo_choice(host: Host) -> tuple[list[Interface], str]:
+    """Which interfaces gloo would use, and why; none where it would fail.
+
+    As torch does (ProcessGroupGloo.cpp, Options::create_default and createDefaultDevice): the interfaces of
+    GLOO_SOCKET_IFNAME, split at commas, if it has two characters or more; else the first address of the host's
+    name that can be bound; else 127.0.0.1.
+    """
+    found = host.interfaces()
+    given = host.env.get("GLOO_SOCKET_IFNAME", "")
+    if len(given) > 1:
+        chosen = [
+            next((e for e in found if e.name == name and e.addresses), None) for name in given.split(",")
+        ]
+        return [
+            each for each in chosen if each is not None
+        ] if None not in chosen else [], "GLOO_SOCKET_IFNAME"
+    try:
+        addresses = host.resolve(host.host_name)
+    except TimeoutError:
+        addresses = []
+    for address in addresses:
+        owner = _owner(found, address)
+        if owner is not None:
+            return [owner], f"the host name's address {address}"
+    loopback = _owner(found, "127.0.0.1")
+    return ([loopback] if loopback else []), "the host name has no address here"
+
+
+def gloo(host: Host) -> Iterator[Finding]:
+    """Which interface gloo would pick."""
+    chosen, why = gloo_choice(host)
+    names = ", ".join(each.name for each in chosen)
+    given = host.env.get("GLOO_SOCKET_IFNAME", "")
+    if not chosen:
+        there = ", ".join(each.name for each in host.interfaces() if each.addresses) or "none"
+        yield problem(
+            "gloo picks",
+            f"nothing: GLOO_SOCKET_IFNAME={given} names an interface that is not here or has no address; every "
+            "gloo group outside ddpbench's local launches (which set it to lo) fails",
+            f"unset it, or set it to one of: {there}",
+        )
+    elif all(each.name == LOOPBACK for each in chosen):
+        yield ok("gloo picks", f"{names}, as ranks on this host should ({why})")
+    else:
+        yield ok("gloo picks", f"{names} ({why}); local launches of ddpbench use lo")
+
+
+def nccl_choice(host: Host) -> list[Interface]:
+    """Which interfaces nccl would use for its sockets.
+
+    As in its src/misc/socket.cc, ncclFindInterfaces: running ones that match NCCL_SOCKET_IFNAME (prefixes; `=`
+    exact, `^` none of them) if it has two characters or more; else those named ib..., else any but docker, lo
+    and virbr, else docker, else lo.
+    """
+    running = [each for each in host.interfaces() if each.up and each.addresses]
+    given = host.env.get("NCCL_SOCKET_IFNAME", "")
+    if len(given) > 1:
+        return _matching(running, given)
+    for pattern in ("ib", "^docker,lo,virbr", "docker", "lo"):
+        if found := _matching(running, pattern):
+            return found
+    return []
+
+
+def _matching(found: Sequence[Interface], pattern: str) -> list[Interface]:
+    without, pattern = pattern.startswith("^"), pattern.removeprefix("^")
+    exact, pattern = pattern.startswith("="), pattern.removeprefix("=")
+    names = [name.partition(":")[0] for name in pattern.split(",") if name]
+
+    def matches(name: str) -> bool:
+        return any(name == each if exact else name.startswith(each) for each in names)
+
+    return [each for each in found if matches(each.name) != without]
+
+
+def nccl(host: Host) -> Iterator[Finding]:
+    """Which interface nccl would pick for its sockets, and whether InfiniBand carries the data."""
+    if not host.hardware().may_have_gpus:
+        return
+    chosen = nccl_choice(host)
+    given = host.env.get("NCCL_SOCKET_IFNAME", "")
+    names = ", ".join(each.name for each in chosen)
+    if not chosen:
+        yield problem(
+            "nccl picks",
+            f"nothing: no running interface matches NCCL_SOCKET_IFNAME={given}",
+            f"unset it, or name one of: {', '.join(each.name for each in host.interfaces() if each.up)}",
+        )
+        return
+    why = f"NCCL_SOCKET_IFNAME={given}" if given else "its own order: ib first, docker and lo last"
+    over = ""
+    if _active(host) and host.env.get("NCCL_IB_DISABLE", "0") != "1":
+        over = "; data between nodes over InfiniBand"
+    yield ok("nccl picks", f"{names} ({why}){over}; within this host GPUs use their own links")
+
+
+def _ports(host: Host) -> list[tuple[str, str, str, str]]:
+    """InfiniBand ports: (device/port, state, rate, link layer), as the system writes them."""
+    root = host.sys_root / "class/infiniband"
+    return [
+        (
+            f"{device}/{port}",
+            host.read(root / device / "ports" / port / "state").partition(":")[2].strip() or "state not told",
+            host.read(root / device / "ports" / port / "rate"),
+            host.read(root / device / "ports" / port / "link_layer"),
+        )
+        for device in host.names(root)
+        for port in host.names(root / device / "ports")
+    ]
+
+
+def _active(host: Host) -> bool:
+    return any(state == "ACTIVE" for _, state, _, _ in _ports(host))
+
+
+def infiniband(host: Host) -> Iterator[Finding]:
+    """The InfiniBand and RoCE ports."""
+    ports = _ports(host)
+    if not ports:
+        yield ok("infiniband", "none")
+    for name, state, rate, layer in ports:
+        found = ", ".join(part for part in (state, rate, layer) if part)
+        if state == "ACTIVE":
+            yield ok(name, found)
+        else:
+            yield note(
+                name,
+                f"{found}: nccl leaves it out",
+                "if it has a cable: see ibstat, the subnet manager and the driver; else it does not matter",
+            )

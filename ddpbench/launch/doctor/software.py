@@ -1,0 +1,195 @@
+"""Checks of the software: Python, this package, torch, and what torch makes of the GPUs."""
+
+from __future__ import annotations
+
+import platform
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.host import Host, TorchAnswer
+from ddpbench.version import VERSION
+
+OLDEST_TORCH = (2, 5)
+"""As in pyproject.toml."""
+CHOOSE_A_BUILD = "choose the command for your system at pytorch.org/get-started/locally"
+
+_REMEDIES = (
+    (r"No module named 'torch'", "pip install torch; for a build with CUDA {choose}"),
+    (
+        r"libgomp",
+        "install the OpenMP runtime: apt-get install libgomp1 (Debian, Ubuntu), dnf install libgomp (Fedora)",
+    ),
+    (
+        r"GLIBC_|GLIBCXX_|CXXABI_|ld-linux|libc\.musl|Error relocating",
+        (
+            "this build of torch needs another C or C++ library than this system has: use a newer system or "
+            "container image (one with glibc, not musl), or an older torch"
+        ),
+    ),
+    (
+        r"libcu|libnccl|libnv|libcusparse",
+        (
+            "a CUDA library that torch was built with is missing: pip install --force-reinstall torch, or the CPU "
+            "build; {choose}"
+        ),
+    ),
+    (
+        r"undefined symbol|version `",
+        (
+            "torch's libraries do not fit together, as after a half update or with LD_LIBRARY_PATH set: "
+            "install torch in a fresh environment"
+        ),
+    ),
+    (r"cannot allocate memory|failed to map segment", "free memory, or raise the limits of ulimit -v and -m"),
+    (
+        r"No module named",
+        "a package that torch needs is missing: pip install --force-reinstall torch",
+    ),
+    (
+        r"no answer within",
+        "run this again: a first import from a slow disk takes long; else look at the disk",
+    ),
+)
+
+
+def python(host: Host) -> Iterator[Finding]:
+    """Which Python this is."""
+    yield ok("python", f"{platform.python_version()}, {sys.executable}")
+
+
+def package(host: Host) -> Iterator[Finding]:
+    """Which ddpbench this is."""
+    yield ok("ddpbench", f"{VERSION}, {Path(__file__).resolve().parents[2]}")
+
+
+def torch(host: Host) -> Iterator[Finding]:
+    """Whether torch is here and can be imported, and which it is."""
+    answer = host.torch()
+    facts = answer.facts
+    if facts is None:
+        missing = "No module named 'torch'" in answer.failure
+        found = "not installed" if missing else f"cannot be imported: {answer.failure}"
+        yield problem("torch", found, _remedy(answer), blocks=True)
+        return
+    if not facts["distributed"]:
+        yield problem(
+            "torch",
+            f"{facts['torch']}, built without torch.distributed",
+            f"install a build with it: pip install torch; {CHOOSE_A_BUILD}",
+            blocks=True,
+        )
+        return
+    described = f"{facts['torch']}, CPU instructions {facts['cpu_capability']}"
+    if _version(facts["torch"]) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        yield problem(
+            "torch", f"{described}; ddpbench needs {oldest}", f"pip install 'torch>={oldest}'", blocks=True
+        )
+    else:
+        yield ok("torch", described)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+
+
+def _remedy(answer: TorchAnswer) -> str:
+    if answer.code == -signal.SIGILL:
+        return (
+            "this CPU lacks instructions the build uses: install a build for it, or build torch from source"
+        )
+    if answer.code == -signal.SIGKILL:
+        return "the system ended it, most likely for want of memory: free some"
+    for pattern, advice in _REMEDIES:
+        if re.search(pattern, answer.failure, re.IGNORECASE):
+            return advice.format(choose=CHOOSE_A_BUILD)
+    return (
+        "look at the whole message: python -c 'import torch'; a fresh environment with torch alone tells more"
+    )
+
+
+def cuda(host: Host) -> Iterator[Finding]:
+    """Whether torch can use the GPUs that are here, and if not, why."""
+    facts = host.torch().facts
+    if facts is None or not facts["distributed"]:
+        return
+    signs = host.hardware().may_have_gpus
+    if facts["rocm_build"]:
+        yield note(
+            "cuda",
+            f"torch is built for ROCm {facts['rocm_build']}",
+            "ddpbench sees such GPUs as cuda, but has never been run on one: prove it with ddpbench verify first",
+        )
+        return
+    if facts["cuda_build"] is None:
+        if signs:
+            yield problem(
+                "cuda",
+                "here is a GPU, and this torch is a CPU build",
+                f"install a build with CUDA: {CHOOSE_A_BUILD}",
+            )
+        else:
+            yield ok("cuda", "no GPU here, and torch is a CPU build")
+        return
+    driver = facts["driver_cuda"]
+    built = f"torch is built for CUDA {facts['cuda_build']}"
+    if not facts["gpus"]:
+        if not signs:
+            yield ok("cuda", f"{built}; no GPU here")
+            return
+        why = facts["warnings"][0].strip() if facts["warnings"] else "torch does not say why"
+        yield problem("cuda", f"here is a GPU, and torch cannot use it: {why}", _driver_advice(facts))
+        return
+    count = len(facts["gpus"])
+    newest = f", the driver runs up to {driver}" if driver else ""
+    described = f"{built}{newest}; torch can use {count} GPU{'s' if count != 1 else ''}"
+    strange = sorted(
+        {gpu["capability"] for gpu in facts["gpus"] if not runs_on(gpu["capability"], facts["architectures"])}
+    )
+    if strange:
+        yield problem(
+            "cuda",
+            f"{described}, but has no code for compute capability {', '.join(strange)} "
+            f"(only {' '.join(facts['architectures'])})",
+            f"install a torch built for this GPU: {CHOOSE_A_BUILD}",
+        )
+    else:
+        yield ok("cuda", described)
+
+
+def _driver_advice(facts: dict[str, Any]) -> str:
+    driver, build = facts["driver_cuda"], facts["cuda_build"]
+    if driver and _version(driver)[0] < _version(build)[0]:
+        return (
+            f"the driver runs up to CUDA {driver}: update it, or install a torch built for CUDA "
+            f"{driver.partition('.')[0]}; {CHOOSE_A_BUILD}"
+        )
+    return (
+        "see whether nvidia-smi works; in a container pass the GPUs in (docker run --gpus all); after an update "
+        "of the driver restart the machine"
+    )
+
+
+def runs_on(capability: str, architectures: list[str]) -> bool:
+    """Whether a build with code for these architectures (`sm_80`, `compute_90`) runs on a GPU.
+
+    Machine code runs on its own major version from its minor version on; PTX (`compute_`) on anything newer.
+    No list at all is no evidence against it.
+    """
+    major, minor = _version(capability)
+    for name in architectures:
+        kind, _, digits = name.partition("_")
+        digits = re.match(r"\d*", digits)[0]  # type: ignore[index]
+        if len(digits) < 2:
+            continue
+        built = (int(digits[:-1]), int(digits[-1]))
+        if kind == "sm" and built[0] == major and built[1] <= minor:
+            return True
+        if kind == "compute" and built <= (major, minor):
+            return True
+    return not architectures

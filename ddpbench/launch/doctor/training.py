@@ -1,0 +1,183 @@
+"""Checks of what can be trained here: backends, devices, strategies, workloads; and the verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddpbench.errors import DdpbenchError, MachineError
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.doctor.finding import Finding, note, ok, problem
+from ddpbench.launch.doctor.host import Host
+from ddpbench.launch.doctor.software import CHOOSE_A_BUILD
+from ddpbench.launch.sweep import within_gpus
+from ddpbench.spec import Devices, expand, parse_experiment
+
+WORLD_SIZES = (1, 2, 4)
+"""At one of these a strategy that can run here at all can run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to train here: a kind of device, the backend beside it, and how many ranks have one of their own."""
+
+    device: str
+    backend: str
+    ranks: int
+
+    def __str__(self) -> str:
+        return f"{self.device} with {self.backend}, {self.ranks} rank{'s' if self.ranks != 1 else ''}"
+
+
+def ways(host: Host) -> list[Way]:
+    """The ways there are, GPUs first; none where torch does not work or has no gloo, which the harness needs."""
+    facts = host.torch().facts
+    if facts is None or not facts["distributed"] or not facts["built_in"]["gloo"]:
+        return []
+    try:
+        hardware = host.hardware()
+    except MachineError:
+        return []
+    found = [Way("cpu", "gloo", hardware.devices(gpus=0).ranks("cpu", threads_per_rank=1))]
+    if facts["gpus"] and facts["built_in"]["nccl"]:
+        found.insert(0, Way("cuda", "nccl", len(facts["gpus"])))
+    return found
+
+
+def backends(host: Host) -> Iterator[Finding]:
+    """Which backends torch has, and why not."""
+    facts = host.torch().facts
+    if facts is None or not facts["distributed"]:
+        return
+    built_in, gpus = facts["built_in"], len(facts["gpus"])
+    if built_in["gloo"]:
+        yield ok("gloo", "built in: moves data between CPUs, and ddpbench's own messages")
+    else:
+        yield problem(
+            "gloo",
+            "not in this build of torch; ddpbench's ranks agree through it on any device",
+            f"install a build with it: pip install torch; {CHOOSE_A_BUILD}",
+            blocks=True,
+        )
+    version = f" ({facts['nccl']})" if facts["nccl"] else ""
+    if built_in["nccl"] and gpus:
+        yield ok("nccl", f"built in{version}: moves data between GPUs")
+    elif built_in["nccl"]:
+        yield ok("nccl", "built in; without a GPU that torch can use there is nothing for it to do")
+    elif host.hardware().may_have_gpus:
+        yield problem(
+            "nccl",
+            "not in this build of torch, so that its GPUs cannot exchange gradients",
+            f"install a build with CUDA: {CHOOSE_A_BUILD}",
+        )
+    else:
+        yield ok("nccl", "not in this build of torch; it needs GPUs, and here is none")
+    for name in ("mpi", "ucc"):
+        if built_in[name]:
+            yield ok(name, "built in; ddpbench does not use it")
+        else:
+            yield ok(name, "only in builds from source; ddpbench does not use it")
+
+
+def devices(host: Host) -> Iterator[Finding]:
+    """The kinds of devices, with the ranks that have one of their own."""
+    facts = host.torch().facts
+    for way in ways(host):
+        unit = "GPU" if way.device == "cuda" else "core"
+        plural = "s" if way.ranks != 1 else ""
+        yield ok(way.device, f"{way.ranks} rank{plural} with a {unit} of their own, over {way.backend}")
+    for kind in facts.get("other_devices", []) if facts else []:
+        yield note(
+            kind,
+            "torch can use such a device; ddpbench cannot",
+            'measure on "cpu" or "cuda": other devices have no clock and no backend in ddpbench yet',
+        )
+
+
+def _devices_of(way: Way) -> Devices:
+    gpus = way.ranks if way.device == "cuda" else 0
+    return Devices(kind=way.device, gpus=gpus, cores=way.ranks)
+
+
+def why_not(way: Way, *, strategy: str, workload: str, sizes: Sequence[int] = WORLD_SIZES) -> str | None:
+    """Why no case of the strategy and workload can run that way, or None if one can."""
+    text = (
+        f"[base]\nstrategy = {json.dumps(strategy)}\nworkload = {json.dumps(workload)}\n"
+        f"device = {json.dumps(way.device)}\n[axes]\nworld_size = {list(sizes)}\n"
+    )
+    catalog, at_hand = TableCatalog(), _devices_of(way)
+    try:
+        experiment = parse_experiment(text, catalog, name="doctor")
+        cases = expand(experiment, catalog, at_hand)
+    except (DdpbenchError, ValueError) as error:  # options without a default
+        return str(error).splitlines()[-1].strip()
+    reasons = [
+        within_gpus(entry, at_hand).skip_reason
+        for entry in cases
+        if entry.case.strategy == strategy and not entry.added_as_baseline
+    ]
+    return None if None in reasons else reasons[-1]
+
+
+def strategies(host: Host) -> Iterator[Finding]:
+    """Each strategy on each kind of device."""
+    for way in ways(host):
+        names = TableCatalog().strategy_names()
+        reasons = {name: why_not(way, strategy=name, workload="mlp") for name in names}
+        yield from _listed("strategies", way, reasons)
+
+
+def workloads(host: Host) -> Iterator[Finding]:
+    """Each workload on each kind of device."""
+    for way in ways(host):
+        names = TableCatalog().workload_names()
+        reasons = {name: why_not(way, strategy="ddp", workload=name) for name in names}
+        yield from _listed("workloads", way, reasons)
+
+
+def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[Finding]:
+    able = [name for name, reason in reasons.items() if reason is None]
+    if able:
+        yield ok(subject, f"on {way.device} with {way.backend}: {', '.join(able)}")
+    for name, reason in reasons.items():
+        if reason is not None:
+            yield note(
+                name, f"not on {way.device}: {reason}", f"leave it out of experiments on {way.device} here"
+            )
+
+
+def features(host: Host) -> Iterator[Finding]:
+    """Parts of torch that builds may lack and some kinds of training need."""
+    facts = host.torch().facts
+    if facts is None or not facts["distributed"]:
+        return
+    if facts["rpc"]:
+        yield ok("torch rpc", "built in")
+    else:
+        yield note(
+            "torch rpc",
+            "not in this build of torch: nothing that calls other ranks by name (torch.distributed.rpc) can run",
+            f"install another build if you want that: pip install torch; {CHOOSE_A_BUILD}",
+        )
+
+
+def verdict(host: Host, findings: Sequence[Finding]) -> Finding:
+    """Whether anything can be trained here, and how; or what is missing."""
+    blocking = [finding for finding in findings if finding.blocks]
+    found = ways(host)
+    if found and not blocking:
+        problems = sum(finding.level == "problem" for finding in findings)
+        but = (
+            f", but not all of it: see the {problems} problem{'s' if problems != 1 else ''}"
+            if problems
+            else ""
+        )
+        return ok("training", f"Training can run here: {'; '.join(map(str, found))}{but}")
+    causes = "; ".join(f"{finding.subject}: {finding.found}" for finding in blocking)
+    return problem(
+        "training",
+        f"Training cannot run here: {causes or 'torch tells of no way to train'}",
+        "; ".join(dict.fromkeys(finding.advice for finding in blocking)) or "mend the problems found",
+        blocks=True,
+    )

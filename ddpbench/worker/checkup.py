@@ -1,0 +1,74 @@
+"""What torch says of itself here, as JSON on standard output: `python -m ddpbench.worker.checkup`.
+
+For `ddpbench doctor`: lighter than a rank, without torch._dynamo, and of everything built in, used or not.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+
+def check_up() -> dict[str, Any]:
+    """Versions, builds, backends, devices, and the warnings that came with finding out.
+
+    Raises:
+        ImportError: torch cannot be imported.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")  # why CUDA cannot be used is a warning
+        facts = _facts()
+    # Torch's own deprecations are none of the user's business.
+    facts["warnings"] = [
+        str(warning.message) for warning in caught if not issubclass(warning.category, DeprecationWarning)
+    ]
+    return facts
+
+
+def _facts() -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    build = {
+        "torch": torch.__version__,
+        "cuda_build": torch.version.cuda,
+        "rocm_build": torch.version.hip,
+        "distributed": dist.is_available(),
+    }
+    if not dist.is_available():
+        return build
+    from ddpbench.worker.probe import describe
+
+    return {
+        **build,
+        **describe(),
+        "built_in": {
+            "gloo": dist.is_gloo_available(),
+            "nccl": dist.is_nccl_available(),
+            "mpi": dist.is_mpi_available(),
+            "ucc": dist.is_ucc_available(),
+        },
+        "rpc": hasattr(torch._C, "_rpc_init"),  # what rpc.is_available() asks, without its import
+        "driver_cuda": _driver_cuda(torch),
+        "architectures": list(torch.cuda.get_arch_list()),
+        "other_devices": [
+            kind
+            for kind, here in (
+                ("xpu", hasattr(torch, "xpu") and torch.xpu.is_available()),
+                ("mps", torch.backends.mps.is_available()),
+            )
+            if here
+        ],
+    }
+
+
+def _driver_cuda(torch: Any) -> str | None:
+    """The newest CUDA the driver can run, such as `12.4`; None without a driver or in a CPU build."""
+    ask = getattr(torch._C, "_cuda_getDriverVersion", None)
+    number = ask() if ask is not None else 0
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None
+
+
+if __name__ == "__main__":
+    print(json.dumps(check_up()))  # noqa: T201
