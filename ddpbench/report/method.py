@@ -70,6 +70,37 @@ TERMS: tuple[tuple[str, str], ...] = (
         "On a shaped link, or with computation and links slowed by one factor and reported divided by it.",
     ),
     (
+        "data in memory",
+        (
+            "A case whose steps load nothing: up to 32 batches of its own loader, or 256 MiB a rank, are taken to "
+            "the device before the warm-up and cycled through."
+        ),
+    ),
+    (
+        "input-bound",
+        (
+            "A step through the loader takes longer than one of the same case with its data in memory, the whole "
+            "interval beyond 2 %. Where only the loader was run, a case looks input-bound if more than 5 % of an "
+            "instrumented step is spent waiting for a batch."
+        ),
+    ),
+    (
+        "evaluation",
+        (
+            "Forward and loss without gradients, in eval mode, on each rank's own training batches, after all "
+            "training steps: in blocks between barriers and through the bare model, so that ranks exchange "
+            "nothing (DDP's own forward would send buffers out). data_parallel evaluates on one device."
+        ),
+    ),
+    (
+        "snapshot",
+        (
+            "State of model and optimizer written to disk and flushed (fsync), from one barrier to the next, after "
+            "all training steps; three of each method a launch, the first included. plain: rank 0 calls "
+            "torch.save. dcp: all ranks call torch.distributed.checkpoint, which divides among them what all hold."
+        ),
+    ),
+    (
         "noise flag",
         (
             "The launch was disturbed: processor time stolen by other guests, other processes, clock "
@@ -122,5 +153,14 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ("oversubscribed, ci_reached, noise_flag", "more ranks than cores; target width reached; disturbed"),
     ("precision", "full, or the number type that forward and loss run in under autocast"),
     ("data", "loader: batches come through a DataLoader; memory: they lie ready on the device"),
+    (
+        "evaluation_step_time_s, evaluation_samples_per_s and their intervals",
+        "forward and loss without gradients after the training steps; empty where it was not asked for",
+    ),
+    (
+        "snapshot_plain_s, snapshot_dcp_s and their intervals",
+        "one snapshot of model and optimizer, seconds: by rank 0 with torch.save; by all ranks with DCP",
+    ),
+    ("snapshot_bytes", "what rank 0 writes for one snapshot"),
 )
 """The columns of cases.csv. Units stand in names; empty means not measured or not defined."""

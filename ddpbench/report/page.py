@@ -6,7 +6,7 @@ import base64
 import hashlib
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,25 @@ import jinja2
 from markupsafe import Markup
 
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report import breakdown, buckets, scaling, strategies, tables
+from ddpbench.report import breakdown, buckets, checkpoints, inputs, laws, scaling, strategies, tables
 from ddpbench.report.canvas import Drawn, draw
 from ddpbench.report.method import COLUMNS, TERMS
 from ddpbench.report.parts import Picture, Section, Table
-from ddpbench.report.series import rows_of
+from ddpbench.report.series import Row, rows_of
 from ddpbench.report.words import clean, counted, moment, percent
 from ddpbench.units import format_seconds
 from ddpbench.version import VERSION
 
 _HERE = Path(__file__).parent
-FIGURES = (scaling.section, breakdown.section, strategies.section, buckets.section)
+FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
+    scaling.section,
+    laws.section,
+    breakdown.section,
+    strategies.section,
+    buckets.section,
+    inputs.section,
+    checkpoints.section,
+)
 """The sections with figures, in the page's order: one file and one entry here for each."""
 
 
@@ -94,6 +102,8 @@ def build(summary: RunSummary) -> Page:
     affected: dict[str, list[int]] = {}
     for make in FIGURES:
         section = make(summary, rows)
+        if section is None:
+            continue
         embedded = []
         for picture in section.pictures:
             figure_number += 1

@@ -15,7 +15,7 @@ import pandas as pd
 
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.style import Look, look
-from ddpbench.report.words import Estimate, bucket_name, format_batch, ranks, series_of
+from ddpbench.report.words import Estimate, bucket_name, counted, format_batch, ranks, series_of
 
 BOUNDS = ("single", "independent")
 """Strategies that exchange nothing: the base case and the upper bound. They are never ranked."""
@@ -60,6 +60,9 @@ class Row:
     oversubscribed: bool
     noise_flag: str
     ci_reached: bool | None
+    precision: str = "full"
+    data: str = "loader"
+    evaluation_samples_per_s: Estimate | None = None
 
     @property
     def ok(self) -> bool:
@@ -89,6 +92,13 @@ class Row:
         if self.bucket is not None:
             words.append(f"{self.bucket_name} buckets")
         return ", ".join(words)
+
+    @property
+    def loading(self) -> str:
+        """Where its batches come from: `data in memory`, `no loader workers`, `2 loader workers`."""
+        if self.data == "memory":
+            return "data in memory"
+        return counted(self.loader_workers, "loader worker") if self.loader_workers else "no loader workers"
 
     @property
     def badges(self) -> str:
@@ -137,6 +147,8 @@ _PANEL_FIELDS = (
     "fabric",
     "compute",
     "dilation",
+    "precision",
+    "data",
 )
 
 
@@ -312,6 +324,11 @@ def _row(record: Mapping[Any, Any]) -> Row:
         oversubscribed=_true(record["oversubscribed"]),
         noise_flag="" if _missing(noise) or noise is False else "noisy" if _true(noise) else str(noise),
         ci_reached=None if _missing(reached) else _true(reached),
+        precision=text("precision") or "full",
+        data=text("data") or "loader",
+        evaluation_samples_per_s=estimate(
+            "evaluation_samples_per_s", "evaluation_samples_per_s_ci_low", "evaluation_samples_per_s_ci_high"
+        ),
     )
 
 
@@ -365,13 +382,15 @@ def _panel_name(row: Row, keys: Sequence[tuple[Any, ...]]) -> str:
         "scaling": f"{row.scaling} scaling",
         "batch": format_batch(row.scaling, row.batch),
         "threads_per_rank": f"{row.threads_per_rank} threads per rank",
-        "loader_workers": f"{row.loader_workers} loader workers",
+        "loader_workers": row.loading if row.data == "loader" else "",
         "fabric": f"emulated {row.fabric} link" if row.fabric else "the machine's own links",
         "compute": f"{row.compute} computation",
         "dilation": f"dilated x{row.dilation:g}",
+        "precision": "full precision" if row.precision == "full" else f"{row.precision} autocast",
+        "data": row.loading,
     }
     differing = [name for index, name in enumerate(_PANEL_FIELDS) if len({key[index] for key in keys}) > 1]
-    return ", ".join(words[name] for name in differing)
+    return ", ".join(word for word in dict.fromkeys(words[name] for name in differing) if word)
 
 
 def setting_of(row: Row) -> str:
@@ -380,9 +399,11 @@ def setting_of(row: Row) -> str:
         row.workload,
         f"{row.scaling} scaling with a {format_batch(row.scaling, row.batch)}",
         f"{row.threads_per_rank} thread{'s' if row.threads_per_rank != 1 else ''} per rank",
-        row.dtype,
+        row.dtype if row.precision == "full" else f"{row.dtype} with {row.precision} autocast",
         row.device.upper() if row.device == "cpu" else "GPU",
     ]
+    if row.data == "memory" or row.loader_workers:
+        words.append(row.loading)
     if row.fabric:
         words.append(f"emulated {row.fabric} link")
     if row.compute != "real":

@@ -66,6 +66,8 @@ _SETTINGS = {
     "scaling": "Scaling",
     "batch": "Batch",
     "threads_per_rank": "Threads",
+    "precision": "Precision",
+    "data": "Data",
     "loader_workers": "Loader workers",
     "nodes": "Nodes",
 }
@@ -106,7 +108,9 @@ def _ties(summary: RunSummary) -> dict[str, str]:
         return {}
     words: dict[str, list[str]] = {}
     for record in frame.to_dict("records"):
-        what = _TOPICS.get(str(record["topic"]), "of its group")
+        if record["topic"] not in _TOPICS:  # data in memory is no competitor
+            continue
+        what = _TOPICS[record["topic"]]
         best, case_id = str(record["best_case_id"]), str(record["case_id"])
         if record["verdict"] == "too few":
             continue

@@ -111,7 +111,8 @@ class Saver:
 
     def _dcp(self, path: Path) -> int:
         """Every rank calls DCP, which deals the tensors that all ranks hold out among them."""
-        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.api import CheckpointException
+        from torch.distributed.checkpoint.state_dict_saver import save
 
         start_ns = self.clock.now()
         group = getattr(self.control, "group", None)  # the default group belongs to the strategy
@@ -120,8 +121,8 @@ class Saver:
                 # It says that it saves in this process alone, which is what one process asks for.
                 warnings.filterwarnings("ignore", message="torch.distributed is disabled")
                 alone = self.processes == 1 or not dist.is_initialized()
-                dcp.save(self._state(), checkpoint_id=path, process_group=group, no_dist=alone)
-        except (OSError, RuntimeError, dcp.CheckpointException) as error:
+                save(self._state(), checkpoint_id=path, process_group=group, no_dist=alone)
+        except (OSError, RuntimeError, CheckpointException) as error:
             raise SnapshotError(_sentence(self.folder, error)) from error
         took = self.clock.now() - start_ns
         self.control.agree(0)
