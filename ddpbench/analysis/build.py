@@ -11,7 +11,7 @@ import pandas as pd
 from ddpbench.analysis.checkpoints import INTERVALS, snapshot_costs
 from ddpbench.analysis.communication import transfers_table
 from ddpbench.analysis.curves import law_findings, laws_of
-from ddpbench.analysis.findings import comparisons_table, findings
+from ddpbench.analysis.findings import MOST_FINDINGS, comparisons_table, findings
 from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.input_findings import input_findings
 from ddpbench.analysis.inputs import input_groups
@@ -81,7 +81,7 @@ def summarize(run: RunDir) -> RunSummary:
         breakdown=breakdown,
         phases=_phases(cases),
         proofs=_proofs(cases),
-        findings=(*input_findings(cases), *findings(cases), *law_findings(laws)),
+        findings=(*input_findings(cases), *findings(cases), *law_findings(laws))[:MOST_FINDINGS],
         validity=tuple(_validity(plan, cases, table, breakdown, stop_reason=stop_reason, path=str(run.path))),
         failures=tuple(_failures(cases)),
         stop_reason=stop_reason,

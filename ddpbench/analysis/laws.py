@@ -14,8 +14,9 @@ at world size 1; a strategy's own case at one rank is not fitted, for it would m
 All of them are linear in their parameters, or in the parameters times 1/gamma, once the reciprocal is taken: the
 fits are weighted linear least squares, which has no starting values to choose and no minimum to miss. Weights are
 those of relative errors, which taking the reciprocal leaves as they are to first order; each point's is mixed with
-the mean of all, for an error known from five rounds is itself a guess. Parameters are free to leave
-their sensible range (a negative alpha is what superlinear speed-up looks like); words say so.
+the mean of all, for an error known from five rounds is itself a guess. Parameters may leave their
+sensible range (a negative alpha is what superlinear speed-up looks like), and words say so; but a beta that would
+be negative is held at 0, or the USL would forecast that efficiency recovers.
 
 Rounds are what is replicated, so intervals come from leaving out one round at a time and fitting again (the
 jackknife; Tukey 1958; Efron & Stein 1981). Where every round has every world size that is to first order the
@@ -154,7 +155,7 @@ class Fit:
     def verdict(self) -> str:
         """Its goodness in words."""
         size, residual = self.worst
-        off = f"off by {_percent(residual)} at {size} rank{'s' if size != 1 else ''} at most"
+        off = f"off by {_percent(residual)} at most, at {size} rank{'s' if size != 1 else ''}"
         if self.goodness == "within error":
             return f"fits within the measurement's error ({off})"
         if self.goodness == "beyond error":
@@ -294,6 +295,9 @@ class _Model:
         self.sigma = np.maximum(mixed, 1e-3 if not mixed.any() else 1e-3 * float(mixed.max()))
         # the base case's error is in every speed-up; as a point of the USL it weighs as the middle one of them
         self.sigma_all = np.concatenate([[float(np.median(self.sigma))], self.sigma])
+        self.beta_held = False
+        logs, log_base = curve.log_speedups(), curve.log_base_rate()
+        self.beta_held = bool(self.parameters("usl", logs, log_base)[1] < -_EXACT)
 
     def parameters(self, law: Law, logs: _Array, log_base: float) -> _Array:
         """`s`; or `alpha, beta, gamma` (samples/s)."""
@@ -310,11 +314,12 @@ class _Model:
         n = self.all_sizes
         y = n / speedup
         weight = 1 / (y * self.sigma_all)
-        columns = np.stack([np.ones_like(n), n - 1, n * (n - 1)], axis=1)
-        (one, first, second), *_ = np.linalg.lstsq(columns * weight[:, None], y * weight, rcond=None)
+        columns = np.stack([np.ones_like(n), n - 1, n * (n - 1)], axis=1)[:, : 2 if self.beta_held else 3]
+        one, *others = np.linalg.lstsq(columns * weight[:, None], y * weight, rcond=None)[0]
         if one <= 0:
             return np.full(3, np.nan)
-        return np.array([first / one, second / one, math.exp(log_base) / one])
+        alpha, beta = (*(other / one for other in others), 0.0)[:2]
+        return np.array([alpha, beta, math.exp(log_base) / one])
 
     def log_speedup(self, law: Law, parameters: _Array, n: _Array, log_base: float) -> _Array:
         """What the law says, as a logarithm; NaN where it has no positive speed-up."""
@@ -391,12 +396,14 @@ def _fit(model: _Model, law: Law, found: Mapping[str, _Estimated]) -> Fit | None
     predicted = speedup * np.exp(off.value)
     spread = float(((speedup - speedup.mean()) ** 2).sum())
     goodness: Goodness = "undetermined"
-    if len(sizes) > len(estimated.value):
+    if len(sizes) > len(estimated.value) - (law == "usl" and model.beta_held):
         level = ALPHA / len(sizes)
         misses = [_excludes_zero(off.interval(index, level)) for index in range(len(sizes))]
         goodness = "beyond error" if any(misses) else "within error"
     logs = model.log_speedup(law, estimated.value, model.grid, log_base)
     parameters = {name: estimated.interval(index) for index, name in enumerate(_PARAMETERS[law])}
+    if law == "usl" and model.beta_held:
+        parameters["beta"] = Interval(value=0.0)
     return Fit(
         law=law,
         parameters=parameters,
@@ -406,7 +413,7 @@ def _fit(model: _Model, law: Law, found: Mapping[str, _Estimated]) -> Fit | None
         line=tuple(
             (float(n), math.exp(log)) for n, log in zip(model.grid, logs, strict=True) if math.isfinite(log)
         ),
-        remarks=tuple(_remarks(law, parameters)),
+        remarks=tuple(_remarks(law, parameters, beta_held=model.beta_held)),
     )
 
 
@@ -428,7 +435,7 @@ def _positive(interval: Interval) -> bool:
     return _excludes_zero(interval) and interval.value > 0
 
 
-def _remarks(law: Law, parameters: Mapping[str, Interval]) -> list[str]:
+def _remarks(law: Law, parameters: Mapping[str, Interval], *, beta_held: bool) -> list[str]:
     """What parameters outside their usual range mean."""
     words: list[str] = []
     if law != "usl":
@@ -440,13 +447,13 @@ def _remarks(law: Law, parameters: Mapping[str, Interval]) -> list[str]:
         return words
     alpha, beta = parameters["alpha"], parameters["beta"]
     if alpha.high is not None and alpha.high < 0:
-        words.append("alpha is negative: speed-up is superlinear somewhere, which contention cannot cause.")
+        words.append("Contention is negative: speed-up is superlinear somewhere.")
     elif not _excludes_zero(alpha):
-        words.append("alpha's interval includes 0: no contention can be told from none.")
-    if beta.high is not None and beta.high < 0:
-        words.append("beta is negative: throughput is not held back by ranks waiting for each other.")
+        words.append("The interval of contention includes 0.")
+    if beta_held:
+        words.append("Coherency would come out negative and is held at 0: no peak shows in these points.")
     elif not _excludes_zero(beta):
-        words.append("beta's interval includes 0: that throughput peaks anywhere cannot be told.")
+        words.append("The interval of coherency includes 0: whether throughput peaks at all cannot be told.")
     return words
 
 
@@ -480,7 +487,11 @@ def _too_few(curve: Curve) -> str:
 
 
 def _percent(fraction: float) -> str:
-    return f"{100 * abs(fraction):.1f} %"
+    return f"{100 * abs(fraction):.1f} %" if abs(fraction) >= 0.0005 else "under 0.1 %"
+
+
+def _signed(value: float) -> str:
+    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
@@ -511,7 +522,7 @@ def _knee(points: Sequence[LawPoint], usl: Fit | None, peak: Interval) -> tuple[
         )
         words.append(
             f"The knee is at {before} rank{'s' if before != 1 else ''}: from there to {point.world_size} an added "
-            f"rank brings {marginal.value:.2f} of a rank, less than {KNEE_CUT:g}{sure}."
+            f"rank brings {_signed(marginal.value)} of a rank, less than {KNEE_CUT:g}{sure}."
         )
         break
     else:
@@ -576,6 +587,8 @@ def _next(
     """Where the laws disagree most, or where the USL knows least about itself, relative to its value."""
     usable = [n for n in model.candidates if devices is None or n <= devices] or model.candidates
     largest = int(model.sizes[-1])
+    # what is known not to hold is asked only where nothing is known to hold
+    fits = [fit for fit in fits if fit.goodness != "beyond error"] or fits
     best: tuple[float, int, str] | None = None
     for n in usable:
         index = model.candidates.index(n)

@@ -45,13 +45,14 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     drawn = groups[:MOST_FIGURES]
     emulated = {row.case_id for row in rows if row.emulated}
     notes = [note for group in drawn for curve in group[:MOST_CURVES] for note in _notes(curve)]
+    refused = [reason for group in drawn for curve in group for reason in curve.laws.refused]
     rest = [group[0].setting for group in groups[MOST_FIGURES:]]
     return Section(
         anchor="laws",
         title="Scaling laws",
         question="Which law does the curve follow, where does it bend, and what is worth measuring next?",
         pictures=tuple(_picture(group, index, emulated) for index, group in enumerate(drawn)),
-        notes=(*notes, *not_drawn(rest)),
+        notes=(*notes, *dict.fromkeys(refused), *not_drawn(rest)),
         absent="" if drawn else _why_absent(summary),
     )
 
@@ -91,7 +92,7 @@ def _notes(curve: CurveLaws) -> list[str]:
         goodness = f"R² {fit.r_squared:.4f}" if fit.r_squared is not None else "R² not defined"
         words.append(f"{_capital(LAW_NAMES[fit.law])} ({parameters}; {goodness}) {fit.verdict}.")
         words += fit.remarks
-    words += [text for text in (laws.trend, laws.knee_words, *laws.refused) if text]
+    words += [text for text in (laws.trend, laws.knee_words) if text]
     return [" ".join(words) + _next(curve)]
 
 
@@ -105,14 +106,14 @@ def _estimate(interval: Interval) -> Estimate:
 
 def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Picture:
     curves = list(group[:MOST_CURVES])
-    heading = "; ".join(_heading(curve) for curve in curves)
+    heading = _heading(curves)
     names = series_of([curve.name for curve in curves])
     left_out = [curve.name for curve in group[MOST_CURVES:]]
     fewest = launches_each(point.rounds for curve in curves for point in curve.laws.points)
     hollow = any(case_id in emulated for curve in curves for case_id in curve.case_ids.values())
     caption = " ".join(
         [
-            f"{curves[0].setting[:1].upper()}{curves[0].setting[1:]}.",
+            f"{curves[0].setting}.",
             f"Points are efficiencies over the base case, paired within rounds ({fewest}); whiskers are 95 %",
             "t-intervals over launches. The base case, single at 1 rank, is the point at 1. Lines are laws fitted to",
             "the points: solid within the measured range, dashed where they are extrapolated, up to",
@@ -139,16 +140,14 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Pict
     )
 
 
-def _heading(curve: CurveLaws) -> str:
-    """The curve and the law that fits, the one with fewer parameters first."""
-    judged = [fit for fit in curve.laws.fits if fit.goodness != "undetermined"]
-    fitting = [fit for fit in judged if fit.goodness == "within error"]
-    if fitting:
-        return f"{curve.name} follows {LAW_NAMES[fitting[0].law]} within the measurement's error"
-    if judged:
-        names = series_of([LAW_NAMES[fit.law] for fit in judged], "nor")
-        return f"{curve.name} follows {'neither ' if len(judged) > 1 else 'not '}{names}"
-    return f"{curve.name} has too few points to judge a law by"
+def _heading(curves: Sequence[CurveLaws]) -> str:
+    """For each curve the law that fits, the one with fewer parameters first."""
+    words = []
+    for curve in curves:
+        judged = [fit for fit in curve.laws.fits if fit.goodness != "undetermined"]
+        fitting = [_SHORT[fit.law] for fit in judged if fit.goodness == "within error"]
+        words.append(f"{curve.name} {fitting[0] if fitting else 'no law' if judged else 'too few points'}")
+    return f"Within the measurement's error: {', '.join(words)}"
 
 
 def _table(group: Sequence[CurveLaws]) -> Table:
@@ -305,5 +304,6 @@ def _texts(curve: CurveLaws) -> list[tuple[str, str]]:
         shown = [(name, value) for name, value in fit.parameters.items() if name in _SYMBOLS]
         for index, (name, value) in enumerate(shown):
             head = f"{_SHORT[fit.law]} ({_MARKS[fit.goodness]}): " if index == 0 else ""
-            lines.append((f"{head}{_SYMBOLS[name]} = {_estimate(value)}", _COLOURS[fit.law]))
+            held = " (held)" if name == "beta" and value.low is None and value.value == 0 else ""
+            lines.append((f"{head}{_SYMBOLS[name]} = {_estimate(value)}{held}", _COLOURS[fit.law]))
     return lines
