@@ -39,7 +39,7 @@ def write_report(summary: RunSummary, run: RunDir) -> Path:
 
 def _stale_figures(now: set[str], found: Iterable[str]) -> list[str]:
     """Files of this package's naming that an earlier report left and this one does not write."""
-    kinds = ("breakdown", "buckets", "scaling", "strategies")
+    kinds = ("breakdown", "buckets", "laws", "scaling", "strategies")
     return [
         name
         for name in found
