@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import platform
 import shlex
@@ -62,6 +63,50 @@ def machine_record(
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         },
     }
+
+
+def planned_record(
+    nodes: Sequence[str], ranks_per_node: int, port: int, experiment_toml: str
+) -> dict[str, Any]:
+    """`machine.json` of a run whose nodes are not at hand: the leading slot fills in who they are."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "identity": {},
+        "context": {
+            "host": ", ".join(dict.fromkeys(nodes)),
+            "planned_nodes": list(nodes),
+            "planned_ranks_per_node": ranks_per_node,
+            "planned_port": port,
+            "planned_on": socket.gethostname(),
+            "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": shlex.join(["ddpbench", *sys.argv[1:]]),
+            "ddpbench_version": VERSION,
+            "git_commit": git_commit(),
+        },
+    }
+
+
+def nodes_record(
+    nodes: Sequence[tuple[str, int, dict[str, Any]]], digests: dict[str, str], planned: dict[str, Any]
+) -> dict[str, Any]:
+    """`machine.json` of several nodes, each its host, how many slots it has, and its facts.
+
+    What all nodes have in common stands once, as for one machine; what differs is told host by host.
+    """
+    identity: dict[str, Any] = {}
+    for key in nodes[0][2]:
+        values = [json.loads(json.dumps(facts[key])) for _, _, facts in nodes]
+        same = all(value == values[0] for value in values)
+        named = {host: value for (host, _, _), value in zip(nodes, values, strict=True)}
+        identity[key] = values[0] if same else named
+    identity |= {"slots": [slots for _, slots, _ in nodes], **digests}
+    context = {
+        **planned.get("context", {}),
+        "host": ", ".join(dict.fromkeys(host for host, _, _ in nodes)),
+        "nodes": [f"{host} ({slots} slot{'s' if slots != 1 else ''})" for host, slots, _ in nodes],
+        "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return {"schema_version": SCHEMA_VERSION, "identity": identity, "context": context}
 
 
 def check_identity(recorded: dict[str, Any], found: dict[str, Any], path: Path) -> None:
@@ -133,6 +178,7 @@ def _git(*arguments: str) -> str:
 
 
 def driver_version() -> str | None:
+    """The NVIDIA driver's version; None without one."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

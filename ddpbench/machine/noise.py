@@ -24,6 +24,40 @@ class _Sample:
     throttled_s: float
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Totals:
+    """What cores and clocks did during a launch, seconds; `available_s` is the cores' time, used or not."""
+
+    available_s: float
+    busy_s: float
+    steal_s: float
+    throttled_s: float
+    clock_change: float | None
+
+    def noise(self, own_cpu_s: float, *, shared_machine: bool) -> Noise:
+        """The noise of a launch whose own processes used `own_cpu_s` of these cores."""
+        foreign_s = max(0.0, self.busy_s - own_cpu_s)
+        return Noise(
+            steal_fraction=round(self.steal_s / self.available_s, 5),
+            foreign_fraction=round(foreign_s / self.available_s, 5),
+            clock_change=None if self.clock_change is None else round(self.clock_change, 5),
+            throttled_s=round(self.throttled_s, 5),
+            shared_machine=shared_machine,
+        )
+
+
+def worst_of(noises: Sequence[Noise]) -> Noise:
+    """The noise of a launch on several machines: of each kind the worst."""
+    clocks = [noise.clock_change for noise in noises if noise.clock_change is not None]
+    return Noise(
+        steal_fraction=max((noise.steal_fraction for noise in noises), default=0.0),
+        foreign_fraction=max((noise.foreign_fraction for noise in noises), default=0.0),
+        clock_change=max(clocks, default=None),
+        throttled_s=max((noise.throttled_s for noise in noises), default=0.0),
+        shared_machine=any(noise.shared_machine for noise in noises),
+    )
+
+
 class NoiseWatch:
     """From its making to `stop`: one launch, on the cores its ranks and their loader workers may use."""
 
@@ -70,21 +104,27 @@ class NoiseWatch:
 
     def stop(self, ranks_cpu_s: float) -> Noise:
         """What was seen. `ranks_cpu_s` is the CPU time of the launch's own ranks, seconds."""
+        return self.totals().noise(ranks_cpu_s + self.helper_cpu_s, shared_machine=self._shared)
+
+    @property
+    def helper_cpu_s(self) -> float:
+        """CPU time of the ranks' loader workers, as far as it was seen, seconds."""
+        return sum(self._helper_cpu_s.values())
+
+    def totals(self) -> Totals:
+        """What was seen so far, whoever caused it."""
         end = self._sample()
-        available = max(end.wall_s - self._start.wall_s, 1e-9) * len(self._cores)
-        own = ranks_cpu_s + sum(self._helper_cpu_s.values())
-        foreign = max(0.0, end.busy_s - self._start.busy_s - own)
         changes = [
             (max(seen) - min(seen)) / max(seen)
             for seen in self._frequencies.values()
             if len(seen) > 1 and max(seen) > 0
         ]
-        return Noise(
-            steal_fraction=round((end.steal_s - self._start.steal_s) / available, 5),
-            foreign_fraction=round(foreign / available, 5),
-            clock_change=round(max(changes), 5) if changes else None,
-            throttled_s=round(end.throttled_s - self._start.throttled_s, 5),
-            shared_machine=self._shared,
+        return Totals(
+            available_s=max(end.wall_s - self._start.wall_s, 1e-9) * max(len(self._cores), 1),
+            busy_s=end.busy_s - self._start.busy_s,
+            steal_s=end.steal_s - self._start.steal_s,
+            throttled_s=end.throttled_s - self._start.throttled_s,
+            clock_change=max(changes, default=None),
         )
 
 

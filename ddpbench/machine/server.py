@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from ddpbench.errors import LaunchError, ServerGoneError
-from ddpbench.records import LaunchDir
+from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
 
 START_TIMEOUT_S = 120.0
@@ -121,11 +121,24 @@ class ServerProcess:
                 if event["event"] == "refused":
                     raise LaunchError(event["reason"])
 
-    def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> None:
-        """Forks a rank for each environment; `events` tells of their ends, counting them from 0."""
+    def launch(
+        self,
+        envs: Sequence[Mapping[str, str]],
+        directory: LaunchDir,
+        request: LaunchRequest | None = None,
+    ) -> None:
+        """Forks a rank for each environment; `events` tells of their ends, counting them from 0.
+
+        Without a `request` the ranks read the one in the directory.
+        """
         self._page[:] = bytes(PAGE_BYTES)  # or an earlier launch's counts would pass for this one's
         ranks = [{"env": dict(env)} for env in envs]
-        self._ask(do="launch", directory=str(directory.path.absolute()), ranks=ranks)
+        self._ask(
+            do="launch",
+            directory=str(directory.path.absolute()),
+            ranks=ranks,
+            request=None if request is None else request.to_json(),
+        )
 
     def probe(self, folder: Path) -> dict[str, Any]:
         """What a rank with torch finds on this machine; see `ddpbench.worker.probe`.

@@ -20,17 +20,30 @@ class LaunchRequest:
     round: int = 0
     measured_s: float = 2.0
 
-    def write(self, path: Path) -> None:
-        """Writes the request as JSON."""
-        data: dict[str, Any] = {
+    def to_json(self) -> dict[str, Any]:
+        """The request as a JSON object."""
+        return {
             "schema_version": SCHEMA_VERSION,
             "case": self.case.to_json(),
             "purpose": self.purpose,
             "round": self.round,
             "measured_s": self.measured_s,
         }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LaunchRequest:
+        """The request back from its JSON object."""
+        return cls(
+            case=Case.from_json(data["case"]),
+            purpose=data["purpose"],
+            round=data["round"],
+            measured_s=data["measured_s"],
+        )
+
+    def write(self, path: Path) -> None:
+        """Writes the request as JSON."""
         # No rename, no flush to the disk: without an outcome the launch is done again, whatever stands here.
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> LaunchRequest:
@@ -42,9 +55,4 @@ class LaunchRequest:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data.get("schema_version") != SCHEMA_VERSION:
             raise ValueError(f"{path} has schema {data.get('schema_version')!r}, not {SCHEMA_VERSION}")
-        return cls(
-            case=Case.from_json(data["case"]),
-            purpose=data["purpose"],
-            round=data["round"],
-            measured_s=data["measured_s"],
-        )
+        return cls.from_json(data)

@@ -1,23 +1,33 @@
-"""`python -m ddpbench.worker`: one rank of one launch, under any launcher; or the local fork server."""
+"""`python -m ddpbench.worker`, under any launcher: a slot of a plan, one rank of one launch, or the fork server."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
-from ddpbench.records import RunDir
+from ddpbench.errors import DdpbenchError, RequestError, nearest
+from ddpbench.records import LaunchDir, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 
 
 def main() -> None:
     """Parses the command line and becomes what it says."""
-    parser = argparse.ArgumentParser(prog="python -m ddpbench.worker", description=__doc__)
-    parser.add_argument("run_dir", type=Path, nargs="?", help="a sweep's run directory")
-    parser.add_argument("case_id", nargs="?", help="a case of its plan")
-    parser.add_argument("round", nargs="?", help="a round's number, or 'proof'")
+    parser = argparse.ArgumentParser(
+        prog="python -m ddpbench.worker",
+        description="With RUN_DIR alone: a slot of torchrun, srun or another launcher, which carries out the "
+        "directory's plan together with the others (ddpbench plan prints the lines). With CASE_ID and ROUND: "
+        "one rank of one launch.",
+    )
+    parser.add_argument("run_dir", type=Path, nargs="?", metavar="RUN_DIR", help="a run directory")
+    parser.add_argument("case_id", nargs="?", metavar="CASE_ID", help="a case of its plan")
+    parser.add_argument("round", nargs="?", metavar="ROUND", help="a round's number, or 'proof'")
     parser.add_argument(
-        "--serve", nargs=3, type=int, metavar=("SOCKET", "PAGE", "PARENT"), help="fork server"
+        "--retry-failed", action="store_true", help="as a slot: do launches that failed earlier again"
+    )
+    parser.add_argument(
+        "--serve", nargs=3, type=int, metavar=("SOCKET", "PAGE", "PARENT"), help=argparse.SUPPRESS
     )
     arguments = parser.parse_args()
     if arguments.serve:
@@ -25,22 +35,55 @@ def main() -> None:
 
         server.main(*arguments.serve)
         return
-    if arguments.round is None:
-        parser.error("give RUN_DIR, CASE_ID and ROUND")
-    from ddpbench.worker.place import Place
-    from ddpbench.worker.rank import Rank, exit_now
+    if arguments.run_dir is None:
+        parser.error("give RUN_DIR, or RUN_DIR CASE_ID ROUND")
+    if arguments.case_id is None:
+        from ddpbench.worker import slot
 
-    run = RunDir(arguments.run_dir)
-    if arguments.round == "proof":
-        directory = run.launch(arguments.case_id, "proof")
-    else:
-        directory = run.launch(arguments.case_id, "measure", int(arguments.round))
+        code = slot.run(arguments.run_dir, retry_failed=arguments.retry_failed)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # the store's threads may abort an orderly interpreter exit
+    if arguments.round is None:
+        parser.error("give CASE_ID and ROUND, or neither")
+    from ddpbench.worker.place import Place
+
     try:
         place = Place.from_environment(os.environ)
-    except ValueError as error:
-        parser.error(str(error))
+        directory, request = _asked(RunDir(arguments.run_dir), arguments.case_id, arguments.round)
+        directory.path.mkdir(parents=True, exist_ok=True)
+    except (ValueError, DdpbenchError, OSError) as error:
+        parser.exit(2, f"ddpbench: {error}\n")
+    from ddpbench.worker.rank import Rank, exit_now
+
     # Without a watchdog beside it, a rank counts its steps for nobody.
-    exit_now(Rank(directory, place, Heartbeat(bytearray(PAGE_BYTES), 0)).run())
+    exit_now(Rank(directory, place, Heartbeat(bytearray(PAGE_BYTES), 0), request).run())
+
+
+def _asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchRequest]:
+    """One launch of a run: as the controlling side has asked for it, or else as the plan has it.
+
+    Raises:
+        RequestError: there is no such launch.
+    """
+    if what != "proof" and not what.isdecimal():
+        raise RequestError(f"{what!r} is no round: give its number, from 0, or 'proof'")
+    directory = run.launch(case_id, "proof") if what == "proof" else run.launch(case_id, "measure", int(what))
+    if directory.request.is_file():
+        return directory, LaunchRequest.read(directory.request)
+    from ddpbench.records.plan import read_plan
+
+    plan = read_plan(run)
+    entry = plan.case(case_id)
+    if entry is None:
+        known = [one.case.case_id for one in plan.cases]
+        raise RequestError(f"{run.path} has no case {case_id!r}; {nearest(case_id, known)}")
+    return directory, LaunchRequest(
+        case=entry.case,
+        purpose="proof" if what == "proof" else "measure",
+        round=0 if what == "proof" else int(what),
+        measured_s=plan.budget.measured_s,
+    )
 
 
 if __name__ == "__main__":

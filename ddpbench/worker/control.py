@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
+from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, Store, TCPStore
 
 from ddpbench.measure.blocks import AloneControl, Control
 from ddpbench.spec import Case
@@ -34,14 +34,12 @@ class GroupControl:
 def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) -> Control:
     """Forms the process groups this case needs and returns the harness's control.
 
-    The default group, of the case's backend, belongs to the strategy alone. On one host the ranks meet in
-    the file DDPBENCH_RENDEZVOUS; without it as MASTER_ADDR and MASTER_PORT say.
+    The default group, of the case's backend, belongs to the strategy alone.
     """
     if not uses_backend and place.processes == 1:
         return AloneControl()
     backend = case.backend if uses_backend else "gloo"
-    file = os.environ.get("DDPBENCH_RENDEZVOUS")
-    store = FileStore(file, place.processes) if file else None
+    store = _store(place)
     dist.init_process_group(
         backend,
         store=store,
@@ -55,6 +53,21 @@ def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) 
         return AloneControl()
     group = dist.new_group(backend="gloo", timeout=_TIMEOUT) if uses_backend else None
     return GroupControl(group, place.rank)
+
+
+def _store(place: Place) -> Store | None:
+    """Where the ranks meet; None is the store that MASTER_ADDR and MASTER_PORT name.
+
+    A fork server's ranks meet in the file DDPBENCH_RENDEZVOUS, those of slots under the prefix DDPBENCH_STORE
+    of the slots' store: theirs is one launch of many.
+    """
+    if file := os.environ.get("DDPBENCH_RENDEZVOUS"):
+        return FileStore(file, place.processes)
+    if prefix := os.environ.get("DDPBENCH_STORE"):
+        port = int(os.environ["MASTER_PORT"])
+        store = TCPStore(os.environ["MASTER_ADDR"], port, is_master=False, wait_for_workers=False)
+        return PrefixStore(prefix, store)
+    return HashStore() if place.processes == 1 else None
 
 
 def leave(control: Control) -> None:

@@ -1,11 +1,24 @@
-"""Where a rank stands, from the environment any launcher gives: rank, world, cores, rendezvous."""
+"""Where a rank or a slot stands, from the environment any launcher gives: rank, world, cores, rendezvous."""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+_HOW = (
+    "ranks are started by a launcher that sets all of them, such as "
+    "torchrun --nproc-per-node N -m ddpbench.worker RUN_DIR (ddpbench plan prints that line for your nodes); "
+    "on one machine ddpbench sweep needs none"
+)
+_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+_MASTER = ("MASTER_ADDR", "MASTER_PORT")
+
+
+def host_name() -> str:
+    """This host's name, as the records give it."""
+    return os.environ.get("DDPBENCH_HOST") or socket.gethostname()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,33 +31,100 @@ class Place:
     attempt: int
     cores: tuple[int, ...]
     loader_cores: tuple[int, ...]
+    host: str = field(default_factory=host_name)
+    """Ranks of one name share a clock."""
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] = os.environ) -> Place:
         """The place that RANK, WORLD_SIZE and LOCAL_RANK tell; DDPBENCH_CORES pins, if it is there.
 
         Raises:
-            ValueError: only some of the variables are there, or one is no number.
+            ValueError: only some of the variables are there, or one is no number; the sentence names them.
         """
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-        missing = [name for name in names if name not in env]
-        if missing:
-            raise ValueError(f"{', '.join(missing)} missing in the environment: start ranks with a launcher")
+        meets_here = "DDPBENCH_RENDEZVOUS" in env or env.get("WORLD_SIZE") == "1"
+        values = _variables(env, _RANK if meets_here else (*_RANK, *_MASTER))
         return cls(
-            rank=int(env["RANK"]),
-            processes=int(env["WORLD_SIZE"]),
-            local_rank=int(env["LOCAL_RANK"]),
+            rank=values["RANK"],
+            processes=values["WORLD_SIZE"],
+            local_rank=values["LOCAL_RANK"],
             attempt=int(env.get("TORCHELASTIC_RESTART_COUNT", "0")),
             cores=parse_cores(env.get("DDPBENCH_CORES", "")),
             loader_cores=parse_cores(env.get("DDPBENCH_LOADER_CORES", "")),
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlotPlace:
+    """A process that another launcher started: a place for one rank of each launch.
+
+    `node` names its node as the launcher does, and is empty where it does not. With `agent_store` torchrun
+    serves the store at `master_addr`:`master_port`; otherwise slot 0 does.
+    """
+
+    rank: int
+    slots: int
+    local_rank: int
+    node: str
+    master_addr: str
+    master_port: int
+    agent_store: bool
+    prefix: str
+    """What this job's keys in the store begin with: torchrun keeps its store over a restart."""
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> SlotPlace:
+        """The place that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT tell.
+
+        Raises:
+            ValueError: only some of the variables are there, or one is no number; the sentence names them.
+        """
+        values = _variables(env, (*_RANK, *_MASTER))
+        attempt = f"{env.get('TORCHELASTIC_RUN_ID', 'none')}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        return cls(
+            rank=values["RANK"],
+            slots=values["WORLD_SIZE"],
+            local_rank=values["LOCAL_RANK"],
+            node=env.get("GROUP_RANK") or env.get("NODE_RANK") or "",
+            master_addr=env["MASTER_ADDR"],
+            master_port=values["MASTER_PORT"],
+            agent_store=env.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            prefix=f"ddpbench/{attempt}",
+        )
+
+
+def _variables(env: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
+    """The numbers among these variables.
+
+    Raises:
+        ValueError: one is missing, no number, or out of range.
+    """
+    missing = [name for name in names if not env.get(name)]
+    if missing:
+        given = [name for name in (*_RANK, *_MASTER) if env.get(name)]
+        here = f", where {_listed(given)} {'is' if len(given) == 1 else 'are'} set" if given else ""
+        verb = "is" if len(missing) == 1 else "are"
+        raise ValueError(f"{_listed(missing)} {verb} missing in the environment{here}: {_HOW}")
+    values: dict[str, int] = {}
+    for name in names:
+        if name == "MASTER_ADDR":
+            continue
+        if not env[name].isdecimal():
+            raise ValueError(f"{name}={env[name]!r} in the environment is no number: {_HOW}")
+        values[name] = int(env[name])
+    if values["RANK"] >= values["WORLD_SIZE"]:
+        told = f"RANK={values['RANK']} and WORLD_SIZE={values['WORLD_SIZE']} in the environment"
+        raise ValueError(f"{told}: ranks count from 0 to WORLD_SIZE - 1")
+    if not 0 < values.get("MASTER_PORT", 1) < 65536:
+        raise ValueError(
+            f"MASTER_PORT={values['MASTER_PORT']} in the environment is no port: give 1 to 65535"
+        )
+    return values
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def parse_cores(text: str) -> tuple[int, ...]:
     """Core numbers from `"0,2"`; empty text gives none."""
     return tuple(int(part) for part in text.split(",") if part)
-
-
-def host_name() -> str:
-    """This host's name, as the records give it."""
-    return socket.gethostname()

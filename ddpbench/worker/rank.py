@@ -33,7 +33,7 @@ from ddpbench.strategies import Replica
 from ddpbench.worker.batches import in_memory
 from ddpbench.worker.control import leave, meet
 from ddpbench.worker.evaluation import evaluate
-from ddpbench.worker.place import Place, host_name
+from ddpbench.worker.place import Place
 from ddpbench.worker.proof import Prover
 from ddpbench.worker.snapshots import Saver, SnapshotError
 from ddpbench.worker.training import DivergedError, StepLoop, Training, all_equal, checksum
@@ -51,9 +51,12 @@ INSTRUMENTED_MIN = 10
 class Rank:
     """One rank's life."""
 
-    def __init__(self, directory: LaunchDir, place: Place, heartbeat: Heartbeat) -> None:
+    def __init__(
+        self, directory: LaunchDir, place: Place, heartbeat: Heartbeat, request: LaunchRequest | None = None
+    ) -> None:
+        """Without a `request` the one in the directory is read."""
         self.directory, self.place, self.heartbeat = directory, place, heartbeat
-        self.request = LaunchRequest.read(directory.request)
+        self.request = request or LaunchRequest.read(directory.request)
         self.case = self.request.case
         self.host_clock = HostClock()
         self._params_checksum = ""
@@ -114,7 +117,7 @@ class Rank:
                 world_size=self.case.world_size,
                 attempt=self.place.attempt,
                 pid=os.getpid(),
-                host=host_name(),
+                host=self.place.host,
                 started_ns=started_ns,
                 cores=tuple(sorted(os.sched_getaffinity(0))),
                 loader_cores=self.place.loader_cores,

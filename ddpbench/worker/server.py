@@ -2,7 +2,8 @@
 
 It talks over a socket it inherits, a JSON object a line:
 
-    from the controlling side   {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...]}
+    from the controlling side   {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
+                                 "request": {...} or null for the one in the directory}
                                 {"do": "probe", "path": ...}
     to it                       {"event": "ready", "import_s": ...}
                                 {"event": "started", "pids": [...]}
@@ -35,7 +36,7 @@ from typing import Any
 
 import ddpbench.strategies
 import ddpbench.workloads
-from ddpbench.records import LaunchDir
+from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 
 _PR_SET_PDEATHSIG = 1
@@ -130,17 +131,24 @@ class ForkServer:
                 self._send(event="refused", reason=str(error))
                 continue
             if request["do"] == "launch":
-                self._launch(LaunchDir(Path(request["directory"])), request["ranks"])
+                asked = request["request"]
+                self._launch(
+                    LaunchDir(Path(request["directory"])),
+                    request["ranks"],
+                    None if asked is None else LaunchRequest.from_json(asked),
+                )
             else:
                 self._probe(Path(request["path"]))
         return True
 
-    def _launch(self, directory: LaunchDir, ranks: list[dict[str, Any]]) -> None:
+    def _launch(
+        self, directory: LaunchDir, ranks: list[dict[str, Any]], request: LaunchRequest | None
+    ) -> None:
         pids: list[int] = []
         for number, rank in enumerate(ranks):
             pid = os.fork()
             if pid == 0:
-                self._become_rank(directory, rank["env"], number)
+                self._become_rank(directory, rank["env"], number, request)
             self._ranks[pid] = number
             pids.append(pid)
         self._send(event="started", pids=pids)
@@ -155,7 +163,9 @@ class ForkServer:
         os.dup2(output, 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
-    def _become_rank(self, directory: LaunchDir, env: dict[str, str], number: int) -> None:
+    def _become_rank(
+        self, directory: LaunchDir, env: dict[str, str], number: int, request: LaunchRequest | None
+    ) -> None:
         server = os.getppid()
         code = 1
         try:
@@ -168,7 +178,7 @@ class ForkServer:
             self._become_child(directory.log(place.rank, place.attempt))
             faulthandler.enable()
             faulthandler.register(signal.SIGUSR1, all_threads=True)
-            code = Rank(directory, place, Heartbeat(self._page, number)).run()
+            code = Rank(directory, place, Heartbeat(self._page, number), request).run()
         except BaseException:
             traceback.print_exc()
         finally:

@@ -1,0 +1,67 @@
+"""`plan.json` read back: cases, budget and the order of launches, for whoever carries out or understands a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from ddpbench.errors import IdentityError
+from ddpbench.records.rundir import RunDir
+from ddpbench.spec import Budget, Case, PlannedCase
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredPlan:
+    """A run's plan as its directory holds it."""
+
+    experiment: str
+    question: str
+    budget: Budget
+    cases: tuple[PlannedCase, ...]
+    ids: tuple[str, ...]
+    """The cases' ids as the plan names them, which is how their folders are called."""
+    order: tuple[tuple[int, str], ...]
+    """(round, case id) of every launch up to `rounds_max`."""
+
+    def case(self, case_id: str) -> PlannedCase | None:
+        """The planned case of that id."""
+        return next((entry for entry in self.cases if entry.case.case_id == case_id), None)
+
+    @property
+    def runnable(self) -> tuple[PlannedCase, ...]:
+        """The cases that are not skipped."""
+        return tuple(entry for entry in self.cases if entry.skip_reason is None)
+
+
+def read_plan(run: RunDir) -> StoredPlan:
+    """The plan of a run.
+
+    Raises:
+        IdentityError: it is missing, damaged, or of another schema.
+    """
+    data = run.read_json(run.plan)
+    try:
+        entries: list[dict[str, Any]] = data["cases"]
+        cases = tuple(
+            PlannedCase(
+                case=Case.from_json(entry),
+                skip_reason=entry["skip_reason"],
+                added_as_baseline=entry["added_as_baseline"],
+                oversubscribed=entry["oversubscribed"],
+            )
+            for entry in entries
+        )
+        return StoredPlan(
+            experiment=data["experiment"],
+            question=data["question"],
+            budget=Budget.model_validate(data["budget"]),
+            cases=cases,
+            ids=tuple(entry["case_id"] for entry in entries),
+            order=tuple((item["round"], item["case_id"]) for item in data["launches"]),
+        )
+    except KeyError as error:
+        raise IdentityError(f"{run.plan} is damaged: {error} is missing") from None
+    except (TypeError, ValidationError) as error:
+        raise IdentityError(f"{run.plan} is damaged: {error}") from None

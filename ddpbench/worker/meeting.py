@@ -1,0 +1,152 @@
+"""The store in which the slots of a job meet and talk: torchrun's own, or one that slot 0 serves.
+
+Keys stand under a prefix of this job and attempt; values are JSON objects. Nothing here blocks for longer
+than it is told to, so that a slot can look after its own rank and its launcher in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed import DistNetworkError, DistStoreError
+
+from ddpbench.errors import LaunchError
+from ddpbench.worker.place import SlotPlace
+
+JOIN_S = 300.0
+"""How long slots wait for each other at the start, seconds: imports from a slow file system take minutes."""
+_TRY_S = 5.0
+CHUNK_BYTES = 1 << 20  # the store takes no value above 8 MiB
+
+
+class MeetingGoneError(LaunchError):
+    """The store cannot be reached, or not any more."""
+
+
+class Meeting:
+    """A slot's connection to the store."""
+
+    def __init__(self, place: SlotPlace, launcher_lives: Callable[[], None]) -> None:
+        """`launcher_lives` is called now and then; it raises if the process that started this one is gone.
+
+        Raises:
+            MeetingGoneError: the store cannot be reached or served.
+        """
+        self.place = place
+        self.join_s = JOIN_S
+        self.serves = place.rank == 0 and not place.agent_store
+        self._store: Store = PrefixStore(place.prefix, self._open(launcher_lives))
+
+    def _open(self, launcher_lives: Callable[[], None]) -> TCPStore:
+        place = self.place
+        deadline = time.monotonic() + JOIN_S
+        while True:
+            launcher_lives()
+            try:
+                store = TCPStore(
+                    place.master_addr,
+                    place.master_port,
+                    is_master=self.serves,
+                    timeout=timedelta(seconds=_TRY_S),
+                    wait_for_workers=False,
+                )
+                store.set_timeout(timedelta(seconds=JOIN_S))
+                return store
+            except RuntimeError as error:
+                if not self.serves and time.monotonic() < deadline:
+                    continue
+                what = "cannot be served here" if self.serves else f"was not reached within {JOIN_S:.0f} s"
+                raise MeetingGoneError(
+                    f"slot {place.rank}: MASTER_ADDR:MASTER_PORT {place.master_addr}:{place.master_port} {what}: "
+                    f"is the port free and open, and the address the first node's? ({_first_line(error)})"
+                ) from None
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except (DistNetworkError, DistStoreError) as error:
+            raise MeetingGoneError(
+                f"the store at {self.place.master_addr}:{self.place.master_port} is gone, and with it the node or "
+                f"process that served it; run the same lines again to resume ({_first_line(error)})"
+            ) from None
+
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        """Sets a key."""
+        with self._reached():
+            self._store.set(key, json.dumps(value, separators=(",", ":")))
+
+    def announce(self, key: str, value: dict[str, Any]) -> None:
+        """Sets a key if the store is still there: a last word."""
+        with contextlib.suppress(MeetingGoneError):
+            self.put(key, value)
+
+    def leave(self, timeout_s: float) -> None:
+        """Says goodbye; who serves the store waits for the others' goodbyes, but not for ever."""
+        self.announce(f"bye/{self.place.rank}", {})
+        if not self.serves:
+            return
+        deadline = time.monotonic() + timeout_s
+        byes = [f"bye/{rank}" for rank in range(self.place.slots)]
+        with contextlib.suppress(MeetingGoneError):
+            while not self.has(*byes) and time.monotonic() < deadline:
+                time.sleep(0.02)
+
+    def has(self, *keys: str) -> bool:
+        """Whether all these keys are set."""
+        with self._reached():
+            return self._store.check(list(keys))
+
+    def get(self, *keys: str) -> list[dict[str, Any]]:
+        """The values of keys that are set."""
+        with self._reached():
+            return [json.loads(value) for value in self._store.multi_get(list(keys))]
+
+    def take(self, key: str, timeout_s: float) -> dict[str, Any] | None:
+        """The value of a key once it is set; None where that takes longer."""
+        start = time.monotonic()
+        try:
+            self._store.wait([key], timedelta(seconds=timeout_s))
+        except (DistNetworkError, DistStoreError):
+            with self._reached():  # gone, or late?
+                if not self._store.check([key]):
+                    time.sleep(max(0.0, min(0.1, timeout_s - (time.monotonic() - start))))
+                    return None
+        return self.get(key)[0]
+
+    def send(self, key: str, data: bytes) -> int:
+        """Sets keys to the parts of something long, and returns how many there are."""
+        parts = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+        with self._reached():
+            for number, part in enumerate(parts):
+                self._store.set(f"{key}/{number}", part)  # type: ignore[arg-type]  # bytes are taken as they are
+        return len(parts)
+
+    def receive(self, key: str, parts: int) -> bytes:
+        """The whole of what `send` has set, and removes it from the store."""
+        keys = [f"{key}/{number}" for number in range(parts)]
+        if not keys:
+            return b""
+        with self._reached():
+            data = b"".join(self._store.get(each) for each in keys)
+            for each in keys:
+                self._store.delete_key(each)
+        return data
+
+    def missing(self, keys: Sequence[str]) -> list[str]:
+        """Those of the keys that are not set."""
+        with self._reached():
+            return (
+                [] if self._store.check(list(keys)) else [key for key in keys if not self._store.check([key])]
+            )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,282 @@
+"""Who has come: what slots say of themselves, whether they belong together, and where a case's ranks stand.
+
+Pure values; the store that carries them is `meeting`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ddpbench.errors import MachineError, OutputError, RequestError
+from ddpbench.machine.placement import Stand, deal
+from ddpbench.spec import Case, PlannedCase
+
+_MUST_AGREE = {
+    "torch": "torch",
+    "python": "Python",
+    "cuda": "CUDA",
+    "nccl": "NCCL",
+    "code": "ddpbench's code, digest",
+    "workloads": "workloads' code, digest",
+    "experiment": "experiment.toml, digest",
+    "plan": "plan.json, digest",
+}
+"""What all slots must have in common, and how a sentence names it."""
+_COPIES = ("code", "workloads", "experiment", "plan")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Card:
+    """What a slot says of itself. `problem` is why it cannot take part; then only its place is known."""
+
+    rank: int
+    local_rank: int
+    node: str
+    host: str
+    boot_id: str
+    run_dir: str
+    cores: tuple[int, ...] = ()
+    physical: int = 0
+    cpu_quota: float | None = None
+    cpu: str = ""
+    cpu_capability: str = ""
+    kernel: str = ""
+    driver: str | None = None
+    gpus: tuple[str, ...] = ()
+    gpu_cores: tuple[int, ...] = ()
+    """The cores beside the GPU of its local rank; none where the system does not tell."""
+    torch: str = ""
+    python: str = ""
+    cuda: str | None = None
+    nccl: str | None = None
+    code: str = ""
+    workloads: str = ""
+    experiment: str = ""
+    plan: str = ""
+    finished: int = 0
+    """Launches with an outcome in its copy of the run directory."""
+    problem: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The card as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Card:
+        """The card back from `to_json`; unknown keys are those of another version, which `code` tells."""
+        names = {field.name for field in fields(cls)}
+        return cls(**_tupled({key: value for key, value in data.items() if key in names}))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seat:
+    """A slot that takes part. `node` counts nodes in the order in which cases fill them.
+
+    `host` names what shares a clock and cores: two nodes of one host have the same.
+    """
+
+    rank: int
+    node: int
+    local_rank: int
+    host: str
+    cores: tuple[int, ...]
+    physical: int
+    gpus: int
+    gpu_cores: tuple[int, ...]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Seat:
+        """A seat back from its JSON object."""
+        return cls(**_tupled(data))
+
+    def __str__(self) -> str:
+        return f"slot {self.rank} (node {self.node}, {self.host}, local rank {self.local_rank})"
+
+
+def _tupled(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+
+
+def check(cards: Sequence[Card]) -> None:
+    """Whether slots belong together.
+
+    Raises:
+        OutputError: one of them has no run directory, or has another copy of the experiment.
+        MachineError: they differ in what runs; every difference is named, with both nodes and both values.
+    """
+    problems = [card for card in cards if card.problem]
+    if problems:
+        listed = dict.fromkeys(f"  {_who(card)}: {card.problem}" for card in problems)
+        raise OutputError("not every node can take part; nothing was measured\n" + "\n".join(listed))
+    lines: dict[str, None] = {}
+    found: set[str] = set()
+    first = cards[0]
+    for card in cards[1:]:
+        for name, words in _MUST_AGREE.items():
+            mine, other = getattr(first, name), getattr(card, name)
+            if mine != other:
+                found.add(name)
+                lines[f"  {words}: {mine} on {_who(first)}, {other} on {_who(card)}"] = None
+    if not lines:
+        return
+    if found.issubset(_COPIES):
+        advice = "give all nodes the same copy of the run directory and of the code"
+    else:
+        advice = "install the same versions on all nodes"
+    listed_all = "\n".join(lines)
+    raise MachineError(f"the nodes differ; nothing was measured: {advice}\n{listed_all}")
+
+
+def _who(card: Card) -> str:
+    return f"{card.host} ({f'node {card.node}, ' if card.node else ''}{card.run_dir})"
+
+
+def leading(cards: Sequence[Card]) -> int:
+    """The slot that leads: of those first on their node the one whose directory holds most, then the lowest.
+
+    torchrun's c10d rendezvous gives nodes another order each time; where they do not share a directory, the
+    records are to stay together.
+    """
+    firsts = [members[0] for members in _by_node(cards)]
+    return max(firsts, key=lambda card: (card.finished, -card.rank)).rank
+
+
+def seat(cards: Sequence[Card], leader: int) -> list[Seat]:
+    """The slots' seats, the leader's node first, then nodes by their lowest rank.
+
+    Two hosts of one name (told apart by their boot) get names of their own.
+    """
+    nodes = _by_node(cards)
+    nodes.sort(key=lambda members: (members[0].rank != leader, members[0].rank))
+    boots: dict[str, list[str]] = {}
+    for card in cards:
+        known = boots.setdefault(card.host, [])
+        if card.boot_id not in known:
+            known.append(card.boot_id)
+    seats: list[Seat] = []
+    for number, members in enumerate(nodes):
+        for card in members:
+            again = boots[card.host].index(card.boot_id)
+            seats.append(
+                Seat(
+                    rank=card.rank,
+                    node=number,
+                    local_rank=card.local_rank,
+                    host=card.host if again == 0 else f"{card.host}#{again + 1}",
+                    cores=card.cores,
+                    physical=card.physical,
+                    gpus=len(card.gpus),
+                    gpu_cores=card.gpu_cores,
+                )
+            )
+    return seats
+
+
+def _by_node(cards: Sequence[Card]) -> list[list[Card]]:
+    """The cards of each node by local rank; a node is what the launcher calls one, else a host."""
+    nodes: dict[str, list[Card]] = {}
+    for card in sorted(cards, key=lambda card: (card.local_rank, card.rank)):
+        nodes.setdefault(card.node or card.host, []).append(card)
+    return sorted(nodes.values(), key=lambda members: members[0].rank)
+
+
+def members_of(case: Case, processes: int, seats: Sequence[Seat]) -> list[Seat] | None:
+    """The seats of a case's ranks, in their order: its first nodes that have places enough. None without."""
+    per_node = 1 if processes == 1 else case.ranks_per_node
+    wanted = 1 if processes == 1 else case.nodes
+    nodes: dict[int, list[Seat]] = {}
+    for one in seats:
+        nodes.setdefault(one.node, []).append(one)
+    chosen = [members[:per_node] for members in nodes.values() if len(members) >= per_node][:wanted]
+    return [one for members in chosen for one in members] if len(chosen) == wanted else None
+
+
+def check_places(cases: Iterable[tuple[PlannedCase, int]], seats: Sequence[Seat]) -> None:
+    """Whether every case (given with its number of processes) has its places.
+
+    Raises:
+        RequestError: there are too few slots, or GPUs.
+    """
+    nodes: dict[int, int] = {}
+    for one in seats:
+        nodes[one.node] = nodes.get(one.node, 0) + 1
+    came = f"{len(nodes)} node{'s' if len(nodes) != 1 else ''} with {_counts(list(nodes.values()))}"
+    lines: list[str] = []
+    for entry, processes in cases:
+        case = entry.case
+        members = members_of(case, processes, seats)
+        if members is None:
+            shape = f"{case.nodes} x {case.ranks_per_node} (nodes x ranks)" if processes > 1 else "1 rank"
+            lines.append(f"  {case.case_id} needs {shape}")
+        elif case.device == "cuda":
+            lines += [
+                f"  {case.case_id} needs {need} GPUs on {one.host}, where torch sees {one.gpus}"
+                for one in members
+                if one.gpus < (need := _gpus_needed(case, processes, one))
+            ]
+    if lines:
+        more = [f"  and {len(lines) - 5} more"] if len(lines) > 5 else []
+        listed = "\n".join([*lines[:5], *more])
+        raise RequestError(
+            f"too few places for the plan; nothing was measured: {came} came. Start as many as "
+            f"ddpbench plan RUN_DIR says\n{listed}"
+        )
+
+
+def _gpus_needed(case: Case, processes: int, seat: Seat) -> int:
+    if processes == 1 and case.world_size > 1:
+        return case.world_size
+    return 1 if seat.gpus == 1 else seat.local_rank + 1
+
+
+def _counts(counts: Sequence[int]) -> str:
+    if len(set(counts)) == 1:
+        return f"{counts[0]} slot{'s' if counts[0] != 1 else ''} each"
+    return f"{' and '.join(map(str, counts))} slots"
+
+
+def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
+    """Each rank's cores: those of its host dealt to the ranks there, or its own where the launcher bound it."""
+    threads = case.threads_per_rank * (case.world_size // len(members))
+    hosts: dict[str, list[int]] = {}
+    for rank, one in enumerate(members):
+        hosts.setdefault(one.host, []).append(rank)
+    found: dict[int, Stand] = {}
+    for ranks in hosts.values():
+        there = [members[rank] for rank in ranks]
+        if len({one.cores for one in there}) > 1:
+            dealt = [
+                deal(one.cores, 1, threads=threads, loader_workers=case.loader_workers)[0] for one in there
+            ]
+        else:
+            nearby: list[tuple[int, ...]] = []
+            if case.device == "cuda":
+                known = all(one.gpu_cores for one in there)
+                nearby = [one.gpu_cores if known else one.cores for one in there]
+            dealt = deal(
+                there[0].cores,
+                len(there),
+                threads=threads,
+                loader_workers=case.loader_workers,
+                nearby=nearby,
+            )
+        found |= dict(zip(ranks, dealt, strict=True))
+    return [found[rank] for rank in range(len(members))]
+
+
+def oversubscribed(case: Case, members: Sequence[Seat]) -> bool:
+    """Whether a host has more of the case's threads than cores for them."""
+    if case.device != "cpu":
+        return False
+    threads = case.threads_per_rank * (case.world_size // len(members))
+    hosts: dict[str, list[Seat]] = {}
+    for one in members:
+        hosts.setdefault(one.host, []).append(one)
+    return any(
+        threads > min(one.physical for one in there)
+        if len({one.cores for one in there}) > 1
+        else threads * len(there) > there[0].physical
+        for there in hosts.values()
+    )
