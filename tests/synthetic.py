@@ -67,6 +67,10 @@ class RankLaunch:
     peak_memory_bytes: int | None = 200_000_000
     gradient_bytes: int = 3_500_000
     buckets: Sequence[int] | None = None
+    evaluation: Sequence[Sequence[int]] = ()
+    """Blocks of evaluation steps."""
+    snapshots: Sequence[tuple[str, int, int, int, int | None]] = ()
+    """(method, bytes, start, end, write) of each, `start` from the blocks' end."""
     host: str = "node-1"
     status: str = "ok"
 
@@ -147,6 +151,23 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
                 }
                 for bucket, op, size, begin, until in transfers
             ]
+    for index, step_ns in enumerate(what.evaluation):
+        records.append(_block("evaluation", index, step_ns, at, what.samples_per_step))
+        at += sum(step_ns) + 5 * MS
+    seen: dict[str, int] = {}
+    for method, size, begin, until, write in what.snapshots:
+        index = seen[method] = seen.get(method, -1) + 1
+        records.append(
+            {
+                "kind": "snapshot",
+                "method": method,
+                "index": index,
+                "bytes": size,
+                "start_ns": at + begin,
+                "end_ns": at + until,
+                "write_ns": write,
+            }
+        )
     records += [
         {"kind": "drift", "when": "after", "work_ns": what.drift_ns[1]},
         {

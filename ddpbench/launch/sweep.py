@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from ddpbench.errors import MachineError, OutputError, RequestError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.listener import Listener
+from ddpbench.launch.merge import refuse_merged
 from ddpbench.launch.plan import PROOF_S, SERVER_START_S, LaunchPlan, Plan, make_plan, plan_launch
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
@@ -97,6 +99,8 @@ def prepare(request: SweepRequest) -> Prepared:
         out, source = out or source, RunDir(source).experiment
     elif source.name == "experiment.toml" and (source.parent / "plan.json").is_file() and out is None:
         out = source.parent
+    if out is not None:
+        refuse_merged(RunDir(out))
     experiment = load_experiment(source, catalog, request.overrides)
     if importlib.util.find_spec("torch") is None:
         raise MachineError("torch is not installed in this environment: pip install torch")
@@ -108,6 +112,7 @@ def prepare(request: SweepRequest) -> Prepared:
     if all(entry.skip_reason is not None for entry in cases):
         reasons = "\n".join(f"  {entry.case.label}: {entry.skip_reason}" for entry in cases)
         raise RequestError(f"{source}: no case of this experiment can run here\n{reasons}")
+    _check_checkpoint_dirs(cases)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
     resumes = run.plan.exists()
@@ -133,6 +138,21 @@ def usable_devices(hardware: Hardware) -> Devices:
         with ServerProcess({"OPENBLAS_NUM_THREADS": "1"}, path / "server.log") as server:
             probe = server.probe(path)
     return hardware.devices(gpus=len(probe["gpus"]))
+
+
+def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
+    """Refuses a directory for snapshots that is none or cannot be written, before anything is measured.
+
+    Raises:
+        OutputError: it is not there, or may not be written.
+    """
+    for name in dict.fromkeys(entry.case.checkpoint_dir for entry in cases):
+        if name and not (Path(name).is_dir() and os.access(name, os.W_OK | os.X_OK)):
+            what = "may not be written" if Path(name).is_dir() else "is no directory"
+            raise OutputError(
+                f"base.checkpoint_dir = {name!r} {what}: make it, name another, or leave the setting out, and "
+                "snapshots go into the run directory"
+            )
 
 
 def _check_devices(experiment: Experiment, devices: Devices) -> None:

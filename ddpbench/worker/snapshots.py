@@ -103,10 +103,11 @@ class Saver:
             except (OSError, RuntimeError) as error:  # torch's zip writer makes a RuntimeError of a full disk
                 failure = error
         took = self.clock.now() - start_ns
-        if self.control.agree(int(failure is not None)):
-            if failure is None:
-                raise SnapshotError(f"rank 0 could not write its snapshot to {self.folder}; see its log")
-            raise SnapshotError(_sentence(self.folder, failure)) from failure
+        number = 0 if failure is None else getattr(_cause(failure), "errno", None) or -1
+        number = self.control.agree(number)  # all ranks say the same, whichever is heard first
+        if number:
+            found = failure or OSError(number, os.strerror(number) if number > 0 else "see rank 0's log")
+            raise SnapshotError(_sentence(self.folder, found)) from failure
         return took
 
     def _dcp(self, path: Path) -> int:
@@ -137,24 +138,29 @@ class Saver:
         return sum(file.stat().st_size for file in own)
 
 
+def _cause(error: BaseException) -> OSError | None:
+    """What the system said; torch's writers wrap it, DCP once for each rank that failed."""
+    for found in (error, *getattr(error, "failures", {}).values()):
+        cause: BaseException | None = found[0] if isinstance(found, tuple) else found
+        while cause is not None:
+            if isinstance(cause, OSError):
+                return cause
+            cause = cause.__cause__ or cause.__context__
+    return None
+
+
 def _sentence(folder: Path, error: BaseException) -> str:
     """Why a snapshot could not be written, and what to do."""
-    cause: BaseException | None = error
-    seen = [error, *getattr(error, "failures", {}).values()]
-    for found in seen:
-        cause = found[0] if isinstance(found, tuple) else found
-        while cause is not None and not isinstance(cause, OSError):
-            cause = cause.__cause__ or cause.__context__
-        if cause is not None:
-            break
-    free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
-    if isinstance(cause, OSError):
+    cause = _cause(error)
+    here = next(path for path in folder.parents if path.exists())
+    free = shutil.disk_usage(here).free
+    if cause is not None:
         reason = explain_os_error(cause)
     elif free < 1 << 20:
         reason = "the disk is full"
     else:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return (
-        f"a snapshot could not be written to {folder.parent}: {reason}. base.checkpoint_dir names another "
-        f"directory; {free / 1e6:,.0f} MB are free here"
+        f"a snapshot could not be written to {folder.parent}: {reason}. {free / 1e6:,.0f} MB are free there; "
+        "base.checkpoint_dir names another directory for snapshots"
     )

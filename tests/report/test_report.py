@@ -45,7 +45,8 @@ def texts(document: Read, tag: str, **attributes: str) -> list[str]:
 def test_every_section_has_one_anchor_and_every_link_on_the_page_leads_somewhere(document: Read) -> None:
     assert len(document.ids) == len(set(document.ids))
     expected = (
-        "findings validity summary scaling laws breakdown strategies buckets data-parallel failures method"
+        "findings validity summary scaling laws breakdown strategies buckets inputs data-parallel "
+        "failures method"
     )
     assert [e.attributes["id"] for e in document.all("h2")] == [*expected.split(), "provenance", "reproduce"]
     inner = [a.attributes["href"][1:] for a in document.all("a") if a.attributes["href"].startswith("#")]

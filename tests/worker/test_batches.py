@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch.utils.data import TensorDataset
 
 from ddpbench.spec import Case
-from ddpbench.worker.batches import endless, make_loader
+from ddpbench.worker.batches import MEMORY_BATCHES, MEMORY_BYTES, endless, in_memory, make_loader
 
 CPU = torch.device("cpu")
 
@@ -72,3 +73,28 @@ def test_floating_point_inputs_come_in_the_cases_dtype_and_others_as_they_are() 
     data = TensorDataset(torch.ones(4, 3), torch.arange(4))
     inputs, targets = next(endless(make_loader(data, case, rank=0, processes=1), CPU, torch.float64))
     assert (inputs.dtype, targets.dtype) == (torch.float64, torch.int64)
+
+
+def test_batches_in_memory_are_taken_once_and_then_cycled() -> None:
+    taken: list[int] = []
+
+    def source() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for number in itertools.count():
+            taken.append(number)
+            yield torch.full((2, 3), float(number)), torch.zeros(2)
+
+    beats: list[None] = []
+    batches = in_memory(source(), lambda: beats.append(None))
+    assert len(taken) == len(beats) == MEMORY_BATCHES  # before anything is asked for
+    numbers = [int(next(batches)[0][0, 0]) for _ in range(2 * MEMORY_BATCHES + 3)]
+    assert numbers == [*range(MEMORY_BATCHES), *range(MEMORY_BATCHES), 0, 1, 2]
+    assert len(taken) == MEMORY_BATCHES
+
+
+@pytest.mark.parametrize(("mebibytes", "kept"), [(100, 3), (300, 1)])
+def test_no_further_batch_is_kept_above_the_bound(mebibytes: int, kept: int) -> None:
+    inputs = torch.empty(mebibytes << 20, dtype=torch.uint8, device="meta")
+    assert MEMORY_BYTES == 256 << 20
+    beats: list[None] = []
+    in_memory(itertools.repeat(({"image": inputs}, [inputs[:0]])), lambda: beats.append(None))
+    assert len(beats) == kept

@@ -1,0 +1,106 @@
+"""Snapshots of one process: that they are whole, what is recorded of them, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ddpbench.measure.blocks import AloneControl
+from ddpbench.measure.clock import HostClock
+from ddpbench.records import LaunchDir
+from ddpbench.worker.snapshots import REPETITIONS, Saver, SnapshotError
+
+
+class Seen:
+    """Looks at each snapshot while it is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sizes: dict[str, int] = {}
+        self.plain: dict[str, Any] = {}
+
+    def __call__(self) -> None:
+        (path,) = self.folder.iterdir()
+        files = list(path.iterdir()) if path.is_dir() else [path]
+        self.sizes[path.name] = sum(file.stat().st_size for file in files)
+        if path.is_file():
+            self.plain = torch.load(path, weights_only=True)
+
+
+def saver_of(folder: Path, on_snapshot: Any) -> Saver:
+    model = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.Linear(128, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(8, 64)).sum().backward()
+    optimizer.step()
+    return Saver(
+        model=model,
+        optimizer=optimizer,
+        folder=folder,
+        rank=0,
+        processes=1,
+        clock=HostClock(),
+        control=AloneControl(),
+        on_snapshot=on_snapshot,
+    )
+
+
+def test_a_snapshot_is_whole_and_is_gone_afterwards(tmp_path: Path) -> None:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    (folder / "left-by-a-killed-launch").touch()
+    seen = Seen(folder)
+    saver = saver_of(folder, seen)
+    records = list(saver.run())
+    assert [(r.method, r.index) for r in records] == [(m, i) for m in ("plain", "dcp") for i in range(3)]
+    assert REPETITIONS == 3
+    assert {f"{r.method}-{r.index}": r.bytes for r in records} == seen.sizes
+    for record in records:
+        assert record.write_ns is not None
+        assert 0 < record.write_ns <= record.end_ns - record.start_ns
+    expected = saver.model.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in seen.plain["model"].items())
+    moments = seen.plain["optimizer"]["state"][0]["exp_avg"]
+    assert torch.equal(moments, saver.optimizer.state_dict()["state"][0]["exp_avg"])
+    # 64 x 128 + 128 + 4 x 128 + 128 x 4 + 4 parameters and twice that of moments, float32
+    assert records[0].bytes > 3 * 4 * (64 * 128 + 128 + 2 * 128 + 128 * 4 + 4)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("at", [1, 4])  # a plain one, and one of DCP
+def test_a_full_disk_is_told_in_a_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    folder = tmp_path / "snapshots"
+    done: list[None] = []
+    fsync = os.fsync
+
+    def full(file: int) -> None:
+        if len(done) == at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(SnapshotError, match="No space left on device; free some space") as caught:
+        list(saver_of(folder, lambda: done.append(None)).run())
+    assert str(tmp_path) in str(caught.value)
+    assert "checkpoint_dir" in str(caught.value)
+    assert not folder.exists()
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match="No such file or directory") as caught:
+        list(saver_of(tmp_path / "missing/snapshots", lambda: None).run())
+    assert str(tmp_path / "missing") in str(caught.value)
+
+
+def test_two_launches_never_share_a_folder_in_a_directory_of_the_users() -> None:
+    one, two = (LaunchDir(Path(f"/r/{run}/cases/ddp-w2/launch-00")) for run in ("a", "b"))
+    assert one.snapshots() == Path("/r/a/cases/ddp-w2/launch-00/snapshots")
+    assert one.snapshots("/big") == Path("/big/ddpbench-a-ddp-w2-launch-00")
+    assert one.snapshots("/big") != two.snapshots("/big")
