@@ -54,8 +54,10 @@ def _sentence(group: InputGroup) -> Finding:
 def _bound(group: InputGroup) -> str:
     first, *others = group.bound
     text = f"input-bound {_how(first)}: a step takes {_longer(first.ratio)} longer than with data in memory"
-    if first.waited_share is not None:
-        text += f", and {100 * first.waited_share:.0f} % of it is spent waiting for data"
+    if first.waited_share is not None and first.ratio is not None:
+        waited = f"{100 * first.waited_share:.0f} % of it is spent waiting for data"
+        hidden = first.waited_share < (1 - 1 / first.ratio.value) / 2
+        text += f", though only {waited}: loading slows the step itself" if hidden else f", and {waited}"
     text += f"; so it is {_listed(others)}" if others else ""
     mend = group.mended_by
     if mend is not None:

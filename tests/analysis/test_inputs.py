@@ -1,0 +1,166 @@
+"""Input-bound or not: verdicts and sentences for step times that are known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis import RunSummary, summarize
+from ddpbench.analysis.inputs import WAITED_LIMIT, input_key
+from ddpbench.records import RunDir
+from ddpbench.spec import Budget, Case, PlannedCase
+from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan, write_sessions
+
+BASE = case_of("ddp", 2)
+
+
+def loaded(workers: int) -> Case:
+    return replace(BASE, loader_workers=workers)
+
+
+MEMORY = replace(BASE, data="memory")
+
+
+def summary_of(
+    path: Path,
+    step_ms: Mapping[Case, tuple[float, float]],
+    *,
+    rounds: int = 6,
+    noise: float = 0.001,
+    oversubscribed: bool = False,
+) -> RunSummary:
+    """A run in which each case's steps take and wait so long, but for drift that all share and own noise."""
+    run = RunDir(path / "run")
+    planned = [PlannedCase(case=case, oversubscribed=oversubscribed) for case in step_ms]
+    write_plan(run, planned, Budget(rounds_min=1, rounds_max=rounds))
+    dice = random.Random(1)
+    for number in range(rounds):
+        drift = 1 + dice.uniform(-0.2, 0.2)
+        for case, (step, waited) in step_ms.items():
+            step_ns = int(step * MS * drift * (1 + dice.gauss(0, noise)))
+            waited_ns = int(step_ns * waited / step)
+            start = ORIGIN_NS + 10**10
+            spans = [("data", start, start + waited_ns), ("forward", start + waited_ns, start + step_ns)]
+            rank = RankLaunch(blocks=[[step_ns] * 10], steps=[(start, start + step_ns, spans, [])])
+            write_launch(run, case, number, [rank] * case.world_size)
+    write_sessions(run)
+    return summarize(run)
+
+
+def verdicts(summary: RunSummary) -> dict[str, str]:
+    frame = summary.inputs
+    return {
+        "memory" if data == "memory" else str(workers): verdict
+        for data, workers, verdict in zip(
+            frame["data"], frame["loader_workers"], frame["verdict"], strict=True
+        )
+    }
+
+
+def texts(summary: RunSummary) -> str:
+    return "\n".join(finding.text for finding in summary.findings if finding.evidence == "inputs")
+
+
+def test_a_step_longer_than_from_memory_is_input_bound_and_the_fewest_workers_that_mend_it_are_named(
+    tmp_path: Path,
+) -> None:
+    summary = summary_of(
+        tmp_path,
+        {
+            MEMORY: (10, 0),
+            loaded(0): (14, 4),
+            loaded(1): (12, 2),
+            loaded(2): (10.05, 0.01),
+            loaded(4): (10.05, 0.01),
+        },
+    )
+    assert verdicts(summary) == {
+        "memory": "memory",
+        "0": "input-bound",
+        "1": "input-bound",
+        "2": "not input-bound",
+        "4": "not input-bound",
+    }
+    frame = summary.inputs.set_index("loader_workers")
+    plain = summary.inputs[summary.inputs["data"] == "loader"].set_index("loader_workers")
+    assert plain.loc[0, "ratio"] == pytest.approx(1.4, rel=0.01)
+    assert plain.loc[0, "waited_share"] == pytest.approx(4 / 14)
+    assert len(set(frame["group"])) == 1
+    told = texts(summary)
+    assert "DDP at 2 ranks, gpt:nano, is input-bound without loader workers: a step takes" in told
+    assert "29 % of it is spent waiting for data; so it is with 1; 2 loader workers mend it" in told
+    assert "(6 launches each; corrected for 4 comparisons)" in told
+    assert [finding.verdict for finding in summary.findings if finding.evidence == "inputs"] == ["slower"]
+
+
+def test_where_no_number_of_workers_mends_it_the_least_is_told(tmp_path: Path) -> None:
+    cases = {MEMORY: (10.0, 0.0), loaded(0): (14.0, 4.0), loaded(2): (12.0, 2.0)}
+    summary = summary_of(tmp_path, cases, noise=0)
+    assert "no number of workers run here mends it (least: 20.0 % [20.0, 20.0]" in texts(summary)
+    assert "longer with 2 loader workers)" in texts(summary)
+
+
+def test_a_loader_that_costs_nothing_is_not_input_bound_however_long_it_waits(tmp_path: Path) -> None:
+    # As on a GPU, where the wait for a batch is hidden behind kernels that still run.
+    summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(0): (10.05, 3)})
+    assert verdicts(summary)["0"] == "not input-bound"
+    assert "is not input-bound: against data in memory its step time differs by +0.5 %" in texts(summary)
+
+
+def test_workers_that_slow_the_step_without_a_wait_are_seen(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(2): (13, 0)})
+    assert verdicts(summary)["2"] == "input-bound"
+    assert "though only 0 % of it is spent waiting for data: loading slows the step itself" in texts(summary)
+
+
+def test_what_an_interval_cannot_tell_is_called_so(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(0): (10.2, 1)}, noise=0.05)
+    assert verdicts(summary)["0"] == "unresolved"
+    assert "cannot tell whether training waits" in texts(summary)
+
+
+def test_under_five_rounds_nothing_is_concluded(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(0): (14, 4)}, rounds=4)
+    assert verdicts(summary)["0"] == "too few"
+    assert "not enough launches" in texts(summary)
+
+
+def test_without_a_twin_the_waited_share_alone_speaks(tmp_path: Path) -> None:
+    assert WAITED_LIMIT == 0.05
+    summary = summary_of(tmp_path, {loaded(0): (10, 0.6), loaded(1): (10, 0.4)})
+    assert verdicts(summary) == {"0": "looks input-bound", "1": "does not look input-bound"}
+    assert "1 of 2 cases looks input-bound: up to 6 % of a step is spent waiting for data" in texts(summary)
+    assert "Only the same case with data" in texts(summary)
+
+
+def test_a_run_that_waits_for_nothing_says_nothing(tmp_path: Path) -> None:
+    assert texts(summary_of(tmp_path, {loaded(0): (10, 0.1)})) == ""
+
+
+def test_oversubscribed_cases_make_no_sentence(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(0): (14, 4)}, oversubscribed=True)
+    assert verdicts(summary)["0"] == "input-bound"
+    assert texts(summary) == ""
+
+
+def test_only_the_source_of_data_may_differ(tmp_path: Path) -> None:
+    other = replace(MEMORY, local_batch=16, global_batch=32)
+    assert input_key(MEMORY) == input_key(loaded(2))
+    assert input_key(MEMORY) != input_key(other)
+    summary = summary_of(tmp_path, {other: (10, 0), loaded(0): (14, 4)})
+    assert verdicts(summary) == {"memory": "memory", "0": "looks input-bound"}
+    assert summary.inputs["group"].nunique() == 2
+
+
+def test_each_setting_is_compared_with_memory_in_the_table(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(0): (14, 4), loaded(1): (9, 0)})
+    frame = summary.comparisons
+    frame = frame[frame["topic"] == "data"].set_index("case_id")
+    assert set(frame["best_case_id"]) == {MEMORY.case_id}
+    assert frame.loc[loaded(0).case_id, "verdict"] == "slower"
+    assert frame.loc[loaded(1).case_id, "verdict"] == "faster"
+    assert frame.loc[loaded(1).case_id, "ratio"] == pytest.approx(0.9, rel=0.01)
