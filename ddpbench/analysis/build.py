@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -64,6 +64,7 @@ def summarize(run: RunDir) -> RunSummary:
     breakdown = _breakdown(cases, table)
     machine = run.read_json(run.machine)
     laws = laws_of(cases, machine)
+    merged = run.read_json(run.merged) if run.merged.exists() else {}
     step, step_absent = one_step(run, cases)
     sessions = _sessions(run)
     wall_s = sum(float(session.get("wall_s") or 0) for session in sessions)
@@ -82,7 +83,10 @@ def summarize(run: RunDir) -> RunSummary:
         phases=_phases(cases),
         proofs=_proofs(cases),
         findings=(*input_findings(cases), *findings(cases), *law_findings(laws))[:MOST_FINDINGS],
-        validity=tuple(_validity(plan, cases, table, breakdown, stop_reason=stop_reason, path=str(run.path))),
+        validity=(
+            *_merge_sentences(merged),
+            *_validity(plan, cases, table, breakdown, stop_reason=stop_reason, path=str(run.path)),
+        ),
         failures=tuple(_failures(cases)),
         stop_reason=stop_reason,
         measured_share=measured_s / wall_s if wall_s > 0 else None,
@@ -95,7 +99,19 @@ def summarize(run: RunDir) -> RunSummary:
         one_step=step,
         one_step_absent=step_absent,
         laws=laws,
+        merged_from=tuple(str(origin["path"]) for origin in merged.get("sources", ())),
     )
+
+
+def _merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:
+    """What a merge of several runs limits."""
+    if merged:
+        origins = ", ".join(f"{o['path']} on {o['host']}" for o in merged["sources"])
+        yield (
+            f"Merged from {len(merged['sources'])} runs ({origins}): ratios are taken within each run's own rounds; "
+            "cases of different runs were not run in turn."
+        )
+        yield from (f"Left out of the merge: {text}." for text in merged["left_out"])
 
 
 def _sessions(run: RunDir) -> list[dict[str, Any]]:

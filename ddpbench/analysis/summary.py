@@ -128,5 +128,7 @@ class RunSummary:
     one_step: OneStep | None = None
     one_step_absent: str = ""
     """Why there is no step to look at, where there is none."""
+    merged_from: tuple[str, ...] = ()
+    """The run directories this one was merged from; empty where a sweep made it."""
     laws: tuple[CurveLaws, ...] = ()
     """What scaling laws make of each curve: one strategy over world sizes (`analysis/curves.py`)."""

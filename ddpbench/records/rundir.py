@@ -105,6 +105,11 @@ class RunDir:
         return self.path / "sessions.json"
 
     @property
+    def merged(self) -> Path:
+        """The runs that this one was merged from; only in a merged one, which no sweep can resume."""
+        return self.path / "merged.json"
+
+    @property
     def table(self) -> Path:
         """One row a case."""
         return self.path / "cases.csv"

@@ -1,0 +1,37 @@
+"""`ddpbench merge RUN_DIR... --out DIR`: runs from several allocations made into one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "merge",
+        help="make one run of several that were measured on the same kind of machine",
+        description="Copies the finished launches of several run directories into a new one, so that world sizes "
+        "from several allocations stand in one curve. The kind of machine and the program must agree; how many "
+        "cores, GPUs and world sizes an allocation had may differ. Ratios are only taken within a run's rounds.",
+    )
+    parser.add_argument(
+        "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="two run directories or more"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new run directory")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import ddpbench
+    from ddpbench.launch.merge import merge
+
+    merged = merge(arguments.run_dirs, arguments.out)
+    for sentence in merged.left_out:
+        print(f"left out: {sentence}", file=sys.stderr)  # noqa: T201
+    count = len(arguments.run_dirs)
+    print(f"{merged.launches} launches of {count} runs in {merged.run.path}", file=sys.stderr)  # noqa: T201
+    print(ddpbench.write_report(merged.run.path))  # noqa: T201
+    return 0

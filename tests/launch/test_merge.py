@@ -1,0 +1,211 @@
+"""Merging: what may be joined and what not, and that ratios stay within the rounds they were measured in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ddpbench
+from ddpbench.analysis import summarize
+from ddpbench.cli import run as cli
+from ddpbench.errors import IdentityError, OutputError, RequestError
+from ddpbench.launch.merge import merge
+from ddpbench.records import RunDir
+from ddpbench.spec import Budget, Case, PlannedCase
+from tests.synthetic import (
+    MS,
+    Outcome,
+    RankLaunch,
+    case_of,
+    write_launch,
+    write_plan,
+    write_proof,
+    write_sessions,
+)
+
+SINGLE = case_of("single", 1)
+
+
+def launches(run: RunDir, case: Case, step_ms: float, numbers: range) -> None:
+    """Launches whose step time grows by a millisecond a round, from `step_ms`."""
+    for number in numbers:
+        step = round((step_ms + number) * MS)
+        write_launch(run, case, number, [RankLaunch(blocks=[[step] * 10])] * case.world_size)
+
+
+def a_run(
+    path: Path, cases: dict[Case, float], *, rounds: int = 5, crowded: int = 99, **machine: Any
+) -> RunDir:
+    """A run of five rounds; `machine` changes its identity, or its context's host and start."""
+    run = RunDir(path)
+    planned = [PlannedCase(case=case, oversubscribed=case.world_size > crowded) for case in cases]
+    write_plan(run, planned, Budget(rounds_min=rounds, rounds_max=rounds))
+    data = json.loads(run.machine.read_text(encoding="utf-8"))
+    for key, value in {"started_utc": f"2026-03-04T09:12:{len(str(path)):02}+00:00", **machine}.items():
+        data["context" if key in data["context"] else "identity"][key] = value
+    data["context"]["host"] = path.name
+    run.machine.write_text(json.dumps(data), encoding="utf-8")
+    for case, step_ms in cases.items():
+        write_proof(run, case)
+        launches(run, case, step_ms, range(rounds))
+    write_sessions(run, wall_s=50, measured_s=40)
+    return run
+
+
+def test_world_sizes_of_two_allocations_become_one_curve(tmp_path: Path) -> None:
+    near = a_run(tmp_path / "near", {SINGLE: 100, case_of("ddp", 2): 110})
+    far = a_run(tmp_path / "far", {SINGLE: 200, case_of("ddp", 4): 250}, cores=list(range(8)))
+    merged = merge([near.path, far.path], tmp_path / "both")
+    frame = ddpbench.load(merged.run.path).set_index("case_id")
+    assert merged.launches == 20
+    assert frame["status"].tolist() == ["ok"] * 3
+    # within rounds: the far machine is half as fast, and its base case is what its four ranks are held against
+    single = [100, 101, 102, 103, 104]
+    near_speedup = 2 * sum(single) / sum(110 + n for n in range(5))
+    far_speedup = 4 * sum(200 + n for n in range(5)) / sum(250 + n for n in range(5))
+    assert frame.loc[case_of("ddp", 2).case_id, "speedup"] == pytest.approx(near_speedup)
+    assert frame.loc[case_of("ddp", 4).case_id, "speedup"] == pytest.approx(far_speedup)
+    assert frame.loc[SINGLE.case_id, "launches"] == 10
+    summary = summarize(merged.run)
+    assert summary.wall_s == 100
+    assert summary.stop_reason == "merged"
+    assert summary.merged_from == (str(near.path), str(far.path))
+    assert summary.validity[0].startswith("Merged from 2 runs")
+    (curve,) = summary.laws
+    assert [point.world_size for point in curve.laws.points] == [2, 4]
+    assert [fit.law for fit in curve.laws.fits] == ["gustafson", "usl"]
+    assert "cores" in summary.machine["identity"]  # type: ignore[operator]
+    assert len(summary.machine["identity"]["cores"]) == 8  # type: ignore[index]
+
+
+def test_rounds_of_the_same_case_are_counted_on(tmp_path: Path) -> None:
+    cases = {SINGLE: 100.0, case_of("ddp", 2): 110.0}
+    runs = [a_run(tmp_path / name, cases, started_utc=name) for name in ("a", "b", "c")]
+    merged = merge([run.path for run in runs], tmp_path / "all")
+    found = merged.run.launches(SINGLE.case_id)
+    assert [launch.path.name for launch in found] == [f"launch-{number:02d}" for number in range(15)]
+    assert [json.loads(launch.outcome.read_text())["round"] for launch in found] == list(range(15))
+    plan = json.loads(merged.run.plan.read_text())
+    assert len(plan["launches"]) == 30
+    assert plan["budget"]["rounds_min"] == 5
+    again = merge([merged.run.path, a_run(tmp_path / "d", cases, started_utc="d").path], tmp_path / "four")
+    assert len(again.run.launches(SINGLE.case_id)) == 20
+    assert len(json.loads(again.run.merged.read_text())["sources"]) == 4
+    with pytest.raises(RequestError, match="hold the same run, or a merge of it"):
+        merge([merged.run.path, runs[1].path], tmp_path / "five")
+
+
+def test_unlike_machines_are_refused_with_every_difference_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = a_run(tmp_path / "one", {SINGLE: 100})
+    two = a_run(tmp_path / "two", {SINGLE: 100}, cpu="Another processor", torch="2.12.0", cores=[0])
+    assert cli(["merge", str(one.path), str(two.path), "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert f"cpu: 'A made-up processor' in {one.path}, 'Another processor' in {two.path}" in told
+    assert f"torch: '2.13.0+cpu' in {one.path}, '2.12.0' in {two.path}" in told
+    assert "cores" not in told, "an allocation's size may differ"
+    assert not (tmp_path / "out").exists()
+
+
+def test_gpus_may_differ_in_number_and_not_in_kind(tmp_path: Path) -> None:
+    one = a_run(tmp_path / "one", {SINGLE: 100}, gpus=["H100"])
+    two = a_run(tmp_path / "two", {SINGLE: 100}, gpus=["H100"] * 4)
+    three = a_run(tmp_path / "three", {SINGLE: 100}, gpus=["A100"])
+    merged = merge([one.path, two.path], tmp_path / "out")
+    assert json.loads(merged.run.machine.read_text())["identity"]["gpus"] == ["H100"] * 4
+    with pytest.raises(IdentityError, match=r"gpus: \['H100'\] in .*, \['A100'\] in"):
+        merge([one.path, three.path], tmp_path / "other")
+
+
+def test_the_workloads_sources_must_agree_where_both_have_the_same_ones(tmp_path: Path) -> None:
+    own, other = case_of("single", 1, workload="train.py:Mine"), case_of("single", 1, workload="mlp")
+    one = a_run(tmp_path / "one", {own: 100})
+    two = a_run(tmp_path / "two", {own: 100}, workload_digest="changed")
+    three = a_run(tmp_path / "three", {own: 100, other: 90}, workload_digest="changed")
+    four = a_run(tmp_path / "four", {other: 90}, workload_digest="changed")
+    for changed in (two, three):
+        with pytest.raises(IdentityError, match="workload_digest"):
+            merge([one.path, changed.path], tmp_path / "out")
+    merge([one.path, four.path], tmp_path / "out")
+
+
+def test_unfinished_and_crowded_launches_are_left_out_and_counted(tmp_path: Path) -> None:
+    ddp = case_of("ddp", 4)
+    small = a_run(tmp_path / "small", {SINGLE: 100, ddp: 300}, crowded=2)
+    large = a_run(tmp_path / "large", {SINGLE: 100, ddp: 110}, started_utc="later")
+    write_launch(large, SINGLE, 5, [RankLaunch()], outcome=None)
+    merged = merge([small.path, large.path], tmp_path / "out")
+    assert merged.left_out == [
+        f"5 launches of {ddp.case_id} in {small.path}: more ranks than cores there, and in another run it had enough",
+        f"1 launch of {SINGLE.case_id} in {large.path}: unfinished",
+    ]
+    frame = ddpbench.load(merged.run.path).set_index("case_id")
+    assert not frame.loc[ddp.case_id, "oversubscribed"]
+    assert frame.loc[ddp.case_id, "launches"] == 5
+    assert any("Left out of the merge: 5 launches" in text for text in summarize(merged.run).validity)
+
+
+def test_a_case_skipped_in_one_run_is_measured_in_the_other_and_a_failed_proof_is_not_hidden(
+    tmp_path: Path,
+) -> None:
+    ddp = case_of("ddp", 4)
+    few = RunDir(tmp_path / "few")
+    write_plan(
+        few, [SINGLE, PlannedCase(case=ddp, skip_reason="needs 4 GPUs")], Budget(rounds_min=5, rounds_max=5)
+    )
+    launches(few, SINGLE, 100, range(5))
+    enough = a_run(tmp_path / "enough", {SINGLE: 100, ddp: 110}, started_utc="later")
+    merged = merge([few.path, enough.path], tmp_path / "out")
+    assert ddpbench.load(merged.run.path)["status"].tolist() == ["ok", "ok"]
+    wrong = a_run(tmp_path / "wrong", {SINGLE: 100, ddp: 110}, started_utc="last")
+    shutil.rmtree(wrong.case(ddp.case_id) / "proof")
+    write_proof(wrong, ddp, Outcome(status="diverged", error="gradients differ"))
+    merged = merge([enough.path, wrong.path], tmp_path / "diverged")
+    assert ddpbench.load(merged.run.path).set_index("case_id").loc[ddp.case_id, "status"] == "diverged"
+
+
+def test_wrong_requests_are_sentences(tmp_path: Path) -> None:
+    one = a_run(tmp_path / "one", {SINGLE: 100})
+    two = a_run(tmp_path / "two", {SINGLE: 100}, started_utc="later")
+    out = tmp_path / "out"
+    with pytest.raises(RequestError, match="needs two run directories"):
+        merge([one.path], out)
+    with pytest.raises(RequestError, match="is given twice"):
+        merge([one.path, one.path / ".." / "one"], out)
+    copy = shutil.copytree(one.path, tmp_path / "copy")
+    with pytest.raises(RequestError, match="hold the same run"):
+        merge([one.path, Path(copy)], out)
+    with pytest.raises(RequestError, match="does not exist"):
+        merge([one.path, tmp_path / "nowhere"], out)
+    with pytest.raises(RequestError, match="is a file"):
+        merge([one.path, one.plan], out)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(IdentityError, match=r"is no run directory: plan\.json is missing"):
+        merge([one.path, empty], out)
+    with pytest.raises(OutputError, match="exists already"):
+        merge([one.path, two.path], empty)
+    assert not out.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "empty", "one", "two"]
+
+
+def test_a_merged_run_is_reported_and_refuses_a_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = a_run(tmp_path / "one", {SINGLE: 100, case_of("ddp", 2): 110})
+    two = a_run(tmp_path / "two", {SINGLE: 100, case_of("ddp", 4): 110}, started_utc="later")
+    out = tmp_path / "new" / "out"
+    assert cli(["merge", str(one.path), str(two.path), "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"{out / 'report.html'}\n"
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert f"This run was merged from {one.path}, {two.path} and cannot be resumed itself" in page
+    for where in (out, out / "experiment.toml"):
+        assert cli(["sweep", str(where)]) == 2
+        assert (
+            f"{out} was merged from {one.path}, {two.path} and cannot be resumed" in capsys.readouterr().err
+        )
