@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report import style
+from ddpbench.report import heatmap, style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row, bucket_order, panels_of, raw_launches, setting_of
 from ddpbench.report.words import (
@@ -60,8 +60,13 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         title="Step time by bucket cap",
         question="Which bucket cap is safe?",
         pictures=tuple(
-            _picture(name, members, index, raw, verdicts)
+            picture
             for index, (name, members) in enumerate(groups[:MOST_FIGURES])
+            for picture in (
+                _picture(name, members, index, raw, verdicts),
+                heatmap.picture(name, members, verdicts, index),
+            )
+            if picture is not None
         ),
         notes=not_drawn(left),
         absent=absent,
@@ -261,32 +266,18 @@ def _paint(
 def _point(
     axes: Axes, row: Row, *, place: float, launches: Sequence[float], verdict: str, top: float
 ) -> None:
+    from ddpbench.report.canvas import mark
+
     estimate = row.step_time_s.scaled(1e3) if row.ok and row.step_time_s is not None else None
     if estimate is None:
         axes.text(
             place, 0.02 * top, row.status, ha="center", va="bottom", fontsize=style.NOTE_PT, rotation=90
         )
         return
-    look = style.look(row.strategy)
-    spots = [place + 0.2 * (1 if index % 2 else -1) for index in range(len(launches))]
-    axes.plot(spots, [1e3 * value for value in launches], ".", color=look.colour, markersize=3.2, alpha=0.75)
-    whiskers = None
-    if estimate.low is not None and estimate.high is not None:
-        whiskers = [[estimate.value - estimate.low], [estimate.high - estimate.value]]
-    axes.errorbar(
-        [place],
-        [estimate.value],
-        yerr=whiskers,
-        fmt=look.marker,
-        color=look.colour,
-        markersize=6.5,
-        markerfacecolor="white" if row.emulated else look.colour,
-        elinewidth=1.3,
-        capsize=3,
-        zorder=3,
-    )
+    times = [1e3 * value for value in launches]
+    mark(axes, place, estimate, times, style.look(row.strategy), hollow=row.emulated, aside=0.2)
     label = estimate.number + {"best": "\nbest", "as good as best": "\nas good"}.get(verdict, "")
-    highest = max([estimate.high or estimate.value, *(1e3 * value for value in launches)])
+    highest = max([estimate.high or estimate.value, *times])
     axes.annotate(
         label,
         (place, highest),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ddpbench.report import style
 from ddpbench.report.parts import Picture
+from ddpbench.report.words import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,6 +74,43 @@ class Sheet:
             columnspacing=1.4,
             borderpad=0,
         )
+
+
+def mark(
+    axes: Axes,
+    place: float,
+    estimate: Estimate,
+    launches: Sequence[float],
+    look: style.Look,
+    *,
+    hollow: bool,
+    aside: float,
+    sideways: bool = False,
+) -> None:
+    """An estimate with whiskers at a place on the categories' axis, single launches as dots to either side of it.
+
+    The categories lie along x, or along y where `sideways`; `aside` is how far from the place the dots are.
+    """
+    spots = [place + aside * (1 if index % 2 else -1) for index in range(len(launches))]
+    dots = (launches, spots) if sideways else (spots, launches)
+    axes.plot(*dots, ".", color=look.colour, markersize=3.2, alpha=0.75, zorder=2)
+    whiskers = None
+    if estimate.low is not None and estimate.high is not None:
+        whiskers = [[estimate.value - estimate.low], [estimate.high - estimate.value]]
+    axes.errorbar(
+        *(([estimate.value], [place]) if sideways else ([place], [estimate.value])),
+        xerr=whiskers if sideways else None,
+        yerr=None if sideways else whiskers,
+        fmt=look.marker,
+        color=look.colour,
+        markersize=6.5,
+        markerfacecolor="white" if hollow else look.colour,
+        markeredgecolor=look.outline or look.colour,
+        markeredgewidth=0.8,
+        elinewidth=1.3,
+        capsize=3,
+        zorder=3,
+    )
 
 
 def text_width_in(text: str, points: float) -> float:

@@ -15,7 +15,19 @@ import jinja2
 from markupsafe import Markup
 
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report import breakdown, buckets, checkpoints, inputs, laws, scaling, strategies, tables
+from ddpbench.report import (
+    breakdown,
+    buckets,
+    checkpoints,
+    communication,
+    inputs,
+    laws,
+    one_step,
+    scaling,
+    strategies,
+    tables,
+    waterfall,
+)
 from ddpbench.report.canvas import Drawn, draw
 from ddpbench.report.method import COLUMNS, TERMS
 from ddpbench.report.parts import Picture, Section, Table
@@ -28,10 +40,13 @@ _HERE = Path(__file__).parent
 FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
     scaling.section,
     laws.section,
-    breakdown.section,
     strategies.section,
-    buckets.section,
+    breakdown.section,
+    waterfall.section,
+    one_step.section,
     inputs.section,
+    buckets.section,
+    communication.section,
     checkpoints.section,
 )
 """The sections with figures, in the page's order: one file and one entry here for each."""

@@ -201,6 +201,8 @@ def _paint(sheet: Sheet, *, groups: _Groups, raw: Mapping[str, Sequence[float]])
 
 
 def _point(axes: Axes, place: float, item: Series, row: Row, launches: Sequence[float]) -> None:
+    from ddpbench.report.canvas import mark
+
     estimate = row.samples_per_s if row.ok else None
     if estimate is None:
         axes.text(
@@ -213,26 +215,7 @@ def _point(axes: Axes, place: float, item: Series, row: Row, launches: Sequence[
             style="italic",
         )
         return
-    look = item.look
-    offsets = [place + 0.27 * (1 if index % 2 else -1) for index in range(len(launches))]
-    axes.plot(launches, offsets, ".", color=look.colour, markersize=3.2, alpha=0.75, zorder=2)
-    whiskers = None
-    if estimate.low is not None and estimate.high is not None:
-        whiskers = [[estimate.value - estimate.low], [estimate.high - estimate.value]]
-    axes.errorbar(
-        [estimate.value],
-        [place],
-        xerr=whiskers,
-        fmt=look.marker,
-        color=look.colour,
-        markersize=6.5,
-        markerfacecolor="white" if row.emulated else look.colour,
-        markeredgecolor=look.outline or look.colour,
-        markeredgewidth=0.8,
-        elinewidth=1.3,
-        capsize=3,
-        zorder=3,
-    )
+    mark(axes, place, estimate, launches, item.look, hollow=row.emulated, aside=0.27, sideways=True)
     axes.text(
         1.02,
         place,

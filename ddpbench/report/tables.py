@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
@@ -280,7 +281,10 @@ def embedded_json(summary: RunSummary) -> str:
     """The whole summary as JSON: every number of the page, and those it has no room for."""
     frames = {
         name: json.loads(_json(getattr(summary, name)))
-        for name in ("cases", "launches", "breakdown", "phases", "proofs", "comparisons")
+        for name in (
+            *("cases", "launches", "breakdown", "phases", "proofs", "comparisons"),
+            *("inputs", "snapshots", "waterfall", "transfers"),
+        )
     }
     data = {
         "name": summary.name,
@@ -295,6 +299,7 @@ def embedded_json(summary: RunSummary) -> str:
         "failures": [{name: getattr(item, name) for name in _FAILURE} for item in summary.failures],
         "machine": summary.machine,
         "experiment_toml": summary.experiment_toml,
+        "one_step": asdict(summary.one_step) if summary.one_step is not None else None,
         **frames,
     }
     return json.dumps(data, default=str, separators=(",", ":"))

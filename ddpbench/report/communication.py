@@ -1,0 +1,345 @@
+"""The figure of transfers: time and bus bandwidth against size. Is communication bound by latency or bandwidth?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ddpbench.analysis.communication import FACTORS, MIN_SIZES
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.series import MOST_SERIES, Row, bucket_order, panels_of, setting_of, variant_words
+from ddpbench.report.words import Estimate, bucket_name, counted, not_drawn, ranks, series_of
+from ddpbench.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.canvas import Sheet
+
+MOST_FIGURES = 2
+_MIB = 2**20
+_QUESTION = "Is communication bound by latency or by bandwidth?"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """Transfers of one size: time in milliseconds, busbw in GB/s (None where no factor is known)."""
+
+    bytes: int
+    time_ms: Estimate
+    busbw: Estimate | None
+    rounds: int
+    transfers: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """One operation on one number of ranks, by size."""
+
+    op: str
+    world_size: int
+    variant: int
+    points: tuple[Point, ...]
+
+    @property
+    def name(self) -> str:
+        """As the figure labels it."""
+        return f"{self.op}, {ranks(self.world_size)}"
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+    """The section on transfers, with a figure for each strategy that has enough sizes."""
+    by_id = {row.case_id: row for row in rows}
+    groups: dict[int, list[Mapping[Any, Any]]] = {}
+    for record in summary.transfers.to_dict("records"):
+        if str(record["case_id"]) in by_id:
+            groups.setdefault(int(record["group"]), []).append(record)
+    pictures: list[Picture] = []
+    left: list[str] = []
+    for records in groups.values():
+        row = by_id[str(records[0]["case_id"])]
+        if len(pictures) < MOST_FIGURES:
+            pictures.append(_picture(row, rows, _curves(records), len(pictures)))
+        else:
+            left.append(f"{row.strategy_name}, {row.workload}")
+    absent = ""
+    if not pictures:
+        absent = (
+            f"No strategy has instrumented transfers of {MIN_SIZES} or more sizes on one number of ranks above one, "
+            "with cores of its own: too few to tell latency from bandwidth. A sweep over bucket_cap_mb gives them."
+        )
+    return Section(
+        anchor="communication",
+        title="Communication",
+        question=_QUESTION,
+        pictures=tuple(pictures),
+        notes=not_drawn(left),
+        absent=absent,
+    )
+
+
+def _curves(records: Sequence[Mapping[Any, Any]]) -> list[Curve]:
+    points: dict[tuple[str, int], list[Point]] = {}
+    for record in records:
+        busbw = _estimate(record, "busbw", "busbw_ci_low", "busbw_ci_high")
+        time = _estimate(record, "time_s", "time_ci_low_s", "time_ci_high_s")
+        assert time is not None
+        points.setdefault((str(record["op"]), int(record["world_size"])), []).append(
+            Point(
+                bytes=int(record["bytes"]),
+                time_ms=time.scaled(1e3),
+                busbw=None if busbw is None else busbw.scaled(1e-9),
+                rounds=int(record["rounds"]),
+                transfers=int(record["transfers"]),
+            )
+        )
+    return [
+        Curve(op=op, world_size=world, variant=index, points=tuple(sorted(found, key=lambda one: one.bytes)))
+        for index, ((op, world), found) in enumerate(sorted(points.items()))
+    ]
+
+
+def _estimate(record: Mapping[Any, Any], value: str, low: str, high: str) -> Estimate | None:
+    found = [None if pd.isna(record[name]) else float(record[name]) for name in (value, low, high)]
+    return None if found[0] is None else Estimate(found[0], found[1], found[2])
+
+
+def _picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int) -> Picture:
+    panels = panels_of(rows)
+    panel = next((one for one in panels if any(member.case_id == row.case_id for member in one.rows)), None)
+    same = [one for one in (panel.rows if panel else rows) if one.strategy == row.strategy]
+    caps = sorted({one.bucket for one in same if one.variant == row.variant and one.ok}, key=bucket_order)
+    words = variant_words(rows)[row.case_id]
+    name = f"{row.strategy_name} {words}".strip()
+    drawn = curves[:MOST_SERIES]
+    heading = _heading(name, drawn)
+    if panel and panel.name:
+        heading = f"{panel.name}: {heading}"
+    lines = _cap_lines(caps, drawn)
+    marks = []
+    outside = [bucket_name(cap) for cap in caps if cap is not None and cap not in lines]
+    if lines:
+        marks.append(f"Vertical lines: the bucket caps {series_of([bucket_name(cap) for cap in lines])}.")
+    if outside:
+        marks.append(
+            f"Beyond the sizes shown: the {series_of(outside)} cap{'s' if len(outside) > 1 else ''}."
+        )
+    if len(curves) > len(drawn):
+        marks.append(
+            f"Only {MOST_SERIES} fit; in the table: {series_of([c.name for c in curves[MOST_SERIES:]])}."
+        )
+    factors = [f"{op}: {FACTORS[op][0]}" for op in dict.fromkeys(c.op for c in curves) if op in FACTORS]
+    unknown = [op for op in dict.fromkeys(c.op for c in curves) if op not in FACTORS]
+    if unknown:
+        marks.append(f"nccl-tests has no factor for {series_of(unknown)}: no busbw.")
+    rounds = sorted({point.rounds for curve in curves for point in curve.points})
+    caption = " ".join(
+        [
+            f"{name}, {setting_of(row)}, {row.backend or 'no backend'}. A transfer takes from its last rank's start",
+            "until its last rank has the result. These transfers run beside computation, often two at once, so they",
+            "are slower than a benchmark of the network alone, and differ with what they run beside: no line joins them. "
+            "One point a size: the mean over all instrumented",
+            f"transfers of it; whiskers: 95 % t-intervals over {rounds[0]} to {rounds[-1]} rounds."
+            if len(rounds) > 1
+            else f"transfers of it; whiskers: 95 % t-intervals over {counted(rounds[0], 'round')}.",
+            f"busbw is bytes over time, times nccl-tests' factor for n ranks ({'; '.join(factors)}).",
+            *marks,
+        ]
+    )
+    return Picture(
+        file_name="communication" if index == 0 else f"communication-{index + 1}",
+        heading=heading,
+        caption=caption,
+        alt=(
+            f"Two dot plots against transfer size: time, ms, and bus bandwidth, GB/s, for "
+            f"{series_of([curve.name for curve in drawn])}. {heading}."
+        ),
+        table=_table(name, curves),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=4.0,
+        paint=partial(_paint, row=row, curves=drawn, caps=lines),
+        missing={},
+    )
+
+
+def _heading(name: str, curves: Sequence[Curve]) -> str:
+    """The smallest and the largest transfer on the most ranks: what more bytes cost, and what they yield."""
+    curve = max(curves, key=lambda one: (one.world_size, len(one.points)))
+    first, last = curve.points[0], curve.points[-1]
+    return (
+        f"{name}, {curve.name}: {format_bytes(first.bytes)} take {_time(first)}, "
+        f"{format_bytes(last.bytes)} take {_time(last)}"
+    )
+
+
+def _time(point: Point) -> str:
+    rate = f" ({point.busbw.number} GB/s)" if point.busbw is not None else ""
+    return f"{point.time_ms} ms{rate}"
+
+
+def _cap_lines(
+    caps: Sequence[float | str | None], curves: Sequence[Curve]
+) -> dict[float | str | None, float]:
+    """The caps near the sizes drawn, each with its bytes; the default's is 25 MiB."""
+    sizes = [point.bytes for curve in curves for point in curve.points]
+    low, high = min(sizes) / 2, max(sizes) * 2
+    found = {cap: _MIB * (25.0 if isinstance(cap, str) else cap) for cap in caps if cap is not None}
+    return {cap: size for cap, size in found.items() if low <= size <= high}
+
+
+def _table(name: str, curves: Sequence[Curve]) -> Table:
+    rows = tuple(
+        (
+            Cell(text=curve.op),
+            Cell.count(curve.world_size),
+            Cell(text=format_bytes(point.bytes), key=point.bytes, number=True),
+            Cell.estimate(point.time_ms),
+            Cell.estimate(point.busbw),
+            Cell.count(point.transfers),
+            Cell.count(point.rounds),
+        )
+        for curve in curves
+        for point in curve.points
+    )
+    columns = (
+        Column("Operation"),
+        Column("Ranks", number=True),
+        Column("Size", number=True),
+        Column("Time, ms", number=True),
+        Column("busbw, GB/s", number=True),
+        Column("Transfers", number=True),
+        Column("Rounds", number=True),
+    )
+    return Table(caption=f"Transfers by size, {name}", columns=columns, rows=rows)
+
+
+def _paint(
+    sheet: Sheet, *, row: Row, curves: Sequence[Curve], caps: Mapping[float | str | None, float]
+) -> None:
+    height = sheet.height_in - 0.85
+    left = sheet.axes(0.75, 0.55, 3.4, height)
+    right = sheet.axes(4.85, 0.55, 3.1, height)
+    left.set_title("time per transfer")
+    right.set_title("bus bandwidth")
+    sizes = [point.bytes for curve in curves for point in curve.points]
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        _size_axis(axes, min(sizes) / 1.4, max(sizes) * 1.4)
+        axes.set_xlabel("bytes per transfer")
+        axes.grid(visible=True, axis="y")
+        for size in caps.values():
+            axes.axvline(size, color=style.MUTED, linewidth=0.9, linestyle="--", zorder=1)
+    middle = math.sqrt(min(sizes) * max(sizes))
+    for cap, size in caps.items():
+        left.annotate(
+            f"{bucket_name(cap)} cap",
+            (size, 0.02),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 0) if size < middle else (-3, 0),
+            textcoords="offset points",
+            fontsize=style.SMALLEST_PT,
+            rotation=90,
+            ha="left" if size < middle else "right",
+            va="bottom",
+        )
+    for curve in curves:
+        times = [(float(point.bytes), point.time_ms) for point in curve.points]
+        rates = [(float(point.bytes), point.busbw) for point in curve.points if point.busbw is not None]
+        _curve(left, row, curve, times)
+        if rates:
+            _curve(right, row, curve, rates)
+    left.set_yscale("log")
+    left.set_ylabel("ms")
+    _decades(left, [e for curve in curves for p in curve.points for e in _ends(p.time_ms)])
+    right.set_ylim(bottom=0)
+    right.set_ylabel("GB/s")
+    _label(right, row, curves)
+
+
+def _ends(estimate: Estimate) -> list[float]:
+    return [
+        value for value in (estimate.value, estimate.low, estimate.high) if value is not None and value > 0
+    ]
+
+
+def _size_axis(axes: Axes, low: float, high: float) -> None:
+    """Ticks at powers of two, in KiB and MiB; as many as fit."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    exponents = list(range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1))
+    step = max(1, math.ceil(len(exponents) / 6))
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(FixedLocator([2.0**exponent for exponent in exponents[::step]]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _decades(axes: Axes, values: Sequence[float]) -> None:
+    """Ticks at 1, 2 and 5 times powers of ten, in plain numbers."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    low, high = min(values) / 1.25, max(values) * 1.25
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    leading = (1, 2, 5) if high / low < 2000 else (1,)
+    places = [digit * 10.0**power for power in powers for digit in leading]
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(FixedLocator([place for place in places if low <= place <= high]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _curve(axes: Axes, row: Row, curve: Curve, points: Sequence[tuple[float, Estimate]]) -> None:
+    look = style.look(row.strategy, curve.variant)
+    values = [estimate.value for _, estimate in points]
+    whiskers = [
+        [0.0 if e.low is None else e.value - e.low for _, e in points],
+        [0.0 if e.high is None else e.high - e.value for _, e in points],
+    ]
+    axes.errorbar(
+        [size for size, _ in points],
+        values,
+        yerr=whiskers,
+        fmt=look.marker,
+        linestyle="none",
+        color=look.colour,
+        markersize=5,
+        markerfacecolor="white" if row.emulated else look.colour,
+        markeredgecolor=look.outline or look.colour,
+        elinewidth=1.1,
+        capsize=2,
+        zorder=3,
+    )
+
+
+def _label(axes: Axes, row: Row, curves: Sequence[Curve]) -> None:
+    """Each curve's name in the right margin, at the height of its last point."""
+    from ddpbench.report.canvas import spread
+
+    top = axes.get_ylim()[1]
+    ends = [
+        (curve, point.busbw.value / top)
+        for curve in curves
+        if (point := curve.points[-1]).busbw is not None and point.busbw is not None
+    ]
+    places = spread([height for _, height in ends], gap=0.08, low=0.04, high=0.96)
+    for (curve, _), place in zip(ends, places, strict=True):
+        look = style.look(row.strategy, curve.variant)
+        axes.plot(
+            [1.05],
+            [place],
+            look.marker,
+            transform=axes.transAxes,
+            clip_on=False,
+            color=look.colour,
+            markeredgecolor=look.outline or look.colour,
+            markerfacecolor="white" if row.emulated else look.colour,
+            markersize=5,
+        )
+        axes.text(1.09, place, curve.name, transform=axes.transAxes, va="center", fontsize=style.NOTE_PT)

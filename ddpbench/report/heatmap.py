@@ -1,0 +1,245 @@
+"""The heat map of step time over bucket cap and ranks: which cap is safe, wherever it is used?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ddpbench.report import style
+from ddpbench.report.parts import Cell, Column, Picture, Table
+from ddpbench.report.series import Row, bucket_order, setting_of
+from ddpbench.report.words import bucket_name, launches_each, percent, ranks, series_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.canvas import Sheet
+
+BEST, AS_GOOD = "best", "as good as best"
+_RAMP = ((1.0, 1.0, 1.0), (0x8F / 255, 0xBB / 255, 0xDD / 255))
+_NOT_RUN = style.GRID
+_CELL_IN = 0.62
+
+
+def picture(panel_name: str, rows: Sequence[Row], verdicts: Mapping[str, str], index: int) -> Picture | None:
+    """The heat map of one strategy's caps; None where fewer than two of them ran at fewer than two world sizes."""
+    shown = [row for row in rows if row.ok and row.step_time_s is not None]
+    sizes = sorted({row.world_size for row in rows})
+    caps = sorted({row.bucket for row in rows}, key=bucket_order)
+    filled = [size for size in sizes if len({row.bucket for row in shown if row.world_size == size}) > 1]
+    if len(filled) < 2:
+        return None
+    heading = _heading(panel_name, shown, verdicts)
+    cells = {(row.world_size, row.bucket): row for row in rows}
+    gaps = [f"{row.name} ({row.status})" for row in rows if row not in shown]
+    empty = [(size, cap) for size in sizes for cap in caps if (size, cap) not in cells]
+    marks = []
+    if any(verdict == BEST for verdict in verdicts.values()):
+        marks.append(
+            "Solid frame: the lowest mean of its row. Dashed frame: as good as best, that is, this sweep cannot tell "
+            "it from the best (the paired difference's 95 % interval, Holm-corrected within the row, includes 0)."
+        )
+    else:
+        marks.append("No frame: too few rounds to compare caps.")
+    if gaps:
+        marks.append(f"Crosshatched: {'; '.join(gaps)}.")
+    if empty:
+        marks.append("Grey: not run.")
+    if any(row.oversubscribed for row in shown):
+        marks.append("Rows of more ranks than cores are marked oversubscribed and count for no headline.")
+    return Picture(
+        file_name="heatmap" if index == 0 else f"heatmap-{index + 1}",
+        heading=heading,
+        caption=" ".join(
+            [
+                f"{rows[0].strategy_name}, {setting_of(shown[0])}. In a cell: mean step time, ms, over",
+                f"{launches_each(row.launches for row in shown)}, and how much longer that is than the lowest of its",
+                "row; the ground darkens with it. Caps are categories, not a scale.",
+                *marks,
+            ]
+        ),
+        alt=(
+            f"Heat map of step time, ms, by bucket cap ({series_of([bucket_name(cap) for cap in caps])}) and ranks "
+            f"({series_of([str(size) for size in sizes])}) for {rows[0].strategy_name}. {heading}."
+        ),
+        table=_table(
+            f"{rows[0].strategy_name}{f' ({panel_name})' if panel_name else ''}",
+            sizes=sizes,
+            caps=caps,
+            cells=cells,
+            verdicts=verdicts,
+        ),
+        width_in=style.SMALL_WIDTH_IN if len(caps) < 6 else style.FULL_WIDTH_IN,
+        height_in=0.75 + _CELL_IN * len(sizes),
+        paint=partial(_paint, sizes=sizes, caps=caps, cells=cells, verdicts=verdicts),
+        missing={row.case_id: f"{row.name} ({row.status})" for row in rows if row not in shown},
+    )
+
+
+def _heading(panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str]) -> str:
+    """The caps that are best or as good as best wherever ranks had cores of their own."""
+    prefix = f"{panel_name}: " if panel_name else ""
+    name = shown[0].strategy_name
+    fair = [row for row in shown if not row.oversubscribed and row.case_id in verdicts]
+    sizes = sorted({row.world_size for row in fair if verdicts[row.case_id] == BEST})
+    where = series_of([str(size) for size in sizes])
+    if not sizes:
+        return f"{prefix}{name}: too few rounds to call any bucket cap safe"
+    safe = [
+        bucket_name(cap)
+        for cap in sorted({row.bucket for row in fair}, key=bucket_order)
+        if {row.world_size for row in fair if row.bucket == cap and verdicts[row.case_id] in (BEST, AS_GOOD)}
+        >= set(sizes)
+    ]
+    at = f"at {where} {'rank' if where == '1' else 'ranks'}"
+    if not safe:
+        return f"{prefix}{name}: no bucket cap is as good as the best {at}"
+    return f"{prefix}{name}: {series_of(safe)} buckets are best or as good as best {at}"
+
+
+_Cells = Mapping[tuple[int, float | str | None], Row]
+
+
+def _longer(row: Row, sizes_rows: Sequence[Row]) -> float | None:
+    """How much longer its mean step is than the lowest of its row, as a fraction."""
+    times = [one.step_time_s.value for one in sizes_rows if one.ok and one.step_time_s is not None]
+    return row.step_time_s.value / min(times) - 1 if row.ok and row.step_time_s is not None else None
+
+
+def _of_size(cells: _Cells, size: int) -> list[Row]:
+    return [row for (world, _), row in cells.items() if world == size]
+
+
+def _table(
+    name: str,
+    *,
+    sizes: Sequence[int],
+    caps: Sequence[float | str | None],
+    cells: _Cells,
+    verdicts: Mapping[str, str],
+) -> Table:
+    lines = []
+    for size in sizes:
+        line = [Cell.count(size)]
+        for cap in caps:
+            row = cells.get((size, cap))
+            if row is None:
+                line.append(Cell(text="not run"))
+            elif not row.ok or row.step_time_s is None:
+                line.append(Cell(text=row.status))
+            else:
+                estimate = row.step_time_s.scaled(1e3)
+                verdict = verdicts.get(row.case_id, "")
+                words = ", ".join(word for word in (estimate.interval, verdict) if word)
+                line.append(
+                    Cell(
+                        text=estimate.number,
+                        under=words,
+                        key=estimate.value,
+                        number=True,
+                        strong=verdict == BEST,
+                    )
+                )
+        lines.append(tuple(line))
+    return Table(
+        caption=f"Step time by ranks and bucket cap, ms, {name}",
+        columns=(Column("Ranks", number=True), *(Column(bucket_name(cap), number=True) for cap in caps)),
+        rows=tuple(lines),
+        sortable=False,
+    )
+
+
+def _paint(
+    sheet: Sheet,
+    *,
+    sizes: Sequence[int],
+    caps: Sequence[float | str | None],
+    cells: _Cells,
+    verdicts: Mapping[str, str],
+) -> None:
+    over = [size for size in sizes if any(row.oversubscribed for row in _of_size(cells, size))]
+    left = 1.35 if over else 0.95
+    axes = sheet.axes(left, 0.1, sheet.width_in - left - 0.2, _CELL_IN * len(sizes))
+    slower = {key: _longer(row, _of_size(cells, key[0])) for key, row in cells.items()}
+    worst = max([value for value in slower.values() if value is not None], default=0.0)
+    for y, size in enumerate(sizes):
+        for x, cap in enumerate(caps):
+            row = cells.get((size, cap))
+            verdict = verdicts.get(row.case_id, "") if row is not None else ""
+            _cell(axes, (x, y), row, slower=slower.get((size, cap)), worst=worst, verdict=verdict)
+    axes.set_xlim(-0.5, len(caps) - 0.5)
+    axes.set_ylim(len(sizes) - 0.5, -0.5)
+    axes.set_xticks(range(len(caps)), [bucket_name(cap) for cap in caps])
+    axes.set_yticks(
+        range(len(sizes)),
+        [f"{ranks(size)}{chr(10) + 'oversubscribed' if size in over else ''}" for size in sizes],
+    )
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel("bucket cap", labelpad=6)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _cell(
+    axes: Axes,
+    place: tuple[int, int],
+    row: Row | None,
+    *,
+    slower: float | None,
+    worst: float,
+    verdict: str,
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    x, y = place
+    share = slower / worst if slower is not None and worst > 0 else 0.0
+    ramp = tuple(low + (high - low) * share for low, high in zip(*_RAMP, strict=True))
+    failed = row is not None and slower is None
+    ground = _NOT_RUN if row is None else "white" if failed else ramp
+    axes.add_patch(
+        Rectangle(
+            (x - 0.5, y - 0.5),
+            1,
+            1,
+            facecolor=ground,
+            edgecolor=style.MUTED if failed else style.GRID,
+            linewidth=0.8,
+            hatch="xxxx" if failed else None,
+            zorder=1,
+        )
+    )
+    text, weight = "not run", "normal"
+    if row is not None and failed:
+        text = row.status
+    elif row is not None and row.step_time_s is not None and slower is not None:
+        extra = f"+{percent(slower)}" if slower > 0 else "lowest"
+        text = f"{row.step_time_s.scaled(1e3).number}\n{extra}"
+        weight = "bold" if verdict == BEST else "normal"
+    axes.text(
+        x,
+        y,
+        text,
+        ha="center",
+        va="center",
+        fontsize=style.LABEL_PT,
+        fontweight=weight,
+        linespacing=1.3,
+        bbox={"boxstyle": "square,pad=0.25", "facecolor": "white", "edgecolor": "none"} if failed else None,
+        zorder=3,
+    )
+    if verdict in (BEST, AS_GOOD):
+        axes.add_patch(
+            Rectangle(
+                (x - 0.45, y - 0.43),
+                0.9,
+                0.86,
+                fill=False,
+                edgecolor=style.INK,
+                linewidth=1.4,
+                linestyle="-" if verdict == BEST else (0, (4, 2)),
+                zorder=2,
+            )
+        )
