@@ -102,6 +102,7 @@ def prepare(request: SweepRequest) -> Prepared:
     if out is not None:
         refuse_merged(RunDir(out))
     experiment = load_experiment(source, catalog, request.overrides)
+    _check_launcher(experiment, request.experiment)
     if importlib.util.find_spec("torch") is None:
         raise MachineError("torch is not installed in this environment: pip install torch")
     hardware = read_hardware()
@@ -153,6 +154,20 @@ def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
                 f"base.checkpoint_dir = {name!r} {what}: make it, name another, or leave the setting out, and "
                 "snapshots go into the run directory"
             )
+
+
+def _check_launcher(experiment: Experiment, source: Path) -> None:
+    """Refuses to sweep what another launcher is to start.
+
+    Raises:
+        RequestError: a case has launcher = "torchrun".
+    """
+    if "torchrun" in experiment.axes.get("launcher", [experiment.base.launcher]):
+        nodes = "" if source.is_dir() else " --nodes hostA,hostB --ranks-per-node N"
+        raise RequestError(
+            f'{source}: with launcher = "torchrun" you start the ranks: ddpbench plan {source}{nodes} prints '
+            "the lines for your nodes"
+        )
 
 
 def _check_devices(experiment: Experiment, devices: Devices) -> None:

@@ -65,9 +65,7 @@ def machine_record(
     }
 
 
-def planned_record(
-    nodes: Sequence[str], ranks_per_node: int, port: int, experiment_toml: str
-) -> dict[str, Any]:
+def planned_record(nodes: Sequence[str], ranks_per_node: int, port: int) -> dict[str, Any]:
     """`machine.json` of a run whose nodes are not at hand: the leading slot fills in who they are."""
     return {
         "schema_version": SCHEMA_VERSION,

@@ -1,0 +1,110 @@
+"""`ddpbench plan`: plans an experiment for your nodes, and prints the lines that run it there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddpbench.launch.layout import Lines, Planned
+    from ddpbench.records import RunDir
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "plan",
+        help="plan an experiment for several nodes, and print their torchrun lines",
+        description="Writes a run directory with an experiment's plan for nodes on which torchrun, srun or "
+        "another launcher starts the ranks, measures nothing, and prints what to start on each node. A run "
+        "directory in place of an experiment prints its lines again; they resume it too.",
+    )
+    parser.add_argument("experiment", metavar="EXPERIMENT", help="a name, a TOML file or a run directory")
+    parser.add_argument("--nodes", metavar="A,B", help="host names; the first is where all meet")
+    parser.add_argument(
+        "--ranks-per-node", type=int, default=1, metavar="N", help="places for ranks on each (default: 1)"
+    )
+    parser.add_argument("--port", type=int, default=29500, help="a free port of the first node (29500)")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a setting: --set 'axes.nodes=[1,2]'",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the run directory (reports/NAME-TIME)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ddpbench.errors import RequestError
+    from ddpbench.launch.experiments import find_experiment
+    from ddpbench.launch.layout import Nodes, lines_of, plan_for
+    from ddpbench.records import RunDir
+
+    source = find_experiment(arguments.experiment)
+    nodes: Nodes | None = None
+    if arguments.nodes is not None:
+        names = tuple(name.strip() for name in arguments.nodes.split(","))
+        nodes = Nodes(names=names, ranks_per_node=arguments.ranks_per_node, port=arguments.port)
+    if source.is_dir():
+        if arguments.overrides or arguments.out:
+            raise RequestError(f"{source} is planned already: --set and --out belong to an experiment")
+        run = RunDir(source)
+        lines = lines_of(run, nodes)
+        print(_json(run, lines) if arguments.json else _text(run, lines, head=[]))  # noqa: T201
+        return 0
+    if nodes is None:
+        raise RequestError("--nodes hostA,hostB: name the nodes that the ranks are to run on")
+    planned = plan_for(source, nodes, overrides=arguments.overrides, out=arguments.out)
+    if arguments.json:
+        print(_json(planned.run, planned.lines))  # noqa: T201
+    else:
+        print(_text(planned.run, planned.lines, head=_head(planned)))  # noqa: T201
+    return 0
+
+
+def _head(planned: Planned) -> list[str]:
+    from ddpbench.units import format_seconds
+
+    plan, nodes, budget = planned.plan, planned.nodes, planned.plan.experiment.budget
+    cases = len(plan.runnable)
+    seconds = plan.estimate_s(launches=cases * budget.rounds_min, rounds=budget.rounds_min, proofs=cases)
+    shape = f"{len(nodes.names)} x {nodes.ranks_per_node} (nodes x ranks)"
+    first = plan.runnable[0].case.device
+    took = f"about {format_seconds(round(seconds))} for {budget.rounds_min} rounds"
+    lines = [f"{planned.run.path}: {cases} cases on up to {shape}, device {first}, {took}"]
+    for entry in plan.cases:
+        case = entry.case
+        layout = f"{case.nodes} x {case.ranks_per_node}"
+        skipped = f"  (skipped: {entry.skip_reason})" if entry.skip_reason else ""
+        base = "  (base case of the speed-ups)" if entry.added_as_baseline else ""
+        lines.append(f"  {layout:<7} {case.case_id:<36} {case.label}{base}{skipped}")
+    return [*lines, ""]
+
+
+def _text(run: RunDir, lines: Lines, head: list[str]) -> str:
+    path = run.path
+    steps = [
+        f"Have {path} at that path on every node: on a shared file system, or as a copy of its own.",
+        "Then start one of these; all of a job must run the same versions. Started again, it resumes.",
+        "",
+        "torchrun, one line on each node in turn:" if len(lines.static) > 1 else "torchrun:",
+        *(f"  {line}" for line in lines.static),
+        "torchrun, the same line on every node (their order does not matter):",
+        f"  {lines.c10d}",
+        "Slurm, in an allocation of these nodes:",
+        f"  {lines.srun}",
+        "",
+        f"Afterwards, where the first node's records are: ddpbench report {path}",
+    ]
+    return "\n".join([*head, *steps])
+
+
+def _json(run: RunDir, lines: Lines) -> str:
+    return json.dumps({"run_dir": str(run.path), **asdict(lines)}, indent=1)
