@@ -67,7 +67,11 @@ def examine(host: Host | None = None) -> list[Finding]:
             for topic in order
         }
     findings = [finding for topic in CHECKS for finding in found[topic]]
-    return [*findings, replace(training.verdict(host, findings), topic="Verdict")]
+
+    def verdict(_: Host) -> Iterable[Finding]:
+        yield training.verdict(host, findings)
+
+    return [*findings, *carry_out(verdict, host, "Verdict")]
 
 
 def _load_of(host: Host) -> Load | None:
