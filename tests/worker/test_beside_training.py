@@ -1,0 +1,184 @@
+"""What a launch does beside its timed steps, on real ranks: evaluation, snapshots, data in memory, workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+from ddpbench.analysis import load, summarize
+from ddpbench.launch.listener import Listener
+from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
+from ddpbench.records import Block, LaunchDir, RankStart, RunDir, Snapshot, StepRecord, Warmup, read_launch
+
+pytestmark = pytest.mark.multiprocess
+
+FILE = Path(__file__).parent / "slow_data.py"
+TAG = f"beside-{os.getpid()}-{time.time_ns()}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails the test that leaves a process running, loader workers and their servers included."""
+    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
+    monkeypatch.setenv("DDPBENCH_TEST_TAG", TAG)
+    yield
+    deadline = time.monotonic() + 5
+    while left := tagged():
+        if time.monotonic() > deadline:
+            for process in left:
+                process.kill()
+            pytest.fail(f"processes left behind: {left}")
+        time.sleep(0.05)
+
+
+def tagged() -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter(["status"]):
+        if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+            continue
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("DDPBENCH_TEST_TAG") == TAG:
+                found.append(process)
+    return found
+
+
+def sweep(folder: Path, workload: str, rest: str, *, rounds: int = 1) -> RunDir:
+    text = f"""
+question = "What happens beside training?"
+[base]
+workload = "{FILE}:{workload}"
+local_batch = 4
+{rest}
+[budget]
+rounds_min = {rounds}
+rounds_max = {rounds}
+measured_s = "60 ms"
+hang_timeout = "20 s"
+"""
+    path = folder / "beside.toml"
+    path.write_text(text, encoding="utf-8")
+    return Sweep(prepare(SweepRequest(experiment=path, out=folder / "run")), Listener()).run().run
+
+
+def launches(run: RunDir) -> dict[str, LaunchDir]:
+    """The first measuring launch of each case, by strategy."""
+    found = [next(iter(run.launches(path.name))) for path in sorted((run.path / "cases").iterdir())]
+    return {directory.path.parent.name.partition("-")[0]: directory for directory in found}
+
+
+BOTH = 'evaluation = true\ncheckpoint = true\n[axes]\nstrategy = ["single", "ddp"]\nworld_size = [1, 2]\n'
+NO_SINGLE_AT_2 = (
+    '[[exclude]]\nstrategy = "single"\nworld_size = 2\n[[exclude]]\nstrategy = "ddp"\nworld_size = 1\n'
+)
+
+
+def test_evaluation_and_snapshots_follow_the_training_of_one_rank_and_of_two(tmp_path: Path) -> None:
+    run = sweep(tmp_path, "Small", BOTH + NO_SINGLE_AT_2)
+    frame = load(run).set_index("strategy")
+    assert list(frame["status"]) == ["ok", "ok"]
+    for name in ("evaluation_samples_per_s", "snapshot_plain_s", "snapshot_dcp_s", "snapshot_bytes"):
+        assert (frame[name] > 0).all(), name
+    assert frame.loc["ddp", "params_equal"]
+    for strategy, processes in (("single", 1), ("ddp", 2)):
+        directory = launches(run)[strategy]
+        assert not directory.snapshots().exists()
+        records = read_launch(directory)
+        assert len(records.ranks) == processes
+        trained = max(step.end_ns for rank in records.ranks for step in rank.of(StepRecord))
+        for rank in records.ranks:
+            evaluated = [block for block in rank.of(Block) if block.phase == "evaluation"]
+            saved = rank.of(Snapshot)
+            assert len(evaluated) >= 2
+            assert all(block.steps >= 10 and block.start_ns > trained for block in evaluated)
+            assert [snapshot.method for snapshot in saved] == ["plain"] * 3 + ["dcp"] * 3
+            assert saved[0].start_ns > evaluated[-1].end_ns
+            assert all(
+                (snapshot.bytes > 0) == (snapshot.method == "dcp" or rank.rank == 0) for snapshot in saved
+            )
+            assert all(
+                (snapshot.write_ns is None) == (snapshot.method == "plain" and rank.rank > 0)
+                for snapshot in saved
+            )
+        # What all ranks hold is written once: together they write as much as one rank alone.
+        (costs,) = (
+            summarize(run)
+            .snapshots.query(f"case_id == '{directory.path.parent.name}' and method == 'dcp'")
+            .to_dict("records")
+        )
+        assert costs["writers"] == processes
+    sizes = summarize(run).snapshots.query("method == 'dcp'")["bytes"]
+    assert max(sizes) < 1.5 * min(sizes)
+
+
+def test_what_is_not_asked_for_is_not_done(tmp_path: Path) -> None:
+    run = sweep(tmp_path, "Small", "strategy = 'single'\n")
+    (rank,) = read_launch(launches(run)["single"]).ranks
+    assert not rank.of(Snapshot)
+    assert {block.phase for block in rank.of(Block)} == {"warmup", "timed", "instrumented"}
+    assert load(run)["evaluation_samples_per_s"].isna().all()
+
+
+def test_slow_data_is_called_input_bound_and_quick_data_is_not(tmp_path: Path) -> None:
+    rest = "strategy = 'single'\n[axes]\ndata = ['memory', 'loader']\n"
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "quick").mkdir()
+    slow = summarize(sweep(tmp_path / "slow", "SlowData", rest, rounds=5))
+    loaded = slow.inputs.set_index("data").loc["loader"]
+    assert loaded["verdict"] == "input-bound"
+    assert loaded["waited_s"] > 0.008  # four samples of 2 ms
+    assert slow.inputs.set_index("data").loc["memory", "waited_s"] < 0.002
+    assert slow.findings[0].evidence == "inputs"
+    assert "is input-bound without loader workers" in slow.findings[0].text
+    quick = summarize(sweep(tmp_path / "quick", "QuickData", rest, rounds=5))
+    assert quick.inputs.set_index("data").loc["loader", "verdict"] != "input-bound"
+    assert not any("is input-bound" in finding.text for finding in quick.findings)
+
+
+def test_loader_workers_start_within_the_warm_up_and_end_with_the_rank(tmp_path: Path) -> None:
+    run = sweep(tmp_path, "SlowData", "strategy = 'ddp'\nworld_size = 2\nloader_workers = 2\n")
+    assert set(load(run)["status"]) == {"ok"}
+    records = read_launch(launches(run)["ddp"])
+    for rank in records.ranks:
+        warmup = rank.last(Warmup)
+        assert warmup is not None
+        assert all(block.start_ns > warmup.end_ns for block in rank.of(Block))
+        start = rank.last(RankStart)
+        assert start is not None
+        assert set(start.loader_cores).isdisjoint(start.cores)
+
+
+def test_a_rank_killed_while_it_saves_leaves_no_files(tmp_path: Path) -> None:
+    run = sweep(tmp_path, "KilledWhileSaving", "strategy = 'single'\ncheckpoint = true\n")
+    outcome = read_launch(launches(run)["single"]).outcome
+    assert outcome is not None
+    assert (outcome.status, outcome.phase) == ("failed", "snapshots")
+    assert "killed by SIGKILL in snapshots" in outcome.error
+    assert not launches(run)["single"].snapshots().exists()
+
+
+@pytest.mark.root
+def test_a_full_disk_fails_the_case_with_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a tmpfs")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], check=True)
+    try:
+        rest = f"strategy = 'ddp'\nworld_size = 2\ncheckpoint = true\ncheckpoint_dir = '{disk}'\n"
+        run = sweep(tmp_path, "Large", rest)
+        frame = load(run).set_index("strategy")
+        assert frame.loc["ddp", "status"] == "failed"
+        error = frame.loc["ddp", "error"]
+        assert f"a snapshot could not be written to {disk}: No space left on device" in error
+        assert pd.isna(frame.loc["ddp", "snapshot_plain_s"])
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
