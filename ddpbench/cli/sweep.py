@@ -187,15 +187,21 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
     return 1 if bad else 0
 
 
+_SETTINGS = {"workload": "workload", "precision": "precision", "data": "data", "loader_workers": "workers"}
+"""Settings that get a column of the printed table where they vary."""
+
+
 def _print_table(frame: Any) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
+    varied = [name for name in _SETTINGS if frame[name].nunique() > 1]
     for name in (
         "strategy",
         "ranks",
         "bucket",
+        *(_SETTINGS[name] for name in varied),
         "samples/s",
         "95 % interval",
         "speed-up",
@@ -214,6 +220,7 @@ def _print_table(frame: Any) -> None:
             row["strategy"],
             str(row["world_size"]),
             "" if row["bucket_cap_mb"] is None else str(row["bucket_cap_mb"]),
+            *(str(row[name]) for name in varied),
             format_rate(row["samples_per_s"]) if known(row["samples_per_s"]) else "",
             f"{format_rate(low)} to {format_rate(high)}" if known(low) and known(high) else "",
             f"{row['speedup']:.2f}" if known(row["speedup"]) else "",
