@@ -15,7 +15,7 @@ from ddpbench.analysis.findings import MOST_FINDINGS, comparisons_table, finding
 from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.input_findings import input_findings
 from ddpbench.analysis.inputs import input_groups
-from ddpbench.analysis.launches import CaseRun, Plan, read_cases, read_plan
+from ddpbench.analysis.launches import CaseRun, read_cases, resume_command
 from ddpbench.analysis.one_step import one_step
 from ddpbench.analysis.overlap import PARTS, STANDARD_SPANS
 from ddpbench.analysis.stats import MIN_ROUNDS, step_time
@@ -23,6 +23,7 @@ from ddpbench.analysis.summary import Counts, Failure, RunSummary
 from ddpbench.analysis.waterfall import waterfall_table
 from ddpbench.errors import IdentityError
 from ddpbench.records import RunDir
+from ddpbench.records.plan import StoredPlan, read_plan
 
 OVERHEAD_LIMIT = 0.05
 """Instrumented steps longer than timed ones by more than this are mentioned."""
@@ -131,7 +132,7 @@ def _text(run: RunDir) -> str:
         return ""
 
 
-def _counts(plan: Plan, cases: Sequence[CaseRun]) -> Counts:
+def _counts(plan: StoredPlan, cases: Sequence[CaseRun]) -> Counts:
     """Launches planned are those of all runnable cases in the rounds begun, and in `rounds_min` at least."""
     runnable = [case for case in cases if case.planned.skip_reason is None]
     begun = max((launch.round + 1 for case in cases for launch in case.launches), default=0)
@@ -296,7 +297,7 @@ def _failures(cases: Sequence[CaseRun]) -> Iterable[Failure]:
 
 
 def _validity(
-    plan: Plan,
+    plan: StoredPlan,
     cases: Sequence[CaseRun],
     table: pd.DataFrame,
     breakdown: pd.DataFrame,
@@ -311,7 +312,8 @@ def _validity(
         yield from _damage(cases)
         return
     if stop_reason == "interrupted":
-        yield f"The sweep was interrupted; resume with: ddpbench sweep {path}"
+        launcher = measured[0].case.launcher
+        yield f"The sweep was interrupted; resume with: {resume_command(launcher, path)}"
     crowded = [case for case in measured if case.planned.oversubscribed]
     if crowded:
         yield (
@@ -359,6 +361,13 @@ def _validity(
         yield (
             f"{_cases(slow)} took over {100 * OVERHEAD_LIMIT:g} % longer in instrumented than in timed steps: "
             f"where the time goes is then approximate{_names(slow)}."
+        )
+    apart = [case for case in measured if any(launch.hosts > 1 for launch in case.good)]
+    if apart:
+        yield (
+            f"{_cases(apart)} ran on several hosts, which share no clock: a block took as long as its slowest "
+            "rank's; a transfer that ends on all ranks at once took as long as its shortest rank's part; in other "
+            f"transfers waiting for ranks counts as communication{_names(apart)}."
         )
     yield from _damage(cases)
     emulated = [case for case in measured if case.case.fabric]

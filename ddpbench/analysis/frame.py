@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 
 from ddpbench.analysis.checkpoints import snapshot_costs
-from ddpbench.analysis.launches import CaseRun, Plan, noise_words, read_cases, read_plan
+from ddpbench.analysis.launches import CaseRun, noise_words, read_cases
 from ddpbench.analysis.rounds import width_of
 from ddpbench.analysis.stats import Interval, compare, samples_rate, step_time
 from ddpbench.analysis.summary import COLUMNS
 from ddpbench.errors import OutputError
 from ddpbench.records import RunDir, explain_os_error, write_atomically
+from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.spec import Case
 
 _TEXT = tuple(
@@ -56,7 +57,7 @@ def load(run: RunDir | Path | str) -> pd.DataFrame:
     return case_table(plan, read_cases(found, plan))
 
 
-def case_table(plan: Plan, cases: Sequence[CaseRun]) -> pd.DataFrame:
+def case_table(plan: StoredPlan, cases: Sequence[CaseRun]) -> pd.DataFrame:
     """The table of cases already read."""
     by_id = {case.case_id: case for case in cases}
     computing = _compute_times(cases)

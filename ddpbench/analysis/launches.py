@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from ddpbench.analysis.checkpoints import SnapshotRun, snapshot_runs
 from ddpbench.analysis.overlap import Breakdown, RankSteps, breakdown
@@ -39,6 +38,7 @@ from ddpbench.records import (
     Warmup,
     read_launch,
 )
+from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget, Case, PlannedCase
 
 STEAL_LIMIT = 0.01
@@ -84,6 +84,8 @@ class Launch:
     """Evaluation steps, where it was asked for."""
     snapshots: Mapping[str, SnapshotRun] = field(default_factory=dict)
     """By method."""
+    hosts: int = 1
+    """On how many hosts its ranks ran; more than one share no clock."""
     damage: tuple[str, ...] = ()
 
     @property
@@ -133,50 +135,7 @@ class CaseRun:
         return [launch.timing for launch in self.good if launch.timing is not None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """`plan.json`, as far as an analysis needs it."""
-
-    experiment: str
-    question: str
-    budget: Budget
-    cases: tuple[PlannedCase, ...]
-    ids: tuple[str, ...]
-    """The cases' ids as the plan names them, which is how their folders are called."""
-
-
-def read_plan(run: RunDir) -> Plan:
-    """The plan of a run.
-
-    Raises:
-        IdentityError: it is missing, damaged, or of another schema.
-    """
-    data = run.read_json(run.plan)
-    try:
-        entries: list[dict[str, Any]] = data["cases"]
-        cases = tuple(
-            PlannedCase(
-                case=Case.from_json(entry),
-                skip_reason=entry["skip_reason"],
-                added_as_baseline=entry["added_as_baseline"],
-                oversubscribed=entry["oversubscribed"],
-            )
-            for entry in entries
-        )
-        return Plan(
-            experiment=data["experiment"],
-            question=data["question"],
-            budget=Budget.model_validate(data["budget"]),
-            cases=cases,
-            ids=tuple(entry["case_id"] for entry in entries),
-        )
-    except KeyError as error:
-        raise IdentityError(f"{run.plan} is damaged: {error} is missing") from None
-    except (TypeError, ValidationError) as error:
-        raise IdentityError(f"{run.plan} is damaged: {error}") from None
-
-
-def read_cases(run: RunDir, plan: Plan) -> list[CaseRun]:
+def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
     """Every planned case with its launches, in the plan's order. Unfinished launches are not among them.
 
     Raises:
@@ -204,7 +163,9 @@ def read_cases(run: RunDir, plan: Plan) -> list[CaseRun]:
                 planned=planned,
                 launches=tuple(launches),
                 proof=proof,
-                parts=breakdown(list(steps.values()), processes, list(steps)) if status != "diverged" else None,
+                parts=breakdown(list(steps.values()), processes, list(steps))
+                if status != "diverged"
+                else None,
                 status=status,
                 error=error,
                 case_id=case_id,
@@ -238,9 +199,10 @@ def read_measurement(
     evaluation: Timing | None = None
     snapshots: Mapping[str, SnapshotRun] = {}
     starts = [start for rank in ranks.values() for start in rank.of(RankStart)]
+    hosts = {start.rank: start.host for start in starts}
     if status == "ok":
         every = list(ranks.values()) if len(ranks) == processes else []
-        one_host = len({start.host for start in starts}) <= 1
+        one_host = len(set(hosts.values())) <= 1
         blocks = [_blocks(rank, "timed") for rank in every]
         timing = time_blocks(number, _spans(blocks), one_host=one_host)
         evaluated = _spans([_blocks(rank, "evaluation") for rank in every])
@@ -284,12 +246,13 @@ def read_measurement(
         shares_cores=case.loader_workers > 0 and start is not None and not start.loader_cores,
         evaluation=evaluation,
         snapshots=snapshots,
+        hosts=len(set(hosts.values())),
         damage=records.damage,
     )
     if status != "ok":
         return launch, {}
     steps = {
-        rank: RankSteps(noted, records.of(CommRecord))
+        rank: RankSteps(noted, records.of(CommRecord), hosts.get(rank, ""))
         for rank, records in ranks.items()
         if (noted := records.of(StepRecord))
     }
@@ -424,10 +387,18 @@ def _status(
     if bad:
         worst = min(bad, key=lambda launch: WORST_FIRST.index(launch.status))
         counted = f"{len(bad)} of {len(launches)} launches {'were' if len(bad) != 1 else 'was'} not ok"
-        advice = f"once mended, measure again with: ddpbench sweep {path} --retry-failed"
+        again = f"ddpbench sweep {path} --retry-failed"
+        if planned.case.launcher != "local":
+            again = f"{resume_command(planned.case.launcher, path)}, with --retry-failed at their end"
+        advice = f"once mended, measure again with: {again}"
         return worst.status, f"round {worst.round + 1}: {worst.error} ({counted}; {advice})"
     sentence = f"the sweep was interrupted after {ok} of at least {budget.rounds_min} rounds"
-    return "failed", f"{sentence}; resume with: ddpbench sweep {path}"
+    return "failed", f"{sentence}; resume with: {resume_command(planned.case.launcher, path)}"
+
+
+def resume_command(launcher: str, path: Path | str) -> str:
+    """What goes on with a run: a sweep, or the lines for another launcher."""
+    return f"ddpbench sweep {path}" if launcher == "local" else f"the lines of ddpbench plan {path}"
 
 
 def noise_words(launches: Sequence[Launch]) -> str:

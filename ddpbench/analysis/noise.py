@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ddpbench.analysis.launches import CaseRun, read_cases, read_plan
+from ddpbench.analysis.launches import CaseRun, read_cases
 from ddpbench.analysis.stats import (
     ALPHA,
     POWER,
@@ -17,6 +17,7 @@ from ddpbench.analysis.stats import (
 )
 from ddpbench.errors import RecordError
 from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
 
 BUDGETS_MIN = (1, 5, 10, 30)
 """Minutes for which the smallest resolvable change is told."""

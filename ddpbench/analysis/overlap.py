@@ -6,6 +6,10 @@ parts add up to the step:
 
     own computation (forward, backward, optimizer, other)  >  transfers  >  waiting for ranks  >  data
 
+Hosts share no clock. Across them a transfer in which every rank has its result when all have (`TOGETHER`)
+takes as long as the shortest rank's part in it, that of the rank that started last, and ends for each rank
+when that rank has its result. Of other transfers nothing tells waiting from communication: all is the latter.
+
 `synchronize` spans are no part of their own: they hold transfers and waiting.
 """
 
@@ -31,6 +35,8 @@ _KIND_OF_SPAN = {"data": _DATA} | {
     name: _KINDS.index(name) if name in _COMPUTE else _OTHER for name in COMPUTE_SPANS
 }
 _NO_KIND = -1
+TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
+"""Operations that end on all ranks at about the same time."""
 PARTS = (*_COMPUTE, "exposed_comm", "exposed_wait", "data", "not_attributed")
 """The parts of a step, which add up to it."""
 
@@ -41,6 +47,8 @@ class RankSteps:
 
     steps: Sequence[StepRecord]
     transfers: Sequence[CommRecord]
+    host: str = ""
+    """Ranks of one host share a clock."""
 
 
 @dataclass(slots=True)
@@ -222,13 +230,22 @@ def _transfers(
     whole: list[tuple[tuple[int, int], int, int, int]] = []
     sizes: dict[tuple[str, int], Moved] = {}
     lost = 0
+    one_clock = len({noted.host for noted in ranks.values()}) <= 1
     for name, found in parts.items():
         if len(found) < processes:
             lost += 1
             continue
-        begin = max([start for _, start, _ in found])
-        whole += [(key, start, begin, end) for key, start, end in found]
+        if one_clock:
+            begin = max([start for _, start, _ in found])
+            whole += [(key, start, begin, end) for key, start, end in found]
+            took = max([end for _, _, end in found]) - begin
+        elif name[2] in TOGETHER:
+            took = min([end - start for _, start, end in found])
+            whole += [(key, start, end - took, end) for key, start, end in found]
+        else:
+            whole += [(key, start, start, end) for key, start, end in found]
+            continue
         moved = sizes.setdefault((name[2], bytes_of[name]), Moved())
         moved.count += 1
-        moved.time_ns += max([end for _, _, end in found]) - begin
+        moved.time_ns += took
     return whole, sizes, lost

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddpbench.analysis.launches import read_plan, time_blocks
+from ddpbench.analysis.launches import time_blocks
 from ddpbench.analysis.stats import Timing, compare, log_half_width
 from ddpbench.records import LaunchDir, RunDir
+from ddpbench.records.plan import read_plan
 
 
 def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:

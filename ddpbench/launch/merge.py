@@ -22,6 +22,7 @@ from typing import Any
 
 from ddpbench.errors import IdentityError, OutputError, RequestError
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir, explain_os_error
+from ddpbench.records.plan import read_plan
 from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path
 
@@ -121,8 +122,6 @@ def refuse_merged(run: RunDir) -> None:
 
 
 def _read(path: Path) -> Source:
-    from ddpbench.analysis.launches import read_plan  # pandas, which no sweep needs
-
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
         raise RequestError(f"{path} {what}; a merge takes run directories")

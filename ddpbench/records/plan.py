@@ -59,7 +59,7 @@ def read_plan(run: RunDir) -> StoredPlan:
             budget=Budget.model_validate(data["budget"]),
             cases=cases,
             ids=tuple(entry["case_id"] for entry in entries),
-            order=tuple((item["round"], item["case_id"]) for item in data["launches"]),
+            order=tuple((item["round"], item["case_id"]) for item in data.get("launches", [])),
         )
     except KeyError as error:
         raise IdentityError(f"{run.plan} is damaged: {error} is missing") from None
