@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpbench.units import format_rate, format_seconds, parse_seconds
+from ddpbench.units import format_bytes, format_rate, format_seconds, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -42,4 +42,11 @@ def test_rates_are_written() -> None:
         "82.3",
         "12,350",
         "1,235,000",
+    ]
+
+
+def test_sizes_are_written() -> None:
+    sizes = (0, 1023, 1024, 64 * 2**20, 23.54 * 2**30, 252 * 2**30, 3 * 2**40)
+    assert [format_bytes(size) for size in sizes] == [
+        *("0 bytes", "1023 bytes", "1 KiB", "64 MiB", "23.5 GiB", "252 GiB", "3 TiB")
     ]

@@ -37,6 +37,7 @@ def loaded(*arguments: str) -> tuple[str, int]:
         (["sweep", "--help"], 0),
         (["list"], 0),
         (["list", "--json"], 0),
+        (["doctor", "--json"], 0),
         (["sweep", "quick", "--dry-run"], 0),
         (["sweep", "quick", "--dry-run", "--json"], 0),
         (["sweep", "quick", "--set", "axes.strategy=dpd"], 2),

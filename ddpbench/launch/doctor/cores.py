@@ -22,7 +22,7 @@ def cores(host: Host) -> Iterator[Finding]:
         )
         return
     ranks = found.devices(gpus=0).cores
-    described = f"{found.cpu_model}: room for {_count(ranks, 'rank')} with a core of their own"
+    described = f"{found.cpu_model}: room for {_count(ranks, 'rank')}, a core each"
     if ranks < 2:
         yield note(
             "cores",

@@ -13,6 +13,8 @@ SET_FOR_RANKS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 _EFFECTS = {
     "CUDA_LAUNCH_BLOCKING": "every kernel is waited for, so that nothing overlaps",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "kernels and copies share other queues",
+    "NVIDIA_TF32_OVERRIDE": "float32 is computed in another precision",
     "NCCL_P2P_DISABLE": "GPUs no longer reach each other's memory",
     "NCCL_SHM_DISABLE": "processes exchange through the network instead of shared memory",
     "NCCL_IB_DISABLE": "InfiniBand is left unused",
@@ -45,7 +47,8 @@ _HARMLESS = {
     *("TORCH_SHOW_CPP_STACKTRACES", "MKL_SERVICE_FORCE_INTEL", "PYTORCH_DOWNLOAD_LINK"),
 }
 """Labels and folders, and what is looked at under another heading."""
-_OFF = ("", "0", "OFF", "WARN", "VERSION")
+_OFF = ("", "0", "OFF", "FALSE", "PASSIVE", "WARN", "VERSION")
+"""Values that change nothing."""
 
 
 def threads(host: Host) -> Iterator[Finding]:
@@ -89,7 +92,7 @@ def variables(host: Host) -> Iterator[Finding]:
         yield note(
             "others",
             f"{', '.join(plain)}: they reach every rank",
-            "unset those you do not mean to measure; the run directory does not record them",
+            "unset those you do not mean to measure",
         )
 
 

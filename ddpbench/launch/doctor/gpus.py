@@ -121,6 +121,7 @@ def gpus(host: Host) -> Iterator[Finding]:
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility)",
         )
         return
+    yield ok("driver", found[0].driver)
     for gpu in found:
         yield from _gpu(host, gpu)
     sleeping = [gpu.index for gpu in found if not gpu.persistent]
@@ -155,8 +156,8 @@ def gpus(host: Host) -> Iterator[Finding]:
 
 def _gpu(host: Host, gpu: Gpu) -> Iterator[Finding]:
     node = host.read(host.sys_root / "bus/pci/devices" / gpu.address / "numa_node")
-    where = f", NUMA node {node}" if node.isdigit() else ""  # -1: the firmware does not tell
-    found = f"{gpu.name}, {format_bytes(gpu.memory)}, {gpu.address}{where}, driver {gpu.driver}"
+    where = f", NUMA {node}" if node.isdigit() else ""  # -1: the firmware does not tell
+    found = f"{gpu.name}, {format_bytes(gpu.memory)}, {gpu.address}{where}"
     if gpu.busy_percent > BUSY_PERCENT or gpu.memory_used > IN_USE_BYTES:
         yield note(
             f"GPU {gpu.index}",
@@ -192,19 +193,33 @@ def links(host: Host) -> Iterator[Finding]:
     )
     far = [pair for pair, word in pairs.items() if _rank(word) >= len(_LINKS) - 1]
     if far:
-        together = [
-            "GPU0",
-            *(other for (one, other), word in pairs.items() if one == "GPU0" and (one, other) not in far),
-        ]
-        use = ",".join(name.removeprefix("GPU") for name in together)
-        yield note(
-            "links",
-            described,
-            f"gradients between such pairs take the slowest way: for runs on {len(together)} or fewer GPUs "
-            f"CUDA_VISIBLE_DEVICES={use} stays within a NUMA node",
-        )
+        yield note("links", described, _nearer(pairs, far))
     else:
         yield ok("links", described)
+
+
+def _nearer(pairs: dict[tuple[str, str], str], far: list[tuple[str, str]]) -> str:
+    """What to do about pairs that are far apart: GPUs of which all are near each other, as many as are found."""
+    names = sorted({name for pair in pairs for name in pair}, key=lambda name: int(name[3:]))
+    near = set(pairs) - set(far)
+    near |= {(other, one) for one, other in near}
+    groups: list[list[str]] = []
+    for centre in names:
+        group = [centre]
+        for name in names:
+            if all((name, member) in near for member in group):
+                group.append(name)
+        groups.append(group)
+    largest = max(groups, key=len)
+    if len(largest) == 1:
+        return (
+            "no two GPUs are nearer: expect exchange to cost more than where they share a NUMA node or NVLink"
+        )
+    use = ",".join(sorted((name.removeprefix("GPU") for name in largest), key=int))
+    return (
+        f"exchange between such pairs takes the slowest way: runs on up to {len(largest)} GPUs avoid it with "
+        f"CUDA_VISIBLE_DEVICES={use}"
+    )
 
 
 def _rank(word: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import resource
 import shutil
 import signal
@@ -186,6 +187,8 @@ class Host:
     limit: Callable[[int], tuple[int, int]] = resource.getrlimit
     which: Callable[[str], str | None] = shutil.which
     user_id: int = field(default_factory=os.geteuid)
+    c_library: str = field(default_factory=lambda: platform.libc_ver()[0])
+    """`glibc`, or empty where it is another."""
     pause: Callable[[float], None] = time.sleep
     load: Load | None = None
     """What used the cores just before; `examine` looks before anything here works."""

@@ -32,8 +32,8 @@ def memory(host: Host) -> Iterator[Finding]:
         yield note(
             "memory",
             found,
-            f"{ranks} rank{'s' if ranks != 1 else ''} need about {format_bytes(ranks * RANK_BYTES)} beside their "
-            "models: free some, raise the limit, or keep to fewer ranks and small models",
+            f"a rank a core needs about {format_bytes(ranks * RANK_BYTES)} in all, beside its "
+            "model: free some, raise the limit, or keep to fewer ranks and small models",
         )
     else:
         yield ok("memory", found)

@@ -74,7 +74,12 @@ def torch(host: Host) -> Iterator[Finding]:
     if facts is None:
         missing = "No module named 'torch'" in answer.failure
         found = "not installed" if missing else f"cannot be imported: {answer.failure}"
-        yield problem("torch", found, _remedy(answer), blocks=True)
+        advice = _remedy(answer)
+        if missing and host.c_library != "glibc":
+            advice = (
+                "torch has no builds for this C library (musl?): use an image with glibc, such as Debian's"
+            )
+        yield problem("torch", found, advice, blocks=True)
         return
     if not facts["distributed"]:
         yield problem(

@@ -86,7 +86,7 @@ def devices(host: Host) -> Iterator[Finding]:
     for way in ways(host):
         unit = "GPU" if way.device == "cuda" else "core"
         plural = "s" if way.ranks != 1 else ""
-        yield ok(way.device, f"{way.ranks} rank{plural} with a {unit} of their own, over {way.backend}")
+        yield ok(way.device, f"{way.ranks} rank{plural}, a {unit} each, over {way.backend}")
     for kind in facts.get("other_devices", []) if facts else []:
         yield note(
             kind,
@@ -139,7 +139,7 @@ def workloads(host: Host) -> Iterator[Finding]:
 def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[Finding]:
     able = [name for name, reason in reasons.items() if reason is None]
     if able:
-        yield ok(subject, f"on {way.device} with {way.backend}: {', '.join(able)}")
+        yield ok(f"{way.device} {subject}", ", ".join(able))
     for name, reason in reasons.items():
         if reason is not None:
             yield note(

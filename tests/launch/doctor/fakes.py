@@ -88,6 +88,7 @@ class Machine:
         self.writable = True
         self.between: Callable[[], None] = lambda: None
         self.user_id = 0
+        self.c_library = "glibc"
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         self.affinity({0, 1, 2, 3})
         self.torch(CPU_FACTS)
@@ -152,6 +153,7 @@ class Machine:
             limit=lambda which: self.limits.get(which, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)),
             which=lambda name: f"/usr/bin/{name}" if name in self.commands else None,
             user_id=self.user_id,
+            c_library=self.c_library,
             pause=pause,
         )
 

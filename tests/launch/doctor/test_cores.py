@@ -15,7 +15,7 @@ def test_one_core_is_no_curve(machine: Machine) -> None:
     machine.affinity({0, 2})  # a core and its hyper-thread
     found = machine.findings(cores.cores)
     assert found["cores"].level == "note"
-    assert found["cores"].found == "A Fine Processor: room for 1 rank with a core of their own"
+    assert found["cores"].found == "A Fine Processor: room for 1 rank, a core each"
     assert found["affinity"].found == "2 of 4 logical cores: 0,2"
     assert machine.findings(cores.hyper_threads)["hyper-threads"].found.startswith("2 on 1 cores")
 

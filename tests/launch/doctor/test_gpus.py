@@ -48,7 +48,13 @@ def test_pairs_across_sockets_are_a_note_with_the_gpus_to_keep_to(machine: Machi
         "PCIe through several host bridges of one NUMA node: GPU2-GPU3; "
         "PCIe and the processors' own link between NUMA nodes: GPU0-GPU3, GPU1-GPU3"
     )
-    assert "runs on 3 or fewer GPUs CUDA_VISIBLE_DEVICES=0,1,2 " in found.advice
+    assert "runs on up to 3 GPUs" in found.advice
+    assert found.advice.endswith("CUDA_VISIBLE_DEVICES=0,1,2")  # GPU3 is near GPU2 alone
+
+
+def test_two_gpus_of_two_sockets_have_no_nearer_ones(machine: Machine) -> None:
+    machine.gpus(2, links="\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n")
+    assert machine.findings(gpus.links)["links"].advice.startswith("no two GPUs are nearer")
 
 
 def test_eight_gpus_on_a_switch_are_one_line(machine: Machine) -> None:
@@ -68,10 +74,9 @@ def test_without_a_matrix(machine: Machine) -> None:
 def test_a_gpu_in_words(machine: Machine) -> None:
     machine.gpus(2)
     found = machine.findings(gpus.gpus)
-    assert set(found) == {"GPU 0", "GPU 1"}
-    assert found["GPU 0"].found == (
-        "NVIDIA H100 80GB HBM3, 79.6 GiB, 0000:1b:00.0, NUMA node 0, driver 550.54.15"
-    )
+    assert set(found) == {"driver", "GPU 0", "GPU 1"}
+    assert found["driver"].found == "550.54.15"
+    assert found["GPU 0"].found == "NVIDIA H100 80GB HBM3, 79.6 GiB, 0000:1b:00.0, NUMA 0"
 
 
 def test_states_that_disturb(machine: Machine) -> None:

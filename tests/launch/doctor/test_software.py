@@ -37,6 +37,13 @@ def test_a_torch_that_cannot_be_imported(machine: Machine, error: str, advice: s
     assert machine.findings(software.cuda) == machine.findings(training.backends) == {}
 
 
+def test_no_torch_beside_musl(machine: Machine) -> None:
+    machine.torch(Reply(1, err="ModuleNotFoundError: No module named 'torch'\n"))
+    assert machine.findings(software.torch)["torch"].advice.startswith("pip install torch")
+    machine.c_library = ""
+    assert "image with glibc" in machine.findings(software.torch)["torch"].advice
+
+
 def test_a_torch_that_takes_its_process_down(machine: Machine) -> None:
     machine.torch(Reply(-4))
     found = machine.findings(software.torch)["torch"]
