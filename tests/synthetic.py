@@ -25,6 +25,9 @@ ORIGIN_NS = 10**12
 WORKLOADS = ("gpt:nano", "mlp", "gpt:micro", "resnet", "train.py:Mine")
 
 
+TWO_BUCKETS = (1_187_840, 2_313_216)
+
+
 def case_of(strategy: str = "ddp", world_size: int = 2, **changes: Any) -> Case:
     """A case as `expand` would make it: fields that follow from others are filled in."""
     with_buckets = strategy == "ddp"
@@ -378,13 +381,27 @@ class Model:
     comm_s: float = 0.004
     cores: int = 4
     noise: float = 0.01
+    skew_s: float = 0.0
+    """How much longer each rank's backward takes than the rank's before."""
+    by_cap: bool = False
+    """Whether buckets follow the case's cap; otherwise there are the same two everywhere."""
+
+    def buckets(self, case: Case) -> list[int]:
+        """The sizes of a step's transfers, bytes."""
+        whole = sum(TWO_BUCKETS)
+        if not self.by_cap or case.schedule != "overlapped":
+            return list(TWO_BUCKETS)
+        if case.bucket_cap_mb == "default":
+            return [2**20, whole - 2**20]
+        size = int(float(case.bucket_cap_mb or 1) * 2**20)
+        return [size] * (whole // size) + [whole % size] * (whole % size > 0)
 
     def parts(self, case: Case, factor: float) -> dict[str, int]:
         """Nanoseconds of each part of a step."""
         crowd = max(1.0, case.world_size / self.cores)
         contention = (1 + 0.03 * (case.world_size - 1)) * crowd * factor
         parts = {
-            "data": self.data_s * factor,
+            "data": self.data_s * factor / (1 + 9 * case.loader_workers) if case.data == "loader" else 0,
             "forward": self.forward_s * contention,
             "backward": self.backward_s * contention,
             "optimizer": self.optimizer_s * contention,
@@ -406,7 +423,12 @@ def rank_launch(case: Case, rank: int, factor: float, model: Model, *, blocks: i
     parts = model.parts(case, factor)
     comm = parts.pop("comm", 0)
     hidden = comm // 2 if case.schedule == "overlapped" else 0
-    step_ns = sum(parts.values()) + comm - hidden
+    late = int((case.world_size - 1) * model.skew_s * 1e9) if comm else 0
+    step_ns = sum(parts.values()) + late + comm - hidden
+    if late:
+        parts["backward"] += int(rank * model.skew_s * 1e9)
+        late -= int(rank * model.skew_s * 1e9)
+    sizes = model.buckets(case)
     start = ORIGIN_NS + 1000 * rank
     at = start + blocks * (10 * step_ns + 5 * MS) + 50 * MS
     noted = []
@@ -417,12 +439,14 @@ def rank_launch(case: Case, rank: int, factor: float, model: Model, *, blocks: i
                 spans.append((name, at, at + parts[name]))
                 at += parts[name]
         if comm:
-            begin = at - hidden
-            middle = begin + comm // 2
-            op = ("all_reduce", "all_reduce") if case.schedule == "overlapped" else ("gather", "scatter")
+            begin = at + late - hidden
+            ends = _ends(begin, comm, sizes, even=not model.by_cap)
+            ops = ["all_reduce"] * len(sizes) if case.schedule == "overlapped" else ["gather", "scatter"]
             transfers = [
-                (0, op[0], 1_187_840, begin, middle),
-                (1, op[1], 2_313_216, middle, begin + comm),
+                (number, op, size, was - late, until)
+                for number, (op, size, was, until) in enumerate(
+                    zip(ops, sizes, [begin, *ends], ends, strict=False)
+                )
             ]
             spans.append(("synchronize", at, begin + comm))
             at = begin + comm
@@ -436,8 +460,56 @@ def rank_launch(case: Case, rank: int, factor: float, model: Model, *, blocks: i
         start_ns=start,
         samples_per_step=case.global_batch // processes_of(case),
         checksum="5f1d" * 8 if promises else "",
-        buckets=[1_187_840, 2_313_216] if case.strategy == "ddp" else None,
+        buckets=sizes if case.strategy == "ddp" else None,
+        evaluation=[[parts["forward"]] * 10] * 2 if case.evaluation else (),
+        snapshots=_snapshots(rank, factor) if case.checkpoint else (),
     )
+
+
+def _ends(begin: int, comm: int, sizes: Sequence[int], *, even: bool) -> list[int]:
+    """When each transfer ends: all of them take `comm`, by their sizes and a latency as of 128 KiB, or evenly."""
+    costs = [1 if even else size + 2**17 for size in sizes]
+    return [begin + comm * sum(costs[: index + 1]) // sum(costs) for index in range(len(costs))]
+
+
+def _snapshots(rank: int, factor: float) -> list[tuple[str, int, int, int, int | None]]:
+    """Three snapshots of each method, one after the other."""
+    found: list[tuple[str, int, int, int, int | None]] = []
+    at = 0
+    for method, ms in (("plain", 40), ("dcp", 25)):
+        for index in range(3):
+            until = at + int(ms * factor * (2 if index == 0 else 1) * MS)
+            wrote = method == "dcp" or rank == 0
+            size = 7_002_112 // (1 if method == "plain" else 2) if wrote else 0
+            found.append((method, size, at, until, until - at - MS if wrote else None))
+            at = until + MS
+    return found
+
+
+def everything() -> list[PlannedCase]:
+    """Cases with which every section of a report has a figure, one failed cap and one skipped case among them."""
+    common: dict[str, Any] = {"evaluation": True, "checkpoint": True}
+    kinds: list[tuple[str, int, Any]] = [("single", 1, None)]
+    kinds += [("independent", world, None) for world in (2, 4, 8)]
+    kinds += [("ddp", world, cap) for world in (1, 2, 4, 8) for cap in ("default", 0.25, 1.0)]
+    kinds += [(strategy, world, None) for strategy in ("data_parallel", "master") for world in (2, 4)]
+    planned = [
+        PlannedCase(case=case_of(strategy, world, bucket_cap_mb=cap, **common), oversubscribed=world > 4)
+        for strategy, world, cap in kinds
+    ]
+    for settings in ({"data": "memory"}, {"loader_workers": 1}):
+        for strategy, world in (("single", 1), ("ddp", 4)):
+            planned.append(PlannedCase(case=case_of(strategy, world, **common, **settings)))
+    skipped = case_of("fsdp", 2, **common)
+    planned.append(PlannedCase(case=skipped, skip_reason="fsdp needs what this machine has not"))
+    planned.append(PlannedCase(case=case_of("ddp", 2, bucket_cap_mb=5.0, **common)))
+    return planned
+
+
+def write_everything(path: Path | str) -> RunDir:
+    """A run of `everything`: ranks that wait for each other, buckets that follow their caps."""
+    model = Model(by_cap=True, skew_s=0.0004, data_s=0.0015, noise=0.004)
+    return write_run(path, everything(), blocks=2, steps=6, failing=1, model=model)
 
 
 def write_run(

@@ -144,8 +144,8 @@ def _picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int)
         [
             f"{name}, {setting_of(row)}, {row.backend or 'no backend'}. A transfer takes from its last rank's start",
             "until its last rank has the result. These transfers run beside computation, often two at once, so they",
-            "are slower than a benchmark of the network alone, and differ with what they run beside: no line joins them. "
-            "One point a size: the mean over all instrumented",
+            "are slower than a benchmark of the network alone; and as they differ with what they run beside, no line",
+            "joins them. One point a size: the mean over all instrumented",
             f"transfers of it; whiskers: 95 % t-intervals over {rounds[0]} to {rounds[-1]} rounds."
             if len(rounds) > 1
             else f"transfers of it; whiskers: 95 % t-intervals over {counted(rounds[0], 'round')}.",

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 BEST, AS_GOOD = "best", "as good as best"
 _RAMP = ((1.0, 1.0, 1.0), (0x8F / 255, 0xBB / 255, 0xDD / 255))
 _NOT_RUN = style.GRID
+MOST_ROWS = 10
 _CELL_IN = 0.62
 
 
 def picture(panel_name: str, rows: Sequence[Row], verdicts: Mapping[str, str], index: int) -> Picture | None:
     """The heat map of one strategy's caps; None where fewer than two of them ran at fewer than two world sizes."""
+    every = sorted({row.world_size for row in rows})
+    sizes = every if len(every) <= MOST_ROWS else [size for size in every if size & (size - 1) == 0][-MOST_ROWS:]
+    rows = [row for row in rows if row.world_size in sizes]
     shown = [row for row in rows if row.ok and row.step_time_s is not None]
-    sizes = sorted({row.world_size for row in rows})
     caps = sorted({row.bucket for row in rows}, key=bucket_order)
     filled = [size for size in sizes if len({row.bucket for row in shown if row.world_size == size}) > 1]
     if len(filled) < 2:
@@ -46,6 +49,8 @@ def picture(panel_name: str, rows: Sequence[Row], verdicts: Mapping[str, str], i
         marks.append(f"Crosshatched: {'; '.join(gaps)}.")
     if empty:
         marks.append("Grey: not run.")
+    if len(sizes) < len(every):
+        marks.append(f"Of {len(every)} numbers of ranks only powers of two are drawn; the summary table has all.")
     if any(row.oversubscribed for row in shown):
         marks.append("Rows of more ranks than cores are marked oversubscribed and count for no headline.")
     return Picture(
@@ -71,7 +76,7 @@ def picture(panel_name: str, rows: Sequence[Row], verdicts: Mapping[str, str], i
             verdicts=verdicts,
         ),
         width_in=style.SMALL_WIDTH_IN if len(caps) < 6 else style.FULL_WIDTH_IN,
-        height_in=0.75 + _CELL_IN * len(sizes),
+        height_in=0.62 + _CELL_IN * len(sizes),
         paint=partial(_paint, sizes=sizes, caps=caps, cells=cells, verdicts=verdicts),
         missing={row.case_id: f"{row.name} ({row.status})" for row in rows if row not in shown},
     )
@@ -84,6 +89,8 @@ def _heading(panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str])
     fair = [row for row in shown if not row.oversubscribed and row.case_id in verdicts]
     sizes = sorted({row.world_size for row in fair if verdicts[row.case_id] == BEST})
     where = series_of([str(size) for size in sizes])
+    if all(row.oversubscribed for row in shown):
+        return f"{prefix}No headline: every case with buckets ran oversubscribed"
     if not sizes:
         return f"{prefix}{name}: too few rounds to call any bucket cap safe"
     safe = [
@@ -94,8 +101,8 @@ def _heading(panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str])
     ]
     at = f"at {where} {'rank' if where == '1' else 'ranks'}"
     if not safe:
-        return f"{prefix}{name}: no bucket cap is as good as the best {at}"
-    return f"{prefix}{name}: {series_of(safe)} buckets are best or as good as best {at}"
+        return f"{prefix}{name}: no bucket cap is best or as good as best everywhere {at}"
+    return f"{prefix}{name} with {series_of(safe, 'or')} buckets is best or as good as best {at}"
 
 
 _Cells = Mapping[tuple[int, float | str | None], Row]

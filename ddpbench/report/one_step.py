@@ -251,9 +251,11 @@ def _communicate(axes: Axes, lane: Lane, top: float, per_in: float, *, labels: b
             number, size = _name(transfer, several), format_bytes(transfer.bytes)
             words = [f"{number}, {size}", number, str(transfer.bucket)]
             middle = y + _TRANSFER_IN / 2
-            if not _inside(axes, words[:1], (begin, end), middle, per_in=per_in, ground="white"):
-                if not _inside(axes, words[:2], (end, free), middle, per_in=per_in, ground=None, left=True):
-                    _inside(axes, words[1:], (begin, end), middle, per_in=per_in, ground="white")
+            _ = (
+                _inside(axes, words[:1], (begin, end), middle, per_in=per_in, ground="white")
+                or _inside(axes, words[:2], (end, free), middle, per_in=per_in, ground="white", left=True)
+                or _inside(axes, words[1:], (begin, end), middle, per_in=per_in, ground="white")
+            )
 
 
 def _box(axes: Axes, fill: style.Fill, when: tuple[float, float], top: float, height: float) -> None:

@@ -1,7 +1,10 @@
-// Makes tables sortable and opens folded data for printing. The page is readable without it.
+// Makes tables sortable and long ones filterable, and opens folded data for printing. The page is readable without it.
 "use strict";
+const FILTERED_FROM = 10;
+const clearings = new Map();
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
+  if (body.rows.length >= FILTERED_FROM) addFilter(table, body);
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, index) => {
     const button = document.createElement("button");
@@ -18,6 +21,54 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+
+// A row stays if it holds every word that was typed, in whatever order and case.
+function addFilter(table, body) {
+  const rows = [...body.rows].map((row) => [row, row.textContent.replace(/\s+/g, " ").toLowerCase()]);
+  const caption = table.caption.textContent.trim();
+  const label = document.createElement("label");
+  const input = document.createElement("input");
+  const count = document.createElement("span");
+  const bar = document.createElement("div");
+  bar.className = "filter";
+  input.type = "search";
+  input.autocomplete = "off";
+  input.spellcheck = false;
+  input.setAttribute("aria-controls", table.id);
+  input.setAttribute("aria-label", `Filter rows of: ${caption}`);
+  count.setAttribute("role", "status");
+  label.append("Filter rows", input);
+  bar.append(label, count);
+  table.closest(".tabled").before(bar);
+  const apply = () => {
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let left = 0;
+    for (const [row, text] of rows) {
+      row.hidden = !words.every((word) => text.includes(word));
+      if (!row.hidden) left += 1;
+    }
+    count.textContent = words.length ? `${left} of ${rows.length} rows` : "";
+  };
+  const clear = () => {
+    input.value = "";
+    apply();
+  };
+  input.addEventListener("input", apply);
+  input.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") clear();
+  });
+  clearings.set(body, clear);
+}
+
+// A link that leads to a row shows it, whatever the filter says.
+function showTarget() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const row = target?.closest("tr[hidden]");
+  if (!row) return;
+  clearings.get(row.parentElement)?.();
+  row.scrollIntoView();
+}
+addEventListener("hashchange", showTarget);
 
 function keyOf(cell) {
   const text = cell.dataset.key ?? cell.textContent.trim();

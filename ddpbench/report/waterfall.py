@@ -142,7 +142,9 @@ def _includes_zero(loss: Estimate) -> bool:
 
 
 def _text(loss: Estimate) -> str:
-    """To three decimals at most: a share below a thousandth of the step is no news."""
+    """To three decimals: a share below a thousandth of the step is no news. What is not there at all is `0`."""
+    if loss.value == loss.low == loss.high == 0:
+        return "0"
     return (
         f"{_fixed(loss.value)} [{_fixed(loss.low)}, {_fixed(loss.high)}]"
         if loss.has_interval
@@ -151,6 +153,8 @@ def _text(loss: Estimate) -> str:
 
 
 def _fixed(value: float | None) -> str:
+    if value == 0:
+        return "0"
     text = f"{value:.3f}"
     return text.replace("-", "\N{MINUS SIGN}") if float(text) else "0.000"
 
@@ -158,14 +162,14 @@ def _fixed(value: float | None) -> str:
 def _picture(fall: Fall, index: int) -> Picture:
     heading = _heading(fall)
     marks = []
-    if fall.split:
+    if fall.split and not index:
         marks.append(
             "Contention: how much longer ranks compute when they run at once and exchange nothing "
             "(strategy independent)"
             f"{', smaller batches included' if fall.row.scaling == 'strong' else ''}. The strategy's own "
-            "computation: forward and backward beyond that."
+            "computation: what its forward, backward and copying take beyond that."
         )
-    else:
+    elif not fall.split:
         marks.append(
             "Slower computation holds contention and the strategy's own work: without independent ranks at this "
             "number of ranks the two cannot be told apart."
@@ -182,16 +186,14 @@ def _picture(fall: Fall, index: int) -> Picture:
         if fall.rounds > 1
         else "Too few rounds with instrumented steps for intervals."
     )
-    caption = " ".join(
-        [
-            f"{fall.name}; {setting_of(fall.row)}. Ideal is the base case's step ({fall.row.baseline_case_id}),",
-            "shared out over the ranks. A loss is what a part of the step takes beyond that, as a share of the",
-            "step; the losses and the measured efficiency add up to 1. Shares are from instrumented steps, the",
-            "efficiency from timed ones.",
-            interval,
-            *marks,
-        ]
+    reading = (
+        "To be read as the waterfall before."
+        if index
+        else f"Ideal is the base case's step ({fall.row.baseline_case_id}), shared out over the ranks. A loss is what "
+        "a part of the step takes beyond that, as a share of the step; the losses and the measured efficiency add "
+        "up to 1. Shares are from instrumented steps, the efficiency from timed ones."
     )
+    caption = " ".join([f"{fall.name}; {setting_of(fall.row)}.", reading, interval, *marks])
     return Picture(
         file_name="waterfall" if index == 0 else f"waterfall-{index + 1}",
         heading=heading,
