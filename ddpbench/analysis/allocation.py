@@ -1,0 +1,261 @@
+"""A curve as HPC centres ask for it: job sizes, wall times, core- or GPU-hours, and the size to ask for.
+
+Only what was measured on real links with real computation, each rank on a core or GPU of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddpbench.analysis.curves import CaseCurve, curves_of
+from ddpbench.analysis.findings import BOUNDS
+from ddpbench.analysis.launches import CaseRun, read_cases
+from ddpbench.analysis.stats import Interval, compare, samples_rate, step_time
+from ddpbench.errors import RequestError, nearest
+from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
+
+EFFICIENCY_CUT = 0.7
+"""A job size is worth asking for from this efficiency on, unless another cut is given."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AllocationRequest:
+    """What is asked for. `waits_s` are queue waits by world size, seconds; a given, not measured."""
+
+    strategy: str | None = None
+    workload: str | None = None
+    efficiency_cut: float = EFFICIENCY_CUT
+    samples_per_epoch: int | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    waits_s: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One job size. Times are seconds; hours are of all its cores, or of all its GPUs."""
+
+    world_size: int
+    base: bool
+    nodes: int
+    devices: int
+    global_batch: int
+    step_s: Interval
+    speedup: Interval
+    efficiency: Interval
+    launches: int
+    epoch_s: Interval | None = None
+    epoch_hours: Interval | None = None
+    run_s: Interval | None = None
+    run_hours: Interval | None = None
+    wait_s: float | None = None
+
+    @property
+    def finish_s(self) -> float | None:
+        """Queue wait and run time together."""
+        return None if self.wait_s is None or self.run_s is None else self.wait_s + self.run_s.value
+
+    @property
+    def surest_efficiency(self) -> float:
+        """What the choice looks at: the interval's lower end, or the value where there is no interval."""
+        return self.efficiency.value if self.efficiency.low is None else self.efficiency.low
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allocation:
+    """The numbers of a proposal. `first` finishes first where queue waits are given."""
+
+    name: str
+    strategy: str
+    setting: str
+    unit: str
+    """`core` or `GPU`."""
+    scaling: str
+    cut: float
+    jobs: tuple[Job, ...]
+    chosen: Job
+    first: Job | None
+    samples_per_epoch: int | None
+    epochs: int | None
+    steps: int | None
+    base_rate: Interval
+    machine: Mapping[str, Any]
+    threads_per_rank: int
+    loader_workers: int
+    dtype: str
+    proved: bool
+    disturbed: int
+    """Launches of these cases that were flagged as disturbed."""
+    launches: int
+    left_out: str
+    """A sentence on job sizes that are not in the table, if there are any."""
+    elsewhere: str
+    """A sentence on the run's other curves, for whoever asks; no part of a proposal."""
+
+
+def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
+    """The allocation page's numbers for one curve of a run.
+
+    Raises:
+        RequestError: the request cannot be met from this run.
+        IdentityError: it is no run directory, or one of another schema.
+    """
+    _check(request)
+    cases = read_cases(run, read_plan(run))
+    curve, elsewhere = _choose(cases, request, run)
+    base = curve.base
+    assert base is not None  # _choose takes none without
+    jobs = [_job(base, base, request, base_case=True)]
+    jobs += [_job(one, base, request, base_case=False) for one in curve.runs]
+    known = sorted({job.world_size for job in jobs})
+    unknown = sorted(set(request.waits_s) - set(known))
+    if unknown:
+        raise RequestError(
+            f"--queue-wait {unknown[0]}=...: {unknown[0]} ranks are not in the table; measured are "
+            f"{', '.join(map(str, known))}"
+        )
+    ranked = [job for job in jobs if not job.base]
+    able = [job for job in ranked if job.surest_efficiency >= request.efficiency_cut]
+    chosen = max(able, key=lambda job: job.world_size, default=jobs[0])
+    timed = [job for job in jobs if job.finish_s is not None]
+    first = min(timed, key=lambda job: job.finish_s or 0.0, default=None)
+    case = curve.first.case
+    members = [base, *curve.runs]
+    left_out = ""
+    if curve.crowded:
+        sizes = ", ".join(str(one.case.world_size) for one in curve.crowded)
+        left_out = f"Not in the table: {sizes} ranks, which were more than there are cores (oversubscribed)."
+    return Allocation(
+        name=curve.name,
+        strategy=case.strategy,
+        setting=curve.setting,
+        unit="GPU" if case.device == "cuda" else "core",
+        scaling=case.scaling,
+        cut=request.efficiency_cut,
+        jobs=tuple(jobs),
+        chosen=chosen,
+        first=first,
+        samples_per_epoch=request.samples_per_epoch,
+        epochs=request.epochs,
+        steps=request.steps,
+        base_rate=samples_rate(base.timings),
+        machine=run.read_json(run.machine),
+        threads_per_rank=case.threads_per_rank,
+        loader_workers=case.loader_workers,
+        dtype=case.dtype if case.precision == "full" else f"{case.dtype}, {case.precision} autocast",
+        proved=all(one.proof is not None and one.proof.status == "ok" for one in members),
+        disturbed=sum(bool(launch.flags) for one in members for launch in one.good),
+        launches=sum(len(one.good) for one in members),
+        left_out=left_out,
+        elsewhere=elsewhere,
+    )
+
+
+def _check(request: AllocationRequest) -> None:
+    """What is wrong with a request by itself.
+
+    Raises:
+        RequestError: something is.
+    """
+    if not 0 < request.efficiency_cut <= 1:
+        raise RequestError(f"--efficiency-cut {request.efficiency_cut:g}: give a number above 0 and up to 1")
+    if request.epochs is not None and request.steps is not None:
+        raise RequestError("--epochs and --steps both say how long the run is; give one of them")
+    for flag, value in (
+        ("--epochs", request.epochs),
+        ("--steps", request.steps),
+        ("--samples-per-epoch", request.samples_per_epoch),
+    ):
+        if value is not None and value < 1:
+            raise RequestError(f"{flag} {value}: give a whole number above 0")
+    if request.epochs is not None and request.samples_per_epoch is None:
+        raise RequestError(
+            "--epochs needs --samples-per-epoch: a run's records do not say how many samples an epoch has"
+        )
+    if request.waits_s and request.epochs is None and request.steps is None:
+        raise RequestError(
+            "--queue-wait: time to finish needs the length of the run as well; give --steps, or --epochs with "
+            "--samples-per-epoch"
+        )
+
+
+def _choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> tuple[CaseCurve, str]:
+    """The curve of the request, DDP's where it names none, and a sentence on the others."""
+    curves = [curve for curve in curves_of(cases) if curve.runs and curve.base is not None]
+    real = [curve for curve in curves if not curve.emulated]
+    if not real:
+        why = (
+            "all of its curves are emulated or dilated, and an allocation is asked for on real links"
+            if curves
+            else "no strategy has ok launches on cores or GPUs of its own, and a base case beside them"
+        )
+        raise RequestError(f"{run.path} has nothing to base an allocation on: {why}")
+    for flag, asked, names in (
+        ("--strategy", request.strategy, {curve.first.case.strategy for curve in real}),
+        ("--workload", request.workload, {curve.first.case.workload for curve in real}),
+    ):
+        if asked is not None and asked not in names:
+            raise RequestError(f"{flag} {asked}: no such curve in {run.path}; {nearest(asked, names)}")
+    found = [
+        curve
+        for curve in real
+        if request.strategy in (None, curve.first.case.strategy)
+        and request.workload in (None, curve.first.case.workload)
+    ]
+    if not found:
+        raise RequestError(f"{run.path} has no curve of {request.strategy} on {request.workload}")
+    ddp = [curve for curve in found if curve.first.case.strategy == "ddp"]
+    able = [curve for curve in found if curve.first.case.strategy not in BOUNDS]
+    curve = (ddp or able or found)[0]
+    # of equal names the one with more world sizes, for two batches of one strategy are two curves
+    same = [one for one in found if one.first.case.strategy == curve.first.case.strategy]
+    curve = max(same, key=lambda one: len(one.runs))
+    rest = [f"{one.name} ({one.setting})" for one in real if one is not curve]
+    if not rest:
+        return curve, ""
+    more = f" and {len(rest) - 4} more" if len(rest) > 4 else ""
+    choice = "" if request.strategy or request.workload else "; --strategy and --workload choose another"
+    return curve, f"also in this run: {'; '.join(rest[:4])}{more}{choice}"
+
+
+def _job(run: CaseRun, base: CaseRun, request: AllocationRequest, *, base_case: bool) -> Job:
+    case = run.case
+    step = step_time(run.timings)
+    comparison = None if base_case else compare(run.timings, base.timings)
+    speedup = Interval(value=1.0) if comparison is None else comparison.rate_ratio()
+    devices = case.world_size * (1 if case.device == "cuda" else case.threads_per_rank + case.loader_workers)
+    epoch = run_s = None
+    if request.samples_per_epoch is not None:
+        epoch = _times(step, math.ceil(request.samples_per_epoch / case.global_batch))
+    if request.epochs is not None and epoch is not None:
+        run_s = _times(epoch, request.epochs)
+    elif request.steps is not None:
+        run_s = _times(step, request.steps)
+    return Job(
+        world_size=case.world_size,
+        base=base_case,
+        nodes=case.nodes,
+        devices=devices,
+        global_batch=case.global_batch,
+        step_s=step,
+        speedup=speedup,
+        efficiency=_times(speedup, 1 / case.world_size),
+        launches=len(run.good),
+        epoch_s=epoch,
+        epoch_hours=None if epoch is None else _times(epoch, devices / 3600),
+        run_s=run_s,
+        run_hours=None if run_s is None else _times(run_s, devices / 3600),
+        wait_s=request.waits_s.get(case.world_size),
+    )
+
+
+def _times(interval: Interval, factor: float) -> Interval:
+    return Interval(
+        value=interval.value * factor,
+        low=None if interval.low is None else interval.low * factor,
+        high=None if interval.high is None else interval.high * factor,
+    )

@@ -1,0 +1,82 @@
+"""`ddpbench allocation RUN_DIR`: what an HPC centre asks for in a proposal, ready to paste."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "allocation",
+        help="a run as a page for an allocation proposal: Markdown, LaTeX, PNG",
+        description="Writes allocation.md, allocation.tex and allocation.png: job sizes with wall times, core- or "
+        "GPU-hours, speed-up and efficiency, the plot, the job size to ask for and why, and a paragraph on the "
+        "method. The Markdown is printed too. Without --strategy it is DDP at its default bucket cap.",
+    )
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a sweep's or a merge's run directory")
+    parser.add_argument("--strategy", help="the strategy to ask for (default: ddp where it was measured)")
+    parser.add_argument("--workload", help="the workload to ask for (default: that with the most cases)")
+    parser.add_argument("--efficiency-cut", type=float, default=0.7, metavar="FRACTION", help="default: 0.7")
+    parser.add_argument(
+        "--samples-per-epoch", type=int, metavar="N", help="samples of your data set; records do not hold it"
+    )
+    parser.add_argument("--epochs", type=int, metavar="N", help="length of the run in epochs")
+    parser.add_argument("--steps", type=int, metavar="N", help="length of the run in steps")
+    parser.add_argument(
+        "--queue-wait",
+        metavar="RANKS=TIME,...",
+        help='how long jobs wait, such as "1=5min,8=2h"; time to finish is wait and run time',
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the files go (default: RUN_DIR)")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import sys
+
+    from ddpbench.analysis.allocation import AllocationRequest, allocation_of
+    from ddpbench.records import RunDir
+    from ddpbench.report.allocation import markdown, write_allocation
+
+    request = AllocationRequest(
+        strategy=arguments.strategy,
+        workload=arguments.workload,
+        efficiency_cut=arguments.efficiency_cut,
+        samples_per_epoch=arguments.samples_per_epoch,
+        epochs=arguments.epochs,
+        steps=arguments.steps,
+        waits_s=_waits(arguments.queue_wait or ""),
+    )
+    allocation = allocation_of(RunDir(arguments.run_dir), request)
+    paths = write_allocation(allocation, arguments.out or arguments.run_dir)
+    print(markdown(allocation), end="")  # noqa: T201
+    print("\n".join(map(str, paths)), file=sys.stderr)  # noqa: T201
+    if allocation.elsewhere:
+        print(allocation.elsewhere, file=sys.stderr)  # noqa: T201
+    return 0
+
+
+def _waits(text: str) -> dict[int, float]:
+    """Queue waits by world size, seconds, from `1=5min,8=2h`.
+
+    Raises:
+        RequestError: the text is not of that form.
+    """
+    from ddpbench.errors import RequestError
+    from ddpbench.units import parse_seconds
+
+    waits: dict[int, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        ranks, equals, time = part.partition("=")
+        if not equals or not ranks.strip().isdecimal() or not time.strip():
+            raise RequestError(f"--queue-wait: {part!r} is no RANKS=TIME, such as 8=2h")
+        if int(ranks) in waits:
+            raise RequestError(f"--queue-wait: {int(ranks)} ranks are given twice")
+        try:
+            waits[int(ranks)] = parse_seconds(time)
+        except ValueError as error:
+            raise RequestError(f"--queue-wait: {error}") from None
+    return waits

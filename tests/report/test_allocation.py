@@ -1,0 +1,236 @@
+"""The allocation page held against files that were read by eye, and its numbers against sums by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis.allocation import Allocation, AllocationRequest, allocation_of
+from ddpbench.cli import run as cli
+from ddpbench.errors import RequestError
+from ddpbench.records import RunDir
+from ddpbench.report.allocation import choice, escape, latex, markdown, method
+from ddpbench.spec import Budget, Case, PlannedCase
+from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_proof
+
+GOLDEN = Path(__file__).parent / "golden"
+SINGLE = case_of("single", 1)
+STEPS_MS = {SINGLE: 100.0, case_of("ddp", 2): 105.0, case_of("ddp", 4): 125.0, case_of("ddp", 8): 200.0}
+"""Efficiencies by hand, weak scaling: 100/105, 100/125, 100/200."""
+
+
+def a_run(
+    path: Path, steps_ms: dict[Case, float] = STEPS_MS, *, crowded: int = 99, wobble: float = 0.5
+) -> RunDir:
+    """Five rounds a case; the step times go up and down by `wobble` ms, the base case's do not."""
+    run = RunDir(path)
+    planned = [PlannedCase(case=case, oversubscribed=case.world_size > crowded) for case in steps_ms]
+    write_plan(run, planned, Budget(rounds_min=5, rounds_max=5))
+    for case, step_ms in steps_ms.items():
+        write_proof(run, case)
+        for number, sign in enumerate((-1, 0, 1, 0.5, -0.5)):
+            shift = 0 if case.strategy == "single" else sign * wobble
+            step = round((step_ms + shift) * MS)
+            write_launch(run, case, number, [RankLaunch(blocks=[[step] * 10])] * case.world_size)
+    return run
+
+
+def of(run: RunDir, **given: object) -> Allocation:
+    return allocation_of(run, AllocationRequest(**given))  # type: ignore[arg-type]
+
+
+FULL = {
+    "samples_per_epoch": 1_000_001,
+    "epochs": 3,
+    "waits_s": {1: 300.0, 4: 7200.0, 8: 90_000.0},
+}
+
+
+@pytest.mark.parametrize(("name", "render"), [("allocation.md", markdown), ("allocation.tex", latex)])
+def test_the_page_is_the_one_that_was_read_by_eye(tmp_path: Path, name: str, render: object) -> None:
+    page = render(of(a_run(tmp_path / "run"), **FULL))  # type: ignore[operator]
+    path = GOLDEN / name
+    if not path.exists():
+        path.write_text(page, encoding="utf-8")
+        pytest.fail(f"{path} was not there and has been written: read it")
+    assert page == path.read_text(encoding="utf-8"), f"to accept the change, delete {path} and run this again"
+
+
+def test_times_and_hours_are_sums_by_hand(tmp_path: Path) -> None:
+    found = of(a_run(tmp_path / "run"), **FULL)
+    base, two, four, eight = found.jobs
+    assert [job.devices for job in found.jobs] == [1, 2, 4, 8]
+    # 1,000,001 samples in steps of 32 are 31,251 steps of 125 ms
+    assert four.epoch_s is not None
+    assert four.epoch_s.value == pytest.approx(31_251 * 0.125)
+    assert four.epoch_hours is not None
+    assert four.epoch_hours.value == pytest.approx(4 * 31_251 * 0.125 / 3600)
+    assert base.run_s is not None
+    assert base.run_s.value == pytest.approx(3 * 125_001 * 0.1)
+    assert four.finish_s == pytest.approx(7200 + 3 * 31_251 * 0.125)
+    assert two.wait_s is None
+    assert eight.efficiency.value == pytest.approx(0.5)
+    assert found.first is four
+
+
+@pytest.mark.parametrize(
+    ("cut", "ranks", "words"),
+    [
+        (0.9, 2, "At 4 ranks it is 0.800"),
+        (0.8, 2, "with an interval that reaches beneath 0.8"),
+        (0.7, 4, "At 8 ranks it is 0.500"),
+        (0.4, 8, "No larger job size was measured"),
+        (
+            0.99,
+            1,
+            "No larger one has an efficiency of 0.99 or more with its whole 95 % interval; 2 ranks come nearest",
+        ),
+    ],
+)
+def test_the_choice_is_the_largest_whose_whole_interval_is_above_the_cut(
+    tmp_path: Path, cut: float, ranks: int, words: str
+) -> None:
+    found = of(a_run(tmp_path / "run"), efficiency_cut=cut)
+    assert found.chosen.world_size == ranks
+    assert words in choice(found)
+    bold = [line for line in markdown(found).splitlines() if line.startswith("| **")]
+    assert len(bold) == 1
+
+
+def test_without_an_interval_the_value_decides_and_that_is_said(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    write_plan(run, list(STEPS_MS), Budget(rounds_min=1, rounds_max=1))
+    for case, step_ms in STEPS_MS.items():
+        ranks = [RankLaunch(blocks=[[round(step_ms * MS)] * 10])] * case.world_size
+        write_launch(run, case, 0, ranks)
+    found = of(run, efficiency_cut=0.8)
+    assert found.chosen.world_size == 4
+    assert "(its value; there are too few rounds for an interval)" in choice(found)
+    assert "proved" not in method(found), "no proof lies in this run"
+
+
+def test_what_finishes_first_is_told_beside_what_was_chosen(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    far = of(run, steps=1000, waits_s={1: 60.0, 4: 600.0})
+    # 1,000 steps: 60 + 100 s against 600 + 125 s
+    assert far.first is not None
+    assert far.first.base
+    text = choice(far)
+    assert (
+        "1 rank (the base case) finishes first: 60 s of waiting and 1 min 40 s of running are 2 min 40 s"
+        in text
+    )
+    assert "the chosen size takes 12 min 5 s" in text
+    assert "under weak scaling a larger job sees more samples" in markdown(far)
+    assert "for the chosen size no wait is given" in choice(of(run, steps=1000, waits_s={1: 60.0}))
+    assert "the chosen size is that one" in choice(of(run, steps=1000, waits_s={4: 1.0}))
+
+
+def test_oversubscribed_sizes_are_neither_chosen_nor_shown(tmp_path: Path) -> None:
+    found = of(a_run(tmp_path / "run", crowded=4), efficiency_cut=0.1)
+    assert [job.world_size for job in found.jobs] == [1, 2, 4]
+    assert found.chosen.world_size == 4
+    assert "Not in the table: 8 ranks" in markdown(found)
+
+
+def test_ddp_is_taken_unless_another_strategy_is_asked_for(tmp_path: Path) -> None:
+    cases = {
+        SINGLE: 100.0,
+        case_of("master", 2): 120.0,
+        case_of("master", 4): 130.0,
+        case_of("ddp", 2): 105.0,
+    }
+    cases |= {case_of("ddp", 2, bucket_cap_mb=1.0): 150.0}
+    run = a_run(tmp_path / "run", cases)
+    found = of(run)
+    assert found.name == "DDP with default buckets"
+    assert "also in this run: master" in found.elsewhere
+    assert of(run, strategy="master").name == "master"
+
+
+def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = a_run(tmp_path / "run")
+    for given, words in (
+        (["--strategy", "dpd"], "did you mean 'ddp'?"),
+        (["--workload", "resnet"], "known: gpt:nano"),
+        (["--efficiency-cut", "0"], "above 0 and up to 1"),
+        (["--epochs", "2"], "--epochs needs --samples-per-epoch"),
+        (["--epochs", "2", "--steps", "3"], "give one of them"),
+        (["--steps", "0"], "a whole number above 0"),
+        (["--queue-wait", "8=2h"], "needs the length of the run"),
+        (["--queue-wait", "5=2h", "--steps", "9"], "5 ranks are not in the table; measured are 1, 2, 4, 8"),
+        (["--queue-wait", "8:2h", "--steps", "9"], "no RANKS=TIME"),
+        (["--queue-wait", "8=2 years", "--steps", "9"], "is no duration"),
+        (["--queue-wait", "8=2h,8=3h", "--steps", "9"], "given twice"),
+    ):
+        assert cli(["allocation", str(run.path), *given]) == 2
+        told = capsys.readouterr()
+        assert words in told.err
+        assert told.out == ""
+    assert not (run.path / "allocation.md").exists()
+    assert cli(["allocation", str(tmp_path)]) == 2
+    assert "is no run directory" in capsys.readouterr().err
+
+
+def test_emulated_runs_are_no_base_for_an_allocation(tmp_path: Path) -> None:
+    slow = case_of("ddp", 2, fabric="1 Gbit/s")
+    run = a_run(tmp_path / "run", {SINGLE: 100.0, slow: 150.0})
+    with pytest.raises(RequestError, match="all of its curves are emulated"):
+        of(run)
+
+
+def test_the_command_writes_three_files_and_prints_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = a_run(tmp_path / "run"), tmp_path / "new" / "proposal"
+    assert (
+        cli(["allocation", str(run.path), "--out", str(out), "--queue-wait", "1=5min, 8=2h", "--steps", "9"])
+        == 0
+    )
+    assert sorted(path.name for path in out.iterdir()) == [
+        "allocation.md",
+        "allocation.png",
+        "allocation.tex",
+    ]
+    assert capsys.readouterr().out == (out / "allocation.md").read_text(encoding="utf-8")
+    head = (out / "allocation.png").read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    width, _ = struct.unpack(">II", head[16:24])
+    assert width == 1440
+
+
+def test_latex_is_well_formed_whatever_the_machine_is_called(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    data = json.loads(run.machine.read_text(encoding="utf-8"))
+    nasty = r"{Xeon}_100% & co. #1 \input{x} $y$ ~^ [a] <b> | µ é 東 --- `q` " + '"r"'
+    data["identity"]["cpu"] = nasty
+    run.machine.write_text(json.dumps(data), encoding="utf-8")
+    page = latex(of(run, **FULL))
+    body = "\n".join(line for line in page.splitlines() if not line.startswith("%"))
+    assert "東" not in body
+    assert r"\{Xeon\}\_100\% \& co. \#1 \textbackslash{}input\{x\} \$y\$" in body
+    bare = body.replace(r"\\", "").replace(r"\{", "").replace(r"\}", "")
+    depth = 0
+    for character in bare:
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        assert depth >= 0
+    assert depth == 0
+    assert re.findall(r"\\begin\{(\w+)\}", body) == ["table", "tabular", "figure"]
+    assert sorted(re.findall(r"\\end\{(\w+)\}", body)) == ["figure", "table", "tabular"]
+    rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+    columns = len(re.search(r"\{(r+)\}", body)[1])  # type: ignore[index]
+    assert len(rows) == 5
+    assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {columns - 1}
+    assert not re.search(r"(?<!\\)[#_%^]", re.sub(r"%$", "", body, flags=re.MULTILINE))
+
+
+def test_every_printable_character_is_escaped_or_set_as_it_is() -> None:
+    assert escape("a--b") == "a-{}-b"
+    assert escape("a---b") == "a-{}-{}-b"
+    assert escape("50 %_x\\") == r"50 \%\_x\textbackslash{}"
+    assert escape("naïve Zürich Łódź") == "naïve Zürich ?ódź"
+    assert escape("1\N{MINUS SIGN}2 µs ≥ 3") == r"1$-$2 $\mu$s ? 3"
