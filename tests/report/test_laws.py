@@ -1,0 +1,142 @@
+"""The section on scaling laws: drawn from what analysis says, and a sentence where there is nothing to draw."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis import summarize
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.records import RunDir
+from ddpbench.report import write_report
+from ddpbench.report.laws import section
+from ddpbench.report.parts import Section
+from ddpbench.report.series import rows_of
+from ddpbench.spec import Budget, Case, PlannedCase
+from tests.report.reading import read
+from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan
+
+BATCH = 64
+
+
+def strong(strategy: str, world: int) -> Case:
+    return case_of(strategy, world, scaling="strong", global_batch=BATCH, local_batch=BATCH // world)
+
+
+def summary_of(path: Path, steps_ms: dict[Case, float], *, rounds: int = 5, crowded: int = 99) -> RunSummary:
+    """A run whose step times go up and down by half a per cent from round to round, each case's in its own way."""
+    run = RunDir(path)
+    planned = [PlannedCase(case=case, oversubscribed=case.world_size > crowded) for case in steps_ms]
+    write_plan(run, planned, Budget(rounds_min=rounds, rounds_max=rounds))
+    for index, (case, step_ms) in enumerate(steps_ms.items()):
+        for number in range(rounds):
+            sign = ((number * (index + 2)) % 5 - 2) / 2
+            step = round(step_ms * (1 + 0.005 * sign) * MS)
+            ranks = [RankLaunch(blocks=[[step] * 10], samples_per_step=case.local_batch)] * case.world_size
+            write_launch(run, case, number, ranks)
+    return summarize(run)
+
+
+def amdahl_ms(world: int, s: float = 0.05) -> float:
+    return 100 * (s + (1 - s) / world)
+
+
+def of(summary: RunSummary) -> Section:
+    return section(summary, rows_of(summary))
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
+    steps = {strong("single", 1): 100.0, strong("ddp", 1): 104.0}
+    steps |= {strong("ddp", world): amdahl_ms(world) for world in (2, 4, 8, 16)}
+    return summary_of(tmp_path_factory.mktemp("laws") / "run", steps, crowded=8)
+
+
+def test_the_law_of_the_curve_is_found_and_what_ran_crowded_is_no_point(summary: RunSummary) -> None:
+    (curve,) = summary.laws
+    assert [point.world_size for point in curve.laws.points] == [2, 4, 8]
+    fit = curve.laws.fits[0]
+    assert fit.law == "amdahl"
+    s = fit.parameters["s"]
+    assert s.low is not None
+    assert s.high is not None
+    assert s.low < 0.05 < s.high
+    assert fit.line[-1][0] == 16, "lines end at twice the largest fair world size"
+    found = of(summary)
+    assert found.pictures[0].heading == "Within the measurement's error: DDP Amdahl"
+    assert "dashed where they are extrapolated" in found.pictures[0].caption
+    assert any("Karp-Flatt's serial fraction does not measurably change" in note for note in found.notes)
+    assert any("Gustafson's law is not fitted" in note for note in found.notes)
+    # a law is told among the findings, with its evidence
+    told = [finding for finding in summary.findings if finding.evidence == "laws"]
+    assert len(told) == 1
+    assert "Amdahl's law with a serial fraction of 0.05" in told[0].text
+
+
+def test_the_table_holds_every_parameter_point_and_residual(summary: RunSummary) -> None:
+    rows = of(summary).pictures[0].table.rows
+    what = [row[1].text for row in rows]
+    assert what.count("Karp-Flatt serial fraction") == 3
+    assert what.count("Amdahl's law: off by, %") == 3
+    assert what.count("The Universal Scalability Law: off by, %") == 4, "the base case is a point of it"
+    assert "Amdahl's law: serial fraction s" in what
+    by_size = {row[2].text: row[3] for row in rows if row[1].text == "Speed-up"}
+    assert by_size["8"].key == pytest.approx(100 / amdahl_ms(8), rel=0.01)
+
+
+def test_the_page_shows_the_figure_and_equal_summaries_give_equal_bytes(
+    summary: RunSummary, tmp_path: Path
+) -> None:
+    page = write_report(summary, RunDir(tmp_path))
+    text = page.read_text(encoding="utf-8")
+    assert (tmp_path / "figures" / "laws.png").exists()
+    document = read(text)
+    assert any("with the laws fitted to each" in image.attributes["alt"] for image in document.all("img"))
+    assert write_report(summary, RunDir(tmp_path)).read_text(encoding="utf-8") == text
+    write_report(dataclasses.replace(summary, laws=()), RunDir(tmp_path))
+    assert not (tmp_path / "figures" / "laws.png").exists(), "an old figure is cleared away"
+
+
+def test_too_few_points_say_what_to_measure(tmp_path: Path) -> None:
+    found = of(summary_of(tmp_path / "run", {strong("single", 1): 100.0, strong("ddp", 2): 52.5}))
+    assert found.pictures == ()
+    assert (
+        "DDP, gpt:nano, strong scaling with a global batch of 64: too few points: 1 and 2 ranks"
+        in found.absent
+    )
+    assert "Most worth measuring next: 4 ranks; it is the next power of two" in found.absent
+
+
+def test_a_machine_without_the_devices_is_told(tmp_path: Path) -> None:
+    cases = {strong("single", 1): 100.0, strong("ddp", 4): 27.0}
+    # four cores: 2 lies between and 8 does not fit
+    assert "Most worth measuring next: 2 ranks;" in of(summary_of(tmp_path / "a", cases)).absent
+    cases = {strong("single", 1): 100.0, strong("ddp", 2): 52.0, strong("ddp", 4): 27.0}
+    (curve,) = summary_of(tmp_path / "b", cases).laws
+    assert curve.laws.next is not None
+    assert (curve.laws.next.world_size, curve.laws.next.here) == (8, False)
+
+
+def test_one_world_size_and_few_rounds_fit_nothing(tmp_path: Path) -> None:
+    one = of(summary_of(tmp_path / "one", {strong("single", 1): 100.0, strong("ddp", 1): 101.0}))
+    assert "three world sizes or more" in one.absent
+    steps = {strong("single", 1): 100.0} | {strong("ddp", world): amdahl_ms(world) for world in (2, 4, 8)}
+    few = of(summary_of(tmp_path / "few", steps, rounds=4))
+    assert "2, 4 and 8 with under 5 rounds" in few.absent
+
+
+def test_nodes_continue_the_curve_of_a_full_node(tmp_path: Path) -> None:
+    spread = {"launcher": "torchrun", "nodes": 2}
+    steps = {case_of("single", 1, launcher="torchrun"): 100.0}
+    steps |= {case_of("ddp", n, launcher="torchrun"): 100.0 + n for n in (2, 4)}
+    steps |= {case_of("ddp", 8, ranks_per_node=4, **spread): 115.0}
+    steps |= {case_of("ddp", 4, ranks_per_node=2, **spread): 112.0}
+    found = {curve.name: curve for curve in summary_of(tmp_path / "run", steps).laws}
+    assert {name: sorted(curve.case_ids) for name, curve in found.items()} == {
+        "DDP on nodes of 2": [2, 4],
+        "DDP on nodes of 4": [2, 4, 8],
+    }
+    four = found["DDP on nodes of 2"].case_ids[4]
+    assert four == case_of("ddp", 4, ranks_per_node=2, **spread).case_id
