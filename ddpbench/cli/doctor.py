@@ -79,7 +79,7 @@ def show(findings: Sequence[Finding], console: Console) -> None:
             console.print(Text(" " * indent + text), soft_wrap=True)
         for number, text in enumerate(_wrapped(finding.advice, console.width - indent - len(arrow) - 1)):
             lead = arrow if number == 0 else " " * len(arrow)
-            console.print(Text(" " * indent).append(f"{lead} {text}", style=style), soft_wrap=True)
+            console.print(Text(" " * indent).append(lead, style=style).append(f" {text}"), soft_wrap=True)
     counts = [
         f"{count} {level}{'s' if count != 1 else ''}"
         for level in ("problem", "note")

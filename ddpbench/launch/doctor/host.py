@@ -22,7 +22,9 @@ from typing import Any
 
 import psutil
 
+from ddpbench.launch.catalog import TableCatalog
 from ddpbench.machine.hardware import Hardware, read_hardware
+from ddpbench.spec import Catalog
 
 TORCH_TIMEOUT_S = 120.0
 """A first import of torch from a slow disk takes its time."""
@@ -190,6 +192,8 @@ class Host:
     c_library: str = field(default_factory=lambda: platform.libc_ver()[0])
     """`glibc`, or empty where it is another."""
     pause: Callable[[float], None] = time.sleep
+    catalog: Catalog = field(default_factory=TableCatalog)
+    """The strategies and workloads there are."""
     load: Load | None = None
     """What used the cores just before; `examine` looks before anything here works."""
     _asked: dict[tuple[str, ...], Future[Reply]] = field(default_factory=dict)

@@ -7,15 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ddpbench.errors import DdpbenchError, MachineError
-from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.doctor.finding import Finding, note, ok, problem
 from ddpbench.launch.doctor.host import Host
 from ddpbench.launch.doctor.software import CHOOSE_A_BUILD
 from ddpbench.launch.sweep import within_gpus
-from ddpbench.spec import Devices, expand, parse_experiment
+from ddpbench.spec import Catalog, Devices, expand, parse_experiment
 
 WORLD_SIZES = (1, 2, 4)
-"""At one of these a strategy that can run here at all can run."""
+"""At one of these, on one node or two, a strategy that can run here at all can run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +99,16 @@ def _devices_of(way: Way) -> Devices:
     return Devices(kind=way.device, gpus=gpus, cores=way.ranks)
 
 
-def why_not(way: Way, *, strategy: str, workload: str, sizes: Sequence[int] = WORLD_SIZES) -> str | None:
+def why_not(
+    catalog: Catalog, way: Way, *, strategy: str, workload: str, sizes: Sequence[int] = WORLD_SIZES
+) -> str | None:
     """Why no case of the strategy and workload can run that way, or None if one can."""
     text = (
         f"[base]\nstrategy = {json.dumps(strategy)}\nworkload = {json.dumps(workload)}\n"
         f"device = {json.dumps(way.device)}\n[axes]\nworld_size = {list(sizes)}\n"
+        'nodes = [1, 2]\nlauncher = ["local", "torchrun"]\n'
     )
-    catalog, at_hand = TableCatalog(), _devices_of(way)
+    at_hand = _devices_of(way)
     try:
         experiment = parse_experiment(text, catalog, name="doctor")
         cases = expand(experiment, catalog, at_hand)
@@ -117,34 +119,42 @@ def why_not(way: Way, *, strategy: str, workload: str, sizes: Sequence[int] = WO
         for entry in cases
         if entry.case.strategy == strategy and not entry.added_as_baseline
     ]
-    return None if None in reasons else reasons[-1]
+    return None if None in reasons else reasons[0]
 
 
 def strategies(host: Host) -> Iterator[Finding]:
     """Each strategy on each kind of device."""
     for way in ways(host):
-        names = TableCatalog().strategy_names()
-        reasons = {name: why_not(way, strategy=name, workload="mlp") for name in names}
+        reasons = {
+            name: why_not(host.catalog, way, strategy=name, workload="mlp")
+            for name in host.catalog.strategy_names()
+        }
         yield from _listed("strategies", way, reasons)
 
 
 def workloads(host: Host) -> Iterator[Finding]:
-    """Each workload on each kind of device."""
+    """Each workload on each kind of device; `single` runs whatever runs at all."""
     for way in ways(host):
-        names = TableCatalog().workload_names()
-        reasons = {name: why_not(way, strategy="ddp", workload=name) for name in names}
+        reasons = {
+            name: why_not(host.catalog, way, strategy="single", workload=name)
+            for name in host.catalog.workload_names()
+        }
         yield from _listed("workloads", way, reasons)
 
 
 def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[Finding]:
-    able = [name for name, reason in reasons.items() if reason is None]
-    if able:
-        yield ok(f"{way.device} {subject}", ", ".join(able))
+    """What runs in one finding, and what does not in one for each reason."""
+    names_of: dict[str | None, list[str]] = {}
     for name, reason in reasons.items():
-        if reason is not None:
-            yield note(
-                name, f"not on {way.device}: {reason}", f"leave it out of experiments on {way.device} here"
-            )
+        names_of.setdefault(reason, []).append(name)
+    if able := names_of.pop(None, []):
+        yield ok(f"{way.device} {subject}", ", ".join(able))
+    for reason, names in names_of.items():
+        yield note(
+            names[0] if len(names) == 1 else f"{names[0]} ...",
+            f"not on {way.device}: {', '.join(names)}: {reason}",
+            f"do as that says, or leave {'it' if len(names) == 1 else 'them'} out of experiments on {way.device} here",
+        )
 
 
 def features(host: Host) -> Iterator[Finding]:

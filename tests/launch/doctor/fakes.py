@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.doctor import Check, Finding, Host, carry_out
 from ddpbench.launch.doctor.host import ASK_GPU_LINKS, ASK_GPUS, ASK_TORCH, Disk, Interface, Reply
 
@@ -51,6 +52,16 @@ def gpu_facts(count: int, **changes: Any) -> dict[str, Any]:
     }
 
 
+class SmallCatalog(TableCatalog):
+    """Whatever else there is, these need nothing that is not here."""
+
+    def strategy_names(self) -> list[str]:
+        return ["single", "ddp"]
+
+    def workload_names(self) -> list[str]:
+        return ["mlp:small", "gpt:nano"]
+
+
 GPU_LINE = (
     "{n}, NVIDIA H100 80GB HBM3, 81559, 4, 0, 00000000:{bus}:00.0, 550.54.15, Enabled, Default, Disabled\n"
 )
@@ -89,6 +100,7 @@ class Machine:
         self.between: Callable[[], None] = lambda: None
         self.user_id = 0
         self.c_library = "glibc"
+        self.catalog: TableCatalog = SmallCatalog()
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         self.affinity({0, 1, 2, 3})
         self.torch(CPU_FACTS)
@@ -154,6 +166,7 @@ class Machine:
             which=lambda name: f"/usr/bin/{name}" if name in self.commands else None,
             user_id=self.user_id,
             c_library=self.c_library,
+            catalog=self.catalog,
             pause=pause,
         )
 

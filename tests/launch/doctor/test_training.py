@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,39 +14,52 @@ from ddpbench.spec import Case, StrategyInfo
 from tests.launch.doctor.fakes import CPU_FACTS, Machine, gpu_facts
 
 
-def test_all_strategies_and_workloads_run_on_the_cpu(machine: Machine) -> None:
-    catalog = TableCatalog()
-    strategies = machine.findings(training.strategies)
-    workloads = machine.findings(training.workloads)
-    assert set(strategies) | set(workloads) == {"cpu strategies", "cpu workloads"}
-    assert strategies["cpu strategies"].found == ", ".join(catalog.strategy_names())
-    assert workloads["cpu workloads"].found == ", ".join(catalog.workload_names())
+def test_every_strategy_and_workload_of_the_tables_is_spoken_of(machine: Machine) -> None:
+    machine.catalog = TableCatalog()
+    for check, names in (
+        (training.strategies, TableCatalog().strategy_names()),
+        (training.workloads, TableCatalog().workload_names()),
+    ):
+        told = " ".join(finding.found for finding in machine.findings(check).values())
+        assert set(names) <= set(re.findall(r"[\w:.-]*\w", told))
+    assert {"single", "ddp"} <= set(machine.findings(training.strategies)["cpu strategies"].found.split(", "))
 
 
-def test_a_strategys_own_reason_is_given(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(case: Case) -> str | None:
-        return "ddp needs a printer" if case.world_size < 8 else None
-
+def test_what_needs_something_is_told_with_its_own_reason(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = TableCatalog.strategy
 
     def strategy(self: TableCatalog, name: str) -> StrategyInfo:
-        found = known(self, name)
-        return replace(found, check=check) if name == "ddp" else found
+        def check(case: Case) -> str | None:
+            return "it needs a printer" if case.world_size < 8 else None
+
+        return replace(known(self, name), check=check)
 
     monkeypatch.setattr(TableCatalog, "strategy", strategy)
     found = machine.findings(training.strategies)
-    assert "ddp" not in found["cpu strategies"].found.split(", ")
-    assert (found["ddp"].level, found["ddp"].found) == ("note", "not on cpu: ddp needs a printer")
-    assert why_not(Way("cpu", "gloo", 2), strategy="ddp", workload="mlp", sizes=[8]) is None
+    assert set(found) == {"single ..."}
+    assert found["single ..."].level == "note"
+    assert found["single ..."].found == "not on cpu: single, ddp: it needs a printer"
+    way = Way("cpu", "gloo", 2)
+    assert why_not(machine.catalog, way, strategy="ddp", workload="mlp", sizes=[8]) is None
 
 
-def test_a_strategy_that_needs_more_gpus_than_there_are() -> None:
+def test_what_runs_on_several_nodes_only_can_run(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = TableCatalog.strategy
+
+    def strategy(self: TableCatalog, name: str) -> StrategyInfo:
+        return replace(known(self, name), check=lambda case: "one node" if case.nodes == 1 else None)
+
+    monkeypatch.setattr(TableCatalog, "strategy", strategy)
+    assert machine.findings(training.strategies)["cpu strategies"].found == "single, ddp"
+
+
+def test_a_strategy_that_needs_more_gpus_than_there_are(machine: Machine) -> None:
     one = Way("cuda", "nccl", 1)
-    assert (
-        why_not(one, strategy="ddp", workload="mlp", sizes=[2, 4])
-        == "needs 4 GPUs, one a rank; here is 1 GPU"
-    )
-    assert why_not(one, strategy="ddp", workload="mlp") is None
+    reason = why_not(machine.catalog, one, strategy="ddp", workload="mlp", sizes=[2, 4])
+    assert reason == "needs 2 GPUs, one a rank; here is 1 GPU"
+    assert why_not(machine.catalog, one, strategy="ddp", workload="mlp") is None
 
 
 def test_a_way_for_each_kind_of_device(machine: Machine) -> None:
