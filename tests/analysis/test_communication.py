@@ -1,0 +1,105 @@
+"""Transfer times by size: means, intervals and nccl-tests' bus bandwidth by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ddpbench.analysis import summarize
+from ddpbench.analysis.communication import FACTORS
+from ddpbench.records import RunDir
+from ddpbench.spec import Budget, Case, PlannedCase
+from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan, write_proof
+
+DDP, SMALL, MASTER = case_of("ddp", 2), case_of("ddp", 2, bucket_cap_mb=1.0), case_of("master", 2)
+
+
+def rank(transfers: Sequence[tuple[str, int, int, int]]) -> RankLaunch:
+    """One step with transfers (operation, bytes, start ms, end ms)."""
+    at = ORIGIN_NS + 10**9
+    sent = [(i, op, size, at + a * MS, at + b * MS) for i, (op, size, a, b) in enumerate(transfers)]
+    step = (at, at + 100 * MS, [("forward", at, at + 50 * MS)], sent)
+    return RankLaunch(blocks=[[100 * MS] * 10], steps=[step])
+
+
+def table_of(
+    path: Path, launches: dict[Case, Sequence[Sequence[RankLaunch]]], *, crowded: bool = False
+) -> pd.DataFrame:
+    run = RunDir(path / "run")
+    rounds = max(map(len, launches.values()))
+    planned = [PlannedCase(case=case, oversubscribed=crowded) for case in launches]
+    write_plan(run, planned, Budget(rounds_min=1, rounds_max=rounds))
+    for case, found in launches.items():
+        write_proof(run, case)
+        for number, ranks in enumerate(found):
+            write_launch(run, case, number, ranks)
+    return summarize(run).transfers
+
+
+def test_times_run_from_the_last_start_to_the_last_end(tmp_path: Path) -> None:
+    def at(late: int) -> list[RankLaunch]:
+        first = [("all_reduce", 1000, 0, 8), ("all_reduce", 2000, 10, 20), ("all_reduce", 4000, 30, 50)]
+        second = [
+            ("all_reduce", 1000, 4, 7 + late),
+            ("all_reduce", 2000, 12, 20),
+            ("all_reduce", 4000, 30, 50),
+        ]
+        return [rank(first), rank(second)]
+
+    table = table_of(tmp_path, {DDP: [at(0), at(5)]}).set_index("bytes")
+    # 1000 bytes: from 4 to 8 in the first round, to 12 in the second
+    assert list(table["time_s"]) == pytest.approx([0.006, 0.008, 0.020])
+    assert list(table["busbw"]) == pytest.approx([1000 / 0.006, 2000 / 0.008, 4000 / 0.020])  # 2(n-1)/n is 1
+    assert list(table["rounds"]) == [2, 2, 2]
+    assert list(table["transfers"]) == [2, 2, 2]
+    half = 12.7062047 * math.log(8 / 4) / 2  # t(0.975, 1), and half the distance of two logarithms
+    assert table.loc[1000, "time_ci_high_s"] == pytest.approx(0.006 * math.exp(half))
+    assert table.loc[1000, "busbw_ci_low"] == pytest.approx(1000 / 0.006 / math.exp(half))
+
+
+def test_caps_of_one_strategy_share_a_curve_and_a_round(tmp_path: Path) -> None:
+    table = table_of(
+        tmp_path,
+        {
+            DDP: [[rank([("all_reduce", 1000, 0, 4), ("all_reduce", 5000, 10, 20)])] * 2] * 2,
+            SMALL: [[rank([("all_reduce", 1000, 0, 8), ("all_reduce", 500, 10, 12)])] * 2] * 2,
+        },
+    )
+    assert list(table["group"].unique()) == [0]
+    assert list(table["bytes"]) == [500, 1000, 5000]
+    assert list(table["time_s"]) == pytest.approx([0.002, 0.006, 0.010])
+    assert list(table["transfers"]) == [2, 4, 2]
+    assert list(table["rounds"]) == [2, 2, 2]
+
+
+def test_two_sizes_are_no_curve_and_crowded_ranks_make_none(tmp_path: Path) -> None:
+    two = [[rank([("gather", 1000, 0, 4), ("scatter", 1000, 10, 20)])] * 2]
+    assert table_of(tmp_path / "1", {MASTER: two}).empty
+    three = [[rank([("all_reduce", size, size, size + 5) for size in (10, 20, 30)])] * 2]
+    assert len(table_of(tmp_path / "2", {DDP: three})) == 3
+    assert table_of(tmp_path / "3", {DDP: three}, crowded=True).empty
+
+
+def test_an_operation_without_a_factor_has_no_busbw(tmp_path: Path) -> None:
+    own = [[rank([("halving", size, size, size + 5) for size in (10, 20, 30)])] * 2]
+    table = table_of(tmp_path, {DDP: own})
+    assert list(table["time_s"]) == pytest.approx([0.005] * 3)
+    assert table["busbw"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("op", "ranks", "factor"),
+    [  # nccl-tests, doc/PERFORMANCE.md; gather and scatter there count n times one rank's bytes
+        ("all_reduce", 4, 1.5),
+        ("reduce_scatter", 4, 0.75),
+        ("all_gather", 8, 7 / 8),
+        ("broadcast", 8, 1),
+        ("gather", 4, 4 * 3 / 4),
+    ],
+)
+def test_factors(op: str, ranks: int, factor: float) -> None:
+    assert FACTORS[op][1](ranks) == pytest.approx(factor)

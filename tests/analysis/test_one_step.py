@@ -1,0 +1,136 @@
+"""Which step is shown, what its lanes hold, and when there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis import RunSummary, summarize
+from ddpbench.analysis.one_step import OneStep, merged, without
+from ddpbench.records import RunDir
+from ddpbench.spec import Budget, Case, PlannedCase
+from tests.synthetic import (
+    MS,
+    ORIGIN_NS,
+    RankLaunch,
+    case_of,
+    processes_of,
+    write_launch,
+    write_plan,
+    write_proof,
+    write_sessions,
+)
+
+SINGLE, DDP = case_of("single", 1), case_of("ddp", 2)
+
+
+def rank(lengths_ms: Sequence[int], ready_ms: int, *, host: str = "node-1") -> RankLaunch:
+    """Steps in which a rank computes until its bucket is ready, and 2 ms of optimizer at the end."""
+    at, steps = ORIGIN_NS + 10**9, []
+    for length in lengths_ms:
+        end = at + length * MS
+        spans = [
+            ("forward", at, at + 4 * MS),
+            ("backward", at + 4 * MS, at + ready_ms * MS),
+            ("synchronize", at + ready_ms * MS, end - 2 * MS),
+            ("optimizer", end - 2 * MS, end),
+        ]
+        transfers = [
+            (0, "all_reduce", 1024, at + (ready_ms - 3) * MS, at + ready_ms * MS),
+            (1, "all_reduce", 2048, at + ready_ms * MS, end - 2 * MS),
+        ]
+        steps.append((at, end, spans, transfers))
+        at = end
+    return RankLaunch(blocks=[[20 * MS] * 10], steps=steps, host=host)
+
+
+def summary_of(
+    path: Path, launches: Sequence[Sequence[RankLaunch]], case: Case = DDP, *, crowded: bool = False
+) -> RunSummary:
+    run = RunDir(path / "run")
+    planned = [PlannedCase(case=SINGLE), PlannedCase(case=case, oversubscribed=crowded)]
+    write_plan(run, planned, Budget(rounds_min=1, rounds_max=len(launches)))
+    for number, ranks in enumerate(launches):
+        write_launch(run, SINGLE, number, [RankLaunch(blocks=[[10 * MS] * 10])] * processes_of(SINGLE))
+        write_launch(run, case, number, ranks)
+    write_proof(run, case)
+    write_sessions(run)
+    return summarize(run)
+
+
+def step_of(summary: RunSummary) -> OneStep:
+    assert summary.one_step is not None, summary.one_step_absent
+    return summary.one_step
+
+
+def ms(value: float) -> float:
+    return pytest.approx(value / 1e3, abs=1e-12)
+
+
+def test_the_step_nearest_the_median_of_the_median_launch(tmp_path: Path) -> None:
+    lengths = [
+        (20, 20, 20),
+        (18, 22, 29),
+        (50, 50, 50),
+    ]  # means 20, 23 and 50; the median launch is the second
+    told = step_of(summary_of(tmp_path, [[rank(one, 12), rank(one, 10)] for one in lengths]))
+    assert (told.case_id, told.round, told.step, told.steps, told.launches) == (DDP.case_id, 1, 2, 3, 3)
+    assert told.median_s == ms(22)
+    assert told.length_s == ms(22)
+
+
+def test_lanes_by_hand(tmp_path: Path) -> None:
+    told = step_of(summary_of(tmp_path, [[rank((20,), 12), rank((20,), 10)]]))
+    first, second = told.lanes
+    assert [lane.rank for lane in told.lanes] == [0, 1]
+    assert not told.omitted
+    assert [(name, start, end) for name, start, end in first.spans][1] == ("backward", ms(4), ms(12))
+    # bucket 0: ready at 9 on rank 0 and at 7 on rank 1, under way from 9, back at 12 and at 10
+    zero, one = second.transfers
+    assert (zero.ready_s, zero.begin_s, zero.end_s) == (ms(7), ms(9), ms(10))
+    # bucket 1: ready at 12 and at 10, under way from 12, back at 18 on both
+    assert (one.ready_s, one.begin_s, one.end_s, one.bytes) == (ms(10), ms(12), ms(18), 2048)
+    assert first.exposed == ((ms(12), ms(18)),)
+    assert second.exposed == ((ms(12), ms(18)),)
+    assert (told.backward_end_s, told.backward_rank, told.comm_end_s) == (ms(12), 0, ms(18))
+    assert first.computed_s == ms(14)
+
+
+def test_of_many_ranks_those_that_tell_most(tmp_path: Path) -> None:
+    case = case_of("ddp", 9)
+    ready = [
+        11,
+        10,
+        15,
+        8,
+        12,
+        9,
+        14,
+        13,
+        16,
+    ]  # rank 3 computes least, rank 8 most, rank 0 is the fourth of nine
+    told = step_of(summary_of(tmp_path, [[rank((20,), at) for at in ready]], case))
+    assert {lane.rank: lane.role for lane in told.lanes} == {0: "", 3: "fastest", 4: "median", 8: "slowest"}
+    assert told.omitted == (1, 2, 5, 6, 7)
+    assert told.backward_rank == 8
+
+
+def test_hosts_without_a_common_clock_are_not_drawn(tmp_path: Path) -> None:
+    summary = summary_of(tmp_path, [[rank((20,), 12, host="a"), rank((20,), 10, host="b")]])
+    assert summary.one_step is None
+    assert "2 hosts (a, b), whose clocks are not aligned" in summary.one_step_absent
+
+
+def test_without_transfers_or_cores_there_is_no_step(tmp_path: Path) -> None:
+    bare = [RankLaunch(blocks=[[20 * MS] * 10])] * 2
+    assert "no step to draw" in summary_of(tmp_path / "1", [bare]).one_step_absent
+    crowded = summary_of(tmp_path / "2", [[rank((20,), 12), rank((20,), 10)]], crowded=True)
+    assert "cores of its own" in crowded.one_step_absent
+
+
+def test_unions_and_what_is_left_of_them() -> None:
+    assert merged([(3, 4), (1, 2), (2, 3), (6, 6), (8, 9)]) == [(1, 4), (8, 9)]
+    assert without([(0, 10), (20, 30)], [(2, 3), (5, 22), (29, 40)]) == [(0, 2), (3, 5), (22, 29)]
+    assert without([(0, 1)], []) == [(0, 1)]

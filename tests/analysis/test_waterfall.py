@@ -1,0 +1,177 @@
+"""Lost efficiency: the arithmetic by hand, and that it adds up whatever the numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpbench.analysis import summarize
+from ddpbench.analysis.overlap import PARTS
+from ddpbench.analysis.waterfall import LOSSES, losses
+from ddpbench.records import RunDir
+from ddpbench.spec import Budget, Case, PlannedCase
+from tests.synthetic import (
+    MS,
+    ORIGIN_NS,
+    RankLaunch,
+    case_of,
+    processes_of,
+    write_launch,
+    write_plan,
+    write_proof,
+    write_sessions,
+)
+
+SINGLE, ALONE, DDP, MASTER = (
+    case_of("single", 1),
+    case_of("independent", 2),
+    case_of("ddp", 2),
+    case_of("master", 2),
+)
+
+
+def parts(**given: float) -> dict[str, float]:
+    return dict.fromkeys(PARTS, 0.0) | given
+
+
+def test_losses_by_hand() -> None:
+    # single: 10 ms, of which 8 forward and backward, 1 optimizer, 1 data; two ranks' step: 16 ms; E = 10/16
+    base = parts(forward=3, backward=5, optimizer=1, data=1)
+    mine = parts(
+        forward=3, backward=6, optimizer=1.5, data=1, exposed_comm=2, exposed_wait=2, not_attributed=0.5
+    )
+    found = losses(mine, base, 10 / 16)
+    assert found == pytest.approx(
+        {
+            "computation": 1 / 16,  # 9 ms where 8 were needed
+            "exposed_comm": 2 / 16,
+            "waiting": 2 / 16,
+            "optimizer": 0.5 / 16,
+            "data": 0.0,
+            "not_attributed": 0.5 / 16,
+        }
+    )
+    assert sum(found.values()) == pytest.approx(6 / 16)
+    # independent ranks: 12.5 ms a step (E = 0.8), 10.5 of it computation: 2.5 of contention, 1.5 saved by DDP
+    alone = parts(forward=4, backward=6.5, optimizer=1, data=1)
+    split = losses(mine, base, 10 / 16, (alone, 0.8))
+    assert split["contention"] == pytest.approx(2.5 / 16)
+    assert split["own_computation"] == pytest.approx(-1.5 / 16)
+    assert sum(split.values()) == pytest.approx(6 / 16)
+    assert list(split) == [name for name in LOSSES if name != "computation"]
+
+
+def test_instrumentation_that_slows_every_part_alike_changes_no_loss() -> None:
+    base, mine = parts(forward=4, backward=6), parts(forward=5, backward=6, exposed_comm=1)
+    slowed = {name: 1.3 * value for name, value in mine.items()}
+    assert losses(slowed, base, 0.8) == pytest.approx(losses(mine, base, 0.8))
+
+
+times = st.floats(0, 1)
+steps = st.fixed_dictionaries(dict.fromkeys(PARTS, times)).filter(lambda found: sum(found.values()) > 0.01)
+
+
+@given(steps, steps, steps, st.floats(0.01, 2), st.floats(0.01, 2))
+def test_losses_and_efficiency_always_add_up_to_1(
+    mine: Mapping[str, float], base: Mapping[str, float], alone: Mapping[str, float], e: float, bound: float
+) -> None:
+    assert math.isclose(sum(losses(mine, base, e).values()) + e, 1, abs_tol=1e-9)
+    assert math.isclose(sum(losses(mine, base, e, (alone, bound)).values()) + e, 1, abs_tol=1e-9)
+
+
+def launch(
+    step_ms: float, spans_ms: Mapping[str, float], comm_ms: float = 0.0, samples: int = 8
+) -> RankLaunch:
+    """Timed steps of `step_ms`, and two instrumented ones of the spans in turn and then one transfer."""
+    at, steps = ORIGIN_NS + 10**9, []
+    for _ in range(2):
+        begun, spans, transfers = at, [], []
+        for name, ms in spans_ms.items():
+            spans.append((name, at, at + int(ms * MS)))
+            at += int(ms * MS)
+        if comm_ms:
+            transfers = [(0, "all_reduce", 2**20, at, at + int(comm_ms * MS))]
+            at += int(comm_ms * MS)
+        steps.append((begun, at, spans, transfers))
+    return RankLaunch(blocks=[[int(step_ms * MS)] * 10], steps=steps, samples_per_step=samples)
+
+
+def table_of(path: Path, launches: Mapping[Case, list[RankLaunch]]) -> pd.DataFrame:
+    run = RunDir(path / "run")
+    rounds = max(map(len, launches.values()))
+    write_plan(run, [PlannedCase(case=case) for case in launches], Budget(rounds_min=1, rounds_max=rounds))
+    for case, found in launches.items():
+        write_proof(run, case)
+        for number, one in enumerate(found):
+            write_launch(run, case, number, [one] * processes_of(case))
+    write_sessions(run)
+    summary = summarize(run)
+    efficiency = summary.cases.set_index("case_id")["efficiency"]
+    for case_id, rows in summary.waterfall.groupby("case_id"):
+        assert rows["share"].sum() == pytest.approx(1), "losses and efficiency"
+        last = rows.set_index("item").loc["efficiency", "share"]
+        assert last == pytest.approx(efficiency[case_id]), "as in the table of cases"
+    return summary.waterfall
+
+
+def test_a_run_of_two_rounds_by_hand(tmp_path: Path) -> None:
+    single = {"forward": 4.0, "backward": 6.0}
+    table = table_of(
+        tmp_path,
+        {
+            SINGLE: [launch(10, single), launch(10, single)],
+            ALONE: [launch(12.5, {"forward": 5, "backward": 7.5})] * 2,
+            DDP: [
+                launch(16, {"forward": 5, "backward": 8.0}, comm_ms=3),
+                launch(20, {"forward": 5, "backward": 8.0}, comm_ms=7),
+            ],
+            MASTER: [launch(25, {"forward": 5, "backward": 7.5}, comm_ms=12.5)] * 2,
+        },
+    )
+    assert list(dict.fromkeys(table["case_id"])) == [DDP.case_id, MASTER.case_id], "the reference first"
+    ddp = table[table["case_id"] == DDP.case_id].set_index("item")
+    # instrumented steps of 16 and 20 ms, 18 in the mean; timed: 36 ms for two, so E = 10/18
+    assert ddp.loc["efficiency", "share"] == pytest.approx(10 / 18)
+    assert ddp.loc["exposed_comm", "share"] == pytest.approx(5 / 18)
+    assert ddp.loc["contention", "share"] == pytest.approx(2.5 / 18)
+    assert ddp.loc["own_computation", "share"] == pytest.approx(0.5 / 18)
+    assert ddp["split"].all()
+    # by round: 3/16 and 7/20; t(0.975, 1) = 12.7062, s / sqrt(2) of two numbers is half their distance
+    half = 12.7062047 * (7 / 20 - 3 / 16) / 2
+    assert ddp.loc["exposed_comm", "share_ci_high"] == pytest.approx(5 / 18 + half)
+    assert ddp.loc["exposed_comm", "share_ci_low"] == pytest.approx(5 / 18 - half)
+    master = table[table["case_id"] == MASTER.case_id].set_index("item")["share"]
+    assert master["exposed_comm"] == pytest.approx(0.5)
+    assert master["own_computation"] == pytest.approx(0, abs=1e-12)
+
+
+def test_strong_scaling_divides_the_ideal_step(tmp_path: Path) -> None:
+    whole: dict[str, str | int] = {"scaling": "strong", "local_batch": 8, "global_batch": 8}
+    half = whole | {"local_batch": 4}
+    single, ddp = case_of("single", 1, **whole), case_of("ddp", 2, **half)
+    optimizer = {"forward": 3.0, "backward": 6.0, "optimizer": 1.0}
+    table = table_of(
+        tmp_path,
+        {
+            single: [launch(10, optimizer)] * 2,
+            ddp: [launch(8, {"forward": 2, "backward": 3, "optimizer": 1}, comm_ms=2, samples=4)] * 2,
+        },
+    )
+    share = table.set_index("item")["share"]
+    # the ideal step takes 5 ms: 4.5 of forward and backward, and 0.5 of an optimizer that does not shrink
+    assert share["efficiency"] == pytest.approx(5 / 8)
+    assert share["optimizer"] == pytest.approx((1 - 0.5) / 8)
+    assert share["computation"] == pytest.approx((5 - 4.5) / 8)
+    assert share["exposed_comm"] == pytest.approx(2 / 8)
+    assert not table["split"].any()
+
+
+def test_no_instrumented_base_case_no_waterfall(tmp_path: Path) -> None:
+    bare = RankLaunch(blocks=[[10 * MS] * 10])
+    assert table_of(tmp_path, {SINGLE: [bare], DDP: [launch(16, {"forward": 13}, comm_ms=3)]}).empty
