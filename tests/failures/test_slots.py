@@ -1,0 +1,249 @@
+"""A plan's launches under torchrun and under launchers of one's own: carried out, resumed, refused, interrupted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import ddpbench
+from ddpbench.records import RankStart, RunDir, read_launch
+from tests.failures.conftest import FAULTY, run_cli, worker_processes, workload
+from tests.failures.launchers import agents, await_all, environment, plan, slots, start
+from tests.failures.test_interruptions import finished
+
+pytestmark = pytest.mark.multiprocess
+WriteExperiment = Callable[..., Path]
+
+
+def with_worlds(experiment: Path, worlds: list[int]) -> Path:
+    text = experiment.read_text(encoding="utf-8")
+    text = text.replace("world_size = 2\n", "").replace("[axes]", f"[axes]\nworld_size = {worlds}")
+    experiment.write_text(text, encoding="utf-8")
+    return experiment
+
+
+def test_two_static_agents_carry_out_a_plan_and_resume_it(
+    write_experiment: WriteExperiment, tmp_path: Path
+) -> None:
+    experiment = with_worlds(write_experiment([workload("Sound")], rounds=1), [1, 2, 4])
+    run = plan(experiment, tmp_path / "run", ranks=2)
+    first = await_all(agents([run, run], ranks=2))
+    assert [one.code for one in first] == [0, 0], first
+    frame = ddpbench.load(run)
+    assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
+    shapes = {(row.strategy, row.world_size, row.nodes, row.ranks_per_node) for row in frame.itertuples()}
+    # As few nodes as hold a case; `single` at one rank is the base case.
+    assert shapes == {("ddp", 1, 1, 1), ("ddp", 2, 1, 2), ("ddp", 4, 2, 2), ("single", 1, 1, 1)}
+    assert set(frame["launcher"]) == {"torchrun"}
+    (case_id,) = frame[frame["world_size"] == 4]["case_id"]
+    ranks = read_launch(RunDir(run).launch(case_id, "measure", 0)).ranks
+    starts = [rank.last(RankStart) for rank in ranks]
+    assert [start.rank for start in starts if start] == [0, 1, 2, 3]
+    assert len({start.pid for start in starts if start}) == 4
+    machine = json.loads((run / "machine.json").read_text(encoding="utf-8"))
+    assert machine["identity"]["slots"] == [2, 2]
+    assert len(machine["context"]["nodes"]) == 2
+    before = finished(run)
+    assert len(before) == 2 * 4
+    page = run_cli("report", run)
+    assert page.returncode == 0, page
+    undone = next(path for path in run.glob("cases/ddp-w4-*/launch-00/outcome.json"))
+    undone.unlink()
+    again = await_all(agents([run, run], ranks=2))
+    assert [one.code for one in again] == [0, 0], again
+    after = finished(run)
+    changed = {name for name in before if after[name] != before[name]}
+    assert changed == {str(undone.parent.relative_to(run))}
+    assert "7 launches are done already" in again[0].told
+
+
+def test_nodes_without_a_common_directory_send_their_records_to_the_leader(
+    write_experiment: WriteExperiment, tmp_path: Path
+) -> None:
+    planned = plan(write_experiment([workload("Sound")], rounds=1), tmp_path / "a" / "run")
+    copy = tmp_path / "b" / "run"
+    shutil.copytree(planned, copy)
+    hosts = [{"DDPBENCH_HOST": name, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} for name in ("alpha", "beta")]
+    ended = await_all(agents([planned, copy], c10d=True, env=hosts))
+    assert [one.code for one in ended] == [0, 0], ended
+    assert "a directory of its own" in "".join(one.told for one in ended)
+    # Which of them leads is c10d's choice; its directory alone is whole.
+    (leads,) = [run for run in (planned, copy) if finished(run)]
+    frame = ddpbench.load(leads)
+    assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
+    (directory,) = leads.glob("cases/ddp-w2-*/launch-00")
+    assert len(list(directory.glob("rank-*.jsonl"))) == 2
+    case_id = directory.parent.name
+    starts = [rank.last(RankStart) for rank in read_launch(RunDir(leads).launch(case_id, "measure", 0)).ranks]
+    assert {start.host for start in starts if start} == {"alpha", "beta"}
+    page = run_cli("report", leads)
+    assert page.returncode == 0, page
+    assert "share no clock" in (leads / "report.html").read_text(encoding="utf-8")
+
+
+def test_ranks_that_die_or_stop_are_named_and_the_next_launch_goes_on(
+    write_experiment: WriteExperiment, tmp_path: Path
+) -> None:
+    names = ["KilledOnRank1", "StopsOnRank1", "RaisesOnRank1", "Sound"]
+    experiment = write_experiment([workload(name) for name in names], rounds=1, hang_timeout=3.0)
+    run = plan(experiment, tmp_path / "run")
+    ended = await_all(slots([run, run]))
+    assert [one.code for one in ended] == [1, 1], ended
+    frame = ddpbench.load(run).set_index("workload")
+    failed = {name: frame.loc[f"{FAULTY}:{name}"].sort_values("world_size").iloc[-1] for name in names}
+    assert failed["KilledOnRank1"]["status"] == "failed"
+    assert "rank 1 was killed by SIGKILL" in failed["KilledOnRank1"]["error"]
+    assert failed["StopsOnRank1"]["status"] == "hung"
+    assert "rank 1 is stopped" in failed["StopsOnRank1"]["error"]
+    assert failed["RaisesOnRank1"]["status"] == "failed"
+    assert "rank 1" in failed["RaisesOnRank1"]["error"]
+    assert "the forward pass is broken" in failed["RaisesOnRank1"]["error"]
+    assert failed["Sound"]["status"] == "ok"
+    assert {row["status"] for _, row in frame.iterrows() if row["strategy"] == "single"} == {"ok"}
+
+
+OTHER_TORCH = '''
+import importlib.machinery, importlib.util, sys
+
+class Other:
+    """Gives torch another version, in every process of a node."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != "torch.version":
+            return None
+        return importlib.util.spec_from_file_location(name, VERSION)
+
+VERSION = __file__.replace("sitecustomize.py", "version.py")
+sys.meta_path.insert(0, Other)
+'''
+
+
+def test_nodes_with_another_torch_or_another_copy_are_refused_by_name(
+    write_experiment: WriteExperiment, tmp_path: Path
+) -> None:
+    import torch
+
+    run = plan(write_experiment([workload("Sound")], rounds=1), tmp_path / "a")
+    shutil.copytree(run, tmp_path / "b")
+    text = (tmp_path / "b/experiment.toml").read_text(encoding="utf-8")
+    (tmp_path / "b/experiment.toml").write_text(f"{text}\n# mine\n", encoding="utf-8")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text(OTHER_TORCH, encoding="utf-8")
+    version = Path(torch.__file__).with_name("version.py").read_text(encoding="utf-8")
+    (other / "version.py").write_text(f"{version}\n__version__ = '9.9.9'\n", encoding="utf-8")
+    hosts: list[dict[str, str]] = [{"DDPBENCH_HOST": "alpha"}, {"DDPBENCH_HOST": "beta"}]
+    hosts[1]["PYTHONPATH"] = str(other)
+    ended = await_all(slots([run, tmp_path / "b"], env=hosts))
+    assert [one.code for one in ended] == [2, 2], ended
+    for one in ended:
+        assert "Traceback" not in one.told
+        assert f"torch: {torch.__version__} on alpha" in one.told
+        assert "9.9.9 on beta" in one.told
+        assert "experiment.toml, digest: " in one.told
+        assert str(tmp_path / "a") in one.told
+        assert str(tmp_path / "b") in one.told
+    assert not list(tmp_path.glob("?/cases/*"))
+
+
+def test_a_missing_copy_and_too_few_slots_are_refused(
+    write_experiment: WriteExperiment, tmp_path: Path
+) -> None:
+    experiment = with_worlds(write_experiment([workload("Sound")], rounds=1), [1, 4])
+    run = plan(experiment, tmp_path / "run", ranks=2)
+    missing = await_all(slots([run, tmp_path / "nothing"]))
+    assert [one.code for one in missing] == [2, 2], missing
+    assert f"{tmp_path / 'nothing'} is no run directory: plan.json is missing" in missing[0].told
+    few = await_all(slots([run, run]))
+    assert [one.code for one in few] == [2, 2], few
+    assert "2 nodes with 1 slot each came" in few[0].told
+    assert "needs 2 x 2 (nodes x ranks)" in few[0].told
+    assert "Traceback" not in few[0].told
+    assert not list(run.glob("cases/*"))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "LOCAL_RANK, MASTER_ADDR and MASTER_PORT are missing"),
+        ({}, "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are missing"),
+    ],
+)
+@pytest.mark.parametrize("launch", [[], ["single-w1-0", "0"]])
+def test_half_an_environment_is_refused_in_a_sentence(
+    tmp_path: Path, given: dict[str, str], told: str, launch: list[str]
+) -> None:
+    import sys
+
+    (ended,) = await_all([start([sys.executable, "-m", "ddpbench.worker", tmp_path, *launch], given)])
+    assert ended.code == 2
+    assert told in ended.told
+    assert "torchrun --nproc-per-node" in ended.told
+    assert "Traceback" not in ended.told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_ended_torchrun_leaves_nothing_and_the_other_node_ends_too(
+    write_experiment: WriteExperiment, tmp_path: Path, number: signal.Signals
+) -> None:
+    run = plan(write_experiment([workload("Sound")], rounds=9, measured="1 s"), tmp_path / "run")
+    processes = agents([run, run])
+    deadline = time.monotonic() + 90
+    while len(finished(run)) < 4:
+        assert all(process.poll() is None for process in processes), await_all(processes)
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    processes[1].send_signal(number)
+    before = finished(run)
+    ended = await_all(processes)
+    assert ended[1].code != 0
+    deadline = time.monotonic() + 30
+    while worker_processes():
+        assert time.monotonic() < deadline, worker_processes()
+        time.sleep(0.1)
+    assert before.items() <= finished(run).items()
+    if number == signal.SIGINT:
+        assert "was interrupted" in ended[0].told
+
+
+def test_one_rank_of_one_launch_still_runs_under_torchrun(
+    write_experiment: WriteExperiment, tmp_path: Path
+) -> None:
+    run = plan(write_experiment([workload("Sound")], rounds=1), tmp_path / "run")
+    listed = json.loads((run / "plan.json").read_text(encoding="utf-8"))["cases"]
+    (case_id,) = [case["case_id"] for case in listed if case["world_size"] == 2]
+    ended = await_all(agents([run, run], worker=[case_id, "proof"]))
+    assert [one.code for one in ended] == [0, 0], ended
+    records = read_launch(RunDir(run).launch(case_id, "proof"))
+    assert [rank.rank for rank in records.ranks] == [0, 1]
+    unknown = subprocess.run(
+        ["python", "-m", "ddpbench.worker", str(run), "ddp-w2-nothing", "0"],
+        env=environment({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert unknown.returncode == 2
+    assert f"has no case 'ddp-w2-nothing'; known: {case_id}" in unknown.stderr
+
+
+def test_a_sweep_of_another_launchers_experiment_says_what_to_do(
+    write_experiment: WriteExperiment, tmp_path: Path
+) -> None:
+    experiment = write_experiment([workload("Sound")])
+    refused = run_cli("sweep", experiment, "--set", "base.launcher=torchrun")
+    assert refused.returncode == 2
+    assert f"ddpbench plan {experiment} --nodes hostA,hostB" in refused.stderr
+    run = plan(experiment, tmp_path / "run")
+    resumed = run_cli("sweep", run)
+    assert resumed.returncode == 2
+    assert f"ddpbench plan {run} prints" in resumed.stderr
