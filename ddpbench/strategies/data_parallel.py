@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
 from ddpbench.strategies.local import LocalReplica
+from ddpbench.strategies.nested import chunk
 
 if TYPE_CHECKING:
     import torch
@@ -107,9 +108,7 @@ class ThreadedReplica(Replica):
 
         recorder, count = self.job.recorder, self.job.world_size
         with recorder.span("scatter"):
-            shards = inputs.chunk(count)
-        if len(shards) != count or len({len(shard) for shard in shards}) != 1:
-            raise ValueError(f"a batch of {len(inputs)} samples does not divide among {count} replicas")
+            shards = chunk(inputs, count)
         with recorder.span("replicate"):
             replicas = [replicate(self.job.model, alias=number == 0) for number in range(count)]
         with recorder.span("forward"):

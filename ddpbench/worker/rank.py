@@ -171,7 +171,7 @@ class Rank:
         samples = self.case.global_batch // self.place.processes
         null = NullRecorder()
         replica = training.replica(model, null, distributed=distributed)
-        loop = StepLoop(replica, batches, null, self.heartbeat)
+        loop = StepLoop(replica, batches, null, self.heartbeat, training.precision)
         clock: Clock = CudaClock() if self.case.device == "cuda" else self.host_clock
         stepper = Stepper(loop.step, samples, clock, control)
         self.heartbeat.enter("warm-up")
@@ -185,6 +185,8 @@ class Rank:
             writer.write(block)
             timed_ns += block.end_ns - block.start_ns
             step_ns = (block.end_ns - block.start_ns) / block.steps
+        if training.shards_itself:
+            training.check_even(control)
         if training.strategy.replicas_equal and self.place.processes > 1:
             self._params_checksum = checksum(model)
             if not all_equal(self._params_checksum, control, self.place.processes):
@@ -194,7 +196,7 @@ class Rank:
         replica.close()
         recorder = StepRecorder(clock)
         replica = training.replica(model, recorder, distributed=distributed)
-        loop = StepLoop(replica, batches, recorder, self.heartbeat)
+        loop = StepLoop(replica, batches, recorder, self.heartbeat, training.precision)
         again = self._warm_instrumented(loop, recorder, stepper)
         numbers = iter(range(10**9))
 

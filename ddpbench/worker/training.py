@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset
 
 from ddpbench.measure.blocks import Control
 from ddpbench.measure.recorder import Recorder
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, Strategy, load_strategy
-from ddpbench.worker.batches import endless, make_loader
+from ddpbench.worker.batches import endless, make_loader, steps_a_pass
 from ddpbench.worker.place import Place
+from ddpbench.worker.precision import FULL, Precision, precision_of
 from ddpbench.workloads import load_workload
 
 
@@ -34,38 +36,84 @@ class Training:
         self.workload_options = self.workload.options.model_validate(case.workload_options)
         self.options = self.strategy.options.model_validate(case.options)
         self.dtype: torch.dtype = getattr(torch, case.dtype)
-        self.dataset = self.workload.dataset(self.workload_options)
+        self.precision = precision_of(case.precision, device)
+        self.samples = case.global_batch // place.processes
+        """Of one step of this process."""
+        own = self.workload.loader(self.workload_options, place.rank, place.processes, self.samples)
+        dataset = self.workload.dataset(self.workload_options) if own is None else None
+        self.shards_itself = own is not None or isinstance(dataset, IterableDataset)
+        """Which samples a rank gets is the workload's choice, not ours."""
+        self._loader = own if own is not None else self._made_loader(dataset)
+        self._own_loader = own is not None
+        self._passes: list[int] = []
 
-    def fresh_model(self, dtype: torch.dtype | None = None) -> torch.nn.Module:
-        """A model in its initial state, the same in every rank: the case's seed decides it."""
+    def _made_loader(self, dataset: Any) -> DataLoader[Any]:
+        return make_loader(
+            dataset,
+            self.case,
+            rank=self.place.rank,
+            processes=self.place.processes,
+            loader_cores=self.place.loader_cores,
+            collate=self.workload.collate,
+        )
+
+    def fresh_model(
+        self, dtype: torch.dtype | None = None, precision: Precision | None = None
+    ) -> torch.nn.Module:
+        """A model in its initial state, the same in every rank: the case's seed decides it.
+
+        Its forward runs in `precision`, the case's own if None.
+        """
         torch.manual_seed(self.case.seed)
         model = self.workload.model(self.workload_options).to(dtype or self.dtype).to(self.device)
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ValueError(f"workload {self.case.workload} has no parameters to train")
         torch.manual_seed(self.case.seed + 1 + self.place.rank)
-        return model
+        return (precision or self.precision).wrap(model)
 
     def batches(self) -> Iterator[tuple[Any, Any]]:
-        """The rank's batches, endlessly."""
-        loader = make_loader(
-            self.dataset,
-            self.case,
-            rank=self.place.rank,
-            processes=self.place.processes,
-            loader_cores=self.place.loader_cores,
-        )
-        return endless(loader, self.device, self.dtype)
+        """The rank's batches, endlessly: inputs and targets, or all of it as inputs where the model takes all."""
+        size = self.samples if self._own_loader else None
+        found = endless(self._loader, self.device, self.dtype, size=size, on_pass=self._passes.append)
+        return ((batch, None) for batch in found) if self.workload.whole_batches else found
+
+    def check_even(self, control: Control) -> None:
+        """Compares the lengths of the ranks' passes over their data, as far as they are known by now.
+
+        Ranks that go round and round never wait for one another's end, and so would not notice.
+
+        Raises:
+            ValueError: they differ, on all ranks.
+        """
+        if self.place.processes == 1:
+            return
+        told = self._passes[0] if self._passes else steps_a_pass(self._loader)
+        lengths = gather_number(-1 if told is None else told, control, self.place.processes)
+        if len(set(lengths)) > 1:
+            other = next(rank for rank, length in enumerate(lengths) if length != lengths[0])
+            first, second = (str(n) if n >= 0 else "more" for n in (lengths[0], lengths[other]))
+            raise ValueError(
+                f"uneven data: a pass has {first} batches on rank 0 and {second} on rank {other}, so that a training "
+                "loop would wait for ever at its end: give every rank as many (DistributedSampler with drop_last=True)"
+            )
 
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
         """The workload's optimizer, with its options."""
         return self.workload.optimizer(parameters, self.workload_options)
 
-    def replica(self, model: torch.nn.Module, recorder: Recorder, *, distributed: bool) -> Replica:
-        """The strategy's replica of this model."""
+    def replica(
+        self,
+        model: torch.nn.Module,
+        recorder: Recorder,
+        *,
+        distributed: bool,
+        precision: Precision | None = None,
+    ) -> Replica:
+        """The strategy's replica of a `fresh_model` of the same precision."""
         job = Job(
             case=self.case,
             model=model,
-            loss=self.workload.loss,
+            loss=(precision or self.precision).loss(self.workload.loss),
             make_optimizer=self.make_optimizer,
             device=self.device,
             rank=self.place.rank,
@@ -86,8 +134,11 @@ class StepLoop:
         batches: Iterator[tuple[Any, Any]],
         recorder: Recorder,
         heartbeat: Heartbeat,
+        precision: Precision = FULL,
     ) -> None:
         self.replica = replica
+        self._precision = precision
+        self._update = precision.update
         self._batches = batches
         self._recorder = recorder
         self._beat = heartbeat.beat
@@ -100,7 +151,7 @@ class StepLoop:
             inputs, targets = next(self._batches)
         self.loss = self.replica.gradients_of(inputs, targets)
         with recorder.span("optimizer"):
-            self.replica.apply()
+            self._update(self.replica)
         self._beat()
 
     def check_loss(self) -> float:
@@ -110,7 +161,7 @@ class StepLoop:
             DivergedError: it is NaN or infinite.
         """
         assert self.loss is not None
-        value = float(self.loss)
+        value = self._precision.true_loss(self.loss)
         if not math.isfinite(value):
             raise DivergedError(
                 f"the loss is {value}: lower the learning rate, or look for a bug in the model"
@@ -137,3 +188,13 @@ def all_equal(text: str, control: Control, processes: int) -> bool:
     gathered = [torch.empty_like(own) for _ in range(processes)]
     dist.all_gather(gathered, own, group=group)
     return all(torch.equal(other, gathered[0]) for other in gathered)
+
+
+def gather_number(value: int, control: Control, processes: int) -> list[int]:
+    """Every rank's number, in the order of ranks."""
+    if processes == 1:
+        return [value]
+    own = torch.tensor([value])
+    gathered = [torch.empty_like(own) for _ in range(processes)]
+    dist.all_gather(gathered, own, group=getattr(control, "group", None))
+    return [int(other) for other in gathered]

@@ -10,11 +10,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ddpbench.errors import nearest
 from ddpbench.workloads.base import NoOptions, Workload
+from ddpbench.workloads.plain import PlainWorkload, lacks
 
 TABLE: dict[str, str] = {
     "mlp": "ddpbench.workloads.mlp:Mlp",
     "gpt": "ddpbench.workloads.gpt:Gpt",
+    "resnet": "ddpbench.workloads.resnet:ResNet",
+    "hf": "ddpbench.workloads.hf:HuggingFace",
 }
 """Name -> `module:Class`. A size follows the name after a colon: `gpt:nano`."""
 
@@ -72,10 +76,25 @@ def _own(name: str) -> Workload[Any]:
     except Exception as error:
         raise ImportError(f"{head} cannot be imported: {type(error).__name__}: {error}") from error
     found = getattr(module, attribute, None)
-    if not (inspect.isclass(found) and issubclass(found, Workload)):
-        raise ImportError(f"{head} has no class {attribute} derived from ddpbench.workloads.Workload")
-    workload: Workload[Any] = found()
-    return workload
+    if not inspect.isclass(found):
+        able = [key for key, value in vars(module).items() if _is_workload(value, module)]
+        raise ImportError(f"{head} has no class {attribute}; {nearest(attribute, able)}")
+    if issubclass(found, Workload):
+        workload: Workload[Any] = found()
+        return workload
+    if missing := lacks(found):
+        raise ImportError(
+            f"class {attribute} in {head} lacks {missing}: a workload has model(), dataset() or "
+            "loader(rank, world_size, batch), and loss(model, batch), or derives from ddpbench.workloads.Workload"
+        )
+    return PlainWorkload(found)
+
+
+def _is_workload(value: object, module: ModuleType) -> bool:
+    """Whether it is a class that the module itself defines, and that has what a workload needs."""
+    if not inspect.isclass(value) or value.__module__ != module.__name__:
+        return False
+    return issubclass(value, Workload) or not lacks(value)
 
 
 def _module_of_file(name: str) -> ModuleType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
@@ -29,6 +30,8 @@ class Workload(ABC, Generic[OptionsT]):
     sizes: ClassVar[tuple[str, ...]] = ()
     batch_statistics: ClassVar[bool] = False
     """The model has layers such as BatchNorm whose output depends on the whole batch."""
+    whole_batches: ClassVar[bool] = False
+    """The model takes a whole batch and gives its loss; `loss` only averages over replicas."""
 
     def __init__(self, size: str = "") -> None:
         self.size = size
@@ -43,11 +46,29 @@ class Workload(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def dataset(self, options: OptionsT) -> Dataset[Any]:
-        """The training data: a map-style dataset of `(inputs, targets)` pairs, the same in every rank."""
+        """The training data, of `(inputs, targets)` pairs; each may be a tensor or hold several.
+
+        A map-style dataset is the same in every rank, and dealt out to them. An iterable one yields its own
+        rank's share: the variables RANK and WORLD_SIZE say whose (`torch.distributed` does too, once it is
+        iterated over). It may be endless.
+        """
 
     @abstractmethod
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         """The mean loss over the batch's samples, a scalar."""
+
+    def loader(self, options: OptionsT, rank: int, world_size: int, batch: int) -> Iterable[Any] | None:
+        """Batches of `batch` samples for a process of `world_size`, over again with each iteration.
+
+        None: they are made from `dataset`, by `loader_workers` processes.
+        """
+        return None
+
+    def collate(self, samples: list[Any]) -> Any:
+        """A batch of the dataset's samples; with loader workers the workload goes to them by pickle."""
+        from torch.utils.data import default_collate
+
+        return default_collate(samples)
 
     def optimizer(self, parameters: Any, options: OptionsT) -> torch.optim.Optimizer:
         """The optimizer over these parameters."""

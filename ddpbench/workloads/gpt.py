@@ -31,8 +31,14 @@ SHAPES = {
     "mini": Shape(layers=6, heads=6, width=192, block_size=128),
     "gopher-44m": Shape(layers=8, heads=16, width=512, block_size=256),
     "small": Shape(layers=12, heads=12, width=768, block_size=512),
+    "medium": Shape(layers=24, heads=16, width=1024, block_size=1024),
+    "large": Shape(layers=36, heads=20, width=1280, block_size=1024),
+    "xl": Shape(layers=48, heads=25, width=1600, block_size=1024),
 }
-"""minGPT's own configurations (`small` is its `gpt2`); the block sizes are ours."""
+"""minGPT's own configurations up to `small` (its `gpt2`), with block sizes of ours; then GPT-2's larger ones.
+
+With bytes for a vocabulary `medium` has 304 million parameters, `large` 710 and `xl` 1,478; AdamW keeps 16 bytes
+for each, so that `xl` needs 24 GB before any activation."""
 
 
 class GptOptions(BaseModel, extra="forbid", frozen=True):

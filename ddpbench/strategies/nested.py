@@ -1,0 +1,138 @@
+"""Batches that are more than a tensor: dictionaries, tuples and lists of tensors, cut up and put together.
+
+A value is a tensor, a dict (or the like), list, tuple or named tuple of values, or anything else, which stays.
+A batch has one first dimension for its samples; a tensor of another length (or of none) belongs to them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+def map_tensors(act: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """The same value with every tensor in it replaced."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return act(value)
+    if isinstance(value, MutableMapping):
+        return _like(value, {key: map_tensors(act, part) for key, part in value.items()})
+    if isinstance(value, list | tuple):
+        return _like(value, [map_tensors(act, part) for part in value])
+    return value
+
+
+def _like(value: Any, parts: Any) -> Any:
+    """The parts in a container such as they came in; a mapping of another class may hold more than its items."""
+    if isinstance(value, MutableMapping):
+        if type(value) is dict:
+            return parts
+        same = copy(value)
+        same.update(parts)
+        return same
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*parts)
+    return tuple(parts) if isinstance(value, tuple) else parts
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Every tensor in a value, in order."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, MutableMapping):
+        for part in value.values():
+            yield from tensors(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from tensors(part)
+
+
+def samples(batch: Any) -> int:
+    """How many samples a batch has: the length of its first tensor that has one.
+
+    Raises:
+        ValueError: there is no such tensor.
+    """
+    for tensor in tensors(batch):
+        if tensor.dim():
+            return len(tensor)
+    raise ValueError(f"a batch of type {type(batch).__name__} holds no tensor with a dimension for samples")
+
+
+def chunk(batch: Any, count: int) -> list[Any]:
+    """The batch in `count` equal parts, in the order of its samples.
+
+    Raises:
+        ValueError: its samples do not divide.
+    """
+    size = samples(batch)
+    if size % count:
+        raise ValueError(f"a batch of {size} samples does not divide among {count} replicas")
+    return [
+        _cut(batch, size, number * size // count, (number + 1) * size // count) for number in range(count)
+    ]
+
+
+def _cut(value: Any, size: int, start: int, end: int) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value[start:end] if value.dim() and len(value) == size else value
+    if isinstance(value, MutableMapping):
+        return _like(value, {key: _cut(part, size, start, end) for key, part in value.items()})
+    if isinstance(value, list | tuple):
+        if len(value) == size and next(tensors(value), None) is None:  # a text or the like for each sample
+            return value[start:end]
+        return _like(value, [_cut(part, size, start, end) for part in value])
+    return value
+
+
+def concatenate(parts: Sequence[Any]) -> Any:
+    """One batch of several, in their order: the reverse of `chunk`.
+
+    Raises:
+        ValueError: they do not fit together, such as texts padded to different lengths.
+    """
+    return _joined(parts, [samples(part) for part in parts])
+
+
+def _joined(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
+    import torch
+
+    first = parts[0]
+    if isinstance(first, torch.Tensor):
+        if not first.dim() or [len(part) for part in parts] != list(sizes):
+            return first
+        if len({part.shape[1:] for part in parts}) > 1:
+            shapes = " and ".join(dict.fromkeys(str(list(part.shape)) for part in parts))
+            raise ValueError(f"tensors of shapes {shapes} are no parts of one batch")
+        return torch.cat(list(parts))
+    if isinstance(first, MutableMapping):
+        return _like(first, {key: _joined([part[key] for part in parts], sizes) for key in first})
+    if isinstance(first, list | tuple):
+        if [len(part) for part in parts] == list(sizes) and next(tensors(first), None) is None:
+            return type(first)(item for part in parts for item in part)
+        return _like(first, [_joined(group, sizes) for group in zip(*parts, strict=True)])
+    return first
+
+
+def describe(value: Any) -> str:
+    """A value's shapes and types in a few words: `{'ids': int64 [4, 16], 'mask': bool [4, 16]}`."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    if isinstance(value, MutableMapping):
+        return "{" + ", ".join(f"{key!r}: {describe(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        if next(tensors(value), None) is None:
+            return f"{len(value)} without tensors"
+        return "(" + ", ".join(describe(part) for part in value) + ")"
+    return type(value).__name__

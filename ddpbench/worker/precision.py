@@ -1,0 +1,147 @@
+"""The precision that forward and loss run in, for every strategy alike: as they are, or under autocast.
+
+Autocast holds for a thread, and data_parallel runs replicas in threads of their own: so the model is wrapped,
+not the step. Under fp16 the loss is scaled before backward and gradients are unscaled before the update, which
+is left out where one of them is infinite (torch.amp.GradScaler). Ranks decide that alike as long as each holds
+all averaged gradients: an infinite one is infinite in every average it is part of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddpbench.strategies import Replica
+
+Loss = Callable[[Any, Any], torch.Tensor]
+
+
+class Precision:
+    """Full precision: whatever types model and data have."""
+
+    name = "full"
+    unit_roundoff = 0.0
+    """Of what forward computes in, where that is not the parameters' own type."""
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model with its forward in this precision."""
+        return model
+
+    def loss(self, loss: Loss) -> Loss:
+        """The loss in this precision, as backward is to start from it."""
+        return loss
+
+    def true_loss(self, loss: torch.Tensor) -> float:
+        """The workload's own value of the loss that the last step gave."""
+        return float(loss)
+
+    def update(self, replica: Replica) -> None:
+        """Updates the parameters from a step's gradients."""
+        replica.apply()
+
+    def true_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
+        """A copy of a gradient, without the loss's scale."""
+        return gradient.clone()
+
+    def lower_scale(self) -> bool:
+        """Halves the loss's scale; False where there is none to halve."""
+        return False
+
+
+class Autocast(Precision):
+    """Forward and loss under torch.autocast."""
+
+    def __init__(self, name: str, device_type: str, dtype: torch.dtype) -> None:
+        self.name, self._device_type, self._dtype = name, device_type, dtype
+        self.unit_roundoff = torch.finfo(dtype).eps / 2
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        return _Autocasting(model, self._device_type, self._dtype)
+
+    def loss(self, loss: Loss) -> Loss:
+        def under_autocast(outputs: Any, targets: Any) -> torch.Tensor:
+            with torch.autocast(self._device_type, self._dtype):
+                return loss(outputs, targets)
+
+        return under_autocast
+
+
+class ScaledAutocast(Autocast):
+    """Autocast to fp16, whose smallest gradients would vanish without a scale."""
+
+    def __init__(self, name: str, device_type: str, dtype: torch.dtype) -> None:
+        super().__init__(name, device_type, dtype)
+        self._scaler = torch.amp.GradScaler(device_type)
+        self._loss: torch.Tensor | None = None
+
+    def loss(self, loss: Loss) -> Loss:
+        inner = super().loss(loss)
+
+        def scaled(outputs: Any, targets: Any) -> torch.Tensor:
+            value = inner(outputs, targets)
+            self._loss = value.detach()
+            return self._scaler.scale(value)
+
+        return scaled
+
+    def true_loss(self, loss: torch.Tensor) -> float:
+        return float(loss if self._loss is None else self._loss)
+
+    def update(self, replica: Replica) -> None:
+        applied: Any = _Update(replica)
+        self._scaler.unscale_(applied)
+        self._scaler.step(applied)
+        self._scaler.update()
+        if not applied.taken:
+            replica.optimizer.zero_grad(set_to_none=True)
+
+    def true_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient / self._scaler.get_scale()
+
+    def lower_scale(self) -> bool:
+        self._scaler.update(self._scaler.get_scale() / 2)
+        return True
+
+
+FULL = Precision()
+
+
+def precision_of(name: str, device: torch.device) -> Precision:
+    """The precision of a case's name for it; fp16 comes with a scaler of its own."""
+    if name == "bf16":
+        return Autocast(name, device.type, torch.bfloat16)
+    if name == "fp16":
+        return ScaledAutocast(name, device.type, torch.float16)
+    return FULL
+
+
+class _Autocasting(nn.Module):
+    """A model whose forward enters autocast itself, in whichever thread it is called."""
+
+    def __init__(self, model: nn.Module, device_type: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model = model
+        self._device_type, self._dtype = device_type, dtype
+
+    def forward(self, *inputs: Any) -> Any:
+        with torch.autocast(self._device_type, self._dtype):
+            return self.model(*inputs)
+
+
+class _Update:
+    """A strategy's update as the scaler sees an optimizer: gradients to unscale, and a step to take or not."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self.taken = False
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self._replica.optimizer.param_groups
+
+    def step(self) -> None:
+        self._replica.apply()
+        self.taken = True

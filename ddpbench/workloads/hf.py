@@ -1,0 +1,101 @@
+"""The `hf` workload: models of the transformers library, built from a configuration; nothing is downloaded."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from ddpbench.spec import Case
+from ddpbench.workloads.base import Workload
+from ddpbench.workloads.images import noise_images
+from ddpbench.workloads.tokens import Masked, Next, random_tokens
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import Dataset
+
+CLASSES, IMAGE_SIZE = 1000, 224
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Built:
+    """A model of the library, and what its configuration's own defaults are changed to."""
+
+    kind: Literal["bert", "gpt2", "resnet"]
+    tokens: int = 0
+    """Tokens a sample, unless the options say otherwise."""
+    vocabulary: int = 0
+    changes: tuple[tuple[str, int], ...] = ()
+
+
+MODELS = {
+    "bert-base": Built(kind="bert", tokens=128, vocabulary=30522),
+    "bert-tiny": Built(
+        kind="bert",
+        tokens=32,
+        vocabulary=1000,
+        changes=(
+            ("hidden_size", 128),
+            ("num_hidden_layers", 2),
+            ("num_attention_heads", 2),
+            ("intermediate_size", 512),
+        ),
+    ),
+    "gpt2": Built(kind="gpt2", tokens=512, vocabulary=50257),
+    "resnet-50": Built(kind="resnet"),
+}
+"""The library's own defaults are bert-base-uncased, the small GPT-2 and ResNet-50; `bert-tiny` has the layers
+of Turc et al. 2019 (BERT-tiny) over a small vocabulary, for a quick look."""
+
+
+class HfOptions(BaseModel, extra="forbid", frozen=True):
+    """What can be chosen of the `hf` workload."""
+
+    tokens: int | None = Field(default=None, ge=8, le=1024)
+    """Tokens a sample; none: 128 for BERT (as most of its pre-training had), 512 for GPT-2."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """0 unlike the library's 0.1: replicas must be comparable with one process over the whole batch."""
+    learning_rate: float = Field(default=1e-4, gt=0, le=1)
+
+
+class HuggingFace(Workload[HfOptions]):
+    """BERT learning masked words, GPT-2 next words, ResNet-50 classes: on made-up tokens and images."""
+
+    name = "hf"
+    summary = "a model of the transformers library (pip install 'ddpbench[hf]'), on made-up data"
+    options = HfOptions
+    sizes = tuple(MODELS)
+
+    def check(self, case: Case) -> str | None:
+        if importlib.util.find_spec("transformers") is None:
+            return "the transformers library is not installed here: pip install 'ddpbench[hf]'"
+        return None
+
+    def model(self, options: HfOptions) -> torch.nn.Module:
+        from ddpbench.workloads.hf_model import build
+
+        built = MODELS[self.size]
+        return build(built.kind, dict(built.changes), built.vocabulary, options.dropout, CLASSES)
+
+    def dataset(self, options: HfOptions) -> Dataset[Any]:
+        built = MODELS[self.size]
+        if built.kind == "resnet":
+            return noise_images(IMAGE_SIZE, CLASSES)  # type: ignore[return-value]
+        length = options.tokens or built.tokens
+        if built.kind == "bert" and length > 512:
+            raise ValueError(f"option tokens is {length}; BERT has positions for 512")
+        tokens = random_tokens(built.vocabulary)
+        return (Masked if built.kind == "bert" else Next)(tokens, length)  # type: ignore[return-value]
+
+    def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
+        from torch.nn import functional
+
+        return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+    def optimizer(self, parameters: Any, options: HfOptions) -> torch.optim.Optimizer:
+        import torch
+
+        return torch.optim.AdamW(parameters, lr=options.learning_rate)

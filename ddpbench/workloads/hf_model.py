@@ -1,0 +1,37 @@
+"""Models of the transformers library from their configurations. Imports torch at once, and the library on use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Logits(nn.Module):
+    """A model of the library that gives its logits alone: [batch, classes] or [batch, time, vocabulary]."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model(inputs).logits
+        return logits
+
+
+def build(kind: str, changes: dict[str, Any], vocabulary: int, dropout: float, classes: int) -> nn.Module:
+    """The model of a configuration, its weights drawn as the library draws them."""
+    import transformers as library
+
+    model: nn.Module
+    if kind == "bert":
+        drops = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+        model = library.BertForMaskedLM(library.BertConfig(vocab_size=vocabulary, **drops, **changes))
+    elif kind == "gpt2":
+        drops = {"embd_pdrop": dropout, "attn_pdrop": dropout, "resid_pdrop": dropout}
+        settings = {"use_cache": False, **drops, **changes}
+        model = library.GPT2LMHeadModel(library.GPT2Config(vocab_size=vocabulary, **settings))
+    else:
+        model = library.ResNetForImageClassification(library.ResNetConfig(num_labels=classes))
+    return Logits(model)

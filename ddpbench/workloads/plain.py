@@ -1,0 +1,134 @@
+"""A user's class that derives from nothing, as a workload: what lets a training script be measured as it is.
+
+    class Mine:
+        def __init__(self, width: int = 64) -> None: ...   # its keywords are the workload's options
+        def model(self): ...                                # a torch module
+        def dataset(self): ...                              # or loader(self, rank, world_size, batch)
+        def loss(self, model, batch): ...                   # the scalar a step's backward starts from
+        def optimizer(self, parameters): ...                # optional; SGD with momentum otherwise
+        def collate(self, samples): ...                     # optional; makes a batch of samples
+
+`dataset` may take `rank` and `world_size` too, to shard an iterable dataset. These are of processes: a
+strategy that holds all replicas in one process has rank 0 of 1, and cuts each batch up itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from ddpbench.workloads.base import Workload
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import Dataset
+
+
+def lacks(found: type[Any]) -> str:
+    """What a class needs to be a plain workload and has not, in words; empty where it has all."""
+    missing = [name for name in ("model", "loss") if not callable(getattr(found, name, None))]
+    if not any(callable(getattr(found, name, None)) for name in ("dataset", "loader")):
+        missing.append("dataset (or loader)")
+    return " and ".join(missing)
+
+
+class PlainWorkload(Workload[BaseModel]):
+    """The adapter. The loss is computed inside the model's forward, so that any strategy can carry it."""
+
+    name = "plain"
+    summary = "your own"
+    whole_batches = True
+
+    def __init__(self, own: type[Any]) -> None:
+        super().__init__()
+        self._own = own
+        self.options = options_of(own)
+        self._made: tuple[BaseModel, Any] | None = None
+
+    def instance(self, options: BaseModel) -> Any:
+        """The user's object for these options, made once: its model and its data may share what it holds."""
+        if self._made is None or self._made[0] != options:
+            self._made = (options, self._own(**dict(options)))
+        return self._made[1]
+
+    def model(self, options: BaseModel) -> torch.nn.Module:
+        from ddpbench.workloads.plain_model import ModelWithLoss
+
+        own = self.instance(options)
+        return ModelWithLoss(own.model(), own.loss)
+
+    def dataset(self, options: BaseModel) -> Dataset[Any]:
+        import os
+
+        make = self.instance(options).dataset
+        place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+        wanted = inspect.signature(make).parameters
+        found: Dataset[Any] = make(**{name: value for name, value in place.items() if name in wanted})
+        return found
+
+    def loader(self, options: BaseModel, rank: int, world_size: int, batch: int) -> Iterable[Any] | None:
+        own = self.instance(options)
+        if not callable(getattr(own, "loader", None)):
+            return None
+        found: Iterable[Any] = own.loader(rank, world_size, batch)
+        return found
+
+    def collate(self, samples: list[Any]) -> Any:
+        own = self._made[1] if self._made is not None else None
+        collate = getattr(own, "collate", super().collate)
+        return collate(samples)
+
+    def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
+        mean: torch.Tensor = outputs.mean()
+        return mean
+
+    def optimizer(self, parameters: Any, options: BaseModel) -> torch.optim.Optimizer:
+        own = self.instance(options)
+        if not callable(getattr(own, "optimizer", None)):
+            return super().optimizer(parameters, options)
+        made: torch.optim.Optimizer = own.optimizer(parameters)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The options' class is made here and has no name to be found by: a loader worker needs only `collate`.
+        return _unpickled, (self._own, self._made[1] if self._made is not None else None)
+
+
+def _unpickled(own: type[Any], instance: Any) -> PlainWorkload:
+    workload = PlainWorkload(own)
+    workload._made = (workload.options.model_construct(), instance)
+    return workload
+
+
+def options_of(own: type[Any]) -> type[BaseModel]:
+    """The keywords of a class's constructor as a model: their types where annotated, their defaults.
+
+    One without a default is required; `**others` lets any name through.
+    """
+    fields: dict[str, Any] = {}
+    others = False
+    parameters = inspect.signature(own, eval_str=True).parameters.values() if _has_constructor(own) else ()
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            others = True
+        elif parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            kind = Any if parameter.annotation is parameter.empty else parameter.annotation
+            fields[parameter.name] = (
+                kind,
+                ... if parameter.default is parameter.empty else parameter.default,
+            )
+    config = ConfigDict(
+        extra="allow" if others else "forbid",
+        frozen=True,
+        arbitrary_types_allowed=True,
+        protected_namespaces=(),
+    )
+    made: type[BaseModel] = create_model("Options", __config__=config, **fields)
+    return made
+
+
+def _has_constructor(own: type[Any]) -> bool:
+    return own.__init__ is not object.__init__

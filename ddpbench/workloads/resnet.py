@@ -1,0 +1,54 @@
+"""The `resnet` workload: residual networks on made-up images, in torch alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, Field
+
+from ddpbench.workloads.base import Workload
+from ddpbench.workloads.images import noise_images
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import Dataset
+
+BLOCKS = {"18": (2, 2, 2, 2), "50": (3, 4, 6, 3)}
+"""Residual blocks in each of the four stages (He et al. 2015, table 1)."""
+
+
+class ResNetOptions(BaseModel, extra="forbid", frozen=True):
+    """What can be chosen of the `resnet` workload."""
+
+    image_size: int = Field(default=224, ge=32, le=1024)
+    """Pixels a side."""
+    classes: int = Field(default=1000, ge=2, le=100_000)
+    learning_rate: float = Field(default=0.1, gt=0, le=10)
+
+
+class ResNet(Workload[ResNetOptions]):
+    """ImageNet's classifiers of 18 and 50 layers, with BatchNorm: much computation for few parameters."""
+
+    name = "resnet"
+    summary = "ResNet-18 and ResNet-50 on made-up images: much computation for its gradient, with BatchNorm"
+    options = ResNetOptions
+    sizes = tuple(BLOCKS)
+    batch_statistics = True
+
+    def model(self, options: ResNetOptions) -> torch.nn.Module:
+        from ddpbench.workloads.resnet_model import Classifier
+
+        return Classifier(BLOCKS[self.size], bottleneck=self.size == "50", classes=options.classes)
+
+    def dataset(self, options: ResNetOptions) -> Dataset[Any]:
+        return noise_images(options.image_size, options.classes)  # type: ignore[return-value]
+
+    def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
+        from torch.nn import functional
+
+        return functional.cross_entropy(outputs, targets)
+
+    def optimizer(self, parameters: Any, options: ResNetOptions) -> torch.optim.Optimizer:
+        import torch
+
+        return torch.optim.SGD(parameters, lr=options.learning_rate, momentum=0.9, weight_decay=1e-4)
