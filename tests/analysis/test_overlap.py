@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,6 +76,41 @@ def test_a_step_of_two_ranks_by_hand() -> None:
     assert found.parts["not_attributed"] == ns(5)  # [85,90), in which gradients are copied back
     assert sum(found.parts.values()) == ns(100)
     assert found.has_transfers
+
+
+@pytest.mark.parametrize("ahead_ns", [0, 10**12, -7])
+def test_on_two_hosts_an_all_reduce_takes_as_long_as_its_shortest_part(ahead_ns: int) -> None:
+    # One clock would say: the bucket leaves at 40 and at 60 and is back at 80 on both, so that it takes 20 and
+    # rank 0 waits 20. The other host's clock is ahead by any amount; its steps tell the same.
+    def on(host: str, leaves: int, ahead: int) -> RankSteps:
+        found = rank(
+            [("forward", ahead, ahead + 40), ("backward", ahead + 40, ahead + leaves)],
+            [(0, ahead + leaves, ahead + 80)],
+            start=ahead,
+            end=ahead + 100,
+        )
+        return replace(found, host=host)
+
+    found = breakdown([{0: on("a", 40, 0), 1: on("b", 60, ahead_ns)}], processes=2)
+    assert found is not None
+    assert found.comm_s == ns(20)
+    assert found.wait_s == ns((20 + 0) / 2)
+    assert found.parts["exposed_wait"] == ns(10)
+    (moved,) = found.transfers[0].values()
+    assert (moved.count, moved.time_ns) == (1, 20)
+
+
+def test_on_two_hosts_waiting_for_a_gather_counts_as_communication() -> None:
+    def part(host: str, start: int, end: int) -> RankSteps:
+        step = StepRecord(step=1, start_ns=0, end_ns=100, spans=())
+        sent = CommRecord(step=1, bucket=0, op="gather", bytes=8, start_ns=start, end_ns=end)
+        return RankSteps([step], [sent], host)
+
+    found = breakdown([{0: part("a", 10, 90), 1: part("b", 60, 70)}], processes=2)
+    assert found is not None
+    assert found.comm_s == ns((80 + 10) / 2)
+    assert found.wait_s == 0
+    assert found.transfers == {0: {}}  # how long it took from its last start on, nobody knows
 
 
 def test_two_transfers_at_once_count_once() -> None:

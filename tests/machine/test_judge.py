@@ -1,0 +1,105 @@
+"""What a watchdog makes of what it sees, with times by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpbench.machine.judge import GRACE_S, REAP_S, Key, Seen, given_up, judge
+from ddpbench.machine.noise import Totals, worst_of
+from ddpbench.records import LaunchOutcome, Noise, RunDir, read_launch
+from ddpbench.records.heartbeat import Pulse
+from tests.synthetic import RankLaunch, case_of, write_launch
+
+
+def test_a_failed_rank_gives_the_others_their_grace() -> None:
+    seen = Seen(ranks=2, alive_at=0.0)
+    seen.exited(1, 1, 0.5, now=10.0)
+    assert not seen.must_end(10.0 + GRACE_S)
+    assert seen.must_end(10.1 + GRACE_S)
+    seen.end(20.0)
+    seen.exited(0, -9, 0.5, now=20.5)
+    assert seen.first_bad == 1  # rank 0 was killed by us
+    assert (seen.left, seen.cpu_s) == ([], 1.0)
+
+
+def test_a_rank_killed_from_outside_is_to_blame_though_others_were_heard_of_first() -> None:
+    seen = Seen(ranks=3, alive_at=0.0)
+    seen.exited(0, 1, 0.0, now=1.0)
+    seen.exited(2, -11, 0.0, now=1.2)
+    assert seen.first_bad == 2
+    seen.exited(1, -9, 0.0, now=1.3)
+    assert seen.first_bad == 2
+
+
+def test_only_a_change_is_a_sign_of_life() -> None:
+    seen = Seen(ranks=1, alive_at=0.0)
+    seen.beat(0, Pulse(5, "timed steps"), now=3.0)
+    seen.beat(0, Pulse(5, "timed steps"), now=8.0)
+    assert not seen.hangs(13.0, timeout_s=10.0)
+    assert seen.hangs(13.1, timeout_s=10.0)
+    seen.explain_hang([], 10.0, "budget.hang_timeout")
+    assert "rank 0 made no step in timed steps after 5 steps" in seen.hang
+    assert not seen.hangs(99.0, timeout_s=10.0)  # told once
+
+
+def test_who_is_stopped_holds_the_others_up_and_else_who_made_fewest_steps() -> None:
+    seen = Seen(ranks=3, alive_at=0.0)
+    for rank, steps in enumerate((7, 4, 9)):
+        seen.beat(rank, Pulse(steps, "timed steps"), now=1.0)
+    seen.explain_hang([2], 10.0, "x")
+    assert seen.hung_rank == 2
+    seen.explain_hang([], 10.0, "x")
+    assert seen.hung_rank == 1
+
+
+def test_killed_and_not_heard_of_ends_the_wait() -> None:
+    seen = Seen(ranks=1, alive_at=0.0)
+    assert not seen.unheard(100.0)
+    seen.end(100.0)
+    assert not seen.unheard(100.0 + REAP_S)
+    assert seen.unheard(100.1 + REAP_S)
+
+
+def test_a_rank_without_a_record_is_not_ok(tmp_path: object) -> None:
+    run, case = RunDir(tmp_path), case_of()  # type: ignore[arg-type]
+    write_launch(run, case, 0, [RankLaunch()], outcome=None)
+    seen = Seen(ranks=2, alive_at=0.0)
+    for rank in (0, 1):
+        seen.exited(rank, 0, 0.0, now=1.0)
+    records = read_launch(run.launch(case.case_id, "measure", 0))
+    verdict = judge(records, seen, purpose="measure", oom=False)
+    assert (verdict.status, verdict.rank) == ("failed", 1)
+    assert "ended without saying how" in verdict.error
+
+
+@pytest.mark.parametrize(
+    ("proof", "measured", "expected"),
+    [
+        ("ok", ["failed"], False),
+        ("ok", ["failed", "hung"], True),
+        ("ok", ["failed", "ok", "failed"], False),
+        ("diverged", [], True),
+    ],
+)
+def test_a_case_is_given_up_when_nothing_is_to_be_learned(
+    proof: str, measured: list[str], expected: bool
+) -> None:
+    outcomes: dict[Key, LaunchOutcome] = {}
+    for purpose, statuses in (("proof", [proof]), ("measure", measured)):
+        for number, status in enumerate(statuses):
+            outcomes["c", purpose, number] = LaunchOutcome(  # type: ignore[index]
+                case_id="c",
+                round=number,
+                purpose=purpose,  # type: ignore[arg-type]
+                status=status,  # type: ignore[arg-type]
+            )
+    assert given_up("c", outcomes) is expected
+    assert not given_up("other", outcomes)
+
+
+def test_the_noise_of_several_machines_is_the_worst_of_each_kind() -> None:
+    quiet = Totals(available_s=10.0, busy_s=8.0, steal_s=0.5, throttled_s=0.0, clock_change=0.1)
+    loud = Totals(available_s=20.0, busy_s=18.0, steal_s=0.0, throttled_s=2.0, clock_change=None)
+    found = worst_of([quiet.noise(8.0, shared_machine=False), loud.noise(13.0, shared_machine=False)])
+    assert found == Noise(steal_fraction=0.05, foreign_fraction=0.25, clock_change=0.1, throttled_s=2.0)
+    assert worst_of([]) == Noise()
