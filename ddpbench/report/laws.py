@@ -142,12 +142,22 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Pict
 
 def _heading(curves: Sequence[CurveLaws]) -> str:
     """For each curve the law that fits, the one with fewer parameters first."""
-    words = []
+    found = []
     for curve in curves:
         judged = [fit for fit in curve.laws.fits if fit.goodness != "undetermined"]
-        fitting = [_SHORT[fit.law] for fit in judged if fit.goodness == "within error"]
-        words.append(f"{curve.name} {fitting[0] if fitting else 'no law' if judged else 'too few points'}")
-    return f"Within the measurement's error: {', '.join(words)}"
+        fitting = [fit.law for fit in judged if fit.goodness == "within error"]
+        found.append((curve.name, fitting[:1], bool(judged)))
+    if len(found) == 1:
+        ((name, fitting, judgeable),) = found
+        if not judgeable:
+            return f"{name} has too few points to judge a law by"
+        law = LAW_NAMES[fitting[0]] if fitting else "none of these laws"
+        return f"{name} follows {law} within the measurement's error"
+    words = [
+        f"{name} {_SHORT[fitting[0]] if fitting else 'none' if judgeable else 'too few points'}"
+        for name, fitting, judgeable in found
+    ]
+    return f"Laws that hold within the measurement's error: {', '.join(words)}"
 
 
 def _table(group: Sequence[CurveLaws]) -> Table:

@@ -59,6 +59,24 @@ TERMS: tuple[tuple[str, str], ...] = (
         ),
     ),
     (
+        "serial fraction",
+        (
+            "What Amdahl's law (strong scaling) or Gustafson's (weak) makes of a curve: the share of a step that "
+            "ranks do not divide. Karp-Flatt's is Amdahl's taken at one point; one that rises with ranks is overhead."
+        ),
+    ),
+    (
+        "contention, coherency",
+        (
+            "The Universal Scalability Law's α (ranks queue for something shared) and β (each pair of ranks has to "
+            "agree): throughput is γn / (1 + α(n-1) + βn(n-1))."
+        ),
+    ),
+    (
+        "knee",
+        "The last world size before an added rank brings less than half of a rank's throughput.",
+    ),
+    (
         "oversubscribed",
         (
             "More ranks times threads than cores: such cases say little about the strategy and are "

@@ -299,6 +299,7 @@ def embedded_json(summary: RunSummary) -> str:
         "failures": [{name: getattr(item, name) for name in _FAILURE} for item in summary.failures],
         "machine": summary.machine,
         "experiment_toml": summary.experiment_toml,
+        "laws": [asdict(curve) for curve in summary.laws],
         "one_step": asdict(summary.one_step) if summary.one_step is not None else None,
         **frames,
     }

@@ -65,7 +65,7 @@ def test_the_law_of_the_curve_is_found_and_what_ran_crowded_is_no_point(summary:
     assert s.low < 0.05 < s.high
     assert fit.line[-1][0] == 16, "lines end at twice the largest fair world size"
     found = of(summary)
-    assert found.pictures[0].heading == "Within the measurement's error: DDP Amdahl"
+    assert found.pictures[0].heading == "DDP follows Amdahl's law within the measurement's error"
     assert "dashed where they are extrapolated" in found.pictures[0].caption
     assert any("Karp-Flatt's serial fraction does not measurably change" in note for note in found.notes)
     assert any("Gustafson's law is not fitted" in note for note in found.notes)
