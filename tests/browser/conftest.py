@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from ddpbench.analysis import summarize
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from tests.report.handmade import bucket_comparisons, handmade_summary
+from tests.synthetic import write_everything
 
 # --no-sandbox: CI runs as root, where chromium's sandbox cannot start; the pages are our own.
 ARGUMENTS = [
@@ -41,6 +43,13 @@ def browser() -> Iterator[Any]:
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     summary = handmade_summary(comparisons=bucket_comparisons())
     return write_report(summary, RunDir(tmp_path_factory.mktemp("run"))).as_uri()
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A report in which every section has its figure, from records."""
+    run = write_everything(tmp_path_factory.mktemp("whole") / "run")
+    return write_report(summarize(run), run).as_uri()
 
 
 @pytest.fixture

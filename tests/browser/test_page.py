@@ -26,7 +26,7 @@ def test_the_page_never_scrolls_sideways(opened: Open, width: int) -> None:
 def test_all_figures_are_there_and_wide_ones_scroll_in_their_own_region(opened: Open) -> None:
     page = opened(390)
     sizes = page.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth])")
-    assert len(sizes) == 4
+    assert len(sizes) == 5
     assert all(complete and natural > 0 for complete, natural, _ in sizes)
     assert all(shown >= 640 for *_, shown in sizes), "40rem, so that their text stays legible"
     region = page.get_by_role("region", name="Figure 1", exact=True)
@@ -53,6 +53,48 @@ def test_sorting_by_mouse_and_by_keyboard_sets_aria_sort(opened: Open) -> None:
     assert other.get_attribute("aria-sort") == "ascending"
     assert head.get_attribute("aria-sort") is None
     assert sorted(page.evaluate(COLUMN.format(4))) == sorted(before), "no row is lost"
+
+
+SHOWN = "[...document.querySelectorAll('#table-1 tbody tr')].filter(row => row.offsetHeight > 0).length"
+
+
+def test_filtering_by_keyboard_tells_how_many_rows_are_left(opened: Open) -> None:
+    page = opened()
+    filter_ = page.get_by_role("searchbox", name="Filter rows of: Table 1.")
+    status = page.locator(".filter", has=filter_).get_by_role("status")
+    assert status.text_content() == ""
+    filter_.focus()
+    page.keyboard.type("ddp 4")
+    ddp_rows = page.evaluate(
+        "[...document.querySelectorAll('#table-1 tbody tr')].filter(row => /DDP/.test(row.textContent)"
+        " && /4/.test(row.textContent)).length"
+    )
+    assert page.evaluate(SHOWN) == ddp_rows
+    assert status.text_content() == f"{ddp_rows} of 20 rows"
+    page.keyboard.type(" no such words")
+    assert page.evaluate(SHOWN) == 0
+    assert status.text_content() == "0 of 20 rows"
+    page.keyboard.press("Escape")
+    assert page.evaluate(SHOWN) == 20
+    assert filter_.input_value() == ""
+    assert status.text_content() == ""
+
+
+def test_what_is_filtered_sorts_prints_and_is_found_by_its_link(opened: Open) -> None:
+    page = opened()
+    page.get_by_role("searchbox", name="Filter rows of: Table 1.").fill("INDEPENDENT")
+    assert page.evaluate(SHOWN) == 4
+    page.locator("#table-1 thead th", has_text="Ranks").get_by_role("button").click()
+    assert page.evaluate(SHOWN) == 4, "sorting shows no hidden row"
+    page.emulate_media(media="print")
+    assert page.evaluate(SHOWN) == 20, "a printed page hides nothing"
+    page.emulate_media(media="screen")
+    link = page.locator("#failures ~ .tabled a[href^='#case-']").first
+    row = link.get_attribute("href")[1:]
+    assert not page.locator(f"[id='{row}']").is_visible()
+    link.click()
+    page.wait_for_function("document.querySelector(':target')?.offsetHeight > 0")
+    assert page.evaluate(SHOWN) == 20
 
 
 def test_bucket_caps_sort_by_size_and_not_by_letters(opened: Open) -> None:
@@ -119,6 +161,7 @@ def test_dark_and_light(opened: Open, scheme: str, ground: str) -> None:
 def test_it_reads_without_javascript(opened: Open) -> None:
     page = opened(java_script_enabled=False)
     assert page.locator("thead button").count() == 0
+    assert page.locator("input").count() == 0
     assert page.locator("#table-1 tbody tr").count() == 20
 
 

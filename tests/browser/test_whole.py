@@ -1,0 +1,120 @@
+"""A report with every section and figure, from records: on a phone, in the dark, on paper, by keyboard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.browser
+Open = Callable[..., Any]
+
+SECTIONS = "scaling strategies breakdown waterfall one-step inputs buckets communication"
+CONTRAST = r"""() => {
+  const channel = (value) => {
+    const part = value / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  };
+  const parse = (text) => text.match(/[\d.]+/g).map(Number);
+  const luminance = (rgb) => 0.2126 * channel(rgb[0]) + 0.7152 * channel(rgb[1]) + 0.0722 * channel(rgb[2]);
+  const ground = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const found = parse(getComputedStyle(at).backgroundColor);
+      if (found.length < 4 || found[3] > 0) return found;
+    }
+    return [255, 255, 255];
+  };
+  const seen = {};
+  const texts = "p, a, li, dt, dd, th, td, caption, figcaption, label, input, summary, code, h1, h2, h3, span, button";
+  for (const node of document.querySelectorAll(texts)) {
+    if (!node.checkVisibility({ opacityProperty: true })) continue;
+    if (!node.textContent.trim() && node.tagName !== "INPUT") continue;
+    const [ink, behind] = [luminance(parse(getComputedStyle(node).color)), luminance(ground(node))];
+    const ratio = (Math.max(ink, behind) + 0.05) / (Math.min(ink, behind) + 0.05);
+    const name = node.tagName + "." + node.className;
+    seen[name] = Math.min(seen[name] ?? 99, ratio);
+  }
+  return seen;
+}"""
+
+
+def test_every_section_has_a_figure_in_the_guides_order(opened: Open, whole: str) -> None:
+    page = opened(url=whole)
+    anchors = page.evaluate("[...document.querySelectorAll('h2')].map(node => node.id)")
+    kept = [anchor for anchor in anchors if anchor in SECTIONS.split()]
+    assert kept == SECTIONS.split()
+    with_figures = page.evaluate(
+        """() => { let at = ""; const found = new Set();
+        for (const node of document.querySelectorAll("h2, figure")) {
+          if (node.tagName === "H2") at = node.id; else found.add(at); }
+        return [...found]; }"""
+    )
+    assert set(SECTIONS.split()) <= set(with_figures)
+    assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_no_sideways_scroll_with_everything_open(opened: Open, whole: str, width: int) -> None:
+    page = opened(width, url=whole)
+    page.evaluate("document.querySelectorAll('details').forEach(details => (details.open = true))")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wide = page.evaluate(
+        "[...document.querySelectorAll('.filter, .filter input')]"
+        f".every(node => node.getBoundingClientRect().right <= {width})"
+    )
+    assert wide, "the filters stay on the screen"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(opened: Open, whole: str, scheme: str) -> None:
+    page = opened(url=whole, color_scheme=scheme)
+    ratios = page.evaluate(CONTRAST)
+    assert len(ratios) > 15
+    assert {name: ratio for name, ratio in ratios.items() if ratio < 4.5} == {}, "WCAG 2.2, 1.4.3"
+
+
+def test_a_keyboard_reaches_filters_and_heads_and_focus_is_seen(opened: Open, whole: str) -> None:
+    page = opened(url=whole)
+    page.locator("#summary .anchor").focus()
+    seen = []
+    for _ in range(4):
+        page.keyboard.press("Tab")
+        seen.append(
+            page.evaluate(
+                "[document.activeElement.tagName, getComputedStyle(document.activeElement).outlineStyle]"
+            )
+        )
+    assert seen[0] == ["INPUT", "solid"]
+    assert ["BUTTON", "solid"] in seen[1:]
+
+
+def test_short_tables_have_no_filter(opened: Open, whole: str) -> None:
+    page = opened(url=whole)
+    rows = page.evaluate(
+        "[...document.querySelectorAll('.filter + .tabled table')].map(table => table.tBodies[0].rows.length)"
+    )
+    assert rows
+    assert min(rows) >= 10
+    every = page.evaluate(
+        "[...document.querySelectorAll('table.sortable')].map(t => t.tBodies[0].rows.length)"
+    )
+    assert len([count for count in every if count >= 10]) == len(rows)
+
+
+def test_it_prints_whole(opened: Open, whole: str, tmp_path: Path) -> None:
+    page = opened(url=whole, color_scheme="dark")
+    page.emulate_media(media="print")
+    path = tmp_path / "report.pdf"
+    page.pdf(path=str(path), prefer_css_page_size=True)
+    content = path.read_bytes()
+    assert content.startswith(b"%PDF")
+    boxes = {tuple(map(float, box.split())) for box in re.findall(rb"/MediaBox \[([^\]]+)\]", content)}
+    assert {(round(box[2]), round(box[3])) for box in boxes} == {(595, 842)}, "A4 upright, points"
+    hidden = page.evaluate(
+        "[...document.querySelectorAll('details table')].filter(t => t.offsetHeight === 0).length"
+    )
+    assert hidden == 0, "nothing is left folded on paper"
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -1,0 +1,208 @@
+"""The figures that say why: what they claim, what they may not claim, and what they draw."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pandas as pd
+import pytest
+
+from ddpbench.analysis import RunSummary, summarize
+from ddpbench.analysis.one_step import Lane, OneStep, Transfer
+from ddpbench.report import communication, heatmap, one_step, waterfall
+from ddpbench.report.canvas import draw
+from ddpbench.report.parts import Picture, Section
+from ddpbench.report.series import rows_of
+from tests.report.handmade import bucket_comparisons, ddp, handmade_summary
+from tests.synthetic import write_everything
+
+DDP4 = ddp(4).case_id
+LOSSES = {
+    "contention": (0.10, 0.08, 0.12),
+    "own_computation": (-0.02, -0.05, 0.01),
+    "exposed_comm": (0.18, 0.15, 0.21),
+    "waiting": (0.05, 0.04, 0.06),
+    "optimizer": (0.0, 0.0, 0.0),
+    "data": (0.005, -0.001, 0.011),
+    "not_attributed": (0.01, 0.0, 0.02),
+    "efficiency": (0.675, 0.663, 0.687),
+}
+
+
+def falls(case_id: str = DDP4, rounds: int = 5, **changed: tuple[float, float, float]) -> pd.DataFrame:
+    values = LOSSES | changed
+    columns = ("case_id", "item", "share", "share_ci_low", "share_ci_high", "rounds", "split")
+    rows = [(case_id, name, *value, rounds, True) for name, value in values.items()]
+    return pd.DataFrame(rows, columns=list(columns))
+
+
+def drawn(section: Section) -> Picture:
+    picture = section.pictures[0]
+    assert draw(picture).png.startswith(b"\x89PNG")
+    return picture
+
+
+def waterfall_of(table: pd.DataFrame) -> Picture:
+    summary = handmade_summary(waterfall=table)
+    return drawn(waterfall.section(summary, rows_of(summary)))
+
+
+def test_the_largest_loss_is_the_heading_and_the_table_walks_down() -> None:
+    picture = waterfall_of(falls())
+    assert picture.heading == (
+        "DDP, 4 ranks, default buckets: efficiency 0.675 [0.663, 0.687]; the largest loss is exposed "
+        "communication, 0.180 [0.150, 0.210]"
+    )
+    left = [row[2].text for row in picture.table.rows]
+    # 1 - 0.1 = 0.9; + 0.02; - 0.18; - 0.05; nothing; - 0.005; - 0.01
+    assert left[1:-1] == ["0.900", "0.920", "0.740", "0.690", "0.690", "0.685", "0.675"]
+    assert picture.table.rows[5][1].text == "0", "what is not there has no decimals"
+    assert "A negative loss is a gain." in picture.caption
+
+
+def test_no_cause_is_named_where_too_much_is_unexplained_or_unsure_or_unrepeated() -> None:
+    unexplained = waterfall_of(falls(not_attributed=(-0.06, -0.08, -0.04)))
+    assert "0.0600 is not attributed, so no main cause is named" in unexplained.heading
+    unsure = waterfall_of(falls(contention=(0.3, -0.1, 0.7)))
+    assert unsure.heading.endswith("its largest loss, contention, cannot be told from 0")
+    assert waterfall_of(falls(rounds=4)).heading.endswith("too few rounds to name a main cause")
+
+
+def test_independent_ranks_that_were_not_run_are_said() -> None:
+    table = falls().replace({"item": {"contention": "computation"}}).assign(split=False)
+    picture = waterfall_of(table[table["item"] != "own_computation"])
+    assert "without independent ranks at this number of ranks the two cannot be told apart" in picture.caption
+
+
+def test_without_losses_a_sentence_says_why() -> None:
+    summary = handmade_summary()
+    assert "nothing tells where efficiency went" in waterfall.section(summary, rows_of(summary)).absent
+
+
+def cells(summary: RunSummary) -> Picture:
+    rows = [row for row in rows_of(summary) if row.strategy == "ddp"]
+    frame = summary.comparisons
+    verdicts = {str(case): "as good as best" for case in frame[frame["verdict"] != "slower"]["case_id"]}
+    verdicts |= dict.fromkeys(frame[frame["verdict"] == "slower"]["case_id"], "slower")
+    verdicts |= dict.fromkeys(frame["best_case_id"], "best")
+    picture = heatmap.picture("", rows, verdicts, 0)
+    assert picture is not None
+    assert draw(picture).svg
+    return picture
+
+
+def test_caps_that_are_safe_are_so_at_every_number_of_ranks() -> None:
+    both = pd.concat([bucket_comparisons(4), bucket_comparisons(2)])
+    heading = cells(handmade_summary(comparisons=both)).heading
+    assert heading == "DDP with default, 5 MiB or 25 MiB buckets is best or as good as best at 2 and 4 ranks"
+    worse = bucket_comparisons(2)
+    worse.loc[worse["verdict"] != "slower", "verdict"] = "slower"
+    heading = cells(handmade_summary(comparisons=pd.concat([bucket_comparisons(4), worse]))).heading
+    assert heading == "DDP with 25 MiB buckets is best or as good as best at 2 and 4 ranks"
+
+
+def test_every_cell_says_something() -> None:
+    summary = handmade_summary(comparisons=bucket_comparisons(4))
+    cases = summary.cases.copy()
+    cases.loc[cases["case_id"] == ddp(2, 5.0).case_id, "status"] = "oom"
+    picture = cells(dataclasses.replace(summary, cases=cases))
+    table = {row[0].text: [cell.text for cell in row[1:]] for row in picture.table.rows}
+    assert [column.title for column in picture.table.columns] == [
+        "Ranks",
+        "default",
+        "1 MiB",
+        "5 MiB",
+        "25 MiB",
+    ]
+    assert table["1"][1:] == ["not run"] * 3
+    assert table["2"][2] == "oom"
+    assert table["4"][0] == "14.61"  # 4 x 8 samples at 2191 a second
+    assert "Crosshatched: DDP, 2 ranks, 5 MiB buckets (oom)." in picture.caption
+    assert "Grey: not run." in picture.caption
+
+
+def test_one_number_of_ranks_is_no_map() -> None:
+    rows = [row for row in rows_of(handmade_summary()) if row.strategy == "ddp" and row.world_size == 4]
+    assert heatmap.picture("", rows, {}, 0) is None
+
+
+def told(**changes: object) -> OneStep:
+    lane = Lane(
+        rank=0,
+        role="",
+        spans=(("forward", 0.0, 0.004), ("backward", 0.004, 0.012), ("optimizer", 0.018, 0.02)),
+        transfers=(
+            Transfer(bucket=0, op="all_reduce", bytes=1024, ready_s=0.01, begin_s=0.011, end_s=0.018),
+        ),
+        exposed=((0.012, 0.018),),
+        computed_s=0.014,
+    )
+    step = OneStep(
+        case_id=DDP4,
+        round=2,
+        step=7,
+        steps=10,
+        launches=5,
+        median_s=0.0199,
+        length_s=0.02,
+        lanes=(lane, dataclasses.replace(lane, rank=3, role="fastest")),
+        omitted=(1, 2, 5),
+        backward_end_s=0.012,
+        backward_rank=3,
+        comm_end_s=0.018,
+        events=False,
+    )
+    return dataclasses.replace(step, **changes)  # type: ignore[arg-type]
+
+
+def test_one_step_says_which_step_which_clock_and_who_is_left_out() -> None:
+    summary = handmade_summary(one_step=told())
+    picture = drawn(one_step.section(summary, rows_of(summary)))
+    assert picture.heading == (
+        "DDP, 4 ranks, default buckets: a step of 20.0 ms; transfers go on for 6.0 ms after the slowest backward"
+    )
+    for words in (
+        "Instrumented step 7 of launch 3, which has the median step of 5 launches; of its 10 instrumented steps",
+        "nearest to their median, 19.9 ms",
+        "read the same monotonic clock",
+        "rank 3 (fastest); rank 0 always. Omitted: ranks 1 to 2 and 5.",
+    ):
+        assert words in picture.caption
+    assert len(picture.table.rows) == 2 * (3 + 1)
+
+
+def test_hidden_transfers_and_placed_events_are_called_so() -> None:
+    hidden = told(comm_end_s=0.0118, events=True)
+    summary = handmade_summary(one_step=hidden)
+    picture = drawn(one_step.section(summary, rows_of(summary)))
+    assert picture.heading.endswith("all transfers done before the slowest backward ends")
+    assert "GPU times are CUDA events placed on it" in picture.caption
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
+    return summarize(write_everything(tmp_path_factory.mktemp("whole") / "run"))
+
+
+def test_transfers_of_a_made_up_network(whole: RunSummary) -> None:
+    picture = drawn(communication.section(whole, rows_of(whole)))
+    rows = {(row[1].text, row[2].text): row for row in picture.table.rows}
+    assert {size for _, size in rows} == {"91 KiB", "256 KiB", "347 KiB", "1 MiB", "2.34 MiB"}
+    # 3,501,056 bytes in buckets of 256 KiB leave one of 91 KiB; the cost is in proportion to bytes + 128 KiB
+    small, large = (rows["4", size][3].key for size in ("91 KiB", "256 KiB"))
+    expected = (256 + 128) / (91 + 128)
+    assert isinstance(small, float)
+    assert isinstance(large, float)
+    assert large / small == pytest.approx(expected, rel=1e-3)
+    assert "all_reduce: 2(n-1)/n" in picture.caption
+    assert "run beside computation" in picture.caption
+    assert "the bucket caps 0.25 MiB and 1 MiB" in picture.caption
+
+
+def test_the_made_up_ranks_wait_as_long_as_they_were_made_to(whole: RunSummary) -> None:
+    step = whole.one_step
+    assert step is not None
+    assert [lane.rank for lane in step.lanes] == [0, 1, 2, 3]
+    waits = [lane.transfers[0].begin_s - lane.transfers[0].ready_s for lane in step.lanes]
+    assert waits == pytest.approx([0.0012, 0.0008, 0.0004, 0], abs=1e-5)
+    assert step.backward_rank == 3
