@@ -1,0 +1,42 @@
+"""Where snapshots go: a directory that is none is refused before anything starts; the case carries it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpbench.errors import OutputError
+from ddpbench.launch.sweep import SweepRequest, prepare
+from ddpbench.spec import Case
+
+
+def request(folder: Path, base: str) -> SweepRequest:
+    path = folder / "save.toml"
+    path.write_text(f'[base]\nstrategy = "single"\n{base}\n', encoding="utf-8")
+    return SweepRequest(experiment=path, out=folder / "run")
+
+
+def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("missing", "file"):
+        base = f'checkpoint = true\ncheckpoint_dir = "{tmp_path / name}"'
+        with pytest.raises(OutputError, match=f"{name}' is no directory: make it, name another"):
+            prepare(request(tmp_path, base))
+
+
+def test_it_belongs_to_cases_that_save_and_to_no_others(tmp_path: Path) -> None:
+    base = f'checkpoint_dir = "{tmp_path}"'
+    saving = prepare(request(tmp_path, f"{base}\ncheckpoint = true")).plan.runnable[0].case
+    assert saving.checkpoint_dir == str(tmp_path)
+    plain = prepare(request(tmp_path, f"{base}\ncheckpoint = false")).plan.runnable[0].case
+    assert plain.checkpoint_dir == ""
+    assert saving.case_id != plain.case_id
+
+
+def test_cases_of_before_keep_their_ids() -> None:
+    case = Case(workload="mlp:small", strategy="single")
+    data = case.to_json()
+    for name in ("evaluation", "checkpoint", "checkpoint_dir", "data", "precision"):
+        del data[name]
+    assert Case.from_json(data).case_id == case.case_id
