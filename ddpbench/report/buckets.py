@@ -64,7 +64,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
             for index, (name, members) in enumerate(groups[:MOST_FIGURES])
             for picture in (
                 _picture(name, members, index, raw, verdicts),
-                heatmap.picture(name, members, verdicts, index),
+                heatmap.picture(name, members, verdicts, index) if index == 0 else None,
             )
             if picture is not None
         ),
