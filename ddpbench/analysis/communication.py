@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.findings import BOUNDS, grouped, panel_key, variant_key
+from ddpbench.analysis.findings import BOUNDS, grouped, layouts_of, panel_key, variant_key
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.overlap import Moved
 from ddpbench.analysis.stats import Interval, half_width
@@ -56,7 +56,8 @@ def transfers_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         and not run.planned.oversubscribed
     ]
     found: list[list[dict[str, Any]]] = []
-    for members in grouped(able, lambda run: (panel_key(run), variant_key(run))).values():
+    nodes = layouts_of(able)
+    for members in grouped(able, lambda run: (panel_key(run), variant_key(run), nodes[run.case_id])).values():
         rows = [
             row
             for world, at in grouped(members, lambda run: (run.case.world_size,)).items()

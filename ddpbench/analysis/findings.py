@@ -1,8 +1,9 @@
 """What a run shows: comparisons paired within rounds, and at most seven sentences made from them.
 
-Cases are compared that differ in nothing but strategy, or in nothing but bucket cap. A difference of x %
-always means that the slower one's step takes x % longer. Verdicts come from intervals corrected for the
-number of comparisons (Holm); oversubscribed cases are compared with each other but make no sentence.
+Cases are compared that differ in nothing but strategy, bucket cap, or how their ranks stand on nodes. A
+difference of x % always means that the slower one's step takes x % longer. Verdicts come from intervals
+corrected for the number of comparisons (Holm); oversubscribed cases are compared with each other but make no
+sentence.
 """
 
 from __future__ import annotations
@@ -79,6 +80,16 @@ def variant_key(run: CaseRun) -> tuple[Any, ...]:
     return (case.strategy, case.algorithm, case.schedule, case.backend, case.options_json, case.replicate)
 
 
+def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
+    """The number of nodes of each case whose strategy ran some number of ranks in several layouts; else 0."""
+    found: dict[str, int] = {}
+    for members in grouped(cases, lambda run: (panel_key(run), variant_key(run))).values():
+        shapes = {(run.case.world_size, run.case.nodes) for run in members}
+        several = len(shapes) > len({world for world, _ in shapes})
+        found |= {run.case_id: run.case.nodes if several else 0 for run in members}
+    return found
+
+
 def cap_order(cap: float | str | None) -> tuple[int, float]:
     """Sorts bucket caps: none, `default`, then by size."""
     if cap is None:
@@ -91,11 +102,16 @@ def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
 
     `buckets`: one strategy's bucket caps at one number of ranks. `strategies`: the strategies that
     aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). The best is the one
-    with the shortest step time; `ratio` is a case's step time over the best's. `data`: a case held against
-    the same with its batches in memory, which stands in the best's place.
+    with the shortest step time; `ratio` is a case's step time over the best's. `layouts`: one strategy's
+    layouts of a number of ranks on nodes. Where there are several, the other topics keep to one. `data`: a
+    case held against the same with its batches in memory, which stands in the best's place.
     """
     rows: list[dict[str, Any]] = []
-    for topic, groups in (("buckets", _bucket_groups(cases)), ("strategies", _strategy_groups(cases))):
+    for topic, groups in (
+        ("buckets", _bucket_groups(cases)),
+        ("strategies", _strategy_groups(cases)),
+        ("layouts", _layout_groups(cases)),
+    ):
         for group in groups:
             best = min(group, key=lambda run: step_time(run.timings).value)
             others = {run.case_id: run for run in group if run is not best}
@@ -146,15 +162,32 @@ def grouped(cases: Iterable[CaseRun], key: Any) -> dict[tuple[Any, ...], list[Ca
 
 def _bucket_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     with_caps = [run for run in _measured(cases) if run.case.bucket_cap_mb is not None]
-    groups = grouped(with_caps, lambda run: (panel_key(run), variant_key(run), run.case.world_size))
-    return [group for group in groups.values() if len(group) > 1]
+    nodes = layouts_of(with_caps)
+
+    def key(run: CaseRun) -> tuple[Any, ...]:
+        return (panel_key(run), variant_key(run), run.case.world_size, nodes[run.case_id])
+
+    return [group for group in grouped(with_caps, key).values() if len(group) > 1]
+
+
+def _layout_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
+    def key(run: CaseRun) -> tuple[Any, ...]:
+        return (panel_key(run), variant_key(run), run.case.world_size, run.case.bucket_cap_mb)
+
+    return [group for group in grouped(_measured(cases), key).values() if len(group) > 1]
 
 
 def _strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     able = [run for run in _measured(cases) if run.case.strategy not in BOUNDS]
-    variants = grouped(able, lambda run: (panel_key(run), variant_key(run), run.case.world_size))
+    nodes = layouts_of(able)
+    shared = any(nodes.values())  # then strategies are compared in the same layout
+
+    def at(run: CaseRun) -> tuple[Any, ...]:
+        return (panel_key(run), run.case.world_size, run.case.nodes if shared else 0)
+
+    variants = grouped(able, lambda run: (*at(run), variant_key(run)))
     chosen = [min(group, key=lambda run: cap_order(run.case.bucket_cap_mb)) for group in variants.values()]
-    groups = grouped(chosen, lambda run: (panel_key(run), run.case.world_size))
+    groups = grouped(chosen, at)
     return [group for group in groups.values() if len(group) > 1]
 
 
@@ -237,18 +270,26 @@ def reference_of(members: Sequence[CaseRun]) -> CaseRun:
 
 
 def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
-    """The panel's comparisons at its largest world size: strategies with DDP, DDP's caps with its default."""
+    """The panel's comparisons at its largest world size.
+
+    Strategies with DDP, DDP's caps with its default, DDP's layouts on nodes with the first of the plan.
+    """
     reference = reference_of(members)
     world = reference.case.world_size
     found: list[_Pair] = []
     variants = grouped((run for run in members if run.case.world_size == world), variant_key)
     for key, group in variants.items():
         if key == variant_key(reference):
-            others = [(run, "buckets") for run in group if run is not reference]
+            nodes, cap = reference.case.nodes, reference.case.bucket_cap_mb
+            others = [(run, "buckets") for run in group if run is not reference and run.case.nodes == nodes]
+            others += [
+                (run, "layouts") for run in group if run.case.nodes != nodes and run.case.bucket_cap_mb == cap
+            ]
         elif group[0].case.strategy == "single":
             others = []
         else:
-            others = [(min(group, key=lambda run: cap_order(run.case.bucket_cap_mb)), "strategies")]
+            alike = [run for run in group if run.case.nodes == reference.case.nodes] or group
+            others = [(min(alike, key=lambda run: cap_order(run.case.bucket_cap_mb)), "strategies")]
         for run, evidence in others:
             comparison = compare(run.timings, reference.timings)
             if comparison is not None:
@@ -283,7 +324,7 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, *, several: bool
         )
         verdict = "slower"
     elif verdict in ("faster", "slower"):
-        if verdict == "slower" and pair.evidence == "strategies":
+        if verdict == "slower" and pair.evidence in ("strategies", "layouts"):
             first, second, verdict = second, first, "faster"  # what is faster stands first
         text = f"{start}{first} {verb} {gap} {verdict} than {second}{end}{size} {launches}"
     elif verdict == "equivalent":
@@ -351,6 +392,8 @@ def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
         words += [getattr(case, name) for name in names if getattr(case, name) != getattr(other.case, name)]
         theirs = other.case.options
         words += [f"{key}={value}" for key, value in case.options.items() if theirs.get(key) != value]
+        if case.nodes != other.case.nodes:
+            words.append(f"{case.nodes} x {case.ranks_per_node}")
         if case.replicate != other.case.replicate:
             words.append(f"(replicate {case.replicate})")
     return " ".join(words)

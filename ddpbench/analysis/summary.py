@@ -81,7 +81,7 @@ class RunSummary:
             timed step time, minus 1).
         phases: data_parallel's own phases and any other span names: `case_id, span, mean_s, order`.
         proofs: `case_id, compared, dtype, error, tolerance, passed, note`.
-        comparisons: one row a case held against the best of its group, paired by round: `topic` (`buckets`,
+        comparisons: one row a case held against the best of its group, paired by round: `topic` (`buckets`, `layouts`,
             `strategies`), `case_id, best_case_id, ratio, ratio_ci_low, ratio_ci_high` (step time over the
             best's), `verdict` (a `Finding`'s, corrected for the number of comparisons). It may be empty.
             Of topic `data` the other case is the one with its batches in memory, whichever is faster.

@@ -22,6 +22,7 @@ from ddpbench.report import (
     communication,
     inputs,
     laws,
+    layouts,
     one_step,
     scaling,
     strategies,
@@ -39,6 +40,7 @@ from ddpbench.version import VERSION
 _HERE = Path(__file__).parent
 FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
     scaling.section,
+    layouts.section,
     laws.section,
     strategies.section,
     breakdown.section,

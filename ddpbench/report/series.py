@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -63,6 +63,8 @@ class Row:
     precision: str = "full"
     data: str = "loader"
     evaluation_samples_per_s: Estimate | None = None
+    layout: str = ""
+    """`2 x 2` (nodes x ranks) or `on 2 nodes`, where its strategy ran a number of ranks in several layouts."""
 
     @property
     def ok(self) -> bool:
@@ -133,7 +135,7 @@ class Row:
     @property
     def variant(self) -> tuple[str, ...]:
         """What sets apart two cases of one strategy, but for ranks and bucket cap."""
-        return (self.algorithm, self.schedule, self.backend, self.options_json)
+        return (self.algorithm, self.schedule, self.backend, self.options_json, self.layout)
 
 
 _PANEL_FIELDS = (
@@ -258,7 +260,25 @@ def _differences(strategy: str, variant: Sequence[str], variants: Sequence[Seque
         for key, value in mine.items()
         if any(other.get(key) != value for other in options)
     ]
+    if variant[4]:
+        words.append(variant[4])
     return words
+
+
+def _with_layouts(rows: Sequence[Row]) -> list[Row]:
+    """The rows, with their layout on nodes told where their strategy ran a number of ranks in several."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.panel_key, row.strategy, *row.variant), []).append(row)
+    layouts: dict[str, str] = {}
+    for members in groups.values():
+        shapes = {(row.world_size, row.nodes) for row in members}
+        sizes = {size for size, _ in shapes}
+        if len(shapes) > len(sizes):
+            for row in members:
+                shape = f"{row.nodes} x {row.world_size // max(row.nodes, 1)}"
+                layouts[row.case_id] = shape if len(sizes) == 1 else f"on {counted(row.nodes, 'node')}"
+    return [replace(row, layout=layouts.get(row.case_id, "")) for row in rows]
 
 
 def _options(text: str) -> dict[str, Any]:
@@ -271,7 +291,7 @@ def _options(text: str) -> dict[str, Any]:
 
 def rows_of(summary: RunSummary) -> list[Row]:
     """The summary's cases as typed rows, in their order."""
-    return [_row(record) for record in summary.cases.to_dict("records")]
+    return _with_layouts([_row(record) for record in summary.cases.to_dict("records")])
 
 
 def _row(record: Mapping[Any, Any]) -> Row:

@@ -122,7 +122,7 @@ def _ties(summary: RunSummary) -> dict[str, str]:
     return {case_id: "; ".join(items) for case_id, items in words.items()}
 
 
-_TOPICS = {"buckets": "bucket cap", "strategies": "strategy"}
+_TOPICS = {"buckets": "bucket cap", "strategies": "strategy", "layouts": "layout"}
 
 
 def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Section:

@@ -1,0 +1,109 @@
+"""Layouts as an axis: compared with each other, told apart in every figure, and drawn only where there are several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis import summarize
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.records import RunDir
+from ddpbench.report import layouts
+from ddpbench.report.canvas import draw
+from ddpbench.report.series import panels_of, rows_of
+from ddpbench.spec import Budget, Case
+from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_sessions
+
+ROUNDS = 6
+STEP_NS = {1: 10 * MS, 2: 12 * MS, 4: 12 * MS}
+"""By nodes: a step of 4 x 1 is as long as one of 2 x 2, one of 1 x 4 is shorter."""
+
+
+def laid_out(world: int, nodes: int, strategy: str = "ddp") -> Case:
+    return case_of(strategy, world, nodes=nodes, ranks_per_node=world // nodes, launcher="torchrun")
+
+
+def run_of(folder: Path, cases: list[Case]) -> RunSummary:
+    run = RunDir(folder)
+    write_plan(run, cases, Budget(rounds_min=ROUNDS, rounds_max=ROUNDS))
+    for case in cases:
+        for number in range(ROUNDS):
+            # A round's drift falls on all; a little of each launch's own keeps the intervals from being 0.
+            own = 1 + 0.002 * ((number * 7 + case.nodes * 3) % 5)
+            step = int(STEP_NS[case.nodes] * (1 + 0.01 * number) * own)
+            hosts = [f"host{rank * case.nodes // case.world_size}" for rank in range(case.world_size)]
+            ranks = [RankLaunch(blocks=[[step] * 10] * 2, host=host) for host in hosts]
+            write_launch(run, case, number, ranks)
+    write_sessions(run)
+    return summarize(run)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> RunSummary:
+    cases = [laid_out(4, nodes) for nodes in (1, 2, 4)]
+    return run_of(tmp_path_factory.mktemp("three"), [laid_out(1, 1, "single"), *cases])
+
+
+def test_layouts_are_held_against_the_best_of_them(three: RunSummary) -> None:
+    ids = {nodes: laid_out(4, nodes).case_id for nodes in (1, 2, 4)}
+    frame = three.comparisons
+    assert set(frame["topic"]) == {"layouts"}  # one strategy, one cap: nothing else to compare
+    found = {row.case_id: row for row in frame.itertuples()}
+    assert set(found) == {ids[2], ids[4]}
+    for nodes in (2, 4):
+        assert found[ids[nodes]].best_case_id == ids[1]
+        assert found[ids[nodes]].verdict == "slower"
+        assert found[ids[nodes]].ratio == pytest.approx(1.2, rel=0.01)
+
+
+def test_a_sentence_names_both_layouts(three: RunSummary) -> None:
+    texts = [finding.text for finding in three.findings if finding.evidence == "layouts"]
+    assert len(texts) == 2
+    assert texts[0].startswith("DDP 1 x 4 is ")
+    assert "faster than DDP 2 x 2 at 4 ranks" in texts[0]
+
+
+def test_the_section_says_which_is_best_and_draws_all(three: RunSummary) -> None:
+    section = layouts.section(three, rows_of(three))
+    assert section is not None
+    (picture,) = section.pictures
+    assert picture.heading.startswith("DDP, 4 ranks, default buckets: 1 x 4 is best; a step of 2 x 2 takes ")
+    assert [row[1].text for row in picture.table.rows] == ["1 x 4", "2 x 2", "4 x 1"]
+    assert [row[4].text for row in picture.table.rows] == ["best", "slower", "slower"]
+    assert draw(picture).png.startswith(b"\x89PNG")
+
+
+def test_layouts_are_series_of_their_own_in_every_figure(three: RunSummary) -> None:
+    (panel,) = panels_of(rows_of(three))
+    series, _ = panel.of_strategies()
+    names = {item.name: [row.world_size for row in item.rows] for item in series if item.strategy == "ddp"}
+    assert names == {"DDP 1 x 4": [4], "DDP 2 x 2": [4], "DDP 4 x 1": [4]}
+
+
+def test_curves_over_nodes_stay_whole_where_no_size_comes_twice(tmp_path: Path) -> None:
+    cases = [laid_out(1, 1, "single"), laid_out(2, 1), laid_out(4, 2)]
+    summary = run_of(tmp_path, cases)
+    assert layouts.section(summary, rows_of(summary)) is None
+    (panel,) = panels_of(rows_of(summary))
+    series, _ = panel.of_strategies()
+    assert [row.world_size for item in series if item.name == "DDP" for row in item.rows] == [2, 4]
+
+
+def test_curves_of_one_and_of_two_nodes_are_two(tmp_path: Path) -> None:
+    cases = [laid_out(1, 1, "single"), *(laid_out(world, nodes) for world in (2, 4) for nodes in (1, 2))]
+    (panel,) = panels_of(rows_of(run_of(tmp_path, cases)))
+    series, _ = panel.of_strategies()
+    names = {item.name: [row.world_size for row in item.rows] for item in series if item.strategy == "ddp"}
+    assert names == {"DDP on 1 node": [2, 4], "DDP on 2 nodes": [2, 4]}
+
+
+def test_strategies_are_compared_in_the_same_layout(tmp_path: Path) -> None:
+    cases = [laid_out(1, 1, "single")]
+    cases += [laid_out(4, nodes, strategy) for strategy in ("ddp", "master") for nodes in (1, 2)]
+    frame = run_of(tmp_path, cases).comparisons
+    between = frame[frame["topic"] == "strategies"]
+    nodes = {case.case_id: case.nodes for case in cases}
+    assert len(between) == 2
+    assert all(nodes[row.case_id] == nodes[row.best_case_id] for row in between.itertuples())
+    assert len(frame[frame["topic"] == "layouts"]) == 2
