@@ -26,7 +26,9 @@ _CELL_IN = 0.62
 def picture(panel_name: str, rows: Sequence[Row], verdicts: Mapping[str, str], index: int) -> Picture | None:
     """The heat map of one strategy's caps; None where fewer than two of them ran at fewer than two world sizes."""
     every = sorted({row.world_size for row in rows})
-    sizes = every if len(every) <= MOST_ROWS else [size for size in every if size & (size - 1) == 0][-MOST_ROWS:]
+    sizes = (
+        every if len(every) <= MOST_ROWS else [size for size in every if size & (size - 1) == 0][-MOST_ROWS:]
+    )
     rows = [row for row in rows if row.world_size in sizes]
     shown = [row for row in rows if row.ok and row.step_time_s is not None]
     caps = sorted({row.bucket for row in rows}, key=bucket_order)
@@ -50,7 +52,9 @@ def picture(panel_name: str, rows: Sequence[Row], verdicts: Mapping[str, str], i
     if empty:
         marks.append("Grey: not run.")
     if len(sizes) < len(every):
-        marks.append(f"Of {len(every)} numbers of ranks only powers of two are drawn; the summary table has all.")
+        marks.append(
+            f"Of {len(every)} numbers of ranks only powers of two are drawn; the summary table has all."
+        )
     if any(row.oversubscribed for row in shown):
         marks.append("Rows of more ranks than cores are marked oversubscribed and count for no headline.")
     return Picture(
@@ -89,8 +93,9 @@ def _heading(panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str])
     fair = [row for row in shown if not row.oversubscribed and row.case_id in verdicts]
     sizes = sorted({row.world_size for row in fair if verdicts[row.case_id] == BEST})
     where = series_of([str(size) for size in sizes])
-    if all(row.oversubscribed for row in shown):
-        return f"{prefix}No headline: every case with buckets ran oversubscribed"
+    own = [row.world_size for row in shown if not row.oversubscribed]
+    if len(own) == len(set(own)):
+        return f"{prefix}No headline: wherever several bucket caps were run, ranks had no cores of their own"
     if not sizes:
         return f"{prefix}{name}: too few rounds to call any bucket cap safe"
     safe = [

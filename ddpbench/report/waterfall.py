@@ -14,8 +14,8 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.waterfall import LOSSES
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, setting_of, variant_words
-from ddpbench.report.words import Estimate, counted, not_drawn, number
+from ddpbench.report.series import Row, panels_of, setting_of, variant_words
+from ddpbench.report.words import Estimate, counted, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,6 +59,8 @@ class Fall:
 
     row: Row
     name: str
+    panel: str
+    """What sets its group of comparable cases apart from the run's others; empty where there is one."""
     losses: Mapping[str, Estimate]
     efficiency: Estimate
     rounds: int
@@ -98,14 +100,22 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         title="Lost efficiency",
         question=_QUESTION,
         pictures=tuple(_picture(fall, index) for index, fall in enumerate(falls[:MOST_FIGURES])),
-        notes=not_drawn([fall.name for fall in falls[MOST_FIGURES:]]),
+        notes=_left_out(falls[MOST_FIGURES:]),
         absent=absent,
     )
+
+
+def _left_out(falls: Sequence[Fall]) -> tuple[str, ...]:
+    if not falls:
+        return ()
+    names = "; ".join(f"{fall.name}{f' ({fall.panel})' if fall.panel else ''}" for fall in falls)
+    return (f"Not drawn, and in the data to download (report.json, waterfall): {names}.",)
 
 
 def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
     by_id = {row.case_id: row for row in rows}
     words = variant_words(rows)
+    panels = {row.case_id: panel.name for panel in panels_of(rows) for row in panel.rows}
     found: dict[str, list[Mapping[Any, Any]]] = {}
     for record in summary.waterfall.to_dict("records"):
         found.setdefault(str(record["case_id"]), []).append(record)
@@ -121,6 +131,7 @@ def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
             Fall(
                 row=row,
                 name=f"{row.name}, {words[case_id]}" if words[case_id] else row.name,
+                panel=panels.get(case_id, ""),
                 losses=values,
                 efficiency=efficiency,
                 rounds=min(counts),
@@ -211,7 +222,7 @@ def _picture(fall: Fall, index: int) -> Picture:
 
 
 def _heading(fall: Fall) -> str:
-    start = f"{fall.name}: efficiency {fall.efficiency}"
+    start = f"{f'{fall.panel}: ' if fall.panel else ''}{fall.name}: efficiency {fall.efficiency}"
     if fall.rounds < MIN_ROUNDS:
         return f"{start}; too few rounds to name a main cause"
     if fall.unexplained > MOST_NOT_ATTRIBUTED:
