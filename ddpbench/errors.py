@@ -4,6 +4,7 @@
     ├── RequestError              the request was wrong: exit code 2
     │   ├── ExperimentError       an experiment with its every problem listed
     │   ├── OutputError           a run directory that cannot be written, or is in use
+    │   ├── WorkloadError         a user's own workload that does not work
     │   ├── IdentityError         a run directory of another machine, experiment or schema
     │   └── MachineError          what the request needs is not here (GPUs, a backend, torch)
     ├── RecordError               a record that cannot be read
@@ -53,6 +54,10 @@ class ExperimentError(RequestError):
 
 class OutputError(RequestError):
     """A run directory that cannot be written or is in use."""
+
+
+class WorkloadError(RequestError):
+    """A user's own workload that does not work; a line for each."""
 
 
 class IdentityError(RequestError):

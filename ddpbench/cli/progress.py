@@ -51,6 +51,9 @@ class LineListener(Listener):
         resumed = f"{done} launches are done already; " if done else ""
         self._say(f"{resumed}about {format_seconds(round(estimate_s))} to go")
 
+    def looked_at(self, what: str) -> None:
+        self._say(what)
+
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
         self._what = what
         self._count = (

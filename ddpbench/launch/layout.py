@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ddpbench.errors import OutputError, RequestError
 from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.launch.sweep import usable_devices
 from ddpbench.machine.hardware import read_hardware
@@ -107,7 +108,7 @@ def plan_for(
         RequestError: the experiment is wrong, nothing of it fits, or the directory cannot be written.
     """
     catalog = TableCatalog()
-    experiment = load_experiment(source, catalog, overrides)
+    experiment = with_located(load_experiment(source, catalog, overrides), source.parent)
     hardware = read_hardware()
     here = usable_devices(hardware) if experiment.base.device == "auto" else hardware.devices(gpus=0)
     devices = _devices(experiment, here, nodes)

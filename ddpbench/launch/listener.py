@@ -17,6 +17,9 @@ class Listener:
     def preparing(self, what: str) -> None:
         """Something is under way that is not a launch."""
 
+    def looked_at(self, what: str) -> None:
+        """A user's own workload was tried and works: a line on it."""
+
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
         """A launch begins: `what` is `proof` or `round 3`; `done` of `total` launches are done.
 

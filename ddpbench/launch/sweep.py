@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +14,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ddpbench.errors import MachineError, OutputError, RequestError
+from ddpbench.errors import MachineError, OutputError, RequestError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.merge import refuse_merged
+from ddpbench.launch.own_workloads import inspect_own, told, with_located
 from ddpbench.launch.plan import PROOF_S, SERVER_START_S, LaunchPlan, Plan, make_plan, plan_launch
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
@@ -101,7 +103,7 @@ def prepare(request: SweepRequest) -> Prepared:
         out = source.parent
     if out is not None:
         refuse_merged(RunDir(out))
-    experiment = load_experiment(source, catalog, request.overrides)
+    experiment = with_located(load_experiment(source, catalog, request.overrides), source.parent)
     _check_launcher(experiment, request.experiment)
     if importlib.util.find_spec("torch") is None:
         raise MachineError("torch is not installed in this environment: pip install torch")
@@ -243,6 +245,10 @@ class Sweep:
                 except KeyboardInterrupt:
                     self.result.stop_reason = "interrupted"
                     raise
+                except WorkloadError:
+                    if not self._prepared.resumes:
+                        shutil.rmtree(self._run.path, ignore_errors=True)  # nothing but what it has just begun
+                    raise
                 finally:
                     self.result.wall_s = time.monotonic() - started
                     if self._identified:
@@ -295,6 +301,10 @@ class Sweep:
         self._gpu_addresses = [gpu["pci"] for gpu in probe["gpus"]]
         toml = self._prepared.experiment.to_toml()
         found = machine_record(self._prepared.hardware, probe, toml, self._plan.cases)
+        own = inspect_own(server, [entry.case for entry in self._plan.runnable], self._run.path)
+        found["context"]["own_workloads"] = dict(own)
+        for name, facts in own.items():
+            self._listener.looked_at(told(name, facts))
         if self._prepared.resumes:
             check_identity(self._run.read_json(self._run.machine), found, self._run.path)
         else:

@@ -20,6 +20,7 @@ from typing import Any
 from ddpbench.errors import LaunchError, ServerGoneError
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
+from ddpbench.spec import Case
 
 START_TIMEOUT_S = 120.0
 
@@ -147,17 +148,51 @@ class ServerProcess:
             LaunchError: the probe failed.
         """
         path = folder / "probe.json"
-        self._ask(do="probe", path=str(path.absolute()))
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
+        code = self._probe(path, None, START_TIMEOUT_S)
+        if code is None:
+            raise LaunchError("the probe of this machine did not end")
+        if code != 0:
+            raise LaunchError(f"torch does not work here {_tail(path.with_suffix('.log'))}")
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+    def inspect(self, case: Case, folder: Path, timeout_s: float) -> dict[str, Any]:
+        """What a rank finds when it tries a case's own workload; see `ddpbench.worker.inspection`.
+
+        Whatever becomes of that rank, the answer is an object; with `problem` it is a sentence on it.
+        """
+        path = folder / "probe.json"
+        for old in (path, path.with_suffix(".log")):
+            old.unlink(missing_ok=True)
+        code = self._probe(path, case.to_json(), timeout_s)
+        if code == 0 and path.exists():
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return found
+        last = _tail(path.with_suffix(".log"), where=False)
+        if code is None:
+            return {
+                "problem": f"{case.workload}: trying one step of it did not end within {timeout_s:.0f} s{last}"
+            }
+        ended = (
+            f"killed it by {signal.Signals(-code).name}"
+            if code < 0
+            else f"ended its process (exit code {code})"
+        )
+        return {"problem": f"{case.workload}: trying one step of it {ended}{last}"}
+
+    def _probe(self, path: Path, case: dict[str, Any] | None, timeout_s: float) -> int | None:
+        """Has a rank write `path`; returns its exit code, or None where it had to be killed when time was up."""
+        self._ask(do="probe", path=str(path.absolute()), case=case)
+        deadline = time.monotonic() + timeout_s
+        in_time = True
+        while True:
             for event in self.events(0.5):
                 if event["event"] == "exited":
                     self.pids = ()
-                    if event["code"] != 0:
-                        raise LaunchError(f"torch does not work here {_tail(path.with_suffix('.log'))}")
-                    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-                    return found
-        raise LaunchError("the probe of this machine did not end")
+                    return int(event["code"]) if in_time else None
+            if in_time and time.monotonic() > deadline:
+                in_time = False
+                self.signal_ranks(signal.SIGKILL)
 
     def pulse(self, rank: int) -> Pulse:
         """A rank's heartbeat."""
@@ -197,10 +232,12 @@ def _python_path() -> str:
     return os.pathsep.join([own, *([given] if given else []), str(Path.cwd())])
 
 
-def _tail(path: Path) -> str:
-    """The last line of a log, and where to read the rest."""
+def _tail(path: Path, *, where: bool = True) -> str:
+    """The last line of a log, and where to read the rest unless the log goes."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line]
     except OSError:
         lines = []
+    if not where:
+        return f"; its last words: {lines[-1].strip()}" if lines else ""
     return f"(its last words: {lines[-1].strip()}; see {path})" if lines else f"(nothing in {path})"

@@ -4,7 +4,7 @@ It talks over a socket it inherits, a JSON object a line:
 
     from the controlling side   {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
                                  "request": {...} or null for the one in the directory}
-                                {"do": "probe", "path": ...}
+                                {"do": "probe", "path": ..., "case": {...} or null}
     to it                       {"event": "ready", "import_s": ...}
                                 {"event": "started", "pids": [...]}
                                 {"event": "exited", "rank": ..., "code": ..., "cpu_s": ...}
@@ -38,6 +38,7 @@ import ddpbench.strategies
 import ddpbench.workloads
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
+from ddpbench.spec import Case
 
 _PR_SET_PDEATHSIG = 1
 
@@ -138,7 +139,7 @@ class ForkServer:
                     None if asked is None else LaunchRequest.from_json(asked),
                 )
             else:
-                self._probe(Path(request["path"]))
+                self._probe(Path(request["path"]), request["case"])
         return True
 
     def _launch(
@@ -185,7 +186,8 @@ class ForkServer:
             _flush()
             os._exit(code)
 
-    def _probe(self, path: Path) -> None:
+    def _probe(self, path: Path, case: dict[str, Any] | None) -> None:
+        """Writes what is found to `path`: of the machine, or of a case's own workload."""
         pid = os.fork()
         if pid == 0:
             server = os.getppid()
@@ -193,9 +195,7 @@ class ForkServer:
             try:
                 die_with_parent(server)
                 self._become_child(path.with_suffix(".log"))
-                from ddpbench.worker.probe import describe
-
-                path.write_text(json.dumps(describe()), encoding="utf-8")
+                path.write_text(json.dumps(_found(case)), encoding="utf-8")
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -215,6 +215,17 @@ class ForkServer:
                 continue
             code = os.waitstatus_to_exitcode(status)
             self._send(event="exited", rank=rank, code=code, cpu_s=usage.ru_utime + usage.ru_stime)
+
+
+def _found(case: dict[str, Any] | None) -> dict[str, Any]:
+    if case is None:
+        from ddpbench.worker.probe import describe
+
+        return describe()
+    from ddpbench.worker.inspection import inspect_workload
+
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    return inspect_workload(Case.from_json(case))
 
 
 def _flush() -> None:

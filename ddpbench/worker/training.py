@@ -43,7 +43,7 @@ class Training:
         dataset = self.workload.dataset(self.workload_options) if own is None else None
         self.shards_itself = own is not None or isinstance(dataset, IterableDataset)
         """Which samples a rank gets is the workload's choice, not ours."""
-        self._loader = own if own is not None else self._made_loader(dataset)
+        self.loader = own if own is not None else self._made_loader(dataset)
         self._own_loader = own is not None
         self._passes: list[int] = []
 
@@ -74,7 +74,7 @@ class Training:
     def batches(self) -> Iterator[tuple[Any, Any]]:
         """The rank's batches, endlessly: inputs and targets, or all of it as inputs where the model takes all."""
         size = self.samples if self._own_loader else None
-        found = endless(self._loader, self.device, self.dtype, size=size, on_pass=self._passes.append)
+        found = endless(self.loader, self.device, self.dtype, size=size, on_pass=self._passes.append)
         return ((batch, None) for batch in found) if self.workload.whole_batches else found
 
     def check_even(self, control: Control) -> None:
@@ -87,7 +87,7 @@ class Training:
         """
         if self.place.processes == 1:
             return
-        told = self._passes[0] if self._passes else steps_a_pass(self._loader)
+        told = self._passes[0] if self._passes else steps_a_pass(self.loader)
         lengths = gather_number(-1 if told is None else told, control, self.place.processes)
         if len(set(lengths)) > 1:
             other = next(rank for rank, length in enumerate(lengths) if length != lengths[0])

@@ -73,6 +73,9 @@ def _own(name: str) -> Workload[Any]:
     head, _, attribute = name.rpartition(":")
     try:
         module = _module_of_file(head) if head.endswith(".py") else importlib.import_module(head)
+    except SystemExit as error:
+        advice = 'what a script does when it is started belongs under if __name__ == "__main__":'
+        raise ImportError(f"{head} cannot be imported: it ends the process; {advice}") from error
     except Exception as error:
         raise ImportError(f"{head} cannot be imported: {type(error).__name__}: {error}") from error
     found = getattr(module, attribute, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
@@ -22,8 +23,7 @@ class Logits(nn.Module):
 
 def build(kind: str, changes: dict[str, Any], vocabulary: int, dropout: float, classes: int) -> nn.Module:
     """The model of a configuration, its weights drawn as the library draws them."""
-    import transformers as library
-
+    library: Any = importlib.import_module("transformers")
     model: nn.Module
     if kind == "bert":
         drops = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}

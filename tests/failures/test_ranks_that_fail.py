@@ -23,9 +23,7 @@ NAMES = [
     "StopsOnRank1",
     "OutOfMemory",
     "DropsGradients",
-    "NoParameters",
     "TooLittleData",
-    "Missing",
     "Exits",
     "Sound",
 ]
@@ -64,9 +62,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, lis
         ("StopsOnRank1", "hung", 1, ["rank 1 is stopped", "hang_timeout"]),
         ("OutOfMemory", "oom", None, ["out of memory", "smaller batch"]),
         ("DropsGradients", "diverged", None, ["initial state"]),
-        ("NoParameters", "failed", None, ["no parameters to train"]),
         ("TooLittleData", "failed", None, ["5 samples", "needs 8"]),
-        ("Missing", "failed", None, ["no class Missing"]),
         ("Exits", "failed", None, ["without saying how"]),
     ],
 )

@@ -1,0 +1,118 @@
+"""A user's own workloads: where their files are, and whether they work, asked before anything is launched."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ddpbench.errors import RequestError, WorkloadError
+from ddpbench.machine.server import ServerProcess
+from ddpbench.spec import Case, Experiment
+from ddpbench.workloads import is_import_path
+
+INSPECTION_TIMEOUT_S = 120.0
+
+
+def located(name: str, beside: Path | None) -> str:
+    """The name with its file's path as the ranks find it: from the working directory where it lies below it.
+
+    A relative path is looked for beside the experiment's file first, then in the working directory. What is
+    no path of a file, or of none that is there, stays as it is.
+    """
+    head, _, attribute = name.rpartition(":")
+    if not is_import_path(name) or not head.endswith(".py") or Path(head).is_absolute():
+        return name
+    for folder in _folders(beside):
+        path = (folder / head).resolve()
+        if path.is_file():
+            with contextlib.suppress(ValueError):
+                path = path.relative_to(Path.cwd().resolve())
+            return f"{path}:{attribute}"
+    return name
+
+
+def _folders(beside: Path | None) -> list[Path]:
+    return [*([beside.resolve()] if beside is not None else []), Path.cwd()]
+
+
+def with_located(experiment: Experiment, beside: Path) -> Experiment:
+    """The experiment with the files of its own workloads as `located` names them, so that it can be resumed.
+
+    Raises:
+        RequestError: one of them is not there; the sentence says where it was looked for.
+    """
+
+    def name_of(name: str) -> str:
+        found = located(name, beside)
+        head = found.rpartition(":")[0]
+        if is_import_path(found) and head.endswith(".py") and not Path(head).is_file():
+            places = " or ".join(dict.fromkeys(str((folder / head).resolve()) for folder in _folders(beside)))
+            raise RequestError(f"workload {name!r}: there is no file {places}")
+        return found
+
+    base = experiment.base.model_copy(update={"workload": name_of(experiment.base.workload)})
+    axes = dict(experiment.axes)
+    if "workload" in axes:
+        axes["workload"] = [name_of(name) for name in axes["workload"]]
+    options = {_owner(owner, beside): given for owner, given in experiment.options.items()}
+    exclude = [
+        {
+            key: [name_of(value) for value in values] if key == "workload" else values
+            for key, values in rule.items()
+        }
+        for rule in experiment.exclude
+    ]
+    changes = {"base": base, "axes": axes, "options": options, "exclude": exclude}
+    return experiment.model_copy(update=changes)
+
+
+def _owner(owner: str, beside: Path) -> str:
+    """The name of an options table, which is a workload's without its class."""
+    return located(f"{owner}:Any", beside).rpartition(":")[0] if owner.endswith(".py") else owner
+
+
+def inspect_own(
+    server: ServerProcess, cases: Sequence[Case], folder: Path, timeout_s: float = INSPECTION_TIMEOUT_S
+) -> dict[str, Mapping[str, Any]]:
+    """Tries every own workload with its smallest batch, each in a process of its own; what each is, by name.
+
+    Raises:
+        WorkloadError: some cannot be used; a sentence for each.
+    """
+    smallest: dict[tuple[str, str], Case] = {}
+    for case in cases:
+        if is_import_path(case.workload):
+            key = (case.workload, case.workload_options_json)
+            if key not in smallest or case.local_batch < smallest[key].local_batch:
+                smallest[key] = case
+    found: dict[str, Mapping[str, Any]] = {}
+    problems: list[str] = []
+    for (name, _), case in smallest.items():
+        facts = server.inspect(_alone(case), folder, timeout_s)
+        if "problem" in facts:
+            problems.append(str(facts["problem"]))
+        found[name] = facts
+    for left in ("probe.json", "probe.log"):
+        (folder / left).unlink(missing_ok=True)
+    if problems:
+        raise WorkloadError("\n".join(problems))
+    return found
+
+
+def _alone(case: Case) -> Case:
+    """One rank's part of a case."""
+    alone = case.baseline()
+    return replace(alone, local_batch=case.local_batch, global_batch=case.local_batch, loader_workers=0)
+
+
+def told(name: str, facts: Mapping[str, Any]) -> str:
+    """A line on what was found."""
+    samples = facts.get("samples")
+    many = f", {samples:,} samples" if samples is not None else ""
+    return (
+        f"workload {name}: {facts['parameters']:,} parameters, {facts['gradient_bytes']:,} bytes of "
+        f"gradient{many}; a batch is {facts['batch']}"
+    )

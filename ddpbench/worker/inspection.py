@@ -1,0 +1,162 @@
+"""Tries a user's own workload in a process of its own: one step, before anything is launched.
+
+What goes wrong comes back as a sentence that names the file, the line and the exception; what goes well as
+what the workload is: parameters, gradient bytes, samples, a batch's shapes, the first loss.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ValidationError
+
+from ddpbench.errors import nearest
+from ddpbench.spec import Case
+from ddpbench.strategies.nested import describe, tensors
+from ddpbench.worker.place import Place
+from ddpbench.worker.training import Training
+from ddpbench.workloads import Workload, load_workload
+
+
+class _UnfitError(Exception):
+    """The workload cannot be used; the message is the sentence on it."""
+
+
+def inspect_workload(case: Case) -> dict[str, Any]:
+    """What a workload is, or `{"problem": sentence}`. Takes one step of the case's local batch on its device."""
+    name = case.workload
+    try:
+        return _inspect(case)
+    except _UnfitError as problem:
+        traceback.print_exc()
+        return {"problem": f"{name}: {problem}"}
+
+
+def _inspect(case: Case) -> dict[str, Any]:
+    try:
+        workload = load_workload(case.workload)
+    except ImportError as error:
+        raise _UnfitError(_import_sentence(error)) from error
+    _check_options(workload, case.workload_options)
+    alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    device = torch.device("cuda", 0) if case.device == "cuda" else torch.device("cpu")
+    with _doing("its options or data"):
+        training = Training(case, alone, device)
+    with _doing("model()"):
+        model = training.fresh_model()
+    with _doing("its first batch"):
+        batch = next(training.batches())
+    inputs, targets = _pair(batch)
+    with _doing("its loss"):
+        loss = training.workload.loss(model(inputs), targets)
+        _check_loss(loss)
+    with _doing("backward"):
+        loss.backward()  # type: ignore[no-untyped-call]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if all(parameter.grad is None for parameter in trained):
+        raise _UnfitError(
+            "no parameter got a gradient from the loss: does loss() use the model that it is given?"
+        )
+    with _doing("its optimizer"):
+        optimizer = training.make_optimizer(model.parameters())
+        optimizer.step()
+    return {
+        "parameters": sum(parameter.numel() for parameter in trained),
+        "gradient_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trained),
+        "samples": _length(training),
+        "batch": describe(inputs if targets is None else (inputs, targets)),
+        "loss": float(loss),
+    }
+
+
+@contextmanager
+def _doing(what: str) -> Iterator[None]:
+    """Turns an exception into a sentence on where it was raised while the workload did that."""
+    try:
+        yield
+    except _UnfitError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _UnfitError(f"{what} failed: {_words(error)}{_where(error)}") from error
+
+
+def _words(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _where(error: BaseException) -> str:
+    """The last line of the user's own that led to an exception, as ` (file:line)`; empty where none did."""
+    root, library = Path(__file__).resolve().parents[1], Path(torch.__file__).resolve().parents[1]
+    place = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        path = Path(frame.filename).resolve()
+        if path.is_file() and root not in path.parents and library not in path.parents:
+            place = f" ({os.path.relpath(path)}:{frame.lineno})"
+    return place
+
+
+def _import_sentence(error: ImportError) -> str:
+    """Why the file or module could not be imported, and at which of its lines."""
+    cause = error.__cause__
+    if isinstance(cause, SyntaxError) and cause.filename:
+        return f"{error} ({os.path.relpath(cause.filename)}:{cause.lineno})"
+    return f"{error}{_where(cause) if cause is not None else ''}"
+
+
+def _check_options(workload: Workload[Any], given: Mapping[str, Any]) -> None:
+    model: type[BaseModel] = workload.options
+    try:
+        model.model_validate(dict(given))
+    except ValidationError as error:
+        problems: list[str] = []
+        for item in error.errors():
+            where = ".".join(str(part) for part in item["loc"])
+            if item["type"] == "extra_forbidden":
+                problems.append(f"{where}: unknown key; {nearest(where, model.model_fields)}")
+            elif item["type"] == "missing":
+                problems.append(f"{where}: is missing")
+            else:
+                problems.append(
+                    f"{where}: {item['input']!r} given; {item['msg'].removeprefix('Value error, ')}"
+                )
+        raise _UnfitError(f"its options: {'; '.join(problems)}") from error
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        raise _UnfitError(
+            f"its dataset gives batches of {describe(batch)}; a class derived from Workload needs (inputs, targets) "
+            "pairs, each of one or several tensors (a class that derives from nothing takes any batch)"
+        )
+    if next(tensors(batch), None) is None:
+        raise _UnfitError(f"its batches hold no tensor: {describe(batch)}")
+    return batch[0], batch[1]
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
+        found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else f"{loss!r}"
+        raise _UnfitError(f"its loss is {found}; it must be a scalar: the mean over the batch's samples")
+    if not loss.requires_grad:
+        raise _UnfitError(
+            "its loss has no graph to go back through: was it detached, or taken under no_grad?"
+        )
+    if not math.isfinite(float(loss)):
+        raise _UnfitError(f"its loss is {float(loss)} in the first step")
+
+
+def _length(training: Training) -> int | None:
+    """How many samples one pass over the data has; None where they do not say."""
+    try:
+        data: Any = getattr(training.loader, "dataset", training.loader)
+        return len(data)
+    except (TypeError, NotImplementedError):
+        return None

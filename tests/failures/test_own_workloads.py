@@ -1,0 +1,199 @@
+"""A user's own workload that does not work: a sentence before anything is launched, or at the right moment after."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
+from ddpbench.machine.server import ServerProcess
+from ddpbench.records import LaunchOutcome, Proof, RunDir, read_launch
+from ddpbench.spec import Case
+from tests.failures.conftest import ROOT, experiment_text, run_cli
+from tests.failures.conftest import workload as faulty
+from tests.failures.test_ranks_that_fail import Outcomes
+
+pytestmark = pytest.mark.multiprocess
+
+OWN = ROOT / "tests/failures/own.py"
+
+
+def own(name: str) -> str:
+    return f"{OWN}:{name}"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    log = tmp_path_factory.mktemp("server") / "server.log"
+    with ServerProcess({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}, log) as running:
+        yield running
+
+
+def case_of(workload: str, options: str = "{}") -> Case:
+    return Case(
+        workload=workload, strategy="single", local_batch=4, global_batch=4, workload_options_json=options
+    )
+
+
+def line_of(text: str) -> int:
+    lines = OWN.read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, start=1) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (own("TooShort"), r"its first batch failed: .*gave this rank 3 samples; one step of it needs 4"),
+        (own("WrongBatch"), r"gave a batch of 32 samples, and 4 were asked for"),
+        (own("Vector"), r"returned a tensor of shape \[4\]; it must return a scalar"),
+        (own("Number"), r"loss\(model, batch\) returned a float; it must return a scalar"),
+        (own("Infinite"), r"its loss is inf in the first step"),
+        (own("OtherModel"), r"no parameter got a gradient from the loss"),
+        (own("NoModule"), r"model\(\) returned a function; it must return a torch\.nn\.Module"),
+        (own("Nothing"), r"has no parameters to train"),
+        (own("Dies"), r"killed it by SIGSEGV"),
+        (own("Leaves"), r"ended its process \(exit code 0\)"),
+        (own("Soun"), r"has no class Soun; did you mean 'Sound'\?"),
+        (own("Net"), r"class Net in .* lacks model and loss and dataset \(or loader\)"),
+        (faulty("NoParameters"), r"has no parameters to train"),
+    ],
+)
+def test_what_cannot_be_used_is_told_in_a_sentence(
+    server: ServerProcess, tmp_path: Path, name: str, said: str
+) -> None:
+    found = server.inspect(case_of(name), tmp_path, 60)
+    assert list(found) == ["problem"]
+    assert found["problem"].startswith(f"{name}: ")
+    assert re.search(said, found["problem"]), found
+    assert "\n" not in found["problem"]
+
+
+def test_a_mistake_is_named_with_its_file_and_line(server: ServerProcess, tmp_path: Path) -> None:
+    problem = server.inspect(case_of(own("Wrong")), tmp_path, 60)["problem"]
+    line = line_of("this line is named in the sentence")
+    assert problem.endswith(f"its loss failed: KeyError: 'feature' (tests/failures/own.py:{line})")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import torch\n\nimport no_such_module\n", r"No module named 'no_such_module' \(.*own_bad\.py:3\)"),
+        ("x = 1\ndef broken(:\n", r"SyntaxError: .* \(.*own_bad\.py:2\)"),
+        ("import sys\nsys.exit(2)\n", r"ends the process; .* belongs under if __name__"),
+        ("import os\nos.kill(os.getpid(), 11)\n", r"killed it by SIGSEGV"),
+    ],
+)
+def test_a_file_that_cannot_be_imported(server: ServerProcess, tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "own_bad.py"
+    path.write_text(text, encoding="utf-8")
+    problem = server.inspect(case_of(f"{path}:Mine"), tmp_path, 60)["problem"]
+    assert re.search(said, problem), problem
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ('{"widht": 3}', r"widht: unknown key; did you mean 'width'\? known: name, width"),
+        ('{"width": "wide"}', r"width: 'wide' given; Input should be a valid integer"),
+    ],
+)
+def test_its_options_are_held_against_its_constructor(
+    server: ServerProcess, tmp_path: Path, options: str, said: str
+) -> None:
+    assert re.search(said, server.inspect(case_of(own("Tuned"), options), tmp_path, 60)["problem"])
+    assert "problem" not in server.inspect(case_of(own("Tuned"), '{"width": 3}'), tmp_path, 60)
+
+
+def test_one_that_never_ends_is_ended(server: ServerProcess, tmp_path: Path) -> None:
+    problem = server.inspect(case_of(own("Sleeps")), tmp_path, 1.0)["problem"]
+    assert "did not end within 1 s" in problem
+    assert server.alive
+    assert "problem" not in server.inspect(case_of(own("Sound")), tmp_path, 60)
+
+
+def test_what_works_is_described(server: ServerProcess, tmp_path: Path) -> None:
+    found = server.inspect(case_of(own("Sound")), tmp_path, 60)
+    parameters = (6 * 16 + 16) + 5 * 16 + (16 * 4 + 4)
+    assert found.pop("loss") == pytest.approx(1.4, abs=0.6)  # about log 4
+    assert found == {
+        "parameters": parameters,
+        "gradient_bytes": 4 * parameters,
+        "samples": 256,
+        "batch": "{'features': float32 [4, 6], 'kind': int64 [4], 'label': int64 [4]}",
+    }
+    assert server.inspect(case_of(own("Endlessly")), tmp_path, 60)["samples"] is None
+
+
+def test_a_sweep_is_refused_with_a_sentence_for_each_and_leaves_nothing(
+    write_experiment: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = write_experiment([own("Sound"), own("Vector"), own("Dies")])
+    result = run_cli("sweep", path, "--out", tmp_path / "run")
+    assert result.returncode == 2, result
+    assert "Traceback" not in result.stderr
+    assert f"{own('Vector')}: " in result.stderr
+    assert f"{own('Dies')}: " in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+SOUND = ["Sound", "Endlessly", "OwnLoader", "Masked", "Pairs"]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunDir, dict[str, LaunchOutcome]]]:
+    """Two ranks of each: what can only be seen when there are several."""
+    folder = tmp_path_factory.mktemp("own")
+    path = folder / "own.toml"
+    names = [*SOUND, "EndlesslyTheSame", "Uneven", "UnevenUntold", "UsedUp"]
+    text = experiment_text([own(name) for name in names], rounds=1, measured="30 ms", hang_timeout="20 s")
+    path.write_text(text.replace('strategy = "ddp"', 'strategy = "ddp"\nseed = 3'), encoding="utf-8")
+    listener = Outcomes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DDPBENCH_SHARED_MACHINE", "1")
+        sweep = Sweep(prepare(SweepRequest(experiment=path, out=folder / "run")), listener)
+        sweep.run()
+    yield sweep.result.run, {name: seen[-1] for name, seen in listener.seen.items()}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_two_ranks_of_a_sound_one_are_proved_and_measured(
+    outcomes: tuple[RunDir, dict[str, LaunchOutcome]], name: str
+) -> None:
+    outcome = outcomes[1][name]
+    assert (outcome.purpose, outcome.status) == ("measure", "ok"), outcome
+
+
+@pytest.mark.parametrize(
+    ("name", "purpose", "said"),
+    [
+        ("EndlesslyTheSame", "proof", "all 2 ranks were given the same first batch"),
+        ("Uneven", "proof", "a pass has 16 batches on rank 0 and 12 on rank 1"),
+        ("UnevenUntold", "measure", "on rank 0 and 12 on rank 1"),
+        ("UsedUp", "measure", "the data are used up after pass 1"),
+    ],
+)
+def test_what_only_several_ranks_or_passes_show_is_told_and_hangs_nothing(
+    outcomes: tuple[RunDir, dict[str, LaunchOutcome]], name: str, purpose: str, said: str
+) -> None:
+    outcome = outcomes[1][name]
+    assert (outcome.purpose, outcome.status) == (purpose, "failed"), outcome
+    assert said in outcome.error
+
+
+def test_a_loss_that_is_no_mean_over_samples_is_noted_and_no_fault_of_the_strategy(
+    outcomes: tuple[RunDir, dict[str, LaunchOutcome]],
+) -> None:
+    run = outcomes[0]
+    cases = [
+        Case.from_json(entry)
+        for entry in run.read_json(run.plan)["cases"]
+        if entry["workload"].endswith(":Masked") and entry["strategy"] == "ddp"
+    ]
+    records = read_launch(run.launch(cases[0].case_id, "proof"))
+    proofs = {(proof.compared, proof.dtype): proof for proof in records.ranks[0].of(Proof)}
+    assert "float32 only" in proofs["gradients, same shards", "float64"].note
+    assert proofs["gradients, same shards", "float32"].error < 1e-5
+    assert "no mean over samples" in proofs["gradients, whole batch", "float32"].note
