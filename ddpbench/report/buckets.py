@@ -120,7 +120,10 @@ def _picture(
         marks.append(f"Not shown: {'; '.join(missing.values())}.")
     omitted = sorted(set(sizes) - set(kept))
     if omitted:
-        marks.append(f"Omitted: {series_of([str(size) for size in omitted])} ranks; see the summary table.")
+        where = (
+            ranks(omitted[0]) if len(omitted) == 1 else f"{series_of([str(size) for size in omitted])} ranks"
+        )
+        marks.append(f"Omitted: {where}; see the summary table.")
     if any(verdicts.get(row.case_id) == "best" for row in shown):
         marks.append(
             "As good as best: the paired difference's 95 % interval includes 0, corrected for the number of "

@@ -52,6 +52,20 @@ TERMS: tuple[tuple[str, str], ...] = (
     ("overlapped communication", "Transfer time hidden behind computation. It is not part of a step's sum."),
     ("not attributed", "What remains of the step after all parts. It closes the sum, and may be negative."),
     (
+        "loss of efficiency",
+        (
+            "What a part of the step takes beyond its share of the base case's ideal step, as a share of the step. A "
+            "case's losses and its efficiency add up to 1. Contention: what independent ranks take longer."
+        ),
+    ),
+    (
+        "busbw",
+        (
+            "Bus bandwidth as nccl-tests defines it: a transfer's bytes over its time, times a factor of operation and "
+            "ranks (2(n-1)/n for an all-reduce). Here from transfers that run beside computation."
+        ),
+    ),
+    (
         "bucket cap",
         (
             "The size at which DDP closes a gradient bucket (bucket_cap_mb, MiB). default is 25 MiB after "
