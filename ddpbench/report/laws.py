@@ -153,6 +153,8 @@ def _heading(curves: Sequence[CurveLaws]) -> str:
             return f"{name} has too few points to judge a law by"
         law = LAW_NAMES[fitting[0]] if fitting else "none of these laws"
         return f"{name} follows {law} within the measurement's error"
+    if all(judgeable and not fitting for _, fitting, judgeable in found):
+        return f"No law fits within the measurement's error: {series_of([name for name, _, _ in found])}"
     words = [
         f"{name} {_SHORT[fitting[0]] if fitting else 'none' if judgeable else 'too few points'}"
         for name, fitting, judgeable in found

@@ -7,7 +7,7 @@ import hashlib
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from ddpbench.report.canvas import Drawn, draw
 from ddpbench.report.method import COLUMNS, TERMS
 from ddpbench.report.parts import Picture, Section, Table
 from ddpbench.report.series import Row, rows_of
-from ddpbench.report.words import clean, counted, moment, percent
+from ddpbench.report.words import clean, counted, headline, moment, percent
 from ddpbench.units import format_seconds
 from ddpbench.version import VERSION
 
@@ -122,7 +122,8 @@ def build(summary: RunSummary) -> Page:
         if section is None:
             continue
         embedded = []
-        for picture in section.pictures:
+        for made in section.pictures:
+            picture = replace(made, heading=headline(made.heading))
             figure_number += 1
             images = draw(picture)
             drawn[f"{picture.file_name}.png"] = images.png
@@ -151,7 +152,6 @@ def build(summary: RunSummary) -> Page:
                 (finding, finding.evidence if finding.evidence in anchors else "summary")
                 for finding in summary.findings
             ],
-            most_findings=7,
             summary_table=summary_table,
             sections=sections,
             data_parallel=tables.data_parallel_section(summary, rows),

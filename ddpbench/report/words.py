@@ -18,6 +18,12 @@ def clean(text: str) -> str:
     return plain.encode("utf-8", "replace").decode("utf-8")
 
 
+def headline(text: str) -> str:
+    """A heading with a capital, unless it begins with a name such as `gpt:nano`."""
+    first = text.split(" ", 1)[0].rstrip(":,")
+    return text[:1].upper() + text[1:] if first.isalpha() else text
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A value and its 95 % interval, where there is one."""

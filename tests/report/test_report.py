@@ -310,5 +310,5 @@ def test_emulated_cases_are_labelled_beside_their_numbers(tmp_path: Path) -> Non
     ddp_rows = [row for row in document.all("tr") if row.attributes.get("id", "").startswith("case-ddp")]
     assert len(ddp_rows) == 10
     assert all("emulated 1 Gbit/s link" in row.text for row in ddp_rows)
-    assert any("emulated 1 Gbit/s link" in text for text in texts(document, "h3"))
+    assert any("emulated 1 gbit/s link" in text.lower() for text in texts(document, "h3"))
     assert any("Hollow markers: emulated" in text for text in texts(document, "figcaption"))
