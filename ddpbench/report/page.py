@@ -165,7 +165,7 @@ def build(summary: RunSummary) -> Page:
             column_meanings=COLUMNS,
             measured_share=None if summary.measured_share is None else percent(summary.measured_share),
             wall=format_seconds(summary.wall_s),
-            command=shlex.join(["ddpbench", "sweep", f"{summary.run_path.rstrip('/')}/experiment.toml"]),
+            command=_resumes(summary),
             report_command=shlex.join(["ddpbench", "report", summary.run_path]),
             csv=_data("text/csv", summary.cases.to_csv(index=False)),
             json=_data("application/json", tables.embedded_json(summary)),
@@ -221,6 +221,13 @@ def clean_bytes(text: str) -> bytes:
 def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
     found = machine.get(name)
     return found if isinstance(found, Mapping) else {}
+
+
+def _resumes(summary: RunSummary) -> str:
+    """The command that goes on with the run; for nodes of a launcher, the one that prints their lines."""
+    if "planned_nodes" in _part(summary.machine, "context"):
+        return shlex.join(["ddpbench", "plan", summary.run_path])
+    return shlex.join(["ddpbench", "sweep", f"{summary.run_path.rstrip('/')}/experiment.toml"])
 
 
 def _budget(experiment_toml: str) -> Mapping[str, object]:
