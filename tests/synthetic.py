@@ -260,6 +260,7 @@ def write_proof(
     *,
     error: float = 3e-16,
     flops_per_sample: float | None = 6.3e8,
+    dataset_samples: int | None = None,
 ) -> None:
     """Writes the launch that proved a case."""
     directory = run.launch(case.case_id, "proof")
@@ -274,7 +275,8 @@ def write_proof(
         "passed": passed,
         "note": "",
     }
-    lines = [json.dumps(proof), json.dumps({"kind": "costs", "flops_per_sample": flops_per_sample})]
+    costs = {"kind": "costs", "flops_per_sample": flops_per_sample, "dataset_samples": dataset_samples}
+    lines = [json.dumps(proof), json.dumps(costs)]
     directory.records(0).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     _write_outcome(directory.outcome, case, 0, "proof", outcome, processes_of(case))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpbench.analysis.curves import CaseCurve, curves_of
@@ -24,7 +24,10 @@ EFFICIENCY_CUT = 0.7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllocationRequest:
-    """What is asked for. `waits_s` are queue waits by world size, seconds; a given, not measured."""
+    """What is asked for. `waits_s` are queue waits by world size, seconds; a given, not measured.
+
+    `samples_per_epoch` None: the dataset's length as the proof recorded it, where it did.
+    """
 
     strategy: str | None = None
     workload: str | None = None
@@ -80,6 +83,8 @@ class Allocation:
     chosen: Job
     first: Job | None
     samples_per_epoch: int | None
+    samples_recorded: bool
+    """`samples_per_epoch` is the dataset's length as recorded, and was not given."""
     epochs: int | None
     steps: int | None
     base_rate: Interval
@@ -109,6 +114,13 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
     curve, elsewhere = _choose(cases, request, run)
     base = curve.base
     assert base is not None  # _choose takes none without
+    recorded = request.samples_per_epoch is None
+    if recorded:
+        request = replace(request, samples_per_epoch=_recorded_samples([base, *curve.runs]))
+    if request.epochs is not None and request.samples_per_epoch is None:
+        raise RequestError(
+            "--epochs needs --samples-per-epoch: the dataset of this run has no length that could be recorded"
+        )
     jobs = [_job(base, base, request, base_case=True)]
     jobs += [_job(one, base, request, base_case=False) for one in curve.runs]
     known = sorted({job.world_size for job in jobs})
@@ -140,6 +152,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
         chosen=chosen,
         first=first,
         samples_per_epoch=request.samples_per_epoch,
+        samples_recorded=recorded,
         epochs=request.epochs,
         steps=request.steps,
         base_rate=samples_rate(base.timings),
@@ -153,6 +166,12 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
         left_out=left_out,
         elsewhere=elsewhere,
     )
+
+
+def _recorded_samples(runs: Sequence[CaseRun]) -> int | None:
+    """The length of the curve's dataset; None where no proof, or not every one, tells the same."""
+    told = {run.proof.dataset_samples if run.proof is not None else None for run in runs}
+    return told.pop() if len(told) == 1 else None
 
 
 def _check(request: AllocationRequest) -> None:
@@ -172,10 +191,6 @@ def _check(request: AllocationRequest) -> None:
     ):
         if value is not None and value < 1:
             raise RequestError(f"{flag} {value}: give a whole number above 0")
-    if request.epochs is not None and request.samples_per_epoch is None:
-        raise RequestError(
-            "--epochs needs --samples-per-epoch: a run's records do not say how many samples an epoch has"
-        )
     if request.waits_s and request.epochs is None and request.steps is None:
         raise RequestError(
             "--queue-wait: time to finish needs the length of the run as well; give --steps, or --epochs with "

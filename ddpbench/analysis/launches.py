@@ -104,6 +104,7 @@ class ProofRun:
     last_log_line: str
     proofs: tuple[Proof, ...]
     flops_per_sample: float | None
+    dataset_samples: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -369,6 +370,7 @@ def _read_proof(directory: LaunchDir) -> ProofRun | None:
         last_log_line=outcome.last_log_line if outcome is not None else "",
         proofs=tuple(first.of(Proof)) if first is not None else (),
         flops_per_sample=costs.flops_per_sample if costs is not None else None,
+        dataset_samples=costs.dataset_samples if costs is not None else None,
     )
 
 

@@ -21,7 +21,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--workload", help="the workload to ask for (default: that with the most cases)")
     parser.add_argument("--efficiency-cut", type=float, default=0.7, metavar="FRACTION", help="default: 0.7")
     parser.add_argument(
-        "--samples-per-epoch", type=int, metavar="N", help="samples of your data set; records do not hold it"
+        "--samples-per-epoch",
+        type=int,
+        metavar="N",
+        help="samples an epoch has (default: the dataset as recorded)",
     )
     parser.add_argument("--epochs", type=int, metavar="N", help="length of the run in epochs")
     parser.add_argument("--steps", type=int, metavar="N", help="length of the run in steps")

@@ -162,10 +162,15 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """What one sample costs: floating-point operations of forward and backward (torch's own counter)."""
+    """What one sample costs, and how many there are.
+
+    `flops_per_sample` are floating-point operations of forward and backward (torch's own counter);
+    `dataset_samples` is the length of the dataset, None where it has none.
+    """
 
     kind: Literal["costs"] = "costs"
     flops_per_sample: float | None
+    dataset_samples: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

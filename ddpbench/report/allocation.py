@@ -172,7 +172,9 @@ def length(allocation: Allocation) -> str:
     words: list[str] = []
     if allocation.samples_per_epoch is not None:
         words.append(
-            f"An epoch is {allocation.samples_per_epoch:,} samples (given, not recorded), rounded up to whole steps."
+            f"An epoch is {allocation.samples_per_epoch:,} samples "
+            f"({'the dataset as recorded' if allocation.samples_recorded else 'given, not recorded'}), "
+            "rounded up to whole steps."
         )
     if allocation.epochs is not None:
         words.append(f"A run is {counted(allocation.epochs, 'epoch')}.")

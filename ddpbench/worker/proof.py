@@ -99,7 +99,9 @@ class Prover:
             precision = FULL if dtype == torch.float64 else self.training.precision
             comparison = _Comparer(self, dtype, precision, [_cast(shard, dtype) for shard in shards])
             yield from comparison.run(*_cast((inputs, targets), dtype))
-        yield Costs(flops_per_sample=self._flops(inputs, targets))
+        yield Costs(
+            flops_per_sample=self._flops(inputs, targets), dataset_samples=self.training.dataset_samples
+        )
 
     def _shards(self, batch: tuple[Any, Any]) -> list[Any]:
         """Every rank's batch, on every rank: a process that holds all replicas has them already."""

@@ -45,6 +45,8 @@ class Training:
         """Which samples a rank gets is the workload's choice, not ours."""
         self.loader = own if own is not None else self._made_loader(dataset)
         self._own_loader = own is not None
+        self.dataset_samples = _length(getattr(self.loader, "dataset", None))
+        """Samples of the whole dataset; None for one that is endless or does not tell."""
         self._passes: list[int] = []
 
     def _made_loader(self, dataset: Any) -> DataLoader[Any]:
@@ -123,6 +125,13 @@ class Training:
             recorder=recorder,
         )
         return self.strategy.build(job, self.options)
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 class StepLoop:

@@ -24,14 +24,19 @@ STEPS_MS = {SINGLE: 100.0, case_of("ddp", 2): 105.0, case_of("ddp", 4): 125.0, c
 
 
 def a_run(
-    path: Path, steps_ms: dict[Case, float] = STEPS_MS, *, crowded: int = 99, wobble: float = 0.5
+    path: Path,
+    steps_ms: dict[Case, float] = STEPS_MS,
+    *,
+    crowded: int = 99,
+    wobble: float = 0.5,
+    samples: int | None = None,
 ) -> RunDir:
     """Five rounds a case; the step times go up and down by `wobble` ms, the base case's do not."""
     run = RunDir(path)
     planned = [PlannedCase(case=case, oversubscribed=case.world_size > crowded) for case in steps_ms]
     write_plan(run, planned, Budget(rounds_min=5, rounds_max=5))
     for case, step_ms in steps_ms.items():
-        write_proof(run, case)
+        write_proof(run, case, dataset_samples=samples)
         for number, sign in enumerate((-1, 0, 1, 0.5, -0.5)):
             shift = 0 if case.strategy == "single" else sign * wobble
             step = round((step_ms + shift) * MS)
@@ -150,6 +155,17 @@ def test_ddp_is_taken_unless_another_strategy_is_asked_for(tmp_path: Path) -> No
     assert found.name == "DDP with default buckets"
     assert "also in this run: master" in found.elsewhere
     assert of(run, strategy="master").name == "master"
+
+
+def test_an_epoch_is_the_recorded_dataset_unless_another_is_given(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", samples=6400)
+    found = of(run, epochs=2)
+    base = found.jobs[0]
+    assert (found.samples_per_epoch, found.samples_recorded) == (6400, True)
+    assert base.epoch_s is not None
+    assert base.epoch_s.value == pytest.approx(6400 / 8 * 0.1)
+    assert "6,400 samples (the dataset as recorded)" in markdown(found)
+    assert "1,000 samples (given, not recorded)" in markdown(of(run, samples_per_epoch=1000))
 
 
 def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
