@@ -83,7 +83,9 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
     # Nodes that come and go with torchrun's shared store leave gloo half-connected: a store of each attempt's own.
     own_store = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 "
     address = f" --local-addr={first}" if loopback else ""
-    endpoint = f"--rdzv-backend=c10d --rdzv-endpoint={first}:{nodes.port} --rdzv-id={shlex.quote(run.path.name)}"
+    endpoint = (
+        f"--rdzv-backend=c10d --rdzv-endpoint={first}:{nodes.port} --rdzv-id={shlex.quote(run.path.name)}"
+    )
     variables = (
         "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID "
         f"MASTER_ADDR={first} MASTER_PORT={nodes.port}"

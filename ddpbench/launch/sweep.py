@@ -247,7 +247,9 @@ class Sweep:
                     raise
                 except WorkloadError:
                     if not self._prepared.resumes:
-                        shutil.rmtree(self._run.path, ignore_errors=True)  # nothing but what it has just begun
+                        shutil.rmtree(
+                            self._run.path, ignore_errors=True
+                        )  # nothing but what it has just begun
                     raise
                 finally:
                     self.result.wall_s = time.monotonic() - started
