@@ -18,6 +18,7 @@ from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.launches import CaseRun, read_cases, resume_command
 from ddpbench.analysis.one_step import one_step
 from ddpbench.analysis.overlap import PARTS, STANDARD_SPANS
+from ddpbench.analysis.precision_findings import precision_findings
 from ddpbench.analysis.stats import MIN_ROUNDS, step_time
 from ddpbench.analysis.summary import Counts, Failure, RunSummary
 from ddpbench.analysis.waterfall import waterfall_table
@@ -61,9 +62,9 @@ def summarize(run: RunDir) -> RunSummary:
     """
     plan = read_plan(run)
     cases = read_cases(run, plan)
-    table = case_table(plan, cases)
-    breakdown = _breakdown(cases, table)
     machine = run.read_json(run.machine)
+    table = case_table(plan, cases, machine)
+    breakdown = _breakdown(cases, table)
     laws = laws_of(cases, machine)
     merged = run.read_json(run.merged) if run.merged.exists() else {}
     step, step_absent = one_step(run, cases)
@@ -83,7 +84,9 @@ def summarize(run: RunDir) -> RunSummary:
         breakdown=breakdown,
         phases=_phases(cases),
         proofs=_proofs(cases),
-        findings=(*input_findings(cases), *findings(cases), *law_findings(laws))[:MOST_FINDINGS],
+        findings=(*input_findings(cases), *precision_findings(cases), *findings(cases), *law_findings(laws))[
+            :MOST_FINDINGS
+        ],
         validity=(
             *_merge_sentences(merged),
             *_validity(plan, cases, table, breakdown, stop_reason=stop_reason, path=str(run.path)),

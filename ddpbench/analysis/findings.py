@@ -17,6 +17,7 @@ import pandas as pd
 
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.launches import CaseRun
+from ddpbench.analysis.precisions import precision_groups
 from ddpbench.analysis.stats import (
     MARGIN,
     MIN_ROUNDS,
@@ -104,7 +105,8 @@ def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). The best is the one
     with the shortest step time; `ratio` is a case's step time over the best's. `layouts`: one strategy's
     layouts of a number of ranks on nodes. Where there are several, the other topics keep to one. `data`: a
-    case held against the same with its batches in memory, which stands in the best's place.
+    case held against the same with its batches in memory, which stands in the best's place; `precision`: one
+    under autocast against the same in full precision, likewise.
     """
     rows: list[dict[str, Any]] = []
     for topic, groups in (
@@ -143,6 +145,11 @@ def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
                 ratio.high,
                 verdict,
             )
+            rows.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
+    for held in precision_groups(cases):
+        for run, judged in held.others:
+            ends = (judged.ratio.value, judged.ratio.low, judged.ratio.high)
+            values = ("precision", run.case_id, held.full.case_id, *ends, judged.verdict)
             rows.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
     frame = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
     return frame.astype(dict.fromkeys(("ratio", "ratio_ci_low", "ratio_ci_high"), "float64"))
@@ -405,7 +412,8 @@ def _place(run: CaseRun, *, several: bool) -> str:
     batch = case.local_batch if case.scaling == "weak" else case.global_batch
     held = "local" if case.scaling == "weak" else "global"
     setting = f", {case.scaling} scaling with a {held} batch of {batch}" if several else ""
-    return f"{_ranks(run)}, {case.workload}{setting}{labels_of(run)}"
+    autocast = f", {case.precision} autocast" if case.precision != "full" else ""
+    return f"{_ranks(run)}, {case.workload}{autocast}{setting}{labels_of(run)}"
 
 
 def _cap(run: CaseRun) -> str:

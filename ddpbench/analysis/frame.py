@@ -14,6 +14,7 @@ import pandas as pd
 
 from ddpbench.analysis.checkpoints import snapshot_costs
 from ddpbench.analysis.launches import CaseRun, noise_words, read_cases
+from ddpbench.analysis.peaks import mfu, peak_of
 from ddpbench.analysis.rounds import width_of
 from ddpbench.analysis.stats import Interval, compare, samples_rate, step_time
 from ddpbench.analysis.summary import COLUMNS
@@ -29,7 +30,7 @@ _TEXT = tuple(
 )
 _WHOLE = tuple(
     """world_size nodes ranks_per_node threads_per_rank loader_workers local_batch global_batch
-    launches launches_failed steps gradient_bytes peak_memory_bytes snapshot_bytes""".split()  # noqa: SIM905
+    launches launches_failed steps gradient_bytes peak_memory_bytes snapshot_bytes parameters""".split()  # noqa: SIM905
 )
 _TRUTH = ("params_equal", "oversubscribed", "ci_reached")
 _OF_THE_CASE = [field.name for field in fields(Case) if field.name in COLUMNS]
@@ -54,14 +55,15 @@ def load(run: RunDir | Path | str) -> pd.DataFrame:
     """
     found = run if isinstance(run, RunDir) else RunDir(Path(run))
     plan = read_plan(found)
-    return case_table(plan, read_cases(found, plan))
+    machine = found.read_json(found.machine) if found.machine.exists() else {}
+    return case_table(plan, read_cases(found, plan), machine)
 
 
-def case_table(plan: StoredPlan, cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """The table of cases already read."""
+def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str, Any]) -> pd.DataFrame:
+    """The table of cases already read; `machine` is machine.json."""
     by_id = {case.case_id: case for case in cases}
     computing = _compute_times(cases)
-    rows = [_row(case, by_id, computing, plan.budget.target_half_width) for case in cases]
+    rows = [_row(case, by_id, computing, plan.budget.target_half_width, machine) for case in cases]
     columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in COLUMNS}
     for name in _TEXT:
         columns[name] = [value if value != "" else None for value in columns[name]]
@@ -76,7 +78,11 @@ def bucket_text(cap: float | str | None) -> str:
 
 
 def _row(
-    run: CaseRun, by_id: Mapping[str, CaseRun], computing: Mapping[Any, float], target: float
+    run: CaseRun,
+    by_id: Mapping[str, CaseRun],
+    computing: Mapping[Any, float],
+    target: float,
+    machine: Mapping[str, Any],
 ) -> dict[str, Any]:
     case, good, timings = run.case, run.good, run.timings
     baseline_id = run.baseline_id
@@ -118,6 +124,8 @@ def _row(
     last = next((launch for launch in reversed(good) if launch.bucket_bytes is not None), None)
     if last is not None and last.bucket_bytes is not None:
         row["actual_bucket_bytes"] = ";".join(map(str, last.bucket_bytes))
+    row["mfu"] = mfu(case, row["flops_per_sample"], row["samples_per_s"], peak_of(case, machine))
+    row["parameters"] = next((x.parameters for x in good if x.parameters), None)
     row["gradient_bytes"] = next((x.gradient_bytes for x in good if x.gradient_bytes is not None), None)
     peaks = [launch.peak_memory_bytes for launch in good if launch.peak_memory_bytes is not None]
     row["peak_memory_bytes"] = max(peaks, default=None)

@@ -74,6 +74,7 @@ class Launch:
     """Whether every rank's warm-up ended because it was steady."""
     flags: tuple[str, ...] = ()
     processes: int = 1
+    parameters: int | None = None
     gradient_bytes: int | None = None
     bucket_bytes: tuple[int, ...] | None = None
     peak_memory_bytes: int | None = None
@@ -240,6 +241,7 @@ def read_measurement(
         steady=steady,
         flags=tuple(_flags(outcome.noise, drifts, steady)),
         processes=processes,
+        parameters=start.parameters if start is not None else None,
         gradient_bytes=start.gradient_bytes if start is not None else None,
         bucket_bytes=buckets.bytes if buckets is not None else None,
         peak_memory_bytes=max(peaks, default=None),

@@ -25,7 +25,7 @@ COLUMNS: tuple[str, ...] = tuple(
     evaluation_step_time_s evaluation_step_time_ci_low_s evaluation_step_time_ci_high_s
     evaluation_samples_per_s evaluation_samples_per_s_ci_low evaluation_samples_per_s_ci_high
     snapshot_plain_s snapshot_plain_ci_low_s snapshot_plain_ci_high_s
-    snapshot_dcp_s snapshot_dcp_ci_low_s snapshot_dcp_ci_high_s snapshot_bytes""".split()  # noqa: SIM905
+    snapshot_dcp_s snapshot_dcp_ci_low_s snapshot_dcp_ci_high_s snapshot_bytes parameters""".split()  # noqa: SIM905
 )
 """The columns of `cases.csv`, in their order. Later work appends columns, never renames."""
 
@@ -84,6 +84,7 @@ class RunSummary:
         comparisons: one row a case held against the best of its group, paired by round: `topic` (`buckets`, `layouts`,
             `strategies`), `case_id, best_case_id, ratio, ratio_ci_low, ratio_ci_high` (step time over the
             best's), `verdict` (a `Finding`'s, corrected for the number of comparisons). It may be empty.
+            Of topic `precision` the other case is the one in full precision, whichever is faster.
             Of topic `data` the other case is the one with its batches in memory, whichever is faster.
         inputs: one row a measured case: `group` (a number; its members differ only in where batches come
             from), `case_id, data, loader_workers, waited_s, waited_share` (of an instrumented step), `ratio,

@@ -40,7 +40,7 @@ def write_report(summary: RunSummary, run: RunDir) -> Path:
 def _stale_figures(now: set[str], found: Iterable[str]) -> list[str]:
     """Files of this package's naming that an earlier report left and this one does not write."""
     kinds = {"breakdown", "buckets", "communication", "evaluation", "heatmap", "inputs", "laws", "one-step"}
-    kinds |= {"scaling", "snapshots", "strategies", "waterfall"}
+    kinds |= {"layouts", "precision", "scaling", "snapshots", "strategies", "waterfall"}
     return [
         name
         for name in found

@@ -133,6 +133,21 @@ TERMS: tuple[tuple[str, str], ...] = (
         ),
     ),
     (
+        "autocast",
+        (
+            "Forward and loss compute products in bf16 or fp16; parameters and gradients stay as they are. Under fp16 "
+            "the loss is scaled, and an update with an infinite gradient is left out on all ranks. The proof holds "
+            "gradients to 16 unit roundoffs of that type; float64 without autocast proves the algorithm."
+        ),
+    ),
+    (
+        "MFU",
+        (
+            "Model FLOPs utilisation: operations of forward and backward, as torch counts them, a second, over the "
+            "GPUs' dense peak in the case's precision. Empty on a CPU and on GPUs whose peak is not known here."
+        ),
+    ),
+    (
         "noise flag",
         (
             "The launch was disturbed: processor time stolen by other guests, other processes, clock "
@@ -194,5 +209,6 @@ COLUMNS: tuple[tuple[str, str], ...] = (
         "one snapshot of model and optimizer, seconds: by rank 0 with torch.save; by all ranks with DCP",
     ),
     ("snapshot_bytes", "what rank 0 writes for one snapshot"),
+    ("parameters", "how many numbers of the model are trained"),
 )
 """The columns of cases.csv. Units stand in names; empty means not measured or not defined."""

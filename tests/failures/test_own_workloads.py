@@ -143,7 +143,7 @@ SOUND = ["Sound", "Endlessly", "OwnLoader", "Masked", "Pairs"]
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunDir, dict[str, LaunchOutcome]]]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, dict[str, LaunchOutcome]]:
     """Two ranks of each: what can only be seen when there are several."""
     folder = tmp_path_factory.mktemp("own")
     path = folder / "own.toml"
@@ -155,7 +155,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunDir,
         patch.setenv("DDPBENCH_SHARED_MACHINE", "1")
         sweep = Sweep(prepare(SweepRequest(experiment=path, out=folder / "run")), listener)
         sweep.run()
-    yield sweep.result.run, {name: seen[-1] for name, seen in listener.seen.items()}
+    return sweep.result.run, {name: seen[-1] for name, seen in listener.seen.items()}
 
 
 @pytest.mark.parametrize("name", SOUND)

@@ -1,0 +1,41 @@
+"""What autocast buys: the same case in several precisions, each held against full precision, paired by round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ddpbench.analysis.launches import CaseRun
+from ddpbench.analysis.stats import Judgement, compare, judge_all
+from ddpbench.spec import Case
+
+ORDER = ("full", "bf16", "fp16")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrecisionGroup:
+    """Cases that differ in nothing but precision: full precision, and the others with their verdicts against it."""
+
+    full: CaseRun
+    others: tuple[tuple[CaseRun, Judgement], ...]
+
+
+def precision_groups(cases: Sequence[CaseRun]) -> list[PrecisionGroup]:
+    """Every group of measured cases that has full precision and others; Holm's correction within a group."""
+    groups: dict[Case, list[CaseRun]] = {}
+    for run in cases:
+        if run.status == "ok" and run.timings:
+            groups.setdefault(replace(run.case, experiment="", precision="full"), []).append(run)
+    found: list[PrecisionGroup] = []
+    for members in groups.values():
+        members.sort(key=lambda run: ORDER.index(run.case.precision))
+        full, *others = members
+        if full.case.precision != "full" or not others:
+            continue
+        pairs = {
+            run.case_id: pair for run in others if (pair := compare(run.timings, full.timings)) is not None
+        }
+        judged = judge_all(pairs)
+        kept = tuple((run, judged[run.case_id]) for run in others if run.case_id in judged)
+        found.append(PrecisionGroup(full=full, others=kept))
+    return found
