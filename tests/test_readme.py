@@ -147,3 +147,10 @@ def test_every_file_the_readme_points_to_is_there() -> None:
     assert len(targets) >= 4
     for target in targets:
         assert (ROOT / target).is_file(), target
+
+
+def test_the_readme_says_what_every_column_means() -> None:
+    from ddpbench.report.method import COLUMNS
+
+    for names, meaning in COLUMNS:
+        assert f"| {names} | {meaning} |" in README
