@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -33,6 +33,8 @@ from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, load_experiment, resolve
 
+BF16_CAPABILITY = 8.0
+"""From this compute capability on GPUs multiply in bf16; torch emulates it on older ones."""
 _ServerFor = Callable[[Mapping[str, str]], ServerProcess]
 """Asks for the fork server of an environment."""
 
@@ -111,7 +113,8 @@ def prepare(request: SweepRequest) -> Prepared:
     devices = usable_devices(hardware)
     _check_devices(experiment, devices)
     experiment = resolve(experiment, devices)
-    cases = [within_gpus(entry, devices) for entry in expand(experiment, catalog, devices)]
+    planned = expand(experiment, catalog, devices)
+    cases = [within_precision(within_gpus(entry, devices), devices) for entry in planned]
     if all(entry.skip_reason is not None for entry in cases):
         reasons = "\n".join(f"  {entry.case.label}: {entry.skip_reason}" for entry in cases)
         raise RequestError(f"{source}: no case of this experiment can run here\n{reasons}")
@@ -140,7 +143,9 @@ def usable_devices(hardware: Hardware) -> Devices:
         path = Path(folder)
         with ServerProcess({"OPENBLAS_NUM_THREADS": "1"}, path / "server.log") as server:
             probe = server.probe(path)
-    return hardware.devices(gpus=len(probe["gpus"]))
+    devices = hardware.devices(gpus=len(probe["gpus"]))
+    old = [gpu for gpu in probe["gpus"] if float(gpu["capability"]) < BF16_CAPABILITY]
+    return replace(devices, without_bf16=f"{old[0]['name']} has {old[0]['capability']}") if old else devices
 
 
 def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
@@ -200,6 +205,19 @@ def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
     have = f"{devices.gpus} GPU{'s' if devices.gpus != 1 else ''}" if devices.gpus else "no GPU torch can use"
     reason = f"needs {case.world_size} GPU{'s' if case.world_size != 1 else ''}, one a rank; here is {have}"
     return PlannedCase(case=case, skip_reason=reason, added_as_baseline=entry.added_as_baseline)
+
+
+def within_precision(entry: PlannedCase, devices: Devices) -> PlannedCase:
+    """The planned case, skipped with a reason if its device or number type has no such precision."""
+    case = entry.case
+    if entry.skip_reason is not None or case.precision == "full":
+        return entry
+    reason = ""
+    if case.dtype != "float32":
+        reason = f'autocast leaves {case.dtype} as it is: {case.precision} needs dtype = "float32"'
+    elif case.precision == "bf16" and case.device == "cuda" and devices.without_bf16:
+        reason = f"bf16 needs compute capability {BF16_CAPABILITY:.1f} (Ampere); {devices.without_bf16}"
+    return replace(entry, skip_reason=reason) if reason else entry
 
 
 class Sweep:

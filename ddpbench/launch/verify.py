@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ddpbench.errors import ExperimentError, MachineError, Problem, nearest
 from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.own_workloads import inspect_own
 from ddpbench.launch.plan import plan_launch
 from ddpbench.launch.sweep import usable_devices, within_gpus
 from ddpbench.launch.watch import LaunchRunner
@@ -90,6 +91,7 @@ def verify(
 
     Raises:
         MachineError: another sweep holds this machine's cores.
+        WorkloadError: a user's own workload does not work.
         LaunchError: ranks cannot be started.
     """
     hardware = read_hardware()
@@ -106,6 +108,7 @@ def verify(
             run, hang_timeout_s=hang_timeout_s, hang_setting="--hang-timeout", shared=shared
         )
         server: ServerProcess | None = None
+        inspected = False
         for entry in cases:
             case = entry.case
             if entry.skip_reason is not None:
@@ -121,6 +124,9 @@ def verify(
                 plan = plan_launch(case, "proof", 0, directory=directory, hardware=hardware, catalog=catalog)
                 if server is None or not server.alive:
                     server = stack.enter_context(ServerProcess(plan.server_env, folder / "server.log"))
+                if not inspected:
+                    inspect_own(server, [each.case for each in cases if each.skip_reason is None], folder)
+                    inspected = True
                 outcome = runner.run_launch(server, plan, measured_s=0.0, server_share_s=0.0)
                 ranks = read_launch(directory).ranks
                 verdict = Verdict(

@@ -78,6 +78,8 @@ class Devices:
     gpus: int
     cores: int
     """Usable physical cores: affinity and cgroup quota applied, hyper-threads not counted."""
+    without_bf16: str = ""
+    """The GPU that cannot compute in bf16 itself, and why; empty where all can."""
 
     def ranks(self, device: str, threads_per_rank: int) -> int:
         """How many ranks have a device of their own: one per GPU, or one per `threads_per_rank` cores."""

@@ -15,6 +15,7 @@ The end of the socket ends it. Server and ranks die with their parent, however t
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -73,6 +74,16 @@ def _preload() -> float:
         importlib.import_module(module)
     gc.freeze()  # a collection in a rank would walk all of torch, and copy its pages
     return time.perf_counter() - start
+
+
+def _import_for(name: str) -> None:
+    """Imports what a workload of the table needs; the ranks of a launch say it better if that cannot be done."""
+    if ddpbench.workloads.is_import_path(name):
+        return
+    with contextlib.suppress(ImportError, KeyError):
+        for module in ddpbench.workloads.load_workload(name).imports:
+            if module not in sys.modules:
+                importlib.import_module(module)
 
 
 def _assert_forkable() -> None:
@@ -145,6 +156,7 @@ class ForkServer:
     def _launch(
         self, directory: LaunchDir, ranks: list[dict[str, Any]], request: LaunchRequest | None
     ) -> None:
+        _import_for((request or LaunchRequest.read(directory.request)).case.workload)
         pids: list[int] = []
         for number, rank in enumerate(ranks):
             pid = os.fork()

@@ -33,6 +33,9 @@ class Workload(ABC, Generic[OptionsT]):
     whole_batches: ClassVar[bool] = False
     """The model takes a whole batch and gives its loss; `loss` only averages over replicas."""
 
+    imports: ClassVar[tuple[str, ...]] = ()
+    """Modules that its model takes long to import: a fork server does it once, for all ranks."""
+
     def __init__(self, size: str = "") -> None:
         self.size = size
 

@@ -68,6 +68,7 @@ class HuggingFace(Workload[HfOptions]):
     summary = "a model of the transformers library (pip install 'ddpbench[hf]'), on made-up data"
     options = HfOptions
     sizes = tuple(MODELS)
+    imports = tuple(f"transformers.models.{kind}.modeling_{kind}" for kind in ("bert", "gpt2", "resnet"))
 
     def check(self, case: Case) -> str | None:
         if importlib.util.find_spec("transformers") is None:
