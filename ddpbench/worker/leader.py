@@ -273,10 +273,12 @@ class Leader:
         members = members_of(case, processes_of(case), self._slot.seats)
         own = OwnRank.of(self._slot, job, request)
         assert members is not None
-        assert own is not None  # cases fill the leader's node first, and the leader is its first slot
         watch = _Watch(self._slot, job, members, hang_timeout_s=self._plan.budget.hang_timeout)
         while not watch.over:
-            own.poll(QUICK_POLL_S if own.ended else POLL_S)
+            if own is None:  # the leader's node has too few slots for this case
+                self._slot.idle(POLL_S)
+            else:
+                own.poll(QUICK_POLL_S if own.ended else POLL_S)
             watch.look()
         wall_s = time.monotonic() - start
         self._gather(directory, job, watch.states)
@@ -335,11 +337,13 @@ class _Watch:
         keys = [f"state/{one.rank}" for one in self._members]
         for rank, state in enumerate(self._slot.meeting.get(*keys)):
             tick, heard_at = self._heard[rank]
+            # Until its rank is forked a slot is silent: its server may be started, or import the workload.
+            limit_s = LOST_S if state["job"] == self._job else LEADER_LOST_S
             if state["tick"] != tick:
                 self._heard[rank] = (state["tick"], now)
-            elif rank not in seen.codes and now - heard_at > LOST_S:
+            elif rank not in seen.codes and now - heard_at > limit_s:
                 raise LaunchError(
-                    f"{self._members[rank]} has not been heard of for {LOST_S:.0f} s: its process or node is "
+                    f"{self._members[rank]} has not been heard of for {limit_s:.0f} s: its process or node is "
                     "gone. Run the same lines again to resume"
                 )
             if state["job"] != self._job:

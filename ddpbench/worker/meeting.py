@@ -83,6 +83,11 @@ class Meeting:
         with self._reached():
             self._store.set(key, json.dumps(value, separators=(",", ":")))
 
+    def put_first(self, key: str, value: dict[str, Any]) -> None:
+        """Sets a key unless another slot has set it before."""
+        with self._reached():
+            self._store.compare_set(key, "", json.dumps(value, separators=(",", ":")))
+
     def announce(self, key: str, value: dict[str, Any]) -> None:
         """Sets a key if the store is still there: a last word."""
         with contextlib.suppress(MeetingGoneError):

@@ -95,6 +95,11 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
         code = EXIT_INTERRUPTED
         if meeting is not None:
             meeting.announce("stop", {"why": f"slot {place.rank} on {host_name()} was interrupted"})
+    except BaseException:  # the others would wait for minutes
+        if meeting is not None:
+            why = f"slot {place.rank} on {host_name()} failed; its traceback is in its own output"
+            meeting.announce("stop", {"why": why})
+        raise
     if told and place.local_rank == 0:
         _say(code, told)
     if meeting is not None:
@@ -183,7 +188,7 @@ class Slot:
         self.meeting.put(f"card/{self.place.rank}", self._card().to_json())
         if self.place.rank == 0:
             self.meeting.put("order", {})
-            self.meeting.put("stop", {})
+            self.meeting.put_first("stop", {})  # who was interrupted on its way here has said so already
             self._gather()
         verdict = self._await("verdict", START_TIMEOUT_S + 2 * self.meeting.join_s)
         if verdict["refusal"]:
@@ -245,6 +250,7 @@ class Slot:
         deadline = time.monotonic() + self.meeting.join_s + START_TIMEOUT_S
         while missing := self.meeting.missing(list(keys)):
             self.lives()
+            self.check_stop()
             if time.monotonic() > deadline:
                 late = ", ".join(str(keys[key]) for key in missing)
                 self.meeting.put("verdict", {"refusal": f"slots {late} of {len(keys)} did not come"})
@@ -377,6 +383,18 @@ class Slot:
         if time.monotonic() - self.told_at > BEAT_S:
             self.tell(**self._state)
 
+    def idle(self, timeout_s: float) -> None:
+        """Passes some time without a rank of its own.
+
+        Raises:
+            StoppedError: another slot had to leave.
+            LaunchError: the launcher is gone.
+        """
+        self.lives()
+        self.check_stop()
+        time.sleep(timeout_s)
+        self.beat()
+
 
 class OwnRank:
     """This slot's rank in one launch, from its fork to the last word on it."""
@@ -446,12 +464,10 @@ class OwnRank:
             StoppedError: another slot had to leave.
             LaunchError: the launcher is gone.
         """
-        self._slot.lives()
         if self.ended:
-            self._slot.check_stop()
-            time.sleep(timeout_s)
-            self._slot.beat()
+            self._slot.idle(timeout_s)
             return
+        self._slot.lives()
         try:
             for event in self._server.events(timeout_s):
                 if event["event"] == "exited":

@@ -104,18 +104,19 @@ def agents(
 def slots(
     run_dirs: Sequence[Path],
     *,
-    ranks: int = 1,
+    ranks: int | Sequence[int] = 1,
     env: Sequence[Mapping[str, str]] = ({}, {}),
     worker: Sequence[object] = (),
 ) -> list[subprocess.Popen[str]]:
     """What a launcher of one's own would start: `ranks` slots for each run directory, each a node."""
     port = free_port()
+    counts = [ranks] * len(run_dirs) if isinstance(ranks, int) else ranks
     return [
         start(
             [sys.executable, "-m", "ddpbench.worker", run_dir, *worker],
             {
-                "RANK": str(node * ranks + local),
-                "WORLD_SIZE": str(len(run_dirs) * ranks),
+                "RANK": str(sum(counts[:node]) + local),
+                "WORLD_SIZE": str(sum(counts)),
                 "LOCAL_RANK": str(local),
                 "NODE_RANK": str(node),
                 "MASTER_ADDR": "127.0.0.1",
@@ -124,5 +125,5 @@ def slots(
             },
         )
         for node, run_dir in enumerate(run_dirs)
-        for local in range(ranks)
+        for local in range(counts[node])
     ]

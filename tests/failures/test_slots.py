@@ -88,6 +88,16 @@ def test_nodes_without_a_common_directory_send_their_records_to_the_leader(
     assert "share no clock" in (leads / "report.html").read_text(encoding="utf-8")
 
 
+def test_a_node_with_too_few_slots_for_a_case_leads_it_without_a_rank(
+    write_experiment: WriteExperiment, tmp_path: Path
+) -> None:
+    run = plan(write_experiment([workload("Sound")], rounds=1), tmp_path / "run", nodes=1, ranks=2)
+    ended = await_all(slots([run, run], ranks=[1, 2]))
+    assert [one.code for one in ended] == [0, 0, 0], ended
+    frame = ddpbench.load(run)
+    assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
+
+
 def test_ranks_that_die_or_stop_are_named_and_the_next_launch_goes_on(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
