@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -282,8 +281,6 @@ class Leader:
             watch.look()
         wall_s = time.monotonic() - start
         self._gather(directory, job, watch.states)
-        if case.checkpoint:  # what a rank that was killed could not remove
-            shutil.rmtree(directory.snapshots(case.checkpoint_dir), ignore_errors=True)
         outcome = conclude(
             directory,
             request,

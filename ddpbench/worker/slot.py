@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -505,6 +506,9 @@ class OwnRank:
         }
         if self.ended:
             self._server.pids = ()
+            case = self._request.case
+            if case.checkpoint:  # what a rank that was killed could not remove, on whichever node
+                shutil.rmtree(self._directory.snapshots(case.checkpoint_dir), ignore_errors=True)
             state |= {
                 "code": self._code,
                 "gone": self._gone,

@@ -28,7 +28,7 @@ class SnapshotError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Saver:
-    """One rank's part in the snapshots of a launch, in a folder that all its ranks share."""
+    """One rank's part in the snapshots of a launch, in a folder that its ranks share, or the ranks of each node."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -54,8 +54,9 @@ class Saver:
             for index in range(REPETITIONS):
                 yield self._timed("dcp", index)
         finally:
-            if self.rank == 0:
-                shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(
+                self.folder, ignore_errors=True
+            )  # by every rank: nodes may have folders of their own
 
     def _clear(self) -> None:
         """An empty folder, whatever a killed launch has left."""
@@ -72,8 +73,10 @@ class Saver:
         self.on_snapshot()
         size = self._size(path)
         self.control.agree(0)  # all have looked at their files: they may go
-        if self.rank == 0:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)  # ranks of one node do so at once
+        else:
+            path.unlink(missing_ok=True)
         return Snapshot(
             method=method, index=index, bytes=size, start_ns=start_ns, end_ns=end_ns, write_ns=write_ns
         )

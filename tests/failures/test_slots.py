@@ -67,7 +67,8 @@ def test_two_static_agents_carry_out_a_plan_and_resume_it(
 def test_nodes_without_a_common_directory_send_their_records_to_the_leader(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
-    planned = plan(write_experiment([workload("Sound")], rounds=1), tmp_path / "a" / "run")
+    experiment = write_experiment([workload("Sound")], rounds=1)
+    planned = plan(experiment, tmp_path / "a" / "run", "base.checkpoint=true")
     copy = tmp_path / "b" / "run"
     shutil.copytree(planned, copy)
     hosts = [{"DDPBENCH_HOST": name, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} for name in ("alpha", "beta")]
@@ -80,6 +81,8 @@ def test_nodes_without_a_common_directory_send_their_records_to_the_leader(
     assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
     (directory,) = leads.glob("cases/ddp-w2-*/launch-00")
     assert len(list(directory.glob("rank-*.jsonl"))) == 2
+    assert (frame["snapshot_dcp_s"] > 0).all()
+    assert not list(tmp_path.glob("?/run/cases/*/*/snapshots"))  # on neither node
     case_id = directory.parent.name
     starts = [rank.last(RankStart) for rank in read_launch(RunDir(leads).launch(case_id, "measure", 0)).ranks]
     assert {start.host for start in starts if start} == {"alpha", "beta"}
