@@ -55,7 +55,7 @@ def _inspect(case: Case) -> dict[str, Any]:
         batch = next(training.batches())
     inputs, targets = _pair(batch)
     with _doing("its loss"):
-        loss = training.workload.loss(model(inputs), targets)
+        loss = training.precision.value(training.workload.loss)(model(inputs), targets)
         _check_loss(loss)
     with _doing("backward"):
         loss.backward()  # type: ignore[no-untyped-call]
@@ -72,7 +72,7 @@ def _inspect(case: Case) -> dict[str, Any]:
         "gradient_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trained),
         "samples": _length(training),
         "batch": describe(inputs if targets is None else (inputs, targets)),
-        "loss": float(loss),
+        "loss": loss.item(),
     }
 
 
@@ -149,8 +149,8 @@ def _check_loss(loss: Any) -> None:
         raise _UnfitError(
             "its loss has no graph to go back through: was it detached, or taken under no_grad?"
         )
-    if not math.isfinite(float(loss)):
-        raise _UnfitError(f"its loss is {float(loss)} in the first step")
+    if not math.isfinite(loss.item()):
+        raise _UnfitError(f"its loss is {loss.item()} in the first step")
 
 
 def _length(training: Training) -> int | None:

@@ -30,9 +30,13 @@ class Precision:
         """The model with its forward in this precision."""
         return model
 
-    def loss(self, loss: Loss) -> Loss:
-        """The loss in this precision, as backward is to start from it."""
+    def value(self, loss: Loss) -> Loss:
+        """The loss in this precision."""
         return loss
+
+    def loss(self, loss: Loss) -> Loss:
+        """The same as backward is to start from it."""
+        return self.value(loss)
 
     def true_loss(self, loss: torch.Tensor) -> float:
         """The workload's own value of the loss that the last step gave."""
@@ -61,7 +65,7 @@ class Autocast(Precision):
     def wrap(self, model: nn.Module) -> nn.Module:
         return _Autocasting(model, self._device_type, self._dtype)
 
-    def loss(self, loss: Loss) -> Loss:
+    def value(self, loss: Loss) -> Loss:
         def under_autocast(outputs: Any, targets: Any) -> torch.Tensor:
             with torch.autocast(self._device_type, self._dtype):
                 return loss(outputs, targets)
@@ -78,7 +82,7 @@ class ScaledAutocast(Autocast):
         self._loss: torch.Tensor | None = None
 
     def loss(self, loss: Loss) -> Loss:
-        inner = super().loss(loss)
+        inner = self.value(loss)
 
         def scaled(outputs: Any, targets: Any) -> torch.Tensor:
             value = inner(outputs, targets)
