@@ -7,10 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from ddpbench.spec import Case
-from ddpbench.worker.batches import MEMORY_BATCHES, MEMORY_BYTES, endless, in_memory, make_loader
+from ddpbench.worker.batches import (
+    MEMORY_BATCHES,
+    MEMORY_BYTES,
+    endless,
+    in_memory,
+    make_loader,
+    steps_a_pass,
+)
 
 CPU = torch.device("cpu")
 
@@ -98,3 +105,66 @@ def test_no_further_batch_is_kept_above_the_bound(mebibytes: int, kept: int) -> 
     beats: list[None] = []
     in_memory(itertools.repeat(({"image": inputs}, [inputs[:0]])), lambda: beats.append(None))
     assert len(beats) == kept
+
+
+class Numbers(IterableDataset):
+    """So many numbers, then an end; a pass can be begun again."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.epochs: list[int] = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(torch.arange(self.count))
+
+
+ONE = Case(workload="x", strategy="single", local_batch=4, global_batch=4)
+
+
+def test_an_iterable_dataset_goes_round_without_its_short_last_batch() -> None:
+    data, passes = Numbers(10), list[int]()
+    loader = make_loader(data, ONE, rank=0, processes=1)
+    batches = endless(loader, CPU, torch.float32, on_pass=passes.append)
+    seen = [next(batches).tolist() for _ in range(5)]
+    assert seen == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2 + [[0, 1, 2, 3]]
+    assert passes == [2, 2]
+    assert data.epochs == [0, 1, 2]
+    assert steps_a_pass(loader) is None
+
+
+def test_too_short_a_stream_says_what_it_gave_and_what_is_needed() -> None:
+    loader = make_loader(Numbers(3), ONE, rank=0, processes=1)
+    with pytest.raises(ValueError, match="gave this rank 3 samples; one step of it needs 4"):
+        next(endless(loader, CPU, torch.float32))
+
+
+def test_an_own_loaders_batches_are_counted() -> None:
+    passes = list[int]()
+    loader = [torch.zeros(4), torch.ones(4), torch.zeros(2)]
+    batches = endless(loader, CPU, torch.float32, size=4, on_pass=passes.append)
+    assert [float(next(batches)[0]) for _ in range(4)] == [0, 1, 0, 1]
+    assert passes == [2]
+    assert steps_a_pass(loader) == 3
+    for wrong in ([torch.zeros(2)], [torch.zeros(4), torch.zeros(6)]):
+        with pytest.raises(ValueError, match=r"gave a batch of \d samples, and 4 were asked for"):
+            list(itertools.islice(endless(wrong, CPU, torch.float32, size=4), 2))
+
+
+def test_what_gives_nothing_or_only_one_pass_is_refused() -> None:
+    with pytest.raises(ValueError, match="gave no batch at all"):
+        next(endless([], CPU, torch.float32, size=4))
+    used_up = endless(iter([torch.zeros(4)]), CPU, torch.float32, size=4)
+    next(used_up)
+    with pytest.raises(ValueError, match="used up after pass 1"):
+        next(used_up)
+
+
+def test_every_tensor_of_a_batch_is_placed() -> None:
+    loader = [{"x": torch.zeros(4), "pair": (torch.zeros(4, dtype=torch.int64), "text")}]
+    batch = next(endless(loader, CPU, torch.float64, size=4))
+    assert batch["x"].dtype == torch.float64
+    assert batch["pair"][0].dtype == torch.int64
+    assert batch["pair"][1] == "text"

@@ -1,0 +1,89 @@
+"""Batches of several tensors: cut up and put together without a sample lost or moved."""
+
+from __future__ import annotations
+
+from collections import UserDict, namedtuple
+from typing import Any
+
+import pytest
+import torch
+
+from ddpbench.strategies.nested import chunk, concatenate, describe, map_tensors, samples, tensors
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+def batch(start: int, count: int) -> dict[str, Any]:
+    rows = torch.arange(start, start + count)
+    return {
+        "ids": rows,
+        "pair": (rows.float(), [rows * 2]),
+        "point": Point(rows, -rows),
+        "names": [f"n{int(row)}" for row in rows],
+        "scale": torch.tensor(3.0),
+        "weights": torch.ones(7),
+        "note": "same for all",
+        "nothing": None,
+    }
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 6])
+def test_parts_are_the_batches_of_their_own_samples(count: int) -> None:
+    parts = chunk(batch(0, 6), count)
+    size = 6 // count
+    assert all(same(part, batch(number * size, size)) for number, part in enumerate(parts))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_putting_together_undoes_cutting_up(count: int) -> None:
+    assert same(concatenate(chunk(batch(5, 6), count)), batch(5, 6))
+
+
+def test_what_does_not_divide_is_refused() -> None:
+    with pytest.raises(ValueError, match="a batch of 6 samples does not divide among 4 replicas"):
+        chunk(batch(0, 6), 4)
+
+
+def test_texts_padded_to_different_lengths_are_no_one_batch() -> None:
+    parts = [{"ids": torch.zeros(2, 5)}, {"ids": torch.zeros(2, 7)}]
+    with pytest.raises(ValueError, match=r"shapes \[2, 5\] and \[2, 7\] are no parts of one batch"):
+        concatenate(parts)
+
+
+def test_tensors_are_found_and_replaced_wherever_they_are() -> None:
+    doubled = map_tensors(lambda value: value * 2, batch(1, 3))
+    assert doubled["pair"][1][0].tolist() == [4, 8, 12]
+    assert isinstance(doubled["point"], Point)
+    assert doubled["point"].y.tolist() == [-2, -4, -6]
+    assert doubled["note"] == "same for all"
+    assert len(list(tensors(batch(0, 2)))) == 7
+
+
+def test_another_kind_of_mapping_stays_one() -> None:
+    kept = UserDict({"ids": torch.arange(4)})
+    first, second = chunk(kept, 2)
+    assert isinstance(second, UserDict)
+    assert second["ids"].tolist() == [2, 3]
+    assert kept["ids"].tolist() == [0, 1, 2, 3]
+    assert concatenate([first, second])["ids"].tolist() == [0, 1, 2, 3]
+
+
+def test_samples_are_counted_by_the_first_tensor_that_has_them() -> None:
+    assert samples({"scale": torch.tensor(1.0), "ids": torch.zeros(5, 2)}) == 5
+    with pytest.raises(ValueError, match="a batch of type dict holds no tensor"):
+        samples({"scale": torch.tensor(1.0)})
+
+
+def test_a_batch_is_described_in_words() -> None:
+    told = describe(({"ids": torch.zeros(2, 3, dtype=torch.int64)}, torch.zeros(2), None))
+    assert told == "({'ids': int64 [2, 3]}, float32 [2], NoneType)"

@@ -1,0 +1,146 @@
+"""A user's class that derives from nothing, as a workload."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from ddpbench.workloads.plain import PlainWorkload, lacks, options_of
+from ddpbench.workloads.plain_model import ModelWithLoss
+
+
+class Mine:
+    """Doubles `width`; its loss is half the mean square."""
+
+    def __init__(self, width: int = 3, *, name: str = "a") -> None:
+        self.width, self.name = width, name
+        self.large = torch.zeros(10)
+
+    def model(self) -> nn.Module:
+        return nn.Linear(self.width, 1)
+
+    def dataset(self, rank: int, world_size: int) -> Any:
+        return (rank, world_size, self.width)
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        return model(batch["x"]).square().mean() / 2
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.Adagrad(parameters, lr=0.5)
+
+
+class Loaded:
+    """Has a loader and nothing else that is optional."""
+
+    model = nn.Identity
+
+    def loader(self, rank: int, world_size: int, batch: int) -> Any:
+        return [rank, world_size, batch]
+
+    def collate(self, samples: list[Any]) -> Any:
+        return sum(samples)
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        return batch
+
+
+def test_options_are_the_constructors_keywords() -> None:
+    options = options_of(Mine)
+    assert options().model_dump() == {"width": 3, "name": "a"}
+    assert options(width=5).width == 5  # type: ignore[attr-defined]
+    with pytest.raises(ValidationError, match="wdith"):
+        options.model_validate({"wdith": 5})
+    with pytest.raises(ValidationError, match="valid integer"):
+        options.model_validate({"width": "much"})
+    assert options_of(Loaded).model_fields == {}
+
+
+def test_a_keyword_without_a_default_is_required_and_others_may_be_let_through() -> None:
+    class Strict:
+        def __init__(self, needed: float, **others: Any) -> None: ...
+
+    options = options_of(Strict)
+    assert options.model_validate({"needed": 1, "more": 2}).model_dump() == {"needed": 1.0, "more": 2}
+    with pytest.raises(ValidationError, match="needed"):
+        options.model_validate({})
+
+
+def test_what_is_missing_is_named() -> None:
+    assert lacks(Mine) == ""
+    assert lacks(Loaded) == ""
+    assert lacks(nn.Linear) == "model and loss and dataset (or loader)"
+
+
+def test_its_parts_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = PlainWorkload(Mine)
+    options = workload.options.model_validate({"width": 4})
+    model = workload.model(options)
+    x = torch.randn(6, 4)
+    expected = model.network(x).square().mean() / 2
+    outputs = model({"x": x})
+    assert outputs.shape == (1,)
+    assert torch.equal(workload.loss(outputs, None), expected)
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    assert workload.dataset(options) == (2, 5, 4)  # type: ignore[comparison-overlap]
+    optimizer = workload.optimizer(model.parameters(), options)
+    assert isinstance(optimizer, torch.optim.Adagrad)
+    assert workload.loader(options, 0, 1, 8) is None
+    assert workload.collate([torch.zeros(2), torch.ones(2)]).tolist() == [[0, 0], [1, 1]]
+
+
+def test_a_loader_of_its_own_is_told_its_place_and_batch() -> None:
+    workload = PlainWorkload(Loaded)
+    options = workload.options()
+    assert workload.loader(options, 1, 2, 8) == [1, 2, 8]
+    assert workload.collate([1, 2, 3]) == 6
+    optimizer = workload.optimizer([torch.zeros(1, requires_grad=True)], options)
+    assert isinstance(optimizer, torch.optim.SGD)  # the package's own
+
+
+def test_loader_workers_get_it_by_pickle() -> None:
+    workload = PlainWorkload(Loaded)
+    workload.model(workload.options())
+    assert pickle.loads(pickle.dumps(workload)).collate([1, 2]) == 3
+
+
+def test_the_mean_over_replicas_of_losses_is_the_loss() -> None:
+    workload = PlainWorkload(Mine)
+    assert float(workload.loss(torch.tensor([1.0, 4.0]), None)) == 2.5
+
+
+def test_a_copy_of_the_model_shares_what_its_loss_is_bound_to() -> None:
+    own = Mine()
+    model = ModelWithLoss(own.model(), own.loss)
+    twin = copy.deepcopy(model)
+    assert twin._loss.function.__self__ is own
+    assert twin.network is not model.network
+    x = torch.randn(2, 3)
+    with torch.no_grad():
+        twin.network.weight.zero_()
+        twin.network.bias.fill_(2.0)
+    assert twin({"x": x}).item() == 2.0  # 2² / 2: the copy's own weights
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda model, batch: model(batch), r"returned a tensor of shape \[2, 1\]"),
+        (lambda model, batch: 1.0, r"returned a float"),
+        (lambda model, batch: None, r"returned None"),
+    ],
+)
+def test_a_loss_that_is_no_scalar_is_refused(loss: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        ModelWithLoss(nn.Linear(3, 1), loss)(torch.zeros(2, 3))
+
+
+def test_a_model_that_is_no_module_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"model\(\) returned a int; it must return a torch\.nn\.Module"):
+        ModelWithLoss(3, lambda model, batch: batch)  # type: ignore[arg-type]
