@@ -80,21 +80,29 @@ def _import_for(name: str) -> None:
     """Imports what a workload of the table needs; the ranks of a launch say it better if that cannot be done."""
     if ddpbench.workloads.is_import_path(name):
         return
-    with contextlib.suppress(ImportError, KeyError):
+    with contextlib.suppress(Exception):  # a library too old for another raises whatever it likes
         for module in ddpbench.workloads.load_workload(name).imports:
             if module not in sys.modules:
                 importlib.import_module(module)
 
 
+class _UnforkableError(RuntimeError):
+    """A fork of this process would hang."""
+
+
 def _assert_forkable() -> None:
-    """A fork of a process with threads or a CUDA context gives ranks that hang: refuse it."""
+    """Refuses to fork a process with threads or a CUDA context: it gives ranks that hang.
+
+    Raises:
+        _UnforkableError: this is one.
+    """
     import torch
 
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
     if threads != 1:
-        raise RuntimeError(f"the fork server has {threads} threads; something imported at start made one")
+        raise _UnforkableError(f"the fork server has {threads} threads; something imported at start made one")
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        raise RuntimeError("the fork server has a CUDA context; something imported at start made it")
+        raise _UnforkableError("the fork server has a CUDA context; something imported at start made it")
 
 
 class ForkServer:
@@ -136,27 +144,26 @@ class ForkServer:
         self._received += data
         *lines, self._received = self._received.split(b"\n")
         for line in lines:
-            request = json.loads(line)
+            asked = json.loads(line)
             try:
-                _assert_forkable()
-            except RuntimeError as error:
+                if asked["do"] == "launch":
+                    given = asked["request"]
+                    self._launch(
+                        LaunchDir(Path(asked["directory"])),
+                        asked["ranks"],
+                        None if given is None else LaunchRequest.from_json(given),
+                    )
+                else:
+                    self._probe(Path(asked["path"]), asked["case"])
+            except _UnforkableError as error:
                 self._send(event="refused", reason=str(error))
-                continue
-            if request["do"] == "launch":
-                asked = request["request"]
-                self._launch(
-                    LaunchDir(Path(request["directory"])),
-                    request["ranks"],
-                    None if asked is None else LaunchRequest.from_json(asked),
-                )
-            else:
-                self._probe(Path(request["path"]), request["case"])
         return True
 
     def _launch(
         self, directory: LaunchDir, ranks: list[dict[str, Any]], request: LaunchRequest | None
     ) -> None:
         _import_for((request or LaunchRequest.read(directory.request)).case.workload)
+        _assert_forkable()
         pids: list[int] = []
         for number, rank in enumerate(ranks):
             pid = os.fork()
@@ -200,6 +207,7 @@ class ForkServer:
 
     def _probe(self, path: Path, case: dict[str, Any] | None) -> None:
         """Writes what is found to `path`: of the machine, or of a case's own workload."""
+        _assert_forkable()
         pid = os.fork()
         if pid == 0:
             server = os.getppid()
@@ -254,9 +262,14 @@ def main(connection_fd: int, page_fd: int, parent: int) -> None:
     die_with_parent(parent)
     connection = socket.socket(fileno=connection_fd)
     page = mmap.mmap(page_fd, PAGE_BYTES)
+    code = 0
     try:
         ForkServer(connection, page).serve()
     except (BrokenPipeError, ConnectionResetError):
         pass  # the controlling side is gone
+    except BaseException:
+        traceback.print_exc()
+        code = 1
     finally:
-        os._exit(0)
+        _flush()
+        os._exit(code)
