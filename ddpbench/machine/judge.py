@@ -303,3 +303,16 @@ def given_up(case_id: str, outcomes: Mapping[Key, LaunchOutcome]) -> bool:
         if other == case_id and purpose == "measure"
     ]
     return "ok" not in statuses and len(statuses) >= GIVE_UP_AFTER
+
+
+def is_ok(case_id: str, outcomes: Mapping[Key, LaunchOutcome], rounds_min: int) -> bool:
+    """Whether a case is ok as the report counts: proved, and launched well as often as was asked at least."""
+    proof = outcomes.get((case_id, "proof", 0))
+    if proof is None or proof.status != "ok":
+        return False
+    well = [
+        outcome
+        for (other, purpose, _), outcome in outcomes.items()
+        if other == case_id and purpose == "measure" and outcome.status == "ok"
+    ]
+    return len(well) >= rounds_min

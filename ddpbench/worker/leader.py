@@ -26,6 +26,7 @@ from ddpbench.machine.judge import (
     conclude,
     finished_launches,
     given_up,
+    is_ok,
 )
 from ddpbench.machine.noise import Totals, worst_of
 from ddpbench.machine.placement import thread_env
@@ -90,8 +91,9 @@ class Leader:
                     launches=self._launches,
                     stop_reason=reason,
                 )
-        bad = [outcome for outcome in self._outcomes.values() if outcome.status != "ok"]
-        code = EXIT_NOT_OK if bad else EXIT_OK
+        rounds = self._plan.budget.rounds_min
+        ok = all(is_ok(entry.case.case_id, self._outcomes, rounds) for entry in self._plan.runnable)
+        code = EXIT_OK if ok else EXIT_NOT_OK
         self._order({"do": "end", "code": code})
         _say(f"ended: {reason}; make the report with: ddpbench report {self._run.path}")
         return code

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpbench.machine.judge import GRACE_S, REAP_S, Key, Seen, given_up, judge
+from ddpbench.machine.judge import GRACE_S, REAP_S, Key, Seen, given_up, is_ok, judge
 from ddpbench.machine.noise import Totals, worst_of
 from ddpbench.records import LaunchOutcome, Noise, RunDir, read_launch
 from ddpbench.records.heartbeat import Pulse
@@ -73,16 +73,18 @@ def test_a_rank_without_a_record_is_not_ok(tmp_path: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("proof", "measured", "expected"),
+    ("proof", "measured", "hopeless", "ok"),
     [
-        ("ok", ["failed"], False),
-        ("ok", ["failed", "hung"], True),
-        ("ok", ["failed", "ok", "failed"], False),
-        ("diverged", [], True),
+        ("ok", ["failed"], False, False),
+        ("ok", ["failed", "hung"], True, False),
+        ("ok", ["failed", "ok", "failed"], False, False),
+        ("ok", ["ok", "failed", "ok"], False, True),  # as often as was asked: one failure more is no matter
+        ("diverged", [], True, False),
+        ("diverged", ["ok", "ok"], True, False),
     ],
 )
-def test_a_case_is_given_up_when_nothing_is_to_be_learned(
-    proof: str, measured: list[str], expected: bool
+def test_a_case_is_given_up_when_nothing_is_to_be_learned_and_ok_when_measured_often_enough(
+    proof: str, measured: list[str], hopeless: bool, ok: bool
 ) -> None:
     outcomes: dict[Key, LaunchOutcome] = {}
     for purpose, statuses in (("proof", [proof]), ("measure", measured)):
@@ -93,7 +95,9 @@ def test_a_case_is_given_up_when_nothing_is_to_be_learned(
                 purpose=purpose,  # type: ignore[arg-type]
                 status=status,  # type: ignore[arg-type]
             )
-    assert given_up("c", outcomes) is expected
+    assert given_up("c", outcomes) is hopeless
+    assert is_ok("c", outcomes, rounds_min=2) is ok
+    assert not is_ok("other", outcomes, rounds_min=2)
     assert not given_up("other", outcomes)
 
 
