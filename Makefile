@@ -14,7 +14,7 @@ sweep: .venv/.runtime  ## run the default experiment and report on it
 
 test: .venv/.dev  ## run all tests and checks
 	$(MAKE) check
-	$(BIN)/python -m pytest --benchmark-disable
+	$(BIN)/python -m pytest --benchmark-disable --durations=15
 
 check: .venv/.dev  ## lint, types, layers
 	$(BIN)/ruff check .
