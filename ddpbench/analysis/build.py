@@ -10,7 +10,7 @@ import pandas as pd
 
 from ddpbench.analysis.checkpoints import INTERVALS, snapshot_costs
 from ddpbench.analysis.communication import transfers_table
-from ddpbench.analysis.curves import law_findings, laws_of
+from ddpbench.analysis.curves import CurveLaws, law_findings, laws_of
 from ddpbench.analysis.findings import MOST_FINDINGS, comparisons_table, findings
 from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.input_findings import input_findings
@@ -20,12 +20,14 @@ from ddpbench.analysis.one_step import one_step
 from ddpbench.analysis.overlap import PARTS, STANDARD_SPANS
 from ddpbench.analysis.precision_findings import precision_findings
 from ddpbench.analysis.stats import MIN_ROUNDS, step_time
-from ddpbench.analysis.summary import Counts, Failure, RunSummary
+from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
 from ddpbench.analysis.waterfall import waterfall_table
 from ddpbench.errors import IdentityError
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan, read_plan
 
+MOST_ASKED = 3
+"""Sentences on inputs and precision, for sweeps that ask about them."""
 OVERHEAD_LIMIT = 0.05
 """Instrumented steps longer than timed ones by more than this are mentioned."""
 _LAUNCHES = {
@@ -78,15 +80,13 @@ def summarize(run: RunDir) -> RunSummary:
         machine=machine,
         experiment_toml=_text(run),
         run_path=str(run.path),
-        counts=_counts(plan, cases),
+        counts=_counts(plan, cases, merged=bool(merged)),
         cases=table,
         launches=_launches(cases),
         breakdown=breakdown,
         phases=_phases(cases),
         proofs=_proofs(cases),
-        findings=(*input_findings(cases), *precision_findings(cases), *findings(cases), *law_findings(laws))[
-            :MOST_FINDINGS
-        ],
+        findings=_findings(cases, laws),
         validity=(
             *_merge_sentences(merged),
             *_validity(plan, cases, table, breakdown, stop_reason=stop_reason, path=str(run.path)),
@@ -105,6 +105,14 @@ def summarize(run: RunDir) -> RunSummary:
         laws=laws,
         merged_from=tuple(str(origin["path"]) for origin in merged.get("sources", ())),
     )
+
+
+def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
+    """At most `MOST_FINDINGS` sentences, so shared out that speed-up and law are always among them."""
+    precision = precision_findings(cases)
+    asked = (*input_findings(cases)[: MOST_ASKED - len(precision)], *precision)
+    fitted = law_findings(laws)
+    return (*asked, *findings(cases, most=MOST_FINDINGS - len(asked) - len(fitted)), *fitted)
 
 
 def _merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:
@@ -135,13 +143,16 @@ def _text(run: RunDir) -> str:
         return ""
 
 
-def _counts(plan: StoredPlan, cases: Sequence[CaseRun]) -> Counts:
-    """Launches planned are those of all runnable cases in the rounds begun, and in `rounds_min` at least."""
+def _counts(plan: StoredPlan, cases: Sequence[CaseRun], *, merged: bool) -> Counts:
+    """Launches planned are those of all runnable cases in the rounds begun, and in `rounds_min` at least.
+
+    Of a merged run they are those that are there: no case was planned for the rounds of every run.
+    """
     runnable = [case for case in cases if case.planned.skip_reason is None]
     begun = max((launch.round + 1 for case in cases for launch in case.launches), default=0)
     launches = [launch for case in cases for launch in case.launches]
     return Counts(
-        planned=len(runnable) * max(begun, plan.budget.rounds_min),
+        planned=len(launches) if merged else len(runnable) * max(begun, plan.budget.rounds_min),
         succeeded=sum(launch.ok for launch in launches),
         failed=sum(not launch.ok for launch in launches),
         skipped_cases=len(cases) - len(runnable),

@@ -178,12 +178,13 @@ def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
         if curve.strategy in BOUNDS or not curve.laws.fits:
             continue
         sizes = [1, *(point.world_size for point in curve.laws.points)]
-        fits = sorted(curve.laws.fits, key=lambda fit: fit.goodness != "within error")
+        fits = sorted(curve.laws.fits, key=lambda fit: _TELLING.index(fit.goodness))
         fit = fits[0]
         start = f"{curve.name} from 1 to {sizes[-1]} ranks, {curve.setting}"
         text = f"{start}: {LAW_NAMES[fit.law]} with {parameter_words(fit)} {fit.verdict}."
         if fit.goodness == "beyond error":
-            text = text[:-1] + "".join(f"; nor does {LAW_NAMES[other.law]}" for other in fits[1:]) + "."
+            missed = [other for other in fits[1:] if other.goodness == "beyond error"]
+            text = text[:-1] + "".join(f"; nor does {LAW_NAMES[other.law]}" for other in missed) + "."
         text = (
             f"{text[:1].upper()}{text[1:]} {curve.laws.knee_words.partition('. By the USL')[0].rstrip('.')}."
         )
@@ -191,6 +192,7 @@ def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
     return ()
 
 
+_TELLING = ("within error", "beyond error", "undetermined")
 _WORDS = {"s": "a serial fraction of", "alpha": "a contention of", "beta": "a coherency cost of"}
 
 

@@ -205,8 +205,11 @@ def compared_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     return [members for members in ordered if any(_exchanges(run) for run in members)][:MOST_PANELS]
 
 
-def findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """At most seven sentences on the cases that had cores of their own, the widest comparisons first."""
+def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Finding, ...]:
+    """At most `most` sentences on the cases that had cores of their own, the widest comparisons first.
+
+    `most` is three or more: the first group's speed-up and the parts of its step are always told.
+    """
     ordered = compared_panels(cases)
     pairs: dict[str, _Pair] = {}
     for members in ordered:
@@ -221,19 +224,25 @@ def findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         own = [pair for pair in _pairs(members) if pair.name in decided]
         compared += [_sentence(pair, decided[pair.name], len(decided), several=several) for pair in own]
         notes.append(list(_notes(members, several=several)))
-    room = MOST_FINDINGS - len(notes[0]) if notes else MOST_FINDINGS
-    result = [*_most_telling(compared, room), *(note for found in notes for note in found)]
     missing = len(judged) - len(decided)
+    room = most - (len(notes[0]) if notes else 0) - bool(missing)
+    result = [*_most_telling(compared, room), *(note for found in notes for note in found)]
     if missing:
         rounds = max(one.rounds for one in judged.values() if one.verdict == "too few")
+        many = f"{missing} pair{'s' if missing != 1 else ''} of cases"
         text = (
-            f"Not enough launches to compare {missing} pair{'s' if missing != 1 else ''} of cases: at most "
+            f"Not enough launches to compare {many}: at most "
             f"{rounds} round{'s' if rounds != 1 else ''} shared by both, and under {MIN_ROUNDS} is too few "
             "rounds. Resume the sweep to add some."
         )
+        if not rounds:
+            text = (
+                f"Not compared: {many} that share no rounds, as where runs are merged; drift and unlike nodes would "
+                "pass for a difference. A sweep that has both tells them apart."
+            )
         few = Finding(text=text, evidence="summary", verdict="too few")
-        result.insert(0 if not decided else MOST_FINDINGS - 1, few)
-    return tuple(result[:MOST_FINDINGS])
+        result.insert(0 if not decided else most - 1, few)
+    return tuple(result[:most])
 
 
 def _exchanges(run: CaseRun) -> bool:
@@ -255,7 +264,7 @@ def _most_telling(compared: Sequence[Finding], room: int) -> list[Finding]:
     """The first of them in order; the last place is for buckets where they were compared."""
     chosen = _sorted(compared)[:room]
     buckets = [one for one in _sorted(compared) if one.evidence == "buckets"]
-    if buckets and buckets[0] not in chosen:
+    if buckets and room > 1 and buckets[0] not in chosen:
         chosen[-1] = buckets[0]
     return chosen
 

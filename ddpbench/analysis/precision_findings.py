@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ddpbench.analysis.findings import name_of
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.precisions import PrecisionGroup, precision_groups
-from ddpbench.analysis.stats import MIN_ROUNDS, Interval, Judgement
+from ddpbench.analysis.stats import MARGIN, MIN_ROUNDS, Interval, Judgement
 from ddpbench.analysis.summary import Finding
 
 
@@ -44,12 +44,14 @@ def _words(judged: Judgement) -> str:
     if judged.verdict == "slower":
         return f"is {_percent(ratio)} slower{_size(judged)}"
     if judged.verdict == "equivalent":
-        return "is equivalent within 2 %"
+        return f"is equivalent within {100 * MARGIN:g} %"
     return f"shows no significant difference (up to {100 * (judged.bound or 0):.1f} % cannot be ruled out)"
 
 
 def _size(judged: Judgement) -> str:
-    return " (measurable, but small)" if judged.small else ""
+    if judged.small:
+        return " (measurable, but small)"
+    return "" if judged.beyond else f" (measurable, though perhaps within {100 * MARGIN:g} %)"
 
 
 def _inverse(ratio: Interval) -> Interval:

@@ -210,7 +210,7 @@ class Judgement:
     `ratio` is A's step time over B's with the interval the verdict was taken from, Holm's where there were
     several. `small`: resolved, and the whole interval lies inside the margin. `beyond`: resolved, and
     the whole interval lies outside it. `bound`: the largest difference, as a fraction, that the interval
-    does not rule out.
+    does not rule out. `rounds` are those shared by both, and 0 where there are not two.
     """
 
     verdict: Verdict
@@ -224,10 +224,13 @@ class Judgement:
 def judge(
     comparison: Comparison, *, alpha: float = ALPHA, margin: float = MARGIN, min_rounds: int = MIN_ROUNDS
 ) -> Judgement:
-    """The verdict on A against B, for an interval at `alpha` and a margin as a fraction of step time."""
+    """The verdict on A against B, for an interval at `alpha` and a margin as a fraction of step time.
+
+    There is none where no rounds are shared: what else differed between A's rounds and B's is not cancelled.
+    """
     ratio = comparison.time_ratio(alpha)
-    if comparison.rounds < min_rounds or ratio.low is None or ratio.high is None:
-        return Judgement(verdict="too few", ratio=ratio, rounds=comparison.rounds)
+    if not _enough(comparison, min_rounds) or ratio.low is None or ratio.high is None:
+        return Judgement(verdict="too few", ratio=ratio, rounds=comparison.rounds if comparison.paired else 0)
     inside = ratio.low > 1 / (1 + margin) and ratio.high < 1 + margin
     beyond = ratio.high < 1 / (1 + margin) or ratio.low > 1 + margin
     bound = max(ratio.high, 1 / ratio.low) - 1
@@ -249,6 +252,10 @@ def judge(
     )
 
 
+def _enough(comparison: Comparison, min_rounds: int) -> bool:
+    return comparison.paired and comparison.rounds >= min_rounds
+
+
 def judge_all(
     comparisons: Mapping[str, Comparison], *, margin: float = MARGIN, min_rounds: int = MIN_ROUNDS
 ) -> dict[str, Judgement]:
@@ -256,7 +263,7 @@ def judge_all(
     enough = {
         name: p
         for name, comparison in comparisons.items()
-        if comparison.rounds >= min_rounds and (p := comparison.p_value) is not None
+        if _enough(comparison, min_rounds) and (p := comparison.p_value) is not None
     }
     levels = dict(zip(enough, holm_levels(list(enough.values())), strict=True))
     return {

@@ -142,24 +142,39 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Pict
 
 def _heading(curves: Sequence[CurveLaws]) -> str:
     """For each curve the law that fits, the one with fewer parameters first."""
-    found = []
-    for curve in curves:
-        judged = [fit for fit in curve.laws.fits if fit.goodness != "undetermined"]
-        fitting = [fit.law for fit in judged if fit.goodness == "within error"]
-        found.append((curve.name, fitting[:1], bool(judged)))
-    if len(found) == 1:
-        ((name, fitting, judgeable),) = found
-        if not judgeable:
-            return f"{name} has too few points to judge a law by"
-        law = LAW_NAMES[fitting[0]] if fitting else "none of these laws"
-        return f"{name} follows {law} within the measurement's error"
-    if all(judgeable and not fitting for _, fitting, judgeable in found):
-        return f"No law fits within the measurement's error: {series_of([name for name, _, _ in found])}"
+    fitting = [
+        next((fit.law for fit in curve.laws.fits if fit.goodness == "within error"), None) for curve in curves
+    ]
+    if len(curves) == 1:
+        (curve,) = curves
+        if fitting[0] is not None:
+            return f"{curve.name} follows {LAW_NAMES[fitting[0]]} within the measurement's error"
+        missed = [LAW_NAMES[law] for law in _missed(curve)]
+        if not missed:
+            return f"{curve.name} has too few points to judge a law by"
+        return f"{curve.name} does not follow {series_of(missed, 'or')} within the measurement's error"
+    if all(len(_missed(curve)) == len(curve.laws.fits) for curve in curves):
+        return f"No law fits within the measurement's error: {series_of([curve.name for curve in curves])}"
     words = [
-        f"{name} {_SHORT[fitting[0]] if fitting else 'none' if judgeable else 'too few points'}"
-        for name, fitting, judgeable in found
+        f"{curve.name} {_without(curve) if law is None else _SHORT[law]}"
+        for curve, law in zip(curves, fitting, strict=True)
     ]
     return f"Laws that hold within the measurement's error: {', '.join(words)}"
+
+
+def _missed(curve: CurveLaws) -> list[Law]:
+    """The laws that do not fit; one with as many parameters as there are points is not among them."""
+    return [fit.law for fit in curve.laws.fits if fit.goodness == "beyond error"]
+
+
+def _without(curve: CurveLaws) -> str:
+    """What a heading says of a curve that no law was seen to fit."""
+    missed = _missed(curve)
+    if not missed:
+        return "too few points"
+    return (
+        "none" if len(missed) == len(curve.laws.fits) else f"not {series_of([_SHORT[law] for law in missed])}"
+    )
 
 
 def _table(group: Sequence[CurveLaws]) -> Table:

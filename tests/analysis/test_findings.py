@@ -156,6 +156,7 @@ def test_at_most_seven_and_every_panel_named(tmp_path: Path) -> None:
         "buckets",
         "scaling",
         "breakdown",
+        "laws",
     }
 
 

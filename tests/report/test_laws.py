@@ -140,3 +140,14 @@ def test_nodes_continue_the_curve_of_a_full_node(tmp_path: Path) -> None:
     }
     four = found["DDP on nodes of 2"].case_ids[4]
     assert four == case_of("ddp", 4, ranks_per_node=2, **spread).case_id
+
+
+def test_a_law_that_cannot_be_judged_is_not_said_to_miss(tmp_path: Path) -> None:
+    found = summary_of(
+        tmp_path, {strong("single", 1): 100, strong("ddp", 2): 100 / 1.9, strong("ddp", 4): 100 / 2.4}
+    )
+    law = next(finding.text for finding in found.findings if finding.evidence == "laws")
+    assert "does not fit" in law
+    assert "nor does" not in law
+    heading = of(found).pictures[0].heading
+    assert heading.endswith("does not follow Amdahl's law within the measurement's error")
