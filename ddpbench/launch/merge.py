@@ -1,9 +1,9 @@
 """Several runs made into one: launches copied under rounds of their own, where machine and program are alike.
 
 What must agree is the kind of machine and what ran on it: every key of `identity` but those in `ALLOCATION`,
-which say how much of that kind an allocation had: which cores and how large a quota, how many GPUs, and which
-cases the experiment asked for. A round of one run is no round of another: the second run's are counted on from
-the first's, so that a ratio is only ever taken of launches that one sweep ran in one round.
+which say how much of that kind an allocation had: how many nodes, which cores and how large a quota, how many
+GPUs, and which cases the experiment asked for. A round of one run is no round of another: the second run's are
+counted on from the first's, so that a verdict is only ever given on launches that one sweep ran in one round.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ddpbench.records.plan import read_plan
 from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path
 
-ALLOCATION = ("cores", "cpu_quota", "experiment_digest")
+ALLOCATION = ("cores", "cpu_quota", "slots", "experiment_digest")
 """Keys of `identity` that may differ. Of `gpus` only the number may, not the kinds; `workload_digest`, which names
 all of a run's workloads at once, is only compared where the runs have the same ones."""
 _KEPT = (".json", ".jsonl", ".log")
@@ -140,8 +140,8 @@ def _read(path: Path) -> Source:
             "host": context.get("host"),
             "started_utc": context.get("started_utc"),
             "git_commit": context.get("git_commit"),
-            "cores": len(identity.get("cores") or ()),
-            "gpus": len(identity.get("gpus") or ()),
+            "cores": len(_devices(identity.get("cores"))),
+            "gpus": len(_devices(identity.get("gpus"))),
         }
     ]
     if run.merged.exists():
@@ -195,7 +195,7 @@ def _differences(first: Source, other: Source) -> list[tuple[str, object, object
         if key in ALLOCATION or mine == theirs:
             continue
         if key == "gpus":
-            mine, theirs = sorted(set(mine or ())), sorted(set(theirs or ()))
+            mine, theirs = sorted(set(_devices(mine))), sorted(set(_devices(theirs)))
         elif key == "workload_digest" and first.workloads != other.workloads:
             # with other workloads in the run the digest tells nothing; ddpbench's own are in rank_code_digest
             own = {name for name in first.workloads | other.workloads if is_import_path(name)}
@@ -343,7 +343,14 @@ def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
 
 def _machine(sources: Sequence[Source]) -> dict[str, Any]:
     """The machine type's identity with the largest allocation; the context tells where the parts come from."""
-    largest = max(sources, key=lambda source: (len(source.identity.get("gpus") or ()), _cores(source)))
+    largest = max(
+        sources,
+        key=lambda source: (
+            sum(source.identity.get("slots") or ()),
+            len(_devices(source.identity.get("gpus"))),
+            _cores(source),
+        ),
+    )
     contexts = [source.context for source in sources]
     origins = [origin for source in sources for origin in source.origins]
 
@@ -355,6 +362,7 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
         "identity": {
             **sources[0].identity,
             **{key: largest.identity.get(key) for key in ("cores", "cpu_quota", "gpus")},
+            **({"slots": largest.identity["slots"]} if "slots" in largest.identity else {}),
             "experiment_digest": "merged",
         },
         "context": {
@@ -374,7 +382,14 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _cores(source: Source) -> int:
-    return len(source.identity.get("cores") or ())
+    return len(_devices(source.identity.get("cores")))
+
+
+def _devices(value: Any) -> list[Any]:
+    """Cores or GPUs of a machine, or of all nodes where they differ and are listed by host."""
+    if isinstance(value, Mapping):
+        return [one for own in value.values() for one in own or ()]
+    return list(value or ())
 
 
 def _experiments(sources: Sequence[Source], out: Path) -> str:

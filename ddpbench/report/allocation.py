@@ -7,11 +7,11 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.allocation import Allocation, Job
 from ddpbench.analysis.stats import Interval
@@ -200,13 +200,8 @@ def method(allocation: Allocation) -> str:
     """How the numbers were made, on what, with which programs: a paragraph."""
     identity = allocation.machine.get("identity") or {}
     context = allocation.machine.get("context") or {}
-    cores, gpus = identity.get("cores") or [], identity.get("gpus") or []
-    where = f"{identity.get('cpu') or 'an unnamed processor'} ({counted(len(cores), 'core')} usable)"
-    listed = ", ".join(f"{count} x {name}" for name, count in Counter(map(str, gpus)).items())
-    if listed:
-        where += f" with {listed}"
     programs = [
-        f"{name} {identity[key]}"
+        f"{name} {_told(identity[key])}"
         for key, name in (
             ("torch", "PyTorch"),
             ("python", "Python"),
@@ -225,7 +220,7 @@ def method(allocation: Allocation) -> str:
     place = "with a GPU of its own" if allocation.unit == "GPU" else "pinned to cores of its own"
     step = _estimate(base.step_s).scaled(1e3)
     text = (
-        f"Measured with ddpbench {written_by}{commit} on {where}; {', '.join(programs)}. Workload "
+        f"Measured with ddpbench {written_by}{commit} on {_hardware(identity)}; {', '.join(programs)}. Workload "
         f"{allocation.setting}, {allocation.dtype}, {threads} per rank; strategy {allocation.name}. Each job size was "
         f"launched as fresh processes, each rank {place} ({launched}), in rounds that run every "
         "case once in random order. A launch warms up until its steps show no trend, and then times steps in blocks "
@@ -246,6 +241,30 @@ def method(allocation: Allocation) -> str:
             "time, foreign load, drift or clock changes); they are kept."
         )
     return text
+
+
+def _hardware(identity: Mapping[str, Any]) -> str:
+    """Processor, cores and GPUs: of the machine, or of each of several nodes."""
+    nodes = len(identity.get("slots") or ())
+    cores = sorted({len(one) for one in _by_host(identity.get("cores"))} or {0})
+    usable = counted(cores[0], "core") if len(cores) == 1 else f"{cores[0]} to {cores[-1]} cores"
+    text = f"{_told(identity.get('cpu')) or 'an unnamed processor'} ({usable} usable)"
+    kinds = [Counter(map(str, one)) for one in _by_host(identity.get("gpus"))]
+    listed = [", ".join(f"{count} x {name}" for name, count in kind.items()) for kind in kinds]
+    gpus = " or ".join(dict.fromkeys(filter(None, listed)))
+    text += f" with {gpus}" if gpus else ""
+    return f"{nodes} nodes, each {text}" if nodes > 1 else text
+
+
+def _by_host(value: Any) -> list[Any]:
+    """A fact's values: one, or one a host where `machine.json` tells it host by host."""
+    return list(value.values()) if isinstance(value, Mapping) else [value or ()]
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " or ".join(dict.fromkeys(str(one) for one in value.values() if one))
+    return str(value or "")
 
 
 def markdown(allocation: Allocation) -> str:

@@ -209,3 +209,19 @@ def test_a_merged_run_is_reported_and_refuses_a_sweep(
         assert (
             f"{out} was merged from {one.path}, {two.path} and cannot be resumed" in capsys.readouterr().err
         )
+
+
+def test_allocations_of_one_and_two_nodes_are_merged(tmp_path: Path) -> None:
+    one = a_run(tmp_path / "one", {SINGLE: 100, case_of("ddp", 2): 110}, slots=[4])
+    two = a_run(tmp_path / "two", {SINGLE: 100, case_of("ddp", 4): 120}, slots=[4, 4])
+    merged = merge([one.path, two.path], tmp_path / "both")
+    assert json.loads(merged.run.machine.read_text(encoding="utf-8"))["identity"]["slots"] == [4, 4]
+
+
+def test_cases_of_different_runs_make_no_sentence_about_speed(tmp_path: Path) -> None:
+    one = a_run(tmp_path / "one", {SINGLE: 100, case_of("ddp", 2): 110})
+    two = a_run(tmp_path / "two", {SINGLE: 100, case_of("master", 2): 220})
+    summary = summarize(merge([one.path, two.path], tmp_path / "both").run)
+    assert not any(finding.verdict in ("faster", "slower") for finding in summary.findings)
+    assert summary.findings[0].text.startswith("Not compared: 1 pair of cases that share no rounds")
+    assert summary.counts.planned == summary.counts.succeeded == 20
