@@ -25,9 +25,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("experiment", metavar="EXPERIMENT", help="a name, a TOML file or a run directory")
     parser.add_argument("--nodes", metavar="A,B", help="host names; the first is where all meet")
     parser.add_argument(
-        "--ranks-per-node", type=int, default=1, metavar="N", help="places for ranks on each (default: 1)"
+        "--ranks-per-node", type=int, metavar="N", help="places for ranks on each (default: 1)"
     )
-    parser.add_argument("--port", type=int, default=29500, help="a free port of the first node (29500)")
+    parser.add_argument("--port", type=int, help="a free port of the first node (29500)")
     parser.add_argument(
         "--set",
         dest="overrides",
@@ -48,20 +48,20 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.records import RunDir
 
     source = find_experiment(arguments.experiment)
-    nodes: Nodes | None = None
+    given: dict[str, Any] = {"ranks_per_node": arguments.ranks_per_node, "port": arguments.port}
     if arguments.nodes is not None:
-        names = tuple(name.strip() for name in arguments.nodes.split(","))
-        nodes = Nodes(names=names, ranks_per_node=arguments.ranks_per_node, port=arguments.port)
+        given["names"] = tuple(name.strip() for name in arguments.nodes.split(","))
+    given = {name: value for name, value in given.items() if value is not None}
     if source.is_dir():
         if arguments.overrides or arguments.out:
             raise RequestError(f"{source} is planned already: --set and --out belong to an experiment")
         run = RunDir(source)
-        lines = lines_of(run, nodes)
+        lines = lines_of(run, **given)
         print(_json(run, lines) if arguments.json else _text(run, lines, head=[]))  # noqa: T201
         return 0
-    if nodes is None:
+    if "names" not in given:
         raise RequestError("--nodes hostA,hostB: name the nodes that the ranks are to run on")
-    planned = plan_for(source, nodes, overrides=arguments.overrides, out=arguments.out)
+    planned = plan_for(source, Nodes(**given), overrides=arguments.overrides, out=arguments.out)
     if arguments.json:
         print(_json(planned.run, planned.lines))  # noqa: T201
     else:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from ddpbench.errors import OutputError, RequestError
 from ddpbench.launch.catalog import TableCatalog
@@ -28,7 +29,7 @@ class Nodes:
     """The nodes to plan for, the first one's address being where all meet."""
 
     names: tuple[str, ...]
-    ranks_per_node: int
+    ranks_per_node: int = 1
     port: int = DEFAULT_PORT
 
     def __post_init__(self) -> None:
@@ -137,8 +138,8 @@ def plan_for(
     return Planned(run=run, plan=plan, nodes=nodes, lines=launcher_lines(nodes, run))
 
 
-def lines_of(run: RunDir, nodes: Nodes | None) -> Lines:
-    """The lines of a directory that is planned already; for other `nodes` than it was planned for if given.
+def lines_of(run: RunDir, **changes: Any) -> Lines:
+    """The lines of a directory that is planned already, with `changes` to the nodes it was planned for.
 
     Raises:
         RequestError: it is no run directory, or not one for a launcher.
@@ -154,7 +155,7 @@ def lines_of(run: RunDir, nodes: Nodes | None) -> Lines:
         raise RequestError(
             f"{run.path} was measured by ddpbench sweep, which also resumes it; plan the experiment itself"
         ) from None
-    return launcher_lines(nodes or planned, run)
+    return launcher_lines(replace(planned, **changes), run)
 
 
 def _again(run: RunDir) -> str:

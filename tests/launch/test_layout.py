@@ -98,9 +98,13 @@ def test_a_world_that_does_not_divide_takes_more_nodes_or_none(tmp_path: Path) -
 def test_a_planned_directory_prints_its_lines_again_and_is_not_planned_over(tmp_path: Path) -> None:
     source = write(tmp_path / "x.toml", '[base]\nworkload = "mlp:small"\nworld_size = 8\n')
     planned = plan_for(source, TWO_BY_FOUR, out=tmp_path / "run")
-    assert lines_of(planned.run, None) == planned.lines
-    other = Nodes(names=("hostC",), ranks_per_node=8)
-    assert lines_of(planned.run, other).static[0].startswith("torchrun --nnodes=1 --nproc-per-node=8 ")
+    assert lines_of(planned.run) == planned.lines
+    other = lines_of(planned.run, names=("hostC",), ranks_per_node=8).static[0]
+    assert other.startswith("torchrun --nnodes=1 --nproc-per-node=8 ")
+    # what is not given is as planned
+    assert lines_of(planned.run, port=4242).static == tuple(
+        line.replace("29500", "4242") for line in planned.lines.static
+    )
     with pytest.raises(OutputError, match=f"ddpbench plan {planned.run.path}"):
         plan_for(source, TWO_BY_FOUR, out=tmp_path / "run")
     machine = json.loads(planned.run.machine.read_text(encoding="utf-8"))
