@@ -88,12 +88,19 @@ def write_report(run_dir: str | Path) -> Path:
 
     Raises:
         ddpbench.errors.IdentityError: it is no run directory, or one of another schema.
+        ddpbench.errors.RequestError: its records are gone, and only its report was kept.
     """
     from ddpbench import report
     from ddpbench.analysis import summarize, write_csv
+    from ddpbench.errors import RequestError
     from ddpbench.records import RunDir
 
     run = RunDir(Path(run_dir))
+    if run.report.exists() and not (run.path / "cases").exists():
+        raise RequestError(
+            f"{run.path} holds a report without the records it was made from (cases/): it is left as it is; run this "
+            "where the sweep ran"
+        )
     summary = summarize(run)
     write_csv(summary.cases, run)
     return report.write_report(summary, run)

@@ -208,7 +208,7 @@ COLUMNS: tuple[tuple[str, str], ...] = (
         "snapshot_plain_s, snapshot_dcp_s and their intervals",
         "one snapshot of model and optimizer, seconds: by rank 0 with torch.save; by all ranks with DCP",
     ),
-    ("snapshot_bytes", "what rank 0 writes for one snapshot"),
+    ("snapshot_bytes", "what all ranks write for one snapshot; plain's where both methods ran"),
     ("parameters", "how many numbers of the model are trained"),
 )
 """The columns of cases.csv. Units stand in names; empty means not measured or not defined."""

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -17,8 +18,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import ddpbench
 from ddpbench.analysis.summary import COLUMNS, Counts, RunSummary
-from ddpbench.errors import OutputError
+from ddpbench.errors import OutputError, RequestError
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from ddpbench.report.series import panels_of, rows_of
@@ -32,6 +34,7 @@ from tests.report.handmade import (
     launch_rows,
 )
 from tests.report.reading import Read, read
+from tests.synthetic import write_run
 
 
 def written(tmp_path: Path, summary: RunSummary) -> Read:
@@ -312,3 +315,14 @@ def test_emulated_cases_are_labelled_beside_their_numbers(tmp_path: Path) -> Non
     assert all("emulated 1 Gbit/s link" in row.text for row in ddp_rows)
     assert any("emulated 1 gbit/s link" in text.lower() for text in texts(document, "h3"))
     assert any("Hollow markers: emulated" in text for text in texts(document, "figcaption"))
+
+
+def test_a_report_without_its_records_is_left_as_it_is(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    write_run(kept, 4)
+    ddpbench.write_report(kept)
+    before = (kept / "report.html").read_bytes()
+    shutil.rmtree(kept / "cases")
+    with pytest.raises(RequestError, match="without the records"):
+        ddpbench.write_report(kept)
+    assert (kept / "report.html").read_bytes() == before
