@@ -1,0 +1,105 @@
+"""Epochs of the worked example's own loop and blocks of the harness in turn, in one process.
+
+    python tests/benchmarks/own_script.py --out FILE
+
+The loop is `train_epoch` of experiments/own_script/train_before.py, unchanged, with its own DataLoader; the harness
+trains the same class through `train_after.py:Measured`. Each trains a model of its own: of the same size, from
+the same seed. Writes the pairs of times of as many steps as JSON; which of a pair goes first alternates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import time
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ddpbench.measure.blocks import AloneControl, Stepper, run_block
+from ddpbench.measure.clock import HostClock
+from ddpbench.measure.recorder import NullRecorder
+from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
+from ddpbench.spec import Case
+from ddpbench.worker.place import Place
+from ddpbench.worker.training import StepLoop, Training
+from tests.benchmarks.ratio import paired_ratio
+
+EXAMPLE = Path(__file__).parents[2] / "experiments/own_script"
+BATCH = 128
+
+
+def imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=32, help="of one block and of one epoch")
+    parser.add_argument("--pairs", type=int, default=60, help="at least this many")
+    parser.add_argument("--pairs-max", type=int, default=60)
+    parser.add_argument("--half-width", type=float, default=0.008)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    steps = arguments.steps
+
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    torch.set_num_threads(1)
+
+    script = imported(EXAMPLE / "train_before.py")
+    torch.manual_seed(0)
+    model = script.Recommender()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    data = script.Ratings(count=steps * BATCH)  # a pass is as long as a block, on either side
+    loader = DataLoader(data, batch_size=BATCH, shuffle=True, drop_last=True)
+
+    def own_epoch() -> float:
+        start = time.perf_counter()
+        script.train_epoch(model, loader, optimizer, nn.MSELoss())
+        return time.perf_counter() - start
+
+    case = Case(
+        workload=f"{EXAMPLE / 'train_after.py'}:Measured",
+        strategy="single",
+        backend="",
+        local_batch=BATCH,
+        global_batch=BATCH,
+    )
+    place = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    training = Training(case, place, torch.device("cpu"))
+    training.loader = training._made_loader(data)
+    replica = training.replica(training.fresh_model(), NullRecorder(), distributed=False)
+    loop = StepLoop(replica, training.batches(), NullRecorder(), Heartbeat(bytearray(PAGE_BYTES), 0))
+    stepper = Stepper(loop.step, BATCH, HostClock(), AloneControl())
+
+    own_epoch()
+    run_block(stepper, steps - 1, 0, "warmup")  # with the step that is not counted a pass
+    pairs: list[tuple[float, float]] = []
+    for number in range(arguments.pairs_max):
+        if number >= arguments.pairs and paired_ratio(pairs).half_width <= arguments.half_width:
+            break
+        harness = own = 0.0
+        for side in ("harness", "own") if number % 2 == 0 else ("own", "harness"):
+            if side == "own":
+                own = own_epoch()
+            else:
+                # One step leads in and is not counted, so blocks wander over the passes: each holds one start.
+                block = run_block(stepper, steps, number, "timed")
+                harness = (block.end_ns - block.start_ns) / 1e9
+        pairs.append((harness, own))
+    arguments.out.write_text(json.dumps({"steps": steps, "pairs": pairs}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
