@@ -8,14 +8,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.errors import OutputError
 from ddpbench.records import RunDir, explain_os_error, write_atomically
 
+if TYPE_CHECKING:
+    from ddpbench.report.painter import Painter
 
-def write_report(summary: RunSummary, run: RunDir) -> Path:
-    """Writes `report.html` and `figures/*.png`; returns the page's path.
+
+def write_report(summary: RunSummary, run: RunDir, painter: Painter | None = None) -> Path:
+    """Writes `report.html` and `figures/*.png`; returns the page's path. `painter` shares the drawing.
 
     The page needs no network and no other file. Equal summaries give equal bytes.
 
@@ -24,7 +28,7 @@ def write_report(summary: RunSummary, run: RunDir) -> Path:
     """
     from ddpbench.report.page import build
 
-    page = build(summary)
+    page = build(summary, painter)
     try:
         run.figures.mkdir(exist_ok=True)
         for name in _stale_figures(set(page.figures), [path.name for path in run.figures.iterdir()]):

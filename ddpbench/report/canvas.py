@@ -183,7 +183,8 @@ def draw(picture: Picture) -> Drawn:
             ),
         ]
         png = io.BytesIO()
-        figure.savefig(png, format="png", dpi=style.PNG_DPI, metadata={"Software": None})
+        fast = {"compress_level": 2}  # a fifth larger, in a third of the time
+        figure.savefig(png, format="png", dpi=style.PNG_DPI, metadata={"Software": None}, pil_kwargs=fast)
         for word in words:
             word.set_visible(False)
         svg = io.BytesIO()

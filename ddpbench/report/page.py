@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +31,9 @@ from ddpbench.report import (
     tables,
     waterfall,
 )
-from ddpbench.report.canvas import Drawn, draw
+from ddpbench.report.canvas import Drawn
 from ddpbench.report.method import COLUMNS, TERMS
+from ddpbench.report.painter import Painter
 from ddpbench.report.parts import Picture, Section, Table
 from ddpbench.report.series import Row, rows_of
 from ddpbench.report.words import clean, counted, headline, moment, percent
@@ -110,8 +112,8 @@ class _Numbers:
         return numbered
 
 
-def build(summary: RunSummary) -> Page:
-    """The page of a run. Equal summaries give equal bytes."""
+def build(summary: RunSummary, painter: Painter | None = None) -> Page:
+    """The page of a run. Equal summaries give equal bytes, whoever draws."""
     rows = rows_of(summary)
     numbers = _Numbers()
     summary_table = numbers.sure(tables.summary_table(summary, rows))
@@ -119,15 +121,17 @@ def build(summary: RunSummary) -> Page:
     drawn: dict[str, bytes] = {}
     sections: list[tuple[Section, list[Embedded]]] = []
     affected: dict[str, list[int]] = {}
-    for make in FIGURES:
-        section = make(summary, rows)
-        if section is None:
-            continue
+    made = [section for make in FIGURES if (section := make(summary, rows)) is not None]
+    pictures = [
+        replace(picture, heading=headline(picture.heading))
+        for section in made
+        for picture in section.pictures
+    ]
+    ready = iter(zip(pictures, (painter or Painter(cores=1)).draw(pictures), strict=True))
+    for section in made:
         embedded = []
-        for made in section.pictures:
-            picture = replace(made, heading=headline(made.heading))
+        for picture, images in itertools.islice(ready, len(section.pictures)):
             figure_number += 1
-            images = draw(picture)
             drawn[f"{picture.file_name}.png"] = images.png
             table = numbers.sure(picture.table)
             embedded.append(Embedded(picture=picture, drawn=images, number=figure_number, table=table))

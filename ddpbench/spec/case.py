@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 Scaling = Literal["weak", "strong"]
@@ -71,7 +71,7 @@ class Case:
     @property
     def case_id(self) -> str:
         """A short readable name with a digest of every field but the experiment's name."""
-        contents = asdict(self)
+        contents = self._contents()
         del contents["experiment"]
         for name, usual in _ADDED_LATER.items():
             if contents[name] == usual:
@@ -82,6 +82,10 @@ class Case:
             cap = self.bucket_cap_mb
             parts.append("bdefault" if cap == "default" else f"b{cap:g}")
         return "-".join([*parts, digest])
+
+    def _contents(self) -> dict[str, Any]:
+        """Its fields, all of them plain values; `asdict` copies them deeply, which a thousand cases feel."""
+        return {name: getattr(self, name) for name in self.__slots__}
 
     @property
     def label(self) -> str:
@@ -138,7 +142,7 @@ class Case:
 
     def to_json(self) -> dict[str, Any]:
         """The case as a JSON object, its id included for the reader's convenience."""
-        return {"case_id": self.case_id, **asdict(self)}
+        return {"case_id": self.case_id, **self._contents()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Case:
