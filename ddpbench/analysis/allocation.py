@@ -241,6 +241,10 @@ def _job(run: CaseRun, base: CaseRun, request: AllocationRequest, *, base_case: 
     case = run.case
     step = step_time(run.timings)
     comparison = None if base_case else compare(run.timings, base.timings)
+    if comparison is not None and not comparison.paired:
+        raise RequestError(
+            f"{case.label} shares no rounds with its base case, so that it has no speed-up: resume the sweep"
+        )
     speedup = Interval(value=1.0) if comparison is None else comparison.rate_ratio()
     devices = case.world_size * (1 if case.device == "cuda" else case.threads_per_rank + case.loader_workers)
     epoch = run_s = None

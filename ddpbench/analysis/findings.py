@@ -366,7 +366,11 @@ def _notes(members: Sequence[CaseRun], *, several: bool) -> Iterable[Finding]:
     world = run.case.world_size
     base = next((other for other in members if other.case_id == run.baseline_id), None)
     name = f"{name_of(run)} at {_place(run, several=several)}"
-    if base is not None and (comparison := compare(run.timings, base.timings)) is not None:
+    if (
+        base is not None
+        and (comparison := compare(run.timings, base.timings)) is not None
+        and comparison.paired
+    ):
         speedup = comparison.rate_ratio()
         efficiency = Interval(
             value=speedup.value / world,

@@ -16,7 +16,7 @@ from ddpbench.analysis.checkpoints import snapshot_costs
 from ddpbench.analysis.launches import CaseRun, noise_words, read_cases
 from ddpbench.analysis.peaks import mfu, peak_of
 from ddpbench.analysis.rounds import width_of
-from ddpbench.analysis.stats import Interval, compare, samples_rate, step_time
+from ddpbench.analysis.stats import Comparison, Interval, Timing, compare, samples_rate, step_time
 from ddpbench.analysis.summary import COLUMNS
 from ddpbench.errors import OutputError
 from ddpbench.records import RunDir, explain_os_error, write_atomically
@@ -115,7 +115,7 @@ def _row(
         row |= {"step_time_median_s": float(median), "step_time_p95_s": float(p95)}
     if run.case_id == baseline_id:
         row |= {"speedup": 1.0, "efficiency": 1.0}  # by definition: no interval
-    elif baseline is not None and (comparison := compare(timings, baseline.timings)) is not None:
+    elif baseline is not None and (comparison := _within_rounds(timings, baseline)) is not None:
         speedup = comparison.rate_ratio()
         _put(row, "speedup{}", speedup)
         _put(row, "efficiency{}", speedup, divisor=case.world_size)
@@ -137,6 +137,12 @@ def _row(
         _put(row, f"snapshot_{cost.method}{{}}_s", cost.cost)
         row.setdefault("snapshot_bytes", cost.bytes)  # plain's, which comes first
     return row
+
+
+def _within_rounds(timings: Sequence[Timing], baseline: CaseRun) -> Comparison | None:
+    """A speed-up is a ratio within rounds: None where the two share none, whatever each has by itself."""
+    comparison = compare(timings, baseline.timings)
+    return comparison if comparison is not None and comparison.paired and comparison.rounds else None
 
 
 def _put(row: dict[str, Any], pattern: str, interval: Interval, *, divisor: float = 1) -> None:

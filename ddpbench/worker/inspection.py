@@ -50,7 +50,8 @@ def _inspect(case: Case) -> dict[str, Any]:
     with _doing("its options or data"):
         training = Training(case, alone, device)
     with _doing("model()"):
-        model = training.fresh_model()
+        training.fresh_model()
+        model = training.fresh_model()  # the second of two: one that is kept from before is refused
     with _doing("its first batch"):
         batch = next(training.batches())
     inputs, targets = _pair(batch)

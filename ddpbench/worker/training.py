@@ -39,6 +39,7 @@ class Training:
         self.precision = precision_of(case.precision, device)
         self.samples = case.global_batch // place.processes
         """Of one step of this process."""
+        torch.manual_seed(case.seed)  # what a user's object draws when it is made is alike on all ranks
         own = self.workload.loader(self.workload_options, place.rank, place.processes, self.samples)
         dataset = self.workload.dataset(self.workload_options) if own is None else None
         self.shards_itself = own is not None or isinstance(dataset, IterableDataset)

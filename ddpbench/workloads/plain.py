@@ -47,6 +47,7 @@ class PlainWorkload(Workload[BaseModel]):
         self._own = own
         self.options = options_of(own)
         self._made: tuple[BaseModel, Any] | None = None
+        self._last: Any = None
 
     def instance(self, options: BaseModel) -> Any:
         """The user's object for these options, made once: its model and its data may share what it holds."""
@@ -58,15 +59,30 @@ class PlainWorkload(Workload[BaseModel]):
         from ddpbench.workloads.plain_model import ModelWithLoss
 
         own = self.instance(options)
-        return ModelWithLoss(own.model(), own.loss)
+        model = own.model()
+        if model is self._last:
+            raise ValueError(
+                f"{self._own.__name__}.model() gave the same object twice: make the model inside it, so that every "
+                "call gives a fresh one"
+            )
+        self._last = model
+        return ModelWithLoss(model, own.loss)
 
     def dataset(self, options: BaseModel) -> Dataset[Any]:
         import os
 
+        from torch.utils.data import IterableDataset
+
         make = self.instance(options).dataset
         place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
         wanted = inspect.signature(make).parameters
-        found: Dataset[Any] = make(**{name: value for name, value in place.items() if name in wanted})
+        given = {name: value for name, value in place.items() if name in wanted}
+        found: Dataset[Any] = make(**given)
+        if given and not isinstance(found, IterableDataset):
+            raise ValueError(
+                f"{self._own.__name__}.dataset({', '.join(given)}) gave a map-style dataset, which would be divided "
+                "among the ranks a second time: leave out these arguments, or give an IterableDataset"
+            )
         return found
 
     def loader(self, options: BaseModel, rank: int, world_size: int, batch: int) -> Iterable[Any] | None:

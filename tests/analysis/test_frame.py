@@ -365,3 +365,16 @@ def test_numbers_do_not_depend_on_the_order_in_which_files_are_found(tmp_path: P
     assert frame["launches"].tolist() == [11] * 5
     rounds = summarize(run).launches.groupby("case_id")["round"].agg(list)
     assert all(list(found) == list(range(11)) for found in rounds)
+
+
+def test_without_a_shared_round_there_is_no_speed_up(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    single, ddp = case_of("single", 1), case_of("ddp", 2)
+    write_plan(run, [PlannedCase(case=single), PlannedCase(case=ddp)], Budget(rounds_min=2))
+    for number in (0, 1):
+        write_launch(run, single, number, [RankLaunch()])
+        write_launch(run, ddp, number + 2, [RankLaunch()] * 2)
+    row = row_of(load(run), ddp)
+    assert row["step_time_s"] == pytest.approx(0.01)
+    assert pd.isna(row["speedup"])
+    assert pd.isna(row["efficiency_ci_low"])

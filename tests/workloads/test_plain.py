@@ -10,9 +10,20 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import nn
+from torch.utils.data import IterableDataset
 
 from ddpbench.workloads.plain import PlainWorkload, lacks, options_of
 from ddpbench.workloads.plain_model import ModelWithLoss
+
+
+class Stream(IterableDataset[Any]):
+    """Knows what it was made with."""
+
+    def __init__(self, place: tuple[int, int, int]) -> None:
+        self.place = place
+
+    def __iter__(self) -> Any:
+        return iter(self.place)
 
 
 class Mine:
@@ -26,7 +37,7 @@ class Mine:
         return nn.Linear(self.width, 1)
 
     def dataset(self, rank: int, world_size: int) -> Any:
-        return (rank, world_size, self.width)
+        return Stream((rank, world_size, self.width))
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         return model(batch["x"]).square().mean() / 2
@@ -88,7 +99,7 @@ def test_its_parts_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(workload.loss(outputs, None), expected)
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "5")
-    assert workload.dataset(options) == (2, 5, 4)  # type: ignore[comparison-overlap]
+    assert workload.dataset(options).place == (2, 5, 4)  # type: ignore[attr-defined]
     optimizer = workload.optimizer(model.parameters(), options)
     assert isinstance(optimizer, torch.optim.Adagrad)
     assert workload.loader(options, 0, 1, 8) is None
@@ -144,3 +155,29 @@ def test_a_loss_that_is_no_scalar_is_refused(loss: Any, said: str) -> None:
 def test_a_model_that_is_no_module_is_refused() -> None:
     with pytest.raises(TypeError, match=r"model\(\) returned a int; it must return a torch\.nn\.Module"):
         ModelWithLoss(3, lambda model, batch: batch)  # type: ignore[arg-type]
+
+
+class Kept(Mine):
+    """Makes its model once, and a map-style dataset that it has divided already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = nn.Linear(1, 1)
+
+    def model(self) -> nn.Module:
+        return self.made
+
+    def dataset(self, rank: int) -> Any:
+        return [rank]
+
+
+def test_a_model_that_is_kept_and_data_divided_twice_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    workload = PlainWorkload(Kept)
+    options = workload.options()
+    workload.model(options)
+    with pytest.raises(ValueError, match=r"Kept.model\(\) gave the same object twice"):
+        workload.model(options)
+    with pytest.raises(ValueError, match=r"Kept.dataset\(rank\) gave a map-style dataset"):
+        workload.dataset(options)
