@@ -59,7 +59,9 @@ def test_a_killed_controller_leaves_nothing_and_resumes(
             assert process.poll() is None
             time.sleep(0.01)
     time.sleep(0.15)  # into the next launch
-    while not worker_processes():  # between the proofs' server and the first round's there is none for a moment
+    while (
+        not worker_processes()
+    ):  # between the proofs' server and the first round's there is none for a moment
         assert process.poll() is None
         time.sleep(0.01)
     process.kill()
