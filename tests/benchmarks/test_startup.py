@@ -60,8 +60,9 @@ def test_a_sweep_spends_its_time_measuring(full: bool, say: Say, tmp_path: Path)
     small = ["--set", "budget.rounds_min=1", "--set", "budget.rounds_max=1", "--set", "budget.measured_s=0.1"]
     command = [sys.executable, "-m", "ddpbench", "sweep", "quick", "--json", "--out", str(tmp_path / "run")]
     result = subprocess.run(
-        [*command, *([] if full else small)], check=True, capture_output=True, text=True, cwd=ROOT
+        [*command, *([] if full else small)], check=False, capture_output=True, text=True, cwd=ROOT
     )
+    assert result.returncode == 0, result.stderr  # such as another sweep that holds these cores
     told = json.loads(result.stdout)
     assert {case["status"] for case in told["cases"]} == {"ok"}
     assert 0 < told["measured_share"] < 1
