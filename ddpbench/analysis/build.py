@@ -15,10 +15,11 @@ from ddpbench.analysis.findings import MOST_FINDINGS, comparisons_table, finding
 from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.input_findings import input_findings
 from ddpbench.analysis.inputs import input_groups
-from ddpbench.analysis.launches import CaseRun, read_cases, resume_command
+from ddpbench.analysis.launches import CaseRun, resume_command
 from ddpbench.analysis.one_step import one_step
 from ddpbench.analysis.overlap import PARTS, STANDARD_SPANS
 from ddpbench.analysis.precision_findings import precision_findings
+from ddpbench.analysis.reading import read_cases_of
 from ddpbench.analysis.stats import MIN_ROUNDS, step_time
 from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
 from ddpbench.analysis.waterfall import waterfall_table
@@ -63,7 +64,7 @@ def summarize(run: RunDir) -> RunSummary:
         IdentityError: it is no run directory, or one of another schema.
     """
     plan = read_plan(run)
-    cases = read_cases(run, plan)
+    cases = read_cases_of(run, plan)
     machine = run.read_json(run.machine)
     table = case_table(plan, cases, machine)
     breakdown = _breakdown(cases, table)

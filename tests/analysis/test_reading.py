@@ -1,0 +1,32 @@
+"""A run read by two processes is the run read by one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis import reading
+from ddpbench.analysis.frame import case_table
+from ddpbench.analysis.launches import read_cases
+from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
+from tests.synthetic import write_run
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_two_readers_see_what_one_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: bool) -> None:
+    write_run(tmp_path / "run", 9)
+    run = RunDir(tmp_path / "run")
+    plan = read_plan(run)
+    alone = read_cases(run, plan)
+    monkeypatch.setattr(reading, "WORTH_SHARING", 2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    if not works:  # the other process ends at once, without an answer
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+    shared = reading.read_cases_of(run, plan)
+    assert [one.case_id for one in shared] == [one.case_id for one in alone]
+    assert [one.timings for one in shared] == [one.timings for one in alone]
+    assert [one.parts for one in shared] == [one.parts for one in alone]
+    assert case_table(plan, shared, {}).equals(case_table(plan, alone, {}))
