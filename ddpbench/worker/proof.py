@@ -135,7 +135,11 @@ class Prover:
         problem = ""
         try:
             self.gradient(self.training.fresh_model(torch.float64, FULL), _cast(shard, torch.float64), FULL)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise  # says nothing of the number type
         except Exception as error:
+            if "allocate memory" in str(error):  # how the CPU's allocator puts it
+                raise
             traceback.print_exc()
             problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
         if not self.control.agree(int(bool(problem))):
