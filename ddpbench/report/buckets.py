@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.findings import cap_order
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import heatmap, style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, bucket_order, panels_of, raw_launches, setting_of
+from ddpbench.report.series import Row, panels_of, raw_launches, setting_of
 from ddpbench.report.words import (
     Estimate,
     bucket_name,
@@ -106,7 +107,7 @@ def _picture(
     sizes = sorted({row.world_size for row in rows if _has(row)}, reverse=True)
     several = [s for s in sizes if len({r.bucket for r in rows if r.world_size == s and _has(r)}) > 1]
     kept = sorted((several or sizes)[:MOST_SIZES])
-    caps = sorted({row.bucket for row in rows}, key=bucket_order)
+    caps = sorted({row.bucket for row in rows}, key=cap_order)
     used = [row for row in rows if row.world_size in kept]
     shown = [row for row in used if _has(row)]
     missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if not _has(row)}

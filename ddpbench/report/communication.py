@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddpbench.analysis.communication import FACTORS, MIN_SIZES
+from ddpbench.analysis.findings import cap_order
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import MOST_SERIES, Row, bucket_order, panels_of, setting_of, variant_words
+from ddpbench.report.series import MOST_SERIES, Row, panels_of, setting_of, variant_words
 from ddpbench.report.words import Estimate, bucket_name, counted, not_drawn, ranks, series_of
 from ddpbench.units import format_bytes
 
@@ -115,7 +116,7 @@ def _picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int)
     panels = panels_of(rows)
     panel = next((one for one in panels if any(member.case_id == row.case_id for member in one.rows)), None)
     same = [one for one in (panel.rows if panel else rows) if one.strategy == row.strategy]
-    caps = sorted({one.bucket for one in same if one.variant == row.variant and one.ok}, key=bucket_order)
+    caps = sorted({one.bucket for one in same if one.variant == row.variant and one.ok}, key=cap_order)
     words = variant_words(rows)[row.case_id]
     name = f"{row.strategy_name} {words}".strip()
     drawn = curves[:MOST_SERIES]

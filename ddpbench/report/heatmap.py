@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.findings import cap_order
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
-from ddpbench.report.series import Row, bucket_order, setting_of
+from ddpbench.report.series import Row, setting_of
 from ddpbench.report.words import bucket_name, launches_each, percent, ranks, series_of
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def picture(panel_name: str, rows: Sequence[Row], verdicts: Mapping[str, str], i
     )
     rows = [row for row in rows if row.world_size in sizes]
     shown = [row for row in rows if row.ok and row.step_time_s is not None]
-    caps = sorted({row.bucket for row in rows}, key=bucket_order)
+    caps = sorted({row.bucket for row in rows}, key=cap_order)
     filled = [size for size in sizes if len({row.bucket for row in shown if row.world_size == size}) > 1]
     if len(filled) < 2:
         return None
@@ -100,7 +101,7 @@ def _heading(panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str])
         return f"{prefix}{name}: too few rounds to call any bucket cap safe"
     safe = [
         bucket_name(cap)
-        for cap in sorted({row.bucket for row in fair}, key=bucket_order)
+        for cap in sorted({row.bucket for row in fair}, key=cap_order)
         if {row.world_size for row in fair if row.bucket == cap and verdicts[row.case_id] in (BEST, AS_GOOD)}
         >= set(sizes)
     ]

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.laws import EXTRAPOLATION, LAW_NAMES, Fit, Law
 from ddpbench.analysis.stats import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import BOUNDS, Row
+from ddpbench.report.series import Row
 from ddpbench.report.words import Estimate, launches_each, not_drawn, ranks, series_of
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.analysis.findings import cap_order
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, bucket_order, raw_launches, setting_of, variant_words
+from ddpbench.report.series import Row, raw_launches, setting_of, variant_words
 from ddpbench.report.words import Estimate, launches_each, not_drawn, percent, series_of
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
             group[0].oversubscribed,
             -group[0].world_size,
             -len(group),
-            bucket_order(group[0].bucket),
+            cap_order(group[0].bucket),
         )
     )
     return several

@@ -33,7 +33,7 @@ from ddpbench.report import (
 )
 from ddpbench.report.canvas import Drawn
 from ddpbench.report.method import COLUMNS, TERMS
-from ddpbench.report.painter import Painter
+from ddpbench.report.painter import Painter, draw_all
 from ddpbench.report.parts import Picture, Section, Table
 from ddpbench.report.series import Row, rows_of
 from ddpbench.report.words import clean, counted, headline, moment, percent
@@ -127,7 +127,7 @@ def build(summary: RunSummary, painter: Painter | None = None) -> Page:
         for section in made
         for picture in section.pictures
     ]
-    ready = iter(zip(pictures, (painter or Painter(cores=1)).draw(pictures), strict=True))
+    ready = iter(zip(pictures, (painter.draw if painter is not None else draw_all)(pictures), strict=True))
     for section in made:
         embedded = []
         for picture, images in itertools.islice(ready, len(section.pictures)):

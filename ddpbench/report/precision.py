@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from ddpbench.analysis.findings import cap_order
+from ddpbench.analysis.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, bucket_order, raw_launches
+from ddpbench.report.series import Row, raw_launches
 from ddpbench.report.words import Estimate, launches_each, not_drawn, number, percent, series_of
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     several = [sorted(g, key=lambda row: _ORDER.index(row.precision)) for g in found.values() if len(g) > 1]
     several = [group for group in several if sum(row.ok for row in group) > 1]
     several.sort(
-        key=lambda group: (group[0].oversubscribed, -group[0].world_size, bucket_order(group[0].bucket))
+        key=lambda group: (group[0].oversubscribed, -group[0].world_size, cap_order(group[0].bucket))
     )
     return several
 
@@ -98,9 +100,10 @@ def _name(group: Sequence[Row]) -> str:
 def _gap(word: str, ratio: Estimate | None) -> str:
     """`31 % faster` in a step's time, as the findings say it."""
     if ratio is None or word not in ("faster", "slower"):
-        return {"equivalent": "equivalent within 2 %", "unresolved": "no significant difference"}.get(
-            word, word
-        )
+        return {
+            "equivalent": f"equivalent within {100 * MARGIN:g} %",
+            "unresolved": "no significant difference",
+        }.get(word, word)
     return f"{percent((1 / ratio.value if word == 'faster' else ratio.value) - 1)} {word}"
 
 

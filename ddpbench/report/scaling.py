@@ -8,10 +8,11 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import BOUNDS, Panel, Row, Series, panels_of, setting_of
+from ddpbench.report.series import Panel, Row, Series, panels_of, setting_of
 from ddpbench.report.words import Estimate, launches_each, not_drawn, ranks, series_of
 
 if TYPE_CHECKING:

@@ -13,12 +13,11 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.findings import BOUNDS, cap_order
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.style import Look, look
 from ddpbench.report.words import Estimate, bucket_name, counted, format_batch, ranks, series_of
 
-BOUNDS = ("single", "independent")
-"""Strategies that exchange nothing: the base case and the upper bound. They are never ranked."""
 MOST_SERIES = 7
 """More than these cannot be told apart in one pair of axes."""
 
@@ -201,13 +200,13 @@ class Panel:
         words = variant_words(self.rows)
         seen: dict[str, int] = {}
         for key, by_cap in groups.items():
-            cap = min(by_cap, key=bucket_order)
+            cap = min(by_cap, key=cap_order)
             rows = sorted(by_cap[cap], key=lambda row: row.world_size)
             name = " ".join([rows[0].strategy_name, words[rows[0].case_id]]).rstrip()
             variant = seen[key[0]] = seen.get(key[0], -1) + 1
             chosen.append(Series(name=name, strategy=key[0], variant=variant, rows=tuple(rows)))
             if len(by_cap) > 1:
-                others = series_of([bucket_name(other) for other in sorted(by_cap, key=bucket_order)[1:]])
+                others = series_of([bucket_name(other) for other in sorted(by_cap, key=cap_order)[1:]])
                 shown = bucket_name(cap) or "no"
                 notes.append(f"{name} is shown with {shown} buckets; {others}: see Buckets.")
         chosen.sort(key=lambda series: (series.strategy not in BOUNDS, -len(series.rows)))
@@ -220,13 +219,6 @@ class Panel:
         order = list(dict.fromkeys(row.strategy for row in self.rows))
         chosen.sort(key=lambda series: (series.strategy in BOUNDS, order.index(series.strategy)))
         return chosen, list(dict.fromkeys(notes))
-
-
-def bucket_order(cap: float | str | None) -> tuple[int, float]:
-    """Sorts bucket caps: none, `default`, then by size."""
-    if cap is None:
-        return (0, 0.0)
-    return (1, 0.0) if isinstance(cap, str) else (2, cap)
 
 
 def variant_words(rows: Iterable[Row]) -> dict[str, str]:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import BOUNDS, Panel, Row, Series, panels_of, raw_launches, setting_of
+from ddpbench.report.series import Panel, Row, Series, panels_of, raw_launches, setting_of
 from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of
 
 if TYPE_CHECKING:

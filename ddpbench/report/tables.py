@@ -9,9 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.findings import BOUNDS, cap_order
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
-from ddpbench.report.series import BOUNDS, Row, bucket_order, variant_words
+from ddpbench.report.series import Row, variant_words
 from ddpbench.report.words import Estimate, series_of
 
 
@@ -45,9 +46,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
             (
                 Cell(text=row.strategy_name, under=variants[row.case_id]),
                 Cell.count(row.world_size),
-                Cell(
-                    text=row.bucket_name, key=1e9 * bucket_order(row.bucket)[0] + bucket_order(row.bucket)[1]
-                ),
+                Cell(text=row.bucket_name, key=1e9 * cap_order(row.bucket)[0] + cap_order(row.bucket)[1]),
                 *(Cell(text=_setting(row, name)) for name in extra),
                 Cell(text=", ".join(word for word in (row.backend, row.fabric) if word)),
                 *_numbers(row, strong=row.case_id in highest),

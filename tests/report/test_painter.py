@@ -5,13 +5,20 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from ddpbench.analysis.build import summarize
 from ddpbench.records import RunDir
 from ddpbench.report import page
 from ddpbench.report.canvas import Sheet
-from ddpbench.report.painter import WORTH_SHARING, Painter
+from ddpbench.report.painter import WORTH_SHARING, Painter, draw_all
 from ddpbench.report.parts import Picture, Table
 from tests.synthetic import write_run
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
 
 
 def picture(number: int, paint: object = None) -> Picture:
@@ -36,8 +43,8 @@ def paint_a_line(sheet: Sheet, number: int) -> None:
 def test_a_page_is_the_same_whoever_draws(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 8)
     summary = summarize(RunDir(tmp_path / "run"))
-    with Painter(cores=2) as painter:
-        assert painter._process is not None
+    with Painter() as painter:
+        assert painter.beside is not None
         shared = page.build(summary, painter)
     assert len(shared.figures) >= WORTH_SHARING
     assert shared == page.build(summary)
@@ -45,7 +52,7 @@ def test_a_page_is_the_same_whoever_draws(tmp_path: Path) -> None:
 
 def test_what_cannot_be_handed_over_is_drawn_here() -> None:
     pictures = [picture(number, lambda sheet: paint_a_line(sheet, 1)) for number in range(WORTH_SHARING)]
-    with Painter(cores=2) as painter:
+    with Painter() as painter:
         drawn = painter.draw(pictures)  # lambdas: no pickle
     assert len(drawn) == WORTH_SHARING
     assert all(images.png.startswith(b"\x89PNG") for images in drawn)
@@ -53,8 +60,8 @@ def test_what_cannot_be_handed_over_is_drawn_here() -> None:
 
 def test_a_painter_that_dies_costs_no_figure() -> None:
     pictures = [picture(number) for number in range(WORTH_SHARING)]
-    with Painter(cores=2) as painter:
-        assert painter._process is not None
-        painter._process.kill()
+    with Painter() as painter:
+        assert painter.beside is not None
+        painter.beside.process.kill()
         drawn = painter.draw(pictures)
-    assert drawn == Painter(cores=1).draw(pictures)
+    assert drawn == draw_all(pictures)
