@@ -141,6 +141,77 @@ def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[
     return result
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A row of `grouped_rows`: its name, its value (None where there is none), and the words beside it."""
+
+    name: str
+    estimate: Estimate | None
+    launches: Sequence[float]
+    look: style.Look
+    hollow: bool
+    told: str
+
+
+def grouped_rows(axes: Axes, groups: Sequence[tuple[str, bool, Sequence[Point]]], xlabel: str) -> None:
+    """Points on horizontal rows from 0 on, under a heading for each group: (heading, oversubscribed, points)."""
+    place = 0.0
+    ticks: list[tuple[float, str]] = []
+    for heading, over, points in groups:
+        if over:
+            axes.axhspan(
+                place - 0.5,
+                place + len(points) + 0.5,
+                color=style.OVERSUBSCRIBED_GROUND,
+                linewidth=0,
+                zorder=0,
+            )
+        axes.annotate(
+            f"{heading}{', oversubscribed' if over else ''}",
+            (0, place),
+            xycoords=("axes fraction", "data"),
+            xytext=(4, 0),
+            textcoords="offset points",
+            fontsize=style.LABEL_PT,
+            fontweight="bold",
+            va="center",
+        )
+        place += 1
+        for point in points:
+            ticks.append((place, point.name))
+            if point.estimate is not None:
+                mark(
+                    axes,
+                    place,
+                    point.estimate,
+                    point.launches,
+                    point.look,
+                    hollow=point.hollow,
+                    aside=0.27,
+                    sideways=True,
+                )
+            axes.text(
+                1.02,
+                place,
+                point.told,
+                transform=axes.get_yaxis_transform(),
+                fontsize=style.NOTE_PT,
+                va="center",
+                style="normal" if point.estimate is not None else "italic",
+            )
+            place += 1
+    axes.set_ylim(place - 0.5, -0.6)
+    axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(left=0)
+    axes.margins(x=0.04)
+    axes.grid(visible=True, axis="x")
+    axes.set_xlabel(xlabel)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.spines["left"].set_visible(False)
+    axes.axvline(0, color=style.MUTED, linewidth=0.8)
+
+
 def draw(picture: Picture) -> Drawn:
     """Draws a picture once and saves it twice: the SVG bare, the PNG with title and caption."""
     import matplotlib as mpl

@@ -199,62 +199,33 @@ def _paint(
     words: Mapping[str, tuple[str, Estimate | None]],
     raw: Mapping[str, Sequence[float]],
 ) -> None:
-    from ddpbench.report.canvas import mark
+    from ddpbench.report.canvas import Point, grouped_rows
 
     left, right = 1.1, 2.9
     axes = sheet.axes(left, 0.5, style.FULL_WIDTH_IN - left - right, sheet.height_in - 0.6)
-    place = 0.0
-    ticks: list[tuple[float, str]] = []
     names = variant_words([row for group in groups for row in group])
-    for group in groups:
-        over = any(row.oversubscribed for row in group)
-        if over:
-            axes.axhspan(
-                place - 0.5,
-                place + len(group) + 0.5,
-                color=style.OVERSUBSCRIBED_GROUND,
-                linewidth=0,
-                zorder=0,
-            )
+
+    def heading(group: Sequence[Row]) -> str:
         others = names[group[0].case_id].removesuffix(group[0].layout).strip()
-        axes.annotate(
-            f"{_name(group)}{f', {others}' if others else ''}{', oversubscribed' if over else ''}",
-            (0, place),
-            xycoords=("axes fraction", "data"),
-            xytext=(4, 0),
-            textcoords="offset points",
-            fontsize=style.LABEL_PT,
-            fontweight="bold",
-            va="center",
+        return f"{_name(group)}{f', {others}' if others else ''}"
+
+    def point(row: Row) -> Point:
+        step = row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None
+        gap = _gap(*words.get(row.case_id, ("", None)))
+        return Point(
+            name=shape(row),
+            estimate=step,
+            launches=[1e3 * value for value in raw.get(row.case_id, ())],
+            look=style.look(row.strategy),
+            hollow=row.emulated,
+            told=f"{step}   {gap}".rstrip() if step is not None else row.status,
         )
-        place += 1
-        for row in group:
-            ticks.append((place, shape(row)))
-            step = row.step_time_s if row.ok else None
-            told = row.status
-            if step is not None:
-                step = step.scaled(1e3)
-                look = style.look(row.strategy)
-                launches = [1e3 * value for value in raw.get(row.case_id, ())]
-                mark(axes, place, step, launches, look, hollow=row.emulated, aside=0.27, sideways=True)
-                told = f"{step}   {_gap(*words.get(row.case_id, ('', None)))}".rstrip()
-            axes.text(
-                1.02,
-                place,
-                told,
-                transform=axes.get_yaxis_transform(),
-                fontsize=style.NOTE_PT,
-                va="center",
-                style="normal" if step is not None else "italic",
-            )
-            place += 1
-    axes.set_ylim(place - 0.5, -0.6)
-    axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlim(left=0)
-    axes.margins(x=0.04)
-    axes.grid(visible=True, axis="x")
-    axes.set_xlabel("ms per step")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axes.spines["left"].set_visible(False)
-    axes.axvline(0, color=style.MUTED, linewidth=0.8)
+
+    grouped_rows(
+        axes,
+        [
+            (heading(group), any(row.oversubscribed for row in group), [point(row) for row in group])
+            for group in groups
+        ],
+        "ms per step",
+    )

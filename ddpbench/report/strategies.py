@@ -15,8 +15,6 @@ from ddpbench.report.series import Panel, Row, Series, panels_of, raw_launches, 
 from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from ddpbench.report.canvas import Sheet
 
 MOST_FIGURES = 2
@@ -155,73 +153,31 @@ def _table(panel: Panel, groups: _Groups, raw: Mapping[str, Sequence[float]]) ->
 
 
 def _paint(sheet: Sheet, *, groups: _Groups, raw: Mapping[str, Sequence[float]]) -> None:
-    from ddpbench.report.canvas import text_width_in
+    from ddpbench.report.canvas import Point, grouped_rows, text_width_in
 
     names = [textwrap.fill(item.name, 34) for _, members in groups for item, _ in members]
     widest = max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
     left = 0.35 + widest
     right = 1.75
     axes = sheet.axes(left, 0.5, style.FULL_WIDTH_IN - left - right, sheet.height_in - 0.6)
-    place = 0.0
-    ticks: list[float] = []
-    for size, members in groups:
-        over = any(row.oversubscribed for _, row in members)
-        if over:
-            axes.axhspan(
-                place - 0.5,
-                place + len(members) + 0.5,
-                color=style.OVERSUBSCRIBED_GROUND,
-                linewidth=0,
-                zorder=0,
-            )
-        axes.annotate(
-            f"{ranks(size)}{', oversubscribed' if over else ''}",
-            (0, place),
-            xycoords=("axes fraction", "data"),
-            xytext=(4, 0),
-            textcoords="offset points",
-            fontsize=style.LABEL_PT,
-            fontweight="bold",
-            va="center",
+    wrapped = iter(names)
+
+    def point(item: Series, row: Row) -> Point:
+        estimate = row.samples_per_s if row.ok else None
+        return Point(
+            name=next(wrapped),
+            estimate=estimate,
+            launches=raw.get(row.case_id, ()),
+            look=item.look,
+            hollow=row.emulated,
+            told=str(estimate) if estimate is not None else row.status,
         )
-        place += 1
-        for item, row in members:
-            ticks.append(place)
-            _point(axes, place, item, row, raw.get(row.case_id, ()))
-            place += 1
-    axes.set_ylim(place - 0.5, -0.6)
-    axes.set_yticks(ticks, names)
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlim(left=0)
-    axes.margins(x=0.04)
-    axes.grid(visible=True, axis="x")
-    axes.set_xlabel("samples/s")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axes.spines["left"].set_visible(False)
-    axes.axvline(0, color=style.MUTED, linewidth=0.8)
 
-
-def _point(axes: Axes, place: float, item: Series, row: Row, launches: Sequence[float]) -> None:
-    from ddpbench.report.canvas import mark
-
-    estimate = row.samples_per_s if row.ok else None
-    if estimate is None:
-        axes.text(
-            1.02,
-            place,
-            row.status,
-            transform=axes.get_yaxis_transform(),
-            fontsize=style.NOTE_PT,
-            va="center",
-            style="italic",
-        )
-        return
-    mark(axes, place, estimate, launches, item.look, hollow=row.emulated, aside=0.27, sideways=True)
-    axes.text(
-        1.02,
-        place,
-        str(estimate),
-        transform=axes.get_yaxis_transform(),
-        fontsize=style.NOTE_PT,
-        va="center",
+    grouped_rows(
+        axes,
+        [
+            (ranks(size), any(row.oversubscribed for _, row in members), [point(*one) for one in members])
+            for size, members in groups
+        ],
+        "samples/s",
     )
