@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -239,7 +240,7 @@ def test_one_rank_of_one_launch_still_runs_under_torchrun(
     records = read_launch(RunDir(run).launch(case_id, "proof"))
     assert [rank.rank for rank in records.ranks] == [0, 1]
     unknown = subprocess.run(
-        ["python", "-m", "ddpbench.worker", str(run), "ddp-w2-nothing", "0"],
+        [sys.executable, "-m", "ddpbench.worker", str(run), "ddp-w2-nothing", "0"],
         env=environment({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}),
         capture_output=True,
         text=True,
