@@ -1,4 +1,4 @@
-"""Parse seconds; format seconds, rates and bytes. No arithmetic on records here."""
+"""Parse seconds and bit rates; format seconds, rates and bytes. No arithmetic on records here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 
 
 def parse_seconds(value: str | float) -> float:
@@ -53,3 +54,29 @@ def format_bytes(count: float) -> str:
             shown = count / scale
             return f"{shown:.0f} {unit}" if shown >= 100 else f"{shown:.3g} {unit}"
     return f"{count:.0f} bytes"
+
+
+def parse_bit_rate(value: str | float) -> float:
+    """Bits per second from a number (already that) or a text such as `"1 Gbit/s"` or `"100mbit"`.
+
+    Raises:
+        ValueError: the text has no number, or a unit other than bit, kbit, Mbit, Gbit, Tbit (each with or
+            without /s).
+    """
+    if not isinstance(value, str):
+        return float(value)
+    match = _NUMBER.match(value)
+    unit = match[2].lower().removesuffix("/s").removesuffix("ps") if match is not None else ""
+    if match is None or unit not in _BITS:
+        raise ValueError(
+            f"{value!r} is no rate: write a number and one of kbit/s, Mbit/s, Gbit/s, such as '1 Gbit/s'"
+        )
+    return float(match[1]) * _BITS[unit]
+
+
+def format_bit_rate(bits_per_second: float) -> str:
+    """A link's rate in the decimal unit that suits it: `"1 Gbit/s"`, `"62.5 Mbit/s"`; no digit is lost below 12."""
+    for unit, scale in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
+        if bits_per_second >= scale:
+            return f"{bits_per_second / scale:.12g} {unit}"
+    return f"{bits_per_second:.12g} bit/s"

@@ -42,4 +42,10 @@ class TableCatalog:
             return WorkloadInfo(name=name, summary="your own", options=_OwnOptions, check=lambda _: None)
         found = load_workload(name)
         name = f"{found.name}:{found.size}" if found.size else found.name
-        return WorkloadInfo(name=name, summary=found.summary, options=found.options, check=found.check)
+        return WorkloadInfo(
+            name=name,
+            summary=found.summary,
+            options=found.options,
+            check=found.check,
+            compute=found.compute,
+        )

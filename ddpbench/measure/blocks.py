@@ -39,6 +39,10 @@ class AloneControl:
         return value
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Stepper:
     """What is timed, and with what: one step, its samples on this rank, the clock and the control."""
@@ -47,6 +51,8 @@ class Stepper:
     samples_per_step: int
     clock: Clock
     control: Control
+    at_edge: Callable[[], None] = _nothing
+    """Called right before a block's first moment and right after its last, outside what is timed: to read counters."""
 
 
 def run_block(
@@ -60,10 +66,12 @@ def run_block(
     steps = stepper.control.agree(steps)
     step, mark = stepper.step, stepper.clock.mark
     step()
+    stepper.at_edge()
     marks = [mark()]
     for _ in range(steps):
         step()
         marks.append(mark())
+    stepper.at_edge()
     times = stepper.clock.resolve(marks)
     return Block(
         phase=phase,

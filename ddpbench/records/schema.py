@@ -174,6 +174,42 @@ class Costs:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """What a node's emulated link carried during a block, as its first rank read it from the kernel's counters.
+
+    Bytes of frames as the interface counts them: a segment that the kernel splits later has its headers
+    counted once, so that they fall short of the wire's by up to 5 %. Traffic that stays within the node is not in it.
+    """
+
+    kind: Literal["traffic"] = "traffic"
+    phase: Literal["warmup", "timed", "instrumented", "evaluation"]
+    index: int
+    """Of the block."""
+    steps: int
+    node: int
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """How well a rank's replay kept its profile's times during a block, and what the host worked beside.
+
+    `lateness_ns` is of each step the latest that any of its moments came after it was due (0: none was late).
+    `cpu_ns` is the processor time of the rank's process, its threads and system calls included, over the block.
+    """
+
+    kind: Literal["pace"] = "pace"
+    phase: Literal["warmup", "timed", "instrumented", "evaluation"]
+    index: int
+    """Of the block."""
+    lateness_ns: tuple[int, ...]
+    cpu_ns: int
+    optimizer_ns: int
+    """The time the rank's own update of the parameters took a step, which the profile's optimizer time should hide."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankOutcome:
     """How a rank ended. A rank that was killed leaves none."""
 
@@ -200,6 +236,8 @@ Record = (
     | Snapshot
     | Proof
     | Costs
+    | Traffic
+    | Pace
     | RankOutcome
 )
 _Tagged = Annotated[Record, Field(discriminator="kind")]

@@ -12,6 +12,7 @@ from ddpbench.spec.experiment import (
     parse_experiment,
     resolve,
 )
+from ddpbench.spec.fabric import FabricSettings, Links
 
 __all__ = [
     "Base",
@@ -21,6 +22,8 @@ __all__ = [
     "Catalog",
     "Devices",
     "Experiment",
+    "FabricSettings",
+    "Links",
     "NoOptions",
     "PlannedCase",
     "StrategyInfo",

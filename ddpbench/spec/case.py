@@ -17,6 +17,7 @@ _ADDED_LATER = {
     "evaluation": False,
     "checkpoint": False,
     "checkpoint_dir": "",
+    "shrink": 1,
 }
 """Fields that cases once lacked: at these values they are left out of the id, so that old runs keep theirs."""
 
@@ -35,6 +36,11 @@ class Case:
     autocast to it. `data` says whether batches come through a DataLoader or lie ready on the device.
     `evaluation` and `checkpoint` have a launch time them too, after its timed steps; snapshots go to a
     folder in `checkpoint_dir`, or in the launch's own where that is empty.
+
+    `fabric` names the emulated links its ranks talk over (`ddpbench.spec.fabric.Links`), nominal rates; empty:
+    the machine's own. `compute` says whether it trains (`real`), replays a measured profile or a `synthetic`
+    one. With `dilation` k computation and links are k times slower, and what is reported is divided by k;
+    with `shrink` m gradient bytes, bucket caps and links are all divided by m.
     """
 
     experiment: str = ""
@@ -67,6 +73,7 @@ class Case:
     evaluation: bool = False
     checkpoint: bool = False
     checkpoint_dir: str = ""
+    shrink: int = 1
 
     @property
     def case_id(self) -> str:
@@ -96,6 +103,12 @@ class Case:
             words.append("default buckets" if cap == "default" else f"{cap:g} MiB buckets")
         if self.nodes > 1:
             words.append(f"{self.nodes} x {self.ranks_per_node}")
+        if self.fabric:
+            words.append(f"{self.fabric}, emulated")
+        if self.dilation != 1:
+            words.append(f"dilated x{self.dilation:g}")
+        if self.shrink != 1:
+            words.append(f"shrunk /{self.shrink}")
         if self.precision != "full":
             words.append(self.precision)
         if self.data == "memory":

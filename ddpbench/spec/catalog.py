@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from pydantic import BaseModel
 
@@ -44,6 +44,8 @@ class WorkloadInfo:
     options: type[BaseModel]
     check: Callable[[Case], str | None]
     """Why the workload cannot run a case, or None."""
+    compute: Literal["real", "replayed", "synthetic"] = "real"
+    """Whether it trains, or replays a profile that was measured or made."""
 
 
 class Catalog(Protocol):

@@ -18,10 +18,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from ddpbench.errors import ExperimentError, Problem, nearest
 from ddpbench.spec.case import BucketCap, Case
-from ddpbench.spec.catalog import Catalog, Devices
+from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo
+from ddpbench.spec.fabric import MAX_NODES, FabricSettings, Links
 from ddpbench.units import parse_seconds
 
 
@@ -66,6 +68,10 @@ class Base(BaseModel, extra="forbid", frozen=True):
     nodes: Positive = 1
     seed: Seed = 0
     replicate: Natural = 0
+    dilation: Annotated[float, Field(ge=1, allow_inf_nan=False, strict=True)] = 1.0
+    """A replay's computation, and the fabric's links, this many times slower; reported times are divided by it."""
+    shrink: Positive = 1
+    """A replay's gradient bytes, bucket caps and links divided by this: large models then fit the memory."""
 
 
 class Budget(BaseModel, extra="forbid", frozen=True):
@@ -94,11 +100,14 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
     axes: dict[str, list[Any]] = {}
     exclude: list[dict[str, list[Any]]] = []
     options: dict[str, dict[str, Any]] = {}
+    fabric: FabricSettings | None = None
     budget: Budget = Budget()
 
     def to_toml(self) -> str:
         """The experiment as TOML that `load_experiment` reads back to the same experiment."""
-        data = self.model_dump(exclude_none=True, exclude={"name": True, "base": set(self.axes)})
+        linked = {name.partition(".")[2] for name in self.axes if name.startswith("fabric.")}
+        exclude: Any = {"name": True, "base": set(self.axes), "fabric": linked}
+        data = self.model_dump(exclude_none=True, exclude=exclude)
         return tomli_w.dumps({"name": self.name, **data})
 
 
@@ -155,13 +164,15 @@ def parse_experiment(
     ]
     base = _section(Base, data.get("base", {}), "base", problems)
     _section(Budget, data.get("budget", {}), "budget", problems)
-    axes = _axes(data.get("axes", {}), problems)
-    _excludes(data.get("exclude", []), problems)
-    given = data.get("base", {})
+    if "fabric" in data:
+        _section(FabricSettings, data["fabric"], "fabric", problems)
+    models = _option_models(base, data, catalog)
+    axes = _axes(data.get("axes", {}), models, problems)
+    _excludes(data.get("exclude", []), models, problems)
     problems += [
-        Problem(path=f"base.{name}", message=f"is an axis too: remove it, or set axes.{name} to one value")
+        Problem(path=path, message=f"is an axis too: remove it, or set axes.{name} to one value")
         for name in axes
-        if isinstance(given, dict) and name in given
+        if (path := _given(data, name))
     ]
     _names(base, axes, data.get("options", {}), catalog, problems)
     _exclude_names(data.get("exclude", []), catalog, problems)
@@ -232,23 +243,70 @@ def _explain(error: ValidationError, path: str, known: Sequence[str]) -> list[Pr
     return list(problems.values())
 
 
-def _axis_adapter(name: str) -> TypeAdapter[Any]:
-    field = Base.model_fields[name]
+def _given(data: Mapping[str, Any], axis: str) -> str:
+    """Where an axis' value is given a second time, or nothing."""
+    path = axis if "." in axis else f"base.{axis}"
+    found: Any = data
+    for key in path.split("."):
+        if not isinstance(found, dict) or key not in found:
+            return ""
+        found = found[key]
+    return path
+
+
+def _option_models(
+    base: Base | None, data: Mapping[str, Any], catalog: Catalog
+) -> dict[str, type[BaseModel]]:
+    """The options' models of the strategies and workloads that the experiment names, by name without a size."""
+    models: dict[str, type[BaseModel]] = {}
+    given = data.get("axes", {})
+    for field, look_up in (("strategy", catalog.strategy), ("workload", catalog.workload)):
+        listed = given.get(field) if isinstance(given, dict) else None
+        values = listed if isinstance(listed, list) else [listed] if listed else [getattr(base, field, None)]
+        for name in values:
+            try:
+                models[str(name).partition(":")[0]] = look_up(str(name)).options
+            except (KeyError, ValueError):
+                continue  # said elsewhere
+    return models
+
+
+def _axis_field(name: str, models: Mapping[str, type[BaseModel]]) -> FieldInfo | None:
+    """The setting of an axis: of `Base`, of the fabric (`fabric.bandwidth`), or an option (`options.ddp.X`)."""
+    if name.startswith("fabric."):
+        return FabricSettings.model_fields.get(name.removeprefix("fabric."))
+    if name.startswith("options."):
+        _, _, rest = name.partition(".")
+        owner, _, key = rest.rpartition(".")
+        model = models.get(owner)
+        return None if model is None else model.model_fields.get(key)
+    return Base.model_fields.get(name)
+
+
+def _axis_names(models: Mapping[str, type[BaseModel]]) -> list[str]:
+    options = [f"options.{owner}.{key}" for owner, model in models.items() for key in model.model_fields]
+    return [*Base.model_fields, *(f"fabric.{key}" for key in FabricSettings.model_fields), *options]
+
+
+def _axis_adapter(field: FieldInfo) -> TypeAdapter[Any]:
     annotation: Any = field.annotation
     for metadata in field.metadata:
         annotation = Annotated[annotation, metadata]
     return TypeAdapter(annotation)
 
 
-def _axes(data: object, problems: list[Problem]) -> dict[str, list[Any]]:
+def _axes(
+    data: object, models: Mapping[str, type[BaseModel]], problems: list[Problem]
+) -> dict[str, list[Any]]:
     axes: dict[str, list[Any]] = {}
     if not isinstance(data, dict):
         problems.append(Problem(path="axes", message=f"must be a table, not {data!r}"))
         return axes
-    for name, values in data.items():
+    for name, values in _dotted(data).items():
         path = f"axes.{name}"
-        if name not in Base.model_fields:
-            problems.append(Problem(path=path, message=f"unknown axis; {nearest(name, Base.model_fields)}"))
+        field = _axis_field(name, models)
+        if field is None:
+            problems.append(Problem(path=path, message=f"unknown axis; {nearest(name, _axis_names(models))}"))
             continue
         listed = values if isinstance(values, list) else [values]
         if not listed:
@@ -256,7 +314,7 @@ def _axes(data: object, problems: list[Problem]) -> dict[str, list[Any]]:
                 Problem(path=path, message="is empty: give at least one value or remove the axis")
             )
             continue
-        adapter = _axis_adapter(name)
+        adapter = _axis_adapter(field)
         kept: list[Any] = []
         for value in listed:
             try:
@@ -275,7 +333,18 @@ def _axes(data: object, problems: list[Problem]) -> dict[str, list[Any]]:
     return axes
 
 
-def _excludes(data: object, problems: list[Problem]) -> None:
+def _dotted(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The axes, those in tables of their own under dotted names: `[axes.fabric]` is `"fabric.bandwidth" = ...`."""
+    found: dict[str, Any] = {}
+    for name, values in data.items():
+        if isinstance(values, dict):
+            found |= {f"{name}.{key}": value for key, value in _dotted(values).items()}
+        else:
+            found[name] = values
+    return found
+
+
+def _excludes(data: object, models: Mapping[str, type[BaseModel]], problems: list[Problem]) -> None:
     if not isinstance(data, list):
         problems.append(Problem(path="exclude", message="must be a list of tables: write [[exclude]]"))
         return
@@ -285,13 +354,16 @@ def _excludes(data: object, problems: list[Problem]) -> None:
                 Problem(path=f"exclude[{index}]", message="must be a table with at least one key")
             )
             continue
-        for key, values in rule.items():
-            if key not in Base.model_fields:
-                message = f"unknown key; {nearest(key, Base.model_fields)}"
+        flat = _dotted(rule)
+        rule.clear()
+        for key, values in flat.items():
+            field = _axis_field(key, models)
+            if field is None:
+                message = f"unknown key; {nearest(key, _axis_names(models))}"
                 problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
                 continue
             listed = values if isinstance(values, list) else [values]
-            adapter = _axis_adapter(key)
+            adapter = _axis_adapter(field)
             kept: list[Any] = []
             for value in listed:
                 try:
@@ -327,6 +399,8 @@ def _names(
         except KeyError:
             message = f"{name!r} is no workload; {nearest(name, catalog.workload_names())}"
             problems.append(Problem(path=path, message=message))
+        except ValueError as error:  # a replay whose profile cannot be used
+            problems.append(Problem(path=path, message=str(error)))
     if not isinstance(options, dict):
         problems.append(Problem(path="options", message=f"must be a table, not {options!r}"))
         return
@@ -364,17 +438,29 @@ def resolve(experiment: Experiment, devices: Devices) -> Experiment:
     World sizes become 1, 2, 4 ... up to the devices at hand; device and backend become those it has.
     """
     base, axes = experiment.base, dict(experiment.axes)
-    device = devices.kind if base.device == "auto" else base.device
+    automatic = "cpu" if experiment.fabric is not None else devices.kind  # emulated links end in no GPU
+    device = automatic if base.device == "auto" else base.device
     if "device" not in axes:
         base = base.model_copy(update={"device": device})
         if base.backend == "auto" and "backend" not in axes:
             base = base.model_copy(update={"backend": "nccl" if device == "cuda" else "gloo"})
     if "auto" in axes.get("world_size", []):
-        limit = devices.ranks(device, base.threads_per_rank)
+        limit = _most_ranks(experiment) or devices.ranks(device, base.threads_per_rank)
         powers = [1 << k for k in range(limit.bit_length())]
         expanded = [n for size in axes["world_size"] for n in (powers if size == "auto" else [size])]
         axes["world_size"] = list(dict.fromkeys(expanded))
     return experiment.model_copy(update={"base": base, "axes": axes})
+
+
+def _most_ranks(experiment: Experiment) -> int | None:
+    """Up to how many ranks `auto` goes on a fabric: as many as its largest layout has. None without one."""
+    fabric = experiment.fabric
+    nodes = experiment.axes.get("fabric.nodes", [fabric.nodes if fabric is not None else None])
+    a_node = experiment.axes.get(
+        "fabric.ranks_per_node", [fabric.ranks_per_node if fabric is not None else None]
+    )
+    known = [n * (m or 1) for n in nodes for m in a_node if n is not None]
+    return max(known, default=None)
 
 
 def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:
@@ -391,7 +477,7 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
     experiment = resolve(experiment, devices)
     names = list(experiment.axes)
     for values in itertools.product(*experiment.axes.values()):
-        setting = experiment.base.model_dump() | dict(zip(names, values, strict=True))
+        setting = _setting(experiment, dict(zip(names, values, strict=True)))
         if setting["world_size"] == "auto":
             problems.append(Problem(path="base.world_size", message='"auto" belongs in [axes]'))
             break
@@ -414,8 +500,15 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
     return list(planned.values())
 
 
+def _setting(experiment: Experiment, axes: Mapping[str, Any]) -> dict[str, Any]:
+    """One combination, whole: `Base`'s fields, those of the fabric as `fabric.X`, and options that are axes."""
+    fabric = experiment.fabric or FabricSettings()
+    linked = {f"fabric.{name}": getattr(fabric, name) for name in FabricSettings.model_fields}
+    return {**experiment.base.model_dump(), **linked, **axes}
+
+
 def _matches(rule: Mapping[str, Sequence[Any]], setting: Mapping[str, Any]) -> bool:
-    return all(setting[key] in values for key, values in rule.items())
+    return all(key in setting and setting[key] in values for key, values in rule.items())
 
 
 def _plan_case(
@@ -428,7 +521,10 @@ def _plan_case(
     strategy = catalog.strategy(setting["strategy"])
     workload = catalog.workload(setting["workload"])
     device = devices.kind if setting["device"] == "auto" else setting["device"]
-    world_size: int = setting["world_size"]
+    layout = _layout(experiment, setting, problems)
+    if layout is None:
+        return None
+    world_size, nodes = layout
     local_batch, global_batch = setting["local_batch"], setting["global_batch"]
     if setting["scaling"] == "weak":
         if global_batch is not None:
@@ -447,14 +543,26 @@ def _plan_case(
             problems.append(Problem(path="base.global_batch", message=message))
             return None
         local_batch = global_batch // world_size
-    nodes: int = setting["nodes"]
     backend = setting["backend"]
     if backend == "auto":
         backend = "nccl" if device == "cuda" else "gloo"
     cap: BucketCap = setting["bucket_cap_mb"] if strategy.uses_buckets else None
-    strategy_options = strategy.options.model_validate(experiment.options.get(strategy.name, {}))
     owner = setting["workload"].partition(":")[0]
-    workload_options = workload.options.model_validate(experiment.options.get(owner, {}))
+    try:
+        strategy_options = strategy.options.model_validate(_options(experiment, setting, strategy.name))
+        workload_options = workload.options.model_validate(_options(experiment, setting, owner))
+    except ValidationError as error:  # an axis of options that does not go with the others
+        problems.extend(_explain(error, "options", []))
+        return None
+    fabric = _links(setting, strategy, world_size, nodes, problems)
+    if fabric is None:
+        return None
+    if fabric and backend == "nccl":
+        message = (
+            "nccl does not talk over emulated links: they are the kernel's, between namespaces; use gloo"
+        )
+        problems.append(Problem(path="fabric", message=message))
+        return None
     case = Case(
         experiment=experiment.name,
         workload=workload.name,
@@ -483,8 +591,13 @@ def _plan_case(
         evaluation=setting["evaluation"],
         checkpoint=setting["checkpoint"],
         checkpoint_dir=setting["checkpoint_dir"] if setting["checkpoint"] else "",
+        fabric=fabric,
+        compute=workload.compute,
+        dilation=setting["dilation"],
+        shrink=setting["shrink"],
     )
-    reason = _layout_reason(case, nodes) or strategy.check(case) or workload.check(case)
+    reason = _layout_reason(case, nodes) or _virtual_reason(case)
+    reason = reason or strategy.check(case) or workload.check(case)
     if reason is None and backend == "nccl" and device != "cuda" and strategy.uses_backend:
         reason = "nccl moves data between GPUs only; use gloo on CPU"
     if reason is None and backend == "gloo" and device == "cuda" and strategy.uses_backend:
@@ -494,15 +607,107 @@ def _plan_case(
     return PlannedCase(case=case, skip_reason=reason, oversubscribed=_oversubscribed(case, devices))
 
 
+def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """A strategy's or workload's options, those that are axes included."""
+    start = f"options.{owner}."
+    axes = {key.removeprefix(start): value for key, value in setting.items() if key.startswith(start)}
+    return {**experiment.options.get(owner, {}), **axes}
+
+
+def _layout(
+    experiment: Experiment, setting: Mapping[str, Any], problems: list[Problem]
+) -> tuple[int, int] | None:
+    """A combination's world size and nodes. On a fabric any two of nodes, ranks a node and world size give
+    the third; there are never more nodes than ranks."""
+    world_size: int = setting["world_size"]
+    nodes: int | None = setting["fabric.nodes"]
+    a_node: int | None = setting["fabric.ranks_per_node"]
+    if setting["fabric.bandwidth"] is None:
+        if experiment.fabric is not None or any(name.startswith("fabric.") for name in experiment.axes):
+            message = 'is missing: how fast each node\'s link is, such as bandwidth = "1 Gbit/s"'
+            problems.append(Problem(path="fabric.bandwidth", message=message))
+            return None
+        return world_size, setting["nodes"]
+    if setting["nodes"] != 1:
+        message = "nodes of a fabric are set as fabric.nodes; base.nodes belongs to other launchers"
+        problems.append(Problem(path="base.nodes", message=message))
+        return None
+    told = "world_size" in experiment.axes or "world_size" in experiment.base.model_fields_set
+    if nodes is not None and a_node is not None:
+        if told and world_size not in (1, nodes * a_node):
+            message = f"{nodes} nodes of {a_node} ranks are {nodes * a_node} ranks, not {world_size}"
+            problems.append(Problem(path="fabric", message=f"{message}: leave one of the three out"))
+            return None
+        return (1, 1) if told and world_size == 1 else (nodes * a_node, nodes)
+    if nodes is None:
+        a_node = min(a_node or 1, world_size)
+        return world_size, max(1, world_size // a_node)
+    if not told:
+        return nodes, nodes
+    return world_size, min(nodes, world_size)
+
+
+def _links(
+    setting: Mapping[str, Any], strategy: StrategyInfo, world_size: int, nodes: int, problems: list[Problem]
+) -> str | None:
+    """The case's fabric in words; empty where nothing of it would be used. None, and a problem, if it is none."""
+    if setting["fabric.bandwidth"] is None:
+        return ""
+    fields = {name: setting[f"fabric.{name}"] for name in FabricSettings.model_fields}
+    rates = fields["bandwidth"]
+    uses_it = strategy.uses_backend and world_size > 1
+    if fields["storage"] == "none" and not uses_it:
+        return ""
+    if isinstance(rates, list) and len(rates) != nodes:
+        message = f"has {len(rates)} rates for {nodes} nodes: give one for all, or one for each"
+        problems.append(Problem(path="fabric.bandwidth", message=message))
+        return None
+    if nodes > MAX_NODES:
+        message = f"{nodes} given; a fabric on one machine has at most {MAX_NODES}"
+        problems.append(Problem(path="fabric.nodes", message=message))
+        return None
+    if nodes % fields["racks"] and nodes > 1:
+        message = f"{nodes} nodes do not divide evenly over {fields['racks']} racks"
+        problems.append(Problem(path="fabric.racks", message=message))
+        return None
+    if nodes == 1 and not isinstance(rates, list):
+        fields |= {"racks": 1, "uplink": None}
+    try:
+        return Links.from_settings(FabricSettings.model_validate(fields)).text()
+    except ValidationError as error:
+        problems.extend(_explain(error, "fabric", list(FabricSettings.model_fields)))
+        return None
+
+
+def _virtual_reason(case: Case) -> str | None:
+    """Why this case cannot be slowed down or shrunk, or be on a fabric, or None."""
+    if case.compute == "real" and (case.dilation != 1 or case.shrink != 1):
+        what = "dilation" if case.dilation != 1 else "shrink"
+        return f'{what} needs replayed computation: workload = "replay:PROFILE" (ddpbench profile makes one)'
+    if case.fabric and case.launcher != "local":
+        return 'a fabric is made on this machine, by the local launcher: launcher = "local"'
+    if case.fabric and case.device == "cuda":
+        return (
+            "GPUs have links of their own: a fabric is for ranks on the CPU, and a replay can stand for a GPU"
+        )
+    return None
+
+
 def _layout_reason(case: Case, nodes: int) -> str | None:
     """Why these ranks cannot stand on that many nodes, or None."""
-    if nodes > 1 and case.launcher == "local":
-        return f'the local launcher has one node; for {nodes} set launcher = "torchrun"'
+    if nodes > 1 and case.launcher == "local" and not case.fabric:
+        return (
+            f'the local launcher has one node; for {nodes} set launcher = "torchrun", or emulate a [fabric]'
+        )
     if case.world_size % nodes:
         return f"{case.world_size} rank{'s' if case.world_size != 1 else ''} do not divide evenly over {nodes} nodes"
     return None
 
 
 def _oversubscribed(case: Case, devices: Devices) -> bool:
-    """More threads than cores: the ranks share them."""
-    return case.device == "cpu" and case.world_size * case.threads_per_rank > devices.cores
+    """More threads than cores: the ranks share them. A replay's ranks sleep instead of computing."""
+    return (
+        case.device == "cpu"
+        and case.compute == "real"
+        and case.world_size * case.threads_per_rank > devices.cores
+    )

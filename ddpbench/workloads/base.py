@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -33,6 +33,10 @@ class Workload(ABC, Generic[OptionsT]):
     whole_batches: ClassVar[bool] = False
     """The model takes a whole batch and gives its loss; `loss` only averages over replicas."""
 
+    compute: Literal["real", "replayed", "synthetic"] = "real"
+    """Whether it trains, or replays the times of a profile that was measured or made."""
+    has_loss: ClassVar[bool] = True
+    """Its loss says something; a replay's is a number of no meaning."""
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that its model takes long to import: a fork server does it once, for all ranks."""
 

@@ -1,0 +1,168 @@
+"""An emulated network: what an experiment's `[fabric]` may say, and the links of one case as a text and back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from ddpbench.units import format_bit_rate, parse_bit_rate, parse_seconds
+
+MAX_NODES = 128
+"""The most nodes of a fabric: each is a network namespace on this one machine, with ranks in it."""
+MIN_RATE = 8e6
+"""Bit/s: a burst of 2 ms of less than this would not hold one Ethernet frame."""
+MAX_RATE = 400e9
+BURST_S = 2e-3
+"""A link's token bucket holds at most this much of its rate."""
+
+
+def _rate(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return value
+    rate = parse_bit_rate(value)
+    if rate <= 0:
+        raise ValueError(f"{value!r} is no rate: a link carries more than nothing")
+    if rate < MIN_RATE:
+        raise ValueError(
+            f"{value!r} is too slow: below {format_bit_rate(MIN_RATE)} a burst of 2 ms holds no frame; "
+            "write '100 Mbit/s', or dilate time instead"
+        )
+    if rate > MAX_RATE:
+        raise ValueError(f"{value!r} is above {format_bit_rate(MAX_RATE)}: is the unit right?")
+    return rate
+
+
+def _duration(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return value
+    return parse_seconds(value)
+
+
+def _fraction(value: object) -> object:
+    if isinstance(value, str) and value.strip().endswith("%"):
+        return float(value.strip()[:-1]) / 100
+    return value
+
+
+Rate = Annotated[float, BeforeValidator(_rate)]
+Nodes = Annotated[int, Field(gt=0, le=MAX_NODES, strict=True)]
+Storage = Literal["none", "shared", "own"]
+
+
+class FabricSettings(BaseModel, extra="forbid", frozen=True):
+    """The `[fabric]` section; each of its fields may be an axis, as `"fabric.bandwidth" = [...]`."""
+
+    nodes: Nodes | None = None
+    """None: as many as the world size and `ranks_per_node` ask for."""
+    ranks_per_node: Annotated[int, Field(gt=0, strict=True)] | None = None
+    bandwidth: Rate | list[Rate] | None = None
+    """Each node's link, in either direction, bit/s; or one for each node. Needed, here or as an axis."""
+    local_bandwidth: Rate | None = None
+    """Each rank's link to the other ranks of its node; None: they talk over the node's loopback, unshaped."""
+    racks: Annotated[int, Field(gt=0, strict=True)] = 1
+    """Nodes are dealt to racks in order, evenly."""
+    uplink: Rate | None = None
+    """Each rack's link to the other racks; all of its nodes share it."""
+    latency: Annotated[float, BeforeValidator(_duration), Field(ge=0, lt=10)] = 0.0
+    """Added to each node's link in either direction, seconds; needs netem in the kernel."""
+    loss: Annotated[float, BeforeValidator(_fraction), Field(ge=0, lt=1)] = 0.0
+    """Share of packets that each node's link drops; needs netem in the kernel."""
+    storage: Storage = "none"
+    """Whence input data come: from memory, from a store over the node's own link (`shared`, in the gradients'
+    way), or over a second link of the node's, as fast as the first (`own`)."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> FabricSettings:
+        if self.uplink is not None and self.racks == 1:
+            raise ValueError("an uplink joins racks: set racks to 2 or more")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Links:
+    """The links of one case's fabric: what `Case.fabric` says. Rates in bit/s, nominal: before dilation."""
+
+    bandwidth: tuple[float, ...]
+    """One for all nodes, or one for each."""
+    local_bandwidth: float | None = None
+    racks: int = 1
+    uplink: float | None = None
+    latency_s: float = 0.0
+    loss: float = 0.0
+    storage: Storage = "none"
+
+    @classmethod
+    def from_settings(cls, settings: FabricSettings) -> Links:
+        """The links of a validated section whose bandwidth is known."""
+        given = settings.bandwidth
+        assert given is not None
+        rates = tuple(given) if isinstance(given, list) else (given,)
+        return cls(
+            bandwidth=rates[:1] if len(set(rates)) == 1 else rates,
+            local_bandwidth=settings.local_bandwidth,
+            racks=settings.racks,
+            uplink=settings.uplink,
+            latency_s=settings.latency,
+            loss=settings.loss,
+            storage=settings.storage,
+        )
+
+    def of_node(self, node: int) -> float:
+        """A node's rate."""
+        return self.bandwidth[node] if len(self.bandwidth) > 1 else self.bandwidth[0]
+
+    def slowed(self, by: float) -> Links:
+        """The links as they are made for time dilated or gradients shrunk by a factor."""
+        return Links(
+            bandwidth=tuple(rate / by for rate in self.bandwidth),
+            local_bandwidth=None if self.local_bandwidth is None else self.local_bandwidth / by,
+            racks=self.racks,
+            uplink=None if self.uplink is None else self.uplink / by,
+            latency_s=self.latency_s,
+            loss=self.loss,
+            storage=self.storage,
+        )
+
+    def text(self) -> str:
+        """The links in words, such as `1 Gbit/s; 2 racks, uplink 4 Gbit/s`; `parse` reads it."""
+        parts = [", ".join(format_bit_rate(rate) for rate in self.bandwidth)]
+        if self.local_bandwidth is not None:
+            parts.append(f"local {format_bit_rate(self.local_bandwidth)}")
+        if self.racks > 1:
+            uplink = f", uplink {format_bit_rate(self.uplink)}" if self.uplink is not None else ""
+            parts.append(f"{self.racks} racks{uplink}")
+        if self.latency_s:
+            parts.append(f"latency {1e6 * self.latency_s:.12g} µs")
+        if self.loss:
+            parts.append(f"loss {100 * self.loss:.6g} %")
+        if self.storage != "none":
+            parts.append(f"{self.storage} storage")
+        return "; ".join(parts)
+
+    @classmethod
+    def parse(cls, text: str) -> Links:
+        """The links back from `text()`.
+
+        Raises:
+            ValueError: it is no such text.
+        """
+        first, *rest = text.split("; ")
+        found: dict[str, Any] = {"bandwidth": tuple(parse_bit_rate(part) for part in first.split(", "))}
+        for part in rest:
+            if match := re.fullmatch(r"local (.+)", part):
+                found["local_bandwidth"] = parse_bit_rate(match[1])
+            elif match := re.fullmatch(r"(\d+) racks(?:, uplink (.+))?", part):
+                found["racks"] = int(match[1])
+                found["uplink"] = parse_bit_rate(match[2]) if match[2] else None
+            elif match := re.fullmatch(r"latency (.+)", part):
+                found["latency_s"] = parse_seconds(match[1])
+            elif match := re.fullmatch(r"loss (.+) %", part):
+                found["loss"] = float(match[1]) / 100
+            elif match := re.fullmatch(r"(shared|own) storage", part):
+                found["storage"] = match[1]
+            else:
+                raise ValueError(f"{part!r} says nothing of links")
+        return cls(**found)
