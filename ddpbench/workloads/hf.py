@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 CLASSES, IMAGE_SIZE = 1000, 224
+BERT_POSITIONS = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +74,11 @@ class HuggingFace(Workload[HfOptions]):
     def check(self, case: Case) -> str | None:
         if importlib.util.find_spec("transformers") is None:
             return "the transformers library is not installed here: pip install 'ddpbench[hf]'"
+        kind, options = MODELS[self.size].kind, case.workload_options
+        if kind == "resnet" and (idle := [name for name in ("tokens", "dropout") if options.get(name)]):
+            return f"hf:{self.size} has no {' and no '.join(idle)}: without effect there, so leave it out"
+        if kind == "bert" and (options.get("tokens") or 0) > BERT_POSITIONS:
+            return f"option tokens is {options['tokens']}; BERT has positions for {BERT_POSITIONS}"
         return None
 
     def model(self, options: HfOptions) -> torch.nn.Module:
@@ -86,8 +92,6 @@ class HuggingFace(Workload[HfOptions]):
         if built.kind == "resnet":
             return noise_images(IMAGE_SIZE, CLASSES)  # type: ignore[return-value]
         length = options.tokens or built.tokens
-        if built.kind == "bert" and length > 512:
-            raise ValueError(f"option tokens is {length}; BERT has positions for 512")
         tokens = random_tokens(built.vocabulary)
         return (Masked if built.kind == "bert" else Next)(tokens, length)  # type: ignore[return-value]
 

@@ -132,6 +132,26 @@ def test_without_the_library_a_case_is_skipped_with_the_line_that_installs_it(
     assert "pip install 'ddpbench[hf]'" in reason
 
 
+@pytest.mark.parametrize(
+    ("size", "options", "reason"),
+    [
+        ("resnet-50", {"tokens": 64, "dropout": 0.1}, "hf:resnet-50 has no tokens and no dropout"),
+        ("resnet-50", {"dropout": 0.1}, "hf:resnet-50 has no dropout"),
+        ("resnet-50", {"tokens": None, "dropout": 0.0}, None),
+        ("bert-tiny", {"tokens": 513}, "option tokens is 513; BERT has positions for 512"),
+        ("gpt2", {"tokens": 513, "dropout": 0.1}, None),
+    ],
+)
+def test_an_option_without_effect_on_a_model_is_a_reason_to_skip_it(
+    size: str, options: dict[str, Any], reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    given = HfOptions.model_validate(options).model_dump_json()
+    found = HuggingFace(size).check(Case(workload=f"hf:{size}", strategy="ddp", workload_options_json=given))
+    assert (found or "").startswith(reason or "")
+    assert (found is None) == (reason is None)
+
+
 def library() -> Any:
     return pytest.importorskip("transformers", reason="needs transformers: pip install 'ddpbench[hf]'")
 
