@@ -11,6 +11,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -89,14 +90,16 @@ def nodes_record(
 ) -> dict[str, Any]:
     """`machine.json` of several nodes, each its host, how many slots it has, and its facts.
 
-    What all nodes have in common stands once, as for one machine; what differs is told host by host.
+    What all nodes have in common stands once, as for one machine; what differs is told host by host. It is the
+    same in whatever order the nodes come, for a launcher may number them anew at each start.
     """
+    nodes = sorted(nodes, key=lambda node: (json.dumps(node[2], sort_keys=True), node[1], node[0]))
+    names = _told_apart([host for host, _, _ in nodes])
     identity: dict[str, Any] = {}
     for key in nodes[0][2]:
         values = [json.loads(json.dumps(facts[key])) for _, _, facts in nodes]
         same = all(value == values[0] for value in values)
-        named = {host: value for (host, _, _), value in zip(nodes, values, strict=True)}
-        identity[key] = values[0] if same else named
+        identity[key] = values[0] if same else dict(zip(names, values, strict=True))
     identity |= {"slots": [slots for _, slots, _ in nodes], **digests}
     context = {
         **planned.get("context", {}),
@@ -105,6 +108,17 @@ def nodes_record(
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     return {"schema_version": SCHEMA_VERSION, "identity": identity, "context": context}
+
+
+def _told_apart(hosts: Sequence[str]) -> list[str]:
+    """The hosts' names, a number behind those of which several nodes stand on one host."""
+    count = Counter(hosts)
+    seen: Counter[str] = Counter()
+    names: list[str] = []
+    for host in hosts:
+        seen[host] += 1
+        names.append(f"{host}, node {seen[host]} of {count[host]} there" if count[host] > 1 else host)
+    return names
 
 
 def check_identity(recorded: dict[str, Any], found: dict[str, Any], path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from ddpbench.errors import IdentityError
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.hardware import Hardware
-from ddpbench.machine.identity import check_identity, machine_record
+from ddpbench.machine.identity import check_identity, machine_record, nodes_record
 from ddpbench.spec import Case, PlannedCase
 
 PROBE = {"torch": "2.9", "python": "3.11", "cuda": None, "nccl": None, "cpu_capability": "AVX2", "gpus": []}
@@ -42,6 +43,22 @@ def test_a_users_workload_is_told_apart_by_its_source(tmp_path: Path) -> None:
     path.write_text("a = 2", encoding="utf-8")
     with pytest.raises(IdentityError, match="workload_digest"):
         check_identity(before, record(workload=f"{path}:Own"), Path("run"))
+
+
+def test_several_nodes_are_one_machine_in_whatever_order_they_come() -> None:
+    alike = {"cpu": "One", "torch": "2.9", "cores": [0, 1]}
+    nodes = [("b", 1, alike), ("a", 2, alike), ("a", 1, {**alike, "cpu": "Two", "cores": [2, 3]})]
+    records = [nodes_record(order, {}, {})["identity"] for order in permutations(nodes)]
+    assert all(one == records[0] for one in records)
+    assert records[0] == {
+        "cpu": {"a, node 1 of 2 there": "One", "b": "One", "a, node 2 of 2 there": "Two"},
+        "torch": "2.9",
+        "cores": {"a, node 1 of 2 there": [0, 1], "b": [0, 1], "a, node 2 of 2 there": [2, 3]},
+        "slots": [1, 2, 1],  # of b, of a's first, of a's second
+    }
+    # Which of two equal nodes has more slots is no difference, nor are their names.
+    other = nodes_record([("c", 2, alike), ("d", 1, alike)], {}, {})
+    check_identity(nodes_record([("a", 1, alike), ("b", 2, alike)], {}, {}), other, Path("run"))
 
 
 def test_cores_are_claimed_while_the_context_lasts() -> None:
