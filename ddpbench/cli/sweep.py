@@ -38,6 +38,11 @@ def add_parser(commands: Any) -> None:
         help="override a setting: --set base.local_batch=16 --set 'axes.world_size=[1,2]'",
     )
     parser.add_argument(
+        "--fabric",
+        metavar="'NODES x RATE'",
+        help="emulate a network: --fabric '8 x 1gbit', or with ranks a node '2 x 4 x 10gbit'",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the run directory (default: reports/NAME-TIME)"
     )
     parser.add_argument("--dry-run", action="store_true", help="print every launch and start none")
@@ -49,10 +54,12 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.experiments import find_experiment
     from ddpbench.launch.sweep import SweepRequest
+    from ddpbench.spec.fabric import fabric_overrides
 
+    fabric = fabric_overrides(arguments.fabric) if arguments.fabric is not None else []
     request = SweepRequest(
         experiment=find_experiment(arguments.experiment),
-        overrides=arguments.overrides,
+        overrides=[*fabric, *arguments.overrides],
         out=arguments.out,
         retry_failed=arguments.retry_failed,
     )

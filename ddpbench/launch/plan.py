@@ -25,6 +25,8 @@ WARMUP_AND_INSTRUMENTED = 0.5
 EVALUATION = 0.3
 """Likewise: evaluation, its warm-up included."""
 SNAPSHOTS_S = 1.0
+FABRIC_PORT = 29500
+FABRIC_INTERFACE = "eth0"
 LOADER_START_S = 2.5
 """Likewise: a rank's loader workers are forked from a process that imports torch first."""
 
@@ -150,16 +152,23 @@ def plan_launch(
         nearby=_nearby(hardware, processes, gpu_addresses) if case.device == "cuda" else (),
     )
     server_env = dict(thread_env(case))
+    a_node = case.ranks_per_node if case.fabric else processes
+    meeting = (
+        # Addresses are the fabric's; the port is free in a network that nobody else is in.
+        {"MASTER_PORT": str(FABRIC_PORT), "GLOO_SOCKET_IFNAME": FABRIC_INTERFACE}
+        if case.fabric
+        else {"DDPBENCH_RENDEZVOUS": str(directory.rendezvous.absolute()), "GLOO_SOCKET_IFNAME": "lo"}
+    )
     ranks = [
         PlannedRank(
             env={
                 **server_env,
                 "RANK": str(rank),
                 "WORLD_SIZE": str(processes),
-                "LOCAL_RANK": str(rank),
-                "LOCAL_WORLD_SIZE": str(processes),
-                "DDPBENCH_RENDEZVOUS": str(directory.rendezvous.absolute()),
-                "GLOO_SOCKET_IFNAME": "lo",
+                "LOCAL_RANK": str(rank % a_node),
+                "LOCAL_WORLD_SIZE": str(min(a_node, processes)),
+                "GROUP_RANK": str(rank // a_node),
+                **meeting,
                 **stand.env,
             }
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ddpbench.errors import MachineError, OutputError, RequestError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.fabrics import Fabrics
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.merge import refuse_merged
 from ddpbench.launch.own_workloads import inspect_own, told, with_located
@@ -242,6 +243,7 @@ class Sweep:
         self._outcomes: dict[Key, LaunchOutcome] = {}
         self._damaged: set[Key] = set()
         self._identified = False
+        self._fabrics = Fabrics(self._run, listener.preparing)
         self.result = SweepResult(self._run)
 
     def run(self) -> SweepResult:
@@ -257,7 +259,7 @@ class Sweep:
             self._run.read_json(self._run.plan)  # a damaged or newer one is refused before anything starts
         with claim:
             self._run.create()
-            with self._run.locked():
+            with self._run.locked(), self._fabrics:
                 try:
                     self._work(started)
                 except KeyboardInterrupt:
@@ -443,7 +445,7 @@ class Sweep:
         self, entry: PlannedCase, purpose: Purpose, number: int, server_for: _ServerFor, *, share: int
     ) -> None:
         case = entry.case
-        plan = self.launch_plan(case, purpose, number)
+        plan = self._fabrics.placed(self.launch_plan(case, purpose, number))
         what = "proof" if purpose == "proof" else f"round {number + 1}"
         proofs = sum(not self._finished(entry, "proof", 0) for entry in self._plan.runnable)
         launches = self._rounds_todo(max(self._budget.rounds_min, number + 1))

@@ -100,6 +100,11 @@ class RunDir:
         return self.path / "plan.json"
 
     @property
+    def fabrics(self) -> Path:
+        """The emulated networks that were made for it, and what each was proved to carry."""
+        return self.path / "fabric.json"
+
+    @property
     def sessions(self) -> Path:
         """One entry for each time a sweep worked here: its wall time, its measured time, why it stopped."""
         return self.path / "sessions.json"

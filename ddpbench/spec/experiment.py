@@ -557,6 +557,8 @@ def _plan_case(
     fabric = _links(setting, strategy, world_size, nodes, problems)
     if fabric is None:
         return None
+    if not fabric and setting["fabric.bandwidth"] is not None:
+        nodes = 1  # nothing would cross a link: the machine itself
     if fabric and backend == "nccl":
         message = (
             "nccl does not talk over emulated links: they are the kernel's, between namespaces; use gloo"

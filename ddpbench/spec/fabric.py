@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
+from ddpbench.errors import RequestError
 from ddpbench.units import format_bit_rate, parse_bit_rate, parse_seconds
 
 MAX_NODES = 128
@@ -166,3 +168,24 @@ class Links:
             else:
                 raise ValueError(f"{part!r} says nothing of links")
         return cls(**found)
+
+
+def fabric_overrides(text: str) -> list[str]:
+    """Settings for a short text: `8 x 1gbit` is 8 nodes, `2 x 4 x 10gbit` 2 nodes of 4 ranks.
+
+    Raises:
+        RequestError: it is no such text.
+    """
+    *counts, rate = (part.strip() for part in re.split(r"\s*[x×]\s*", text.strip()))
+    try:
+        rate = format_bit_rate(parse_bit_rate(rate))
+        nodes, *a_node = (int(count) for count in counts)
+        if len(a_node) > 1:
+            raise ValueError
+    except ValueError:
+        raise RequestError(
+            f"--fabric {text!r}: write nodes x rate, such as '8 x 1gbit', or nodes x ranks a node x rate, "
+            "such as '2 x 4 x 10gbit'; more is said in an experiment's [fabric]"
+        ) from None
+    ranks = [f"fabric.ranks_per_node={a_node[0]}"] if a_node else []
+    return [f"fabric.nodes={nodes}", *ranks, f"fabric.bandwidth={json.dumps(rate)}"]

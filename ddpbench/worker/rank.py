@@ -36,6 +36,7 @@ from ddpbench.worker.evaluation import evaluate
 from ddpbench.worker.place import Place
 from ddpbench.worker.proof import Prover
 from ddpbench.worker.snapshots import Saver, SnapshotError
+from ddpbench.worker.storage import fetched
 from ddpbench.worker.training import DivergedError, StepLoop, Training, all_equal, checksum
 
 EXIT_OK = 0
@@ -168,6 +169,8 @@ class Rank:
         batches = training.batches()
         if self.case.data == "memory":
             batches = in_memory(batches, self.heartbeat.beat)
+        if store := os.environ.get("DDPBENCH_STORAGE"):
+            batches = fetched(batches, store, training.batch_bytes())
         samples = self.case.global_batch // self.place.processes
         null = NullRecorder()
         replica = training.replica(model, null, distributed=distributed)

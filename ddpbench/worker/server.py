@@ -30,7 +30,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -189,8 +189,9 @@ class ForkServer:
         server = os.getppid()
         code = 1
         try:
-            die_with_parent(server)
             os.environ.update(env)
+            _enter_network(os.environ)  # first: a user namespace entered forgets whom to die with
+            die_with_parent(server)
             from ddpbench.worker.place import Place
             from ddpbench.worker.rank import Rank
 
@@ -246,6 +247,14 @@ def _found(case: dict[str, Any] | None) -> dict[str, Any]:
 
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     return inspect_workload(Case.from_json(case))
+
+
+def _enter_network(env: Mapping[str, str]) -> None:
+    """Moves this process into the emulated network its launch is in, if it is in one."""
+    if net_ns := env.get("DDPBENCH_NET_NS"):
+        from ddpbench.fabric.entering import enter
+
+        enter(net_ns, env.get("DDPBENCH_USER_NS", ""))
 
 
 def _flush() -> None:

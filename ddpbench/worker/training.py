@@ -19,6 +19,7 @@ from ddpbench.strategies import Job, Replica, Strategy, load_strategy
 from ddpbench.worker.batches import endless, make_loader, steps_a_pass
 from ddpbench.worker.place import Place
 from ddpbench.worker.precision import FULL, Precision, precision_of
+from ddpbench.worker.storage import batch_bytes_of
 from ddpbench.workloads import load_workload
 
 
@@ -79,6 +80,12 @@ class Training:
         size = self.samples if self._own_loader else None
         found = endless(self.loader, self.device, self.dtype, size=size, on_pass=self._passes.append)
         return ((batch, None) for batch in found) if self.workload.whole_batches else found
+
+    def batch_bytes(self) -> int:
+        """What a batch's input is on its way here, bytes: shrunk as the gradients are."""
+        size = self.workload.sample_bytes
+        whole = batch_bytes_of(next(self.batches())) if size is None else size * self.samples
+        return max(1, whole // self.case.shrink)
 
     def check_even(self, control: Control) -> None:
         """Compares the lengths of the ranks' passes over their data, as far as they are known by now.

@@ -37,6 +37,8 @@ class Workload(ABC, Generic[OptionsT]):
     """Whether it trains, or replays the times of a profile that was measured or made."""
     has_loss: ClassVar[bool] = True
     """Its loss says something; a replay's is a number of no meaning."""
+    sample_bytes: int | None = None
+    """Input bytes of a sample, where input is fetched over a network; None: those of its tensors."""
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules that its model takes long to import: a fork server does it once, for all ranks."""
 

@@ -1,0 +1,124 @@
+"""The emulated networks of a sweep: each made and proved when a launch first needs it, gone with the sweep."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ddpbench.launch.plan import LaunchPlan, PlannedRank
+from ddpbench.records import RunDir, write_atomically
+from ddpbench.spec import Case, Links
+
+if TYPE_CHECKING:
+    from ddpbench.fabric import Fabric
+
+MOST_AT_ONCE = 24
+"""Fabrics kept standing; beyond that the one used longest ago makes room, and is made anew when needed."""
+
+
+def slowed(case: Case) -> float:
+    """By how much a case's links are slower than what they stand for."""
+    return case.dilation * case.shrink
+
+
+class Fabrics:
+    """A context; leaving it leaves no namespace behind."""
+
+    def __init__(self, run: RunDir, preparing: Callable[[str], None]) -> None:
+        """`preparing` is told what is under way."""
+        self._run = run
+        self._preparing = preparing
+        self._standing: dict[tuple[Any, ...], Fabric] = {}
+        self._proved: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._stack = ExitStack()
+
+    def placed(self, plan: LaunchPlan) -> LaunchPlan:
+        """The plan with each rank told its namespace and where rank 0 is met; as it is without a fabric.
+
+        Raises:
+            FabricError: the fabric cannot be made here, or does not carry what was asked for.
+        """
+        case = plan.case
+        if not case.fabric:
+            return plan
+        fabric = self._of(case)
+        places = fabric.places
+        master = places[0].address
+        ranks = tuple(
+            PlannedRank(
+                env={
+                    **rank.env,
+                    "MASTER_ADDR": master,
+                    "GLOO_SOCKET_IFNAME": place.interface,
+                    "DDPBENCH_NET_NS": place.net_ns,
+                    "DDPBENCH_USER_NS": place.user_ns,
+                    "DDPBENCH_NODE": str(place.node),
+                    **self._storage(fabric, case),
+                }
+            )
+            for rank, place in zip(plan.ranks, places, strict=False)  # one process may hold all replicas
+        )
+        return dataclasses.replace(plan, ranks=ranks)
+
+    @staticmethod
+    def _storage(fabric: Fabric, case: Case) -> dict[str, str]:
+        if fabric.storage is None:
+            return {}
+        own = Links.parse(case.fabric).storage == "own"
+        address = fabric.storage.own if own else fabric.storage.shared
+        return {"DDPBENCH_STORAGE": f"{address}:{fabric.storage.port}"}
+
+    def _of(self, case: Case) -> Fabric:
+        from ddpbench.fabric import Fabric
+
+        links = Links.parse(case.fabric).slowed(slowed(case))
+        key = (links, case.nodes, case.ranks_per_node)
+        if key in self._standing:
+            fabric = self._standing.pop(key)
+            self._standing[key] = fabric  # the last used is the last to go
+            return fabric
+        while len(self._standing) >= MOST_AT_ONCE:
+            self._standing.pop(next(iter(self._standing))).close()
+        nodes = f"{case.nodes} node{'s' if case.nodes != 1 else ''}"
+        self._preparing(f"making and proving a fabric of {nodes}, {case.fabric}")
+        fabric = self._stack.enter_context(
+            Fabric(
+                links,
+                nodes=case.nodes,
+                ranks_per_node=case.ranks_per_node,
+                log=self._run.path / "fabric.log",
+            )
+        )
+        self._standing[key] = fabric
+        if key not in self._proved:
+            self._proved[key] = self._record(case, fabric)
+            write_atomically(self._run.fabrics, json.dumps(list(self._proved.values()), indent=1) + "\n")
+        return fabric
+
+    @staticmethod
+    def _record(case: Case, fabric: Fabric) -> dict[str, Any]:
+        proof = fabric.prove()
+        return {
+            "links": case.fabric,
+            "nodes": case.nodes,
+            "ranks_per_node": case.ranks_per_node,
+            "slowed": slowed(case),
+            "privileged": fabric.privileged,
+            "kernel": platform.release(),
+            "asked_bit_per_s": [link.asked_bit_per_s for link in proof.links],
+            "reached_bit_per_s": [link.reached_bit_per_s for link in proof.links],
+            "dropped": proof.dropped,
+        }
+
+    def __enter__(self) -> Fabrics:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
