@@ -86,9 +86,16 @@ class ServerProcess:
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
         """What the server says within this time; returns as soon as it says something.
 
+        A rank that was killed and given up (it slept where no signal reaches it) may end during a later launch,
+        whose ranks have its numbers: of its end nothing is said.
+
         Raises:
             ServerGoneError: it is gone.
         """
+        heard = self._hear(timeout_s)
+        return [event for event in heard if event["event"] != "exited" or event["pid"] in self.pids]
+
+    def _hear(self, timeout_s: float) -> list[dict[str, Any]]:
         if self._pending:
             pending, self._pending = self._pending, []
             return pending
@@ -112,7 +119,7 @@ class ServerProcess:
         except OSError:
             raise ServerGoneError(f"the fork server is gone {_tail(self._log)}") from None
         while True:
-            events = self.events(START_TIMEOUT_S)
+            events = self._hear(START_TIMEOUT_S)
             for number, event in enumerate(events):
                 if event["event"] == "started":
                     self.pids = tuple(event["pids"])

@@ -7,7 +7,7 @@ It talks over a socket it inherits, a JSON object a line:
                                 {"do": "probe", "path": ..., "case": {...} or null}
     to it                       {"event": "ready", "import_s": ...}
                                 {"event": "started", "pids": [...]}
-                                {"event": "exited", "rank": ..., "code": ..., "cpu_s": ...}
+                                {"event": "exited", "rank": ..., "pid": ..., "code": ..., "cpu_s": ...}
                                 {"event": "refused", "reason": ...}
 
 The end of the socket ends it. Server and ranks die with their parent, however that dies.
@@ -235,7 +235,8 @@ class ForkServer:
             if rank is None:
                 continue
             code = os.waitstatus_to_exitcode(status)
-            self._send(event="exited", rank=rank, code=code, cpu_s=usage.ru_utime + usage.ru_stime)
+            cpu_s = usage.ru_utime + usage.ru_stime
+            self._send(event="exited", rank=rank, pid=pid, code=code, cpu_s=cpu_s)
 
 
 def _found(case: dict[str, Any] | None) -> dict[str, Any]:

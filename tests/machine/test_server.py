@@ -23,6 +23,7 @@ def connected() -> Iterator[Connected]:
     client._connection = ours
     client._received = b""
     client._pending = []
+    client.pids = ()
     client._log = Path("/nonexistent/server.log")
     with ours, theirs:
         yield client, theirs
@@ -34,18 +35,31 @@ def say(server: socket.socket, *events: dict[str, object]) -> None:
 
 def test_a_rank_that_ends_before_its_start_is_told_is_not_lost(connected: Connected) -> None:
     client, server = connected
-    say(server, {"event": "started", "pids": [7, 8]}, {"event": "exited", "rank": 1, "code": 1, "cpu_s": 0.1})
+    ended = {"event": "exited", "rank": 1, "pid": 8, "code": 1, "cpu_s": 0.1}
+    say(server, {"event": "started", "pids": [7, 8]}, ended)
     client._ask(do="launch")
     assert client.pids == (7, 8)
     assert [event["rank"] for event in client.events(0.0)] == [1]
     assert client.events(0.0) == []
 
 
+def test_a_rank_that_was_given_up_is_not_heard_of_in_the_next_launch(connected: Connected) -> None:
+    client, server = connected
+    late = {"event": "exited", "rank": 0, "pid": 3, "code": -9, "cpu_s": 0.1}
+    say(server, {"event": "started", "pids": [7]}, late)
+    client._ask(do="launch")
+    assert client.events(0.0) == []
+    own = {**late, "pid": 7, "code": 0}
+    say(server, late, own)
+    assert client.events(0.1) == [own]
+
+
 def test_half_a_line_waits_for_its_other_half(connected: Connected) -> None:
     client, server = connected
+    client.pids = (7,)
     server.sendall(b'{"event": "exi')
     assert client.events(0.1) == []
-    server.sendall(b'ted", "rank": 0, "code": 0, "cpu_s": 0}\n')
+    server.sendall(b'ted", "rank": 0, "pid": 7, "code": 0, "cpu_s": 0}\n')
     assert [event["event"] for event in client.events(0.1)] == ["exited"]
 
 
