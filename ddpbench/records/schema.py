@@ -207,6 +207,8 @@ class Pace:
     cpu_ns: int
     optimizer_ns: int
     """The time the rank's own update of the parameters took a step, which the profile's optimizer time should hide."""
+    optimizer_due_ns: int = 0
+    """That profiled time as this run replays it: dilated, on the same clock as `optimizer_ns`. 0: not told."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
