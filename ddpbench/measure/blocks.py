@@ -25,6 +25,20 @@ TREND_TOLERANCE = 0.03
 MAX_STEPS_UNTIL_READY = 20
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Least:
+    """The fewest steps of a block, by phase."""
+
+    warmup: int = WARMUP_BLOCK_STEPS
+    timed: int = MIN_BLOCK_STEPS
+    instrumented: int = MIN_BLOCK_STEPS
+
+
+TRAINING = Least()
+REPLAYING = Least(warmup=1, timed=4, instrumented=4)
+"""A replay's computation takes the same time in every step, which may take seconds."""
+
+
 class Control(Protocol):
     """How the ranks of a job agree, apart from the training's own communication."""
 
@@ -91,10 +105,12 @@ def has_trend(medians: list[float]) -> bool:
     return (falls or rises) and abs(third - first) > TREND_TOLERANCE * second
 
 
-def warm_up(stepper: Stepper, ready: Callable[[], bool], measured_s: float) -> Warmup:
+def warm_up(
+    stepper: Stepper, ready: Callable[[], bool], measured_s: float, least: Least = TRAINING
+) -> Warmup:
     """Steps until one-time work is done and three blocks in turn have no trend.
 
-    At least three blocks of `WARMUP_BLOCK_STEPS`; no new block once `WARMUP_SHARE` of `measured_s` has passed
+    At least three blocks of `least.warmup`; no new block once `WARMUP_SHARE` of `measured_s` has passed
     since the one-time work was done, and then `steady` says whether the last three had no trend. Rank 0
     decides for all.
     """
@@ -119,7 +135,7 @@ def warm_up(stepper: Stepper, ready: Callable[[], bool], measured_s: float) -> W
         )
     share_ns = WARMUP_SHARE * measured_s * 1e9
     medians: list[float] = []
-    block_steps = WARMUP_BLOCK_STEPS
+    block_steps = least.warmup
     while True:
         block = run_block(stepper, block_steps, len(medians), "warmup")
         steps += block.steps + 1
@@ -139,16 +155,18 @@ def warm_up(stepper: Stepper, ready: Callable[[], bool], measured_s: float) -> W
                     reason=reason,
                 )
         fitting = share_ns / 4 / max(medians[-1], 1.0)
-        block_steps = max(WARMUP_BLOCK_STEPS, min(4 * MIN_BLOCK_STEPS, int(fitting)))
+        block_steps = max(least.warmup, min(4 * MIN_BLOCK_STEPS, int(fitting)))
 
 
-def timed_blocks(stepper: Stepper, measured_s: float, first_step_ns: float) -> Iterator[Block]:
+def timed_blocks(
+    stepper: Stepper, measured_s: float, first_step_ns: float, least: Least = TRAINING
+) -> Iterator[Block]:
     """Timed blocks until their sum reaches `measured_s`; rank 0 decides for all, between blocks.
 
     `first_step_ns` is a step's time as the warm-up saw it; it sets the blocks' length.
     """
     wanted = math.ceil(measured_s * 1e9 / BLOCKS_A_LAUNCH / max(first_step_ns, 1.0))
-    steps = max(MIN_BLOCK_STEPS, wanted)
+    steps = max(least.timed, wanted)
     spent_ns, index = 0, 0
     while True:
         block = run_block(stepper, steps, index, "timed")
@@ -158,8 +176,8 @@ def timed_blocks(stepper: Stepper, measured_s: float, first_step_ns: float) -> I
         rest_ns = measured_s * 1e9 - spent_ns
         step_ns = (block.end_ns - block.start_ns) / block.steps
         steps = max(
-            MIN_BLOCK_STEPS, math.ceil(min(rest_ns, measured_s * 1e9 / BLOCKS_A_LAUNCH) / max(step_ns, 1.0))
+            least.timed, math.ceil(min(rest_ns, measured_s * 1e9 / BLOCKS_A_LAUNCH) / max(step_ns, 1.0))
         )
         # Half a block more or less: stop where the sum comes nearest to what was asked.
-        if stepper.control.agree(int(rest_ns < step_ns * MIN_BLOCK_STEPS / 2)):
+        if stepper.control.agree(int(rest_ns < step_ns * least.timed / 2)):
             return

@@ -8,11 +8,21 @@ import resource
 import sys
 import traceback
 from pathlib import Path
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 
-from ddpbench.measure.blocks import MAX_STEPS_UNTIL_READY, Control, Stepper, run_block, timed_blocks, warm_up
+from ddpbench.measure.blocks import (
+    MAX_STEPS_UNTIL_READY,
+    REPLAYING,
+    TRAINING,
+    Control,
+    Stepper,
+    run_block,
+    timed_blocks,
+    warm_up,
+)
 from ddpbench.measure.clock import Clock, CudaClock, HostClock
 from ddpbench.measure.noise import time_fixed_work
 from ddpbench.measure.recorder import NullRecorder, StepRecorder
@@ -45,8 +55,7 @@ EXIT_NO_RECORD = os.EX_IOERR
 """The rank could not write its records: its outcome stands nowhere but in its log."""
 
 INSTRUMENTED_SHARE = 0.15
-"""Instrumented steps take about this share of the timed steps' time, and at least `INSTRUMENTED_MIN`."""
-INSTRUMENTED_MIN = 10
+"""Instrumented steps take about this share of the timed steps' time."""
 
 
 class Rank:
@@ -106,7 +115,7 @@ class Rank:
 
     def _work(self, writer: RecordWriter, started_ns: int) -> None:
         self._pin()
-        before = Drift(when="before", work_ns=time_fixed_work(self.host_clock))
+        before = self._drift("before")
         self.heartbeat.enter("building the model")
         device = self._device()
         training = Training(self.case, self.place, device)
@@ -128,7 +137,7 @@ class Rank:
                 parameters=sum(parameter.numel() for parameter in parameters),
                 gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
             ),
-            before,
+            *before,
         )
         self.heartbeat.enter("meeting the other ranks")
         control = meet(self.case, self.place, uses_backend=training.strategy.uses_backend, device=device)
@@ -136,7 +145,7 @@ class Rank:
             self._prove(writer, training, control)
         else:
             self._measure(writer, training, model, control)
-            writer.write(Drift(when="after", work_ns=time_fixed_work(self.host_clock)))
+            writer.write(*self._drift("after"))
         self.heartbeat.enter("finishing")
         leave(control)
 
@@ -144,6 +153,12 @@ class Rank:
         if self.place.cores:
             os.sched_setaffinity(0, self.place.cores)
         torch.set_num_threads(self.case.threads_per_rank)
+
+    def _drift(self, when: Literal["before", "after"]) -> list[Drift]:
+        """The fixed computation's time now; nothing for a replay, whose many ranks would time each other."""
+        if self.case.compute != "real":
+            return []
+        return [Drift(when=when, work_ns=time_fixed_work(self.host_clock))]
 
     def _device(self) -> torch.device:
         if self.case.device != "cuda":
@@ -178,12 +193,13 @@ class Rank:
         clock: Clock = CudaClock() if self.case.device == "cuda" else self.host_clock
         stepper = Stepper(loop.step, samples, clock, control)
         self.heartbeat.enter("warm-up")
-        warmup = warm_up(stepper, replica.ready, self.request.measured_s)
+        least = TRAINING if self.case.compute == "real" else REPLAYING
+        warmup = warm_up(stepper, replica.ready, self.request.measured_s, least)
         loop.check_loss()
         writer.write(warmup)
         self.heartbeat.enter("timed steps")
         timed_ns = 0
-        for block in timed_blocks(stepper, self.request.measured_s, warmup.step_ns):
+        for block in timed_blocks(stepper, self.request.measured_s, warmup.step_ns, least):
             self._final_loss = loop.check_loss()
             writer.write(block)
             timed_ns += block.end_ns - block.start_ns
@@ -210,7 +226,7 @@ class Rank:
 
         wanted = round(timed_ns * INSTRUMENTED_SHARE / step_ns)
         stepper = Stepper(instrumented_step, samples, clock, control)
-        block = run_block(stepper, max(INSTRUMENTED_MIN, wanted), 0, "instrumented")
+        block = run_block(stepper, max(least.instrumented, wanted), 0, "instrumented")
         records = [record for record in recorder.records() if record.step > 0]  # step 0 follows the barrier
         buckets = replica.bucket_bytes()
         made = [Buckets(bytes=tuple(buckets))] if buckets is not None else []
