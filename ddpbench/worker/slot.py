@@ -64,7 +64,11 @@ _SLOT_CODE = (*RANK_CODE, "machine", "records", "spec")
 
 
 class StoppedError(LaunchError):
-    """Another slot had to leave, and said why."""
+    """Another slot had to leave, and said why; `code` is the exit code for all."""
+
+    def __init__(self, told: str, code: int) -> None:
+        super().__init__(told)
+        self.code = code
 
 
 def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = os.environ) -> int:
@@ -77,29 +81,34 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
         place = SlotPlace.from_environment(env)
     except ValueError as error:
         return _say(EXIT_REQUEST, str(error))
-    signal.signal(signal.SIGTERM, _interrupt)
+    _listen()
     lives = _launcher_check()
     meeting: Meeting | None = None
     told: str | None = None
     try:
-        meeting = _meet(place, lives)
-        with Slot(RunDir(run_dir), place, meeting, lives) as slot:
-            code = slot.attend(retry_failed=retry_failed)
+        try:
+            meeting = _meet(place, lives)
+            with Slot(RunDir(run_dir), place, meeting, lives) as slot:
+                code = slot.attend(retry_failed=retry_failed)
+        finally:
+            _turn_deaf()  # the last words take seconds at most
     except StoppedError as error:
-        code, told = EXIT_NOT_OK, str(error)
+        code, told = error.code, str(error)
     except (DdpbenchError, OSError) as error:
         refused = isinstance(error, RequestError)
         code, told = EXIT_REQUEST if refused else EXIT_NOT_OK, _explain(error)
-        if meeting is not None and not refused:
-            meeting.announce("stop", {"why": f"slot {place.rank} on {host_name()}: {told}"})
+        if meeting is not None:  # who was refused together with all others is heard by none of them
+            why = f"slot {place.rank} on {host_name()}: {told}"
+            meeting.announce("stop", {"why": why, "code": code})
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
         if meeting is not None:
-            meeting.announce("stop", {"why": f"slot {place.rank} on {host_name()} was interrupted"})
+            why = f"slot {place.rank} on {host_name()} was interrupted"
+            meeting.announce("stop", {"why": why, "code": EXIT_NOT_OK})
     except BaseException:  # the others would wait for minutes
         if meeting is not None:
             why = f"slot {place.rank} on {host_name()} failed; its traceback is in its own output"
-            meeting.announce("stop", {"why": why})
+            meeting.announce("stop", {"why": why, "code": EXIT_NOT_OK})
         raise
     if told and place.local_rank == 0:
         _say(code, told)
@@ -120,8 +129,25 @@ def _explain(error: Exception) -> str:
     return str(error)
 
 
+def _listen() -> None:
+    """Has the first SIGINT or SIGTERM interrupt, and those after it do nothing.
+
+    Launchers send both: to the terminal's process group and to each process; what the first has begun to end
+    must not be cut short by the second.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as under nohup, or behind a script's &
+        signal.signal(signal.SIGINT, _interrupt)
+
+
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    _turn_deaf()
     raise KeyboardInterrupt
+
+
+def _turn_deaf() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _launcher_check() -> Callable[[], None]:
@@ -284,8 +310,10 @@ class Slot:
 
     def check_stop(self) -> None:
         """Raises StoppedError once another slot had to leave."""
-        if self.meeting.has("stop") and (why := self.meeting.get("stop")[0].get("why")):
-            raise StoppedError(f"ended, and can be resumed with the same lines: {why}")
+        if self.meeting.has("stop") and (stop := self.meeting.get("stop")[0]):
+            resumable = stop["code"] != EXIT_REQUEST
+            start = "ended, and can be resumed with the same lines: " if resumable else ""
+            raise StoppedError(f"{start}{stop['why']}", stop["code"])
 
     def share(self, nonce: str) -> None:
         """Tells whether this slot sees the leader's directory, and claims this host's cores."""

@@ -1,0 +1,96 @@
+"""What a slot says to the others when it has to leave, with the store as a dictionary."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpbench.worker import slot
+from ddpbench.worker.leader import Leader
+from ddpbench.worker.slot import EXIT_INTERRUPTED, EXIT_NOT_OK, EXIT_REQUEST, Slot
+
+
+class Meeting:
+    """The store of a job, without a network."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.signals: tuple[signal.Signals, ...] = ()
+        """What arrives while a slot says its last words."""
+
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        self.values[key] = value
+
+    def announce(self, key: str, value: dict[str, Any]) -> None:
+        self.put(key, value)
+        for number in self.signals:
+            os.kill(os.getpid(), number)
+
+    def has(self, key: str) -> bool:
+        return key in self.values
+
+    def get(self, *keys: str) -> list[dict[str, Any]]:
+        return [self.values[key] for key in keys]
+
+    def take(self, key: str, timeout_s: float) -> dict[str, Any] | None:
+        return self.values.get(key)
+
+    def leave(self, timeout_s: float) -> None:
+        self.announce("bye", {})
+
+
+@pytest.fixture
+def meeting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Meeting]:
+    found = Meeting()
+    monkeypatch.setattr(slot, "_meet", lambda place, lives: found)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield found
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def environment(rank: int) -> dict[str, str]:
+    place = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    return {key: str(value) for key, value in place.items()}
+
+
+def test_a_plan_that_the_leader_alone_cannot_read_ends_all_slots_at_once(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lead(self: Slot, *, retry_failed: bool) -> int:
+        return Leader(self, retry_failed=retry_failed).lead()
+
+    def follow(self: Slot, *, retry_failed: bool) -> int:
+        return int(self._await("nonce", 180.0)["nonce"])
+
+    monkeypatch.setattr(Slot, "attend", lead)
+    assert slot.run(tmp_path / "a", env=environment(0)) == EXIT_REQUEST
+    why = f"{tmp_path / 'a'} is no run directory: plan.json is missing"
+    assert f"ddpbench: {why}" in capsys.readouterr().err
+    monkeypatch.setattr(Slot, "attend", follow)
+    assert slot.run(tmp_path / "b", env=environment(1)) == EXIT_REQUEST
+    told = capsys.readouterr().err
+    assert why in told
+    assert "slot 0 on " in told
+    assert "can be resumed" not in told
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_further_signals_do_not_cut_an_interrupted_slots_last_words_short(
+    meeting: Meeting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: signal.Signals
+) -> None:
+    def attend(self: Slot, *, retry_failed: bool) -> int:
+        os.kill(os.getpid(), first)
+        raise AssertionError("not interrupted")
+
+    meeting.signals = (signal.SIGINT, signal.SIGTERM)
+    monkeypatch.setattr(Slot, "attend", attend)
+    assert slot.run(tmp_path, env=environment(1)) == EXIT_INTERRUPTED
+    assert "slot 1 on " in meeting.values["stop"]["why"]
+    assert meeting.values["stop"]["code"] == EXIT_NOT_OK
+    assert "bye" in meeting.values
