@@ -134,7 +134,8 @@ class Fit:
     `parameters`: `s`, a fraction; or `alpha`, `beta`, and `gamma` in samples/s. `residuals` are the law's
     speed-up over the measured one, minus 1, by world size. `line` are (world size, speed-up) up to
     `EXTRAPOLATION` times the largest measured world size. `goodness` asks whether some residual's interval,
-    corrected for their number (Bonferroni), excludes 0; it is undetermined where no point is left to ask.
+    corrected for their number (Bonferroni), excludes 0; it is undetermined where no point is left to ask, or where
+    none does and one has no interval. `unseen` is the largest misfit, a fraction, that those intervals leave open.
     """
 
     law: Law
@@ -142,6 +143,7 @@ class Fit:
     residuals: Mapping[int, Interval]
     goodness: Goodness
     r_squared: float | None
+    unseen: float | None
     line: tuple[tuple[float, float], ...]
     remarks: tuple[str, ...] = ()
 
@@ -157,9 +159,14 @@ class Fit:
         size, residual = self.worst
         off = f"off by {_percent(residual)} at most, at {size} rank{'s' if size != 1 else ''}"
         if self.goodness == "within error":
-            return f"fits within the measurement's error ({off})"
+            hidden = (
+                "" if self.unseen is None else f"; a misfit of up to {_percent(self.unseen)} would go unseen"
+            )
+            return f"fits within the measurement's error ({off}{hidden})"
         if self.goodness == "beyond error":
             return f"does not fit ({off}, more than the measurement's error)"
+        if any(one.low is None for one in self.residuals.values()):
+            return "cannot be judged: without one of the rounds it has no speed-up at some world size"
         return "has as many parameters as there are points: nothing is left to judge it by"
 
 
@@ -396,10 +403,15 @@ def _fit(model: _Model, law: Law, found: Mapping[str, _Estimated]) -> Fit | None
     predicted = speedup * np.exp(off.value)
     spread = float(((speedup - speedup.mean()) ** 2).sum())
     goodness: Goodness = "undetermined"
+    unseen: float | None = None
     if len(sizes) > len(estimated.value) - (law == "usl" and model.beta_held):
         level = ALPHA / len(sizes)
-        misses = [_excludes_zero(off.interval(index, level)) for index in range(len(sizes))]
-        goodness = "beyond error" if any(misses) else "within error"
+        asked = [off.interval(index, level) for index in range(len(sizes))]
+        ends = [abs(end) for one in asked for end in (one.low, one.high) if end is not None]
+        if any(_excludes_zero(one) for one in asked):
+            goodness = "beyond error"
+        elif len(ends) == 2 * len(asked):
+            goodness, unseen = "within error", math.expm1(max(ends))
     logs = model.log_speedup(law, estimated.value, model.grid, log_base)
     parameters = {name: estimated.interval(index) for index, name in enumerate(_PARAMETERS[law])}
     if law == "usl" and model.beta_held:
@@ -410,6 +422,7 @@ def _fit(model: _Model, law: Law, found: Mapping[str, _Estimated]) -> Fit | None
         residuals={size: _expm1(off.interval(index)) for index, size in enumerate(sizes)},
         goodness=goodness,
         r_squared=1 - float(((speedup - predicted) ** 2).sum()) / spread if spread > 0 else None,
+        unseen=unseen,
         line=tuple(
             (float(n), math.exp(log)) for n, log in zip(model.grid, logs, strict=True) if math.isfinite(log)
         ),

@@ -14,7 +14,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row
-from ddpbench.report.words import Estimate, launches_each, not_drawn, ranks, series_of
+from ddpbench.report.words import Estimate, launches_each, not_drawn, percent, ranks, series_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,6 +120,7 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Pict
             "the points: solid within the measured range, dashed where they are extrapolated, up to",
             f"{EXTRAPOLATION} times the largest measured world size. Parameters have 95 % intervals from leaving out",
             "one round at a time. Dotted: ideal.",
+            *([_HELD] if any(_held(fit) for curve in curves for fit in curve.laws.fits) else []),
             *(["Hollow markers: emulated or dilated."] if hollow else []),
             *([f"Not drawn: {series_of(left_out)}."] if left_out else []),
         ]
@@ -144,23 +145,28 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Pict
 def _heading(curves: Sequence[CurveLaws]) -> str:
     """For each curve the law that fits, the one with fewer parameters first."""
     fitting = [
-        next((fit.law for fit in curve.laws.fits if fit.goodness == "within error"), None) for curve in curves
+        next((fit for fit in curve.laws.fits if fit.goodness == "within error"), None) for curve in curves
     ]
+    hidden = max((fit.unseen or 0.0 for fit in fitting if fit is not None), default=0.0)
+    unseen = f"a misfit of up to {percent(hidden)} would go unseen"
     if len(curves) == 1:
         (curve,) = curves
         if fitting[0] is not None:
-            return f"{curve.name} follows {LAW_NAMES[fitting[0]]} within the measurement's error"
+            return (
+                f"{curve.name} follows {LAW_NAMES[fitting[0].law]} within the measurement's error: {unseen}"
+            )
         missed = [LAW_NAMES[law] for law in _missed(curve)]
         if not missed:
-            return f"{curve.name} has too few points to judge a law by"
+            return f"{curve.name} has too few points or rounds to judge a law by"
         return f"{curve.name} does not follow {series_of(missed, 'or')} within the measurement's error"
     if all(len(_missed(curve)) == len(curve.laws.fits) for curve in curves):
         return f"No law fits within the measurement's error: {series_of([curve.name for curve in curves])}"
     words = [
-        f"{curve.name} {_without(curve) if law is None else _SHORT[law]}"
-        for curve, law in zip(curves, fitting, strict=True)
+        f"{curve.name} {_without(curve) if fit is None else _SHORT[fit.law]}"
+        for curve, fit in zip(curves, fitting, strict=True)
     ]
-    return f"Laws that hold within the measurement's error: {', '.join(words)}"
+    bound = f" ({unseen})" if any(fitting) else ""
+    return f"Laws that hold within the measurement's error: {', '.join(words)}{bound}"
 
 
 def _missed(curve: CurveLaws) -> list[Law]:
@@ -172,7 +178,7 @@ def _without(curve: CurveLaws) -> str:
     """What a heading says of a curve that no law was seen to fit."""
     missed = _missed(curve)
     if not missed:
-        return "too few points"
+        return "not judged"
     return (
         "none" if len(missed) == len(curve.laws.fits) else f"not {series_of([_SHORT[law] for law in missed])}"
     )
@@ -322,6 +328,15 @@ def _label_lines(axes: Axes, fits: Sequence[Fit], top: float) -> None:
         )
 
 
+_HELD = "Where coherency β is held at 0, the other intervals take it to be 0: they are narrower than without that."
+
+
+def _held(fit: Fit) -> bool:
+    """Whether its coherency was not fitted but held at 0."""
+    beta = fit.parameters.get("beta")
+    return beta is not None and beta.low is None and beta.value == 0
+
+
 _MARKS = {"within error": "fits", "beyond error": "does not fit", "undetermined": "not judged"}
 
 
@@ -332,6 +347,6 @@ def _texts(curve: CurveLaws) -> list[tuple[str, str]]:
         shown = [(name, value) for name, value in fit.parameters.items() if name in _SYMBOLS]
         for index, (name, value) in enumerate(shown):
             head = f"{_SHORT[fit.law]} ({_MARKS[fit.goodness]}): " if index == 0 else ""
-            held = " (held)" if name == "beta" and value.low is None and value.value == 0 else ""
+            held = " (held)" if name == "beta" and _held(fit) else ""
             lines.append((f"{head}{_SYMBOLS[name]} = {_estimate(value)}{held}", _COLOURS[fit.law]))
     return lines

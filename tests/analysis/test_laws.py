@@ -136,6 +136,35 @@ def test_three_points_leave_nothing_to_judge_the_usl_by() -> None:
     assert goodness["amdahl"] != "undetermined"
 
 
+def test_what_could_go_unseen_is_told_with_a_law_that_fits() -> None:
+    """By hand, with one parameter and every round complete: the widest end of Bonferroni's intervals."""
+    curve = curve_of(amdahl(0.05), (2, 8), noise=0.01, rounds=6)
+    fit = fit_laws(curve).fits[0]
+    assert fit.goodness == "within error"
+    assert fit.unseen is not None
+    # The stored residuals have t(0.975, 5) = 2.5706; two of them at 5 % together have t(0.9875, 5) = 3.1634.
+    ends = []
+    for residual in fit.residuals.values():
+        assert residual.low is not None
+        value, half = math.log1p(residual.value), math.log1p(residual.value) - math.log1p(residual.low)
+        ends.append(abs(value) + half * 3.1634 / 2.5706)
+    assert fit.unseen == pytest.approx(math.expm1(max(ends)), rel=1e-3)
+    assert f"; a misfit of up to {100 * fit.unseen:.1f} % would go unseen)" in fit.verdict
+    assert fit_laws(curve_of(lambda n: amdahl(0.05)(n) * (1.2 if n == 8 else 1))).fits[0].unseen is None
+
+
+def test_a_residual_without_an_interval_is_no_sign_of_a_fit() -> None:
+    """A curve that loses with the second rank: without one round Gustafson's s exceeds 16/15, and S(16) is negative."""
+    noisy = curve_of({2: 0.5, 16: 8.0}.__getitem__, (2, 16), scaling="weak", noise=0.5, seed=4)
+    fit = fit_laws(noisy).fits[0]
+    assert fit.law == "gustafson"
+    assert fit.residuals[16].value < -0.7
+    assert fit.residuals[16].low is None
+    assert fit.goodness == "undetermined"
+    assert fit.unseen is None
+    assert fit.verdict.startswith("cannot be judged: without one of the rounds")
+
+
 def test_a_knee_lies_before_the_first_stretch_that_brings_little() -> None:
     measured = {2: 1.9, 4: 3.5, 8: 4.0}
     laws = fit_laws(curve_of(measured.__getitem__, (2, 4, 8)))

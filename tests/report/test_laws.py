@@ -14,6 +14,7 @@ from ddpbench.report import write_report
 from ddpbench.report.laws import section
 from ddpbench.report.parts import Section
 from ddpbench.report.series import rows_of
+from ddpbench.report.words import percent
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.report.reading import read
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan
@@ -65,9 +66,14 @@ def test_the_law_of_the_curve_is_found_and_what_ran_crowded_is_no_point(summary:
     assert s.low < 0.05 < s.high
     assert fit.line[-1][0] == 16, "lines end at twice the largest fair world size"
     found = of(summary)
-    assert found.pictures[0].heading == "DDP follows Amdahl's law within the measurement's error"
+    start = "DDP follows Amdahl's law within the measurement's error: a misfit of up to "
+    assert found.pictures[0].heading.startswith(start)
+    assert fit.unseen is not None
+    assert found.pictures[0].heading == f"{start}{percent(fit.unseen)} would go unseen"
     assert "dashed where they are extrapolated" in found.pictures[0].caption
     assert any("Karp-Flatt's serial fraction does not measurably change" in note for note in found.notes)
+    beta = curve.laws.fits[1].parameters["beta"]
+    assert ("held at 0, the other intervals take it" in found.pictures[0].caption) == (beta.low is None)
     assert any("Gustafson's law is not fitted" in note for note in found.notes)
     # a law is told among the findings, with its evidence
     told = [finding for finding in summary.findings if finding.evidence == "laws"]
