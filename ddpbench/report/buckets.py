@@ -17,6 +17,7 @@ from ddpbench.report.words import (
     launches_each,
     milliseconds,
     not_drawn,
+    not_ruled_out,
     ranks,
     series_of,
 )
@@ -34,7 +35,7 @@ _AS_GOOD = ("equivalent", "unresolved")
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """The section on buckets, with a figure for each strategy that was run with several caps."""
     raw = raw_launches(summary, "step_time_s")
-    verdicts = _verdicts(summary)
+    verdicts, bounds = _verdicts(summary)
     groups: list[tuple[str, list[Row]]] = []
     for panel in panels_of(rows):
         by_variant: dict[tuple[str, ...], list[Row]] = {}
@@ -64,8 +65,8 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
             picture
             for index, (name, members) in enumerate(groups[:MOST_FIGURES])
             for picture in (
-                _picture(name, members, index, raw, verdicts),
-                heatmap.picture(name, members, verdicts, index) if index == 0 else None,
+                _picture(name, members, index, raw, verdicts, bounds=bounds),
+                heatmap.picture(name, members, verdicts, index, bounds) if index == 0 else None,
             )
             if picture is not None
         ),
@@ -78,12 +79,14 @@ def _has(row: Row) -> bool:
     return row.ok and row.step_time_s is not None
 
 
-def _verdicts(summary: RunSummary) -> dict[str, str]:
-    """For each compared case: `best`, `as good as best`, or `slower` than the best of its row."""
+def _verdicts(summary: RunSummary) -> tuple[dict[str, str], dict[str, float]]:
+    """For each compared case: `best`, `as good as best`, or `slower` than the best of its row.
+
+    And for those that are as good, by how much, a fraction, their steps may be longer all the same.
+    """
     frame = summary.comparisons
-    if frame.empty:
-        return {}
     found: dict[str, str] = {}
+    bounds: dict[str, float] = {}
     for record in frame.to_dict("records"):
         if record["topic"] != "buckets":
             continue
@@ -94,7 +97,9 @@ def _verdicts(summary: RunSummary) -> dict[str, str]:
         found[best] = "best"
         if case_id != best:
             found[case_id] = "as good as best" if verdict in _AS_GOOD else verdict
-    return found
+            if verdict in _AS_GOOD:
+                bounds[case_id] = float(record["ratio_ci_high"]) - 1
+    return found, bounds
 
 
 def _picture(
@@ -103,6 +108,8 @@ def _picture(
     index: int,
     raw: Mapping[str, Sequence[float]],
     verdicts: Mapping[str, str],
+    *,
+    bounds: Mapping[str, float],
 ) -> Picture:
     sizes = sorted({row.world_size for row in rows if _has(row)}, reverse=True)
     several = [s for s in sizes if len({r.bucket for r in rows if r.world_size == s and _has(r)}) > 1]
@@ -111,7 +118,7 @@ def _picture(
     used = [row for row in rows if row.world_size in kept]
     shown = [row for row in used if _has(row)]
     missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if not _has(row)}
-    heading = _heading(panel_name, shown, verdicts)
+    heading = _heading(panel_name, shown, verdicts, bounds)
     marks = []
     if any(row.oversubscribed for row in shown):
         marks.append("Grey ground: more ranks than cores (oversubscribed).")
@@ -151,7 +158,7 @@ def _picture(
             f"Dot plot of step time, ms, against bucket cap for {rows[0].strategy_name} at "
             f"{series_of([str(size) for size in kept])} ranks. {heading}.{gaps}"
         ),
-        table=_table(panel_name, used, caps, raw, verdicts),
+        table=_table(panel_name, used, caps, raw, verdicts, bounds=bounds),
         width_in=style.FULL_WIDTH_IN if len(kept) > 1 else style.SMALL_WIDTH_IN,
         height_in=3.8,
         paint=partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, verdicts=verdicts),
@@ -159,7 +166,9 @@ def _picture(
     )
 
 
-def _heading(panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str]) -> str:
+def _heading(
+    panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str], bounds: Mapping[str, float]
+) -> str:
     """The lowest mean at the most ranks that had cores of their own, and who is as good."""
     prefix = f"{panel_name}: " if panel_name else ""
     fair = [row for row in shown if not row.oversubscribed]
@@ -177,7 +186,10 @@ def _heading(panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str])
     equals = [name for name, verdict in judged.items() if verdict == "as good as best"]
     end = ""
     if "best" in judged.values():
-        end = f"; {series_of(equals)} as good" if equals else "; no other cap is as good"
+        left = [bounds[row.case_id] for row, _ in timed if row.case_id in bounds]
+        end = "; no other cap is as good"
+        if equals:
+            end = f"; {series_of(equals)} as good, {not_ruled_out(max(left))}"
     elif judged:
         end = "; too few rounds to compare"
     return f"{start} step, {_ms(estimate)}{end}"
@@ -193,6 +205,8 @@ def _table(
     caps: Sequence[float | str | None],
     raw: Mapping[str, Sequence[float]],
     verdicts: Mapping[str, str],
+    *,
+    bounds: Mapping[str, float],
 ) -> Table:
     ordered = sorted(rows, key=lambda row: (row.world_size, caps.index(row.bucket)))
     cells = tuple(
@@ -202,7 +216,7 @@ def _table(
             Cell.estimate(row.step_time_s.scaled(1e3) if row.ok and row.step_time_s else None),
             Cell.count(row.launches),
             Cell(text=", ".join(milliseconds(value) for value in raw.get(row.case_id, ())) if row.ok else ""),
-            Cell(text="; ".join(word for word in (verdicts.get(row.case_id, ""), row.badges) if word)),
+            Cell(text="; ".join(word for word in (*_words(row, verdicts, bounds), row.badges) if word)),
         )
         for row in ordered
     )
@@ -218,6 +232,11 @@ def _table(
     return Table(
         caption=f"Step time by bucket cap, {rows[0].strategy_name}{name}", columns=columns, rows=cells
     )
+
+
+def _words(row: Row, verdicts: Mapping[str, str], bounds: Mapping[str, float]) -> tuple[str, str]:
+    left = not_ruled_out(bounds[row.case_id]) if row.case_id in bounds else ""
+    return verdicts.get(row.case_id, ""), left
 
 
 def _paint(

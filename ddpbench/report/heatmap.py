@@ -10,7 +10,7 @@ from ddpbench.analysis.findings import cap_order
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.series import Row, setting_of
-from ddpbench.report.words import bucket_name, launches_each, percent, ranks, series_of
+from ddpbench.report.words import bucket_name, launches_each, not_ruled_out, percent, ranks, series_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,8 +24,17 @@ MOST_ROWS = 10
 _CELL_IN = 0.62
 
 
-def picture(panel_name: str, rows: Sequence[Row], verdicts: Mapping[str, str], index: int) -> Picture | None:
-    """The heat map of one strategy's caps; None where fewer than two of them ran at fewer than two world sizes."""
+def picture(
+    panel_name: str,
+    rows: Sequence[Row],
+    verdicts: Mapping[str, str],
+    index: int,
+    bounds: Mapping[str, float],
+) -> Picture | None:
+    """The heat map of one strategy's caps; None where fewer than two of them ran at fewer than two world sizes.
+
+    `bounds` say of a case that is as good as best how much longer its step may be, as a fraction.
+    """
     every = sorted({row.world_size for row in rows})
     sizes = (
         every if len(every) <= MOST_ROWS else [size for size in every if size & (size - 1) == 0][-MOST_ROWS:]
@@ -36,7 +45,7 @@ def picture(panel_name: str, rows: Sequence[Row], verdicts: Mapping[str, str], i
     filled = [size for size in sizes if len({row.bucket for row in shown if row.world_size == size}) > 1]
     if len(filled) < 2:
         return None
-    heading = _heading(panel_name, shown, verdicts)
+    heading = _heading(panel_name, shown, verdicts, bounds)
     cells = {(row.world_size, row.bucket): row for row in rows}
     gaps = [f"{row.name} ({row.status})" for row in rows if row not in shown]
     empty = [(size, cap) for size in sizes for cap in caps if (size, cap) not in cells]
@@ -79,6 +88,7 @@ def picture(panel_name: str, rows: Sequence[Row], verdicts: Mapping[str, str], i
             caps=caps,
             cells=cells,
             verdicts=verdicts,
+            bounds=bounds,
         ),
         width_in=style.SMALL_WIDTH_IN if len(caps) < 6 else style.FULL_WIDTH_IN,
         height_in=0.62 + _CELL_IN * len(sizes),
@@ -87,7 +97,9 @@ def picture(panel_name: str, rows: Sequence[Row], verdicts: Mapping[str, str], i
     )
 
 
-def _heading(panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str]) -> str:
+def _heading(
+    panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str], bounds: Mapping[str, float]
+) -> str:
     """The caps that are best or as good as best wherever ranks had cores of their own."""
     prefix = f"{panel_name}: " if panel_name else ""
     name = shown[0].strategy_name
@@ -100,7 +112,7 @@ def _heading(panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str])
     if not sizes:
         return f"{prefix}{name}: too few rounds to call any bucket cap safe"
     safe = [
-        bucket_name(cap)
+        cap
         for cap in sorted({row.bucket for row in fair}, key=cap_order)
         if {row.world_size for row in fair if row.bucket == cap and verdicts[row.case_id] in (BEST, AS_GOOD)}
         >= set(sizes)
@@ -108,7 +120,10 @@ def _heading(panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str])
     at = f"at {where} {'rank' if where == '1' else 'ranks'}"
     if not safe:
         return f"{prefix}{name}: no bucket cap is best or as good as best everywhere {at}"
-    return f"{prefix}{name} with {series_of(safe, 'or')} buckets is best or as good as best {at}"
+    left = [bounds[row.case_id] for row in fair if row.bucket in safe and row.case_id in bounds]
+    end = f" ({not_ruled_out(max(left))})" if left else ""
+    caps = series_of([bucket_name(cap) for cap in safe], "or")
+    return f"{prefix}{name} with {caps} buckets is best or as good as best {at}{end}"
 
 
 _Cells = Mapping[tuple[int, float | str | None], Row]
@@ -131,6 +146,7 @@ def _table(
     caps: Sequence[float | str | None],
     cells: _Cells,
     verdicts: Mapping[str, str],
+    bounds: Mapping[str, float],
 ) -> Table:
     lines = []
     for size in sizes:
@@ -144,7 +160,8 @@ def _table(
             else:
                 estimate = row.step_time_s.scaled(1e3)
                 verdict = verdicts.get(row.case_id, "")
-                words = ", ".join(word for word in (estimate.interval, verdict) if word)
+                left = not_ruled_out(bounds[row.case_id]) if row.case_id in bounds else ""
+                words = ", ".join(word for word in (estimate.interval, verdict, left) if word)
                 line.append(
                     Cell(
                         text=estimate.number,

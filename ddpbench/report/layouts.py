@@ -11,7 +11,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row, raw_launches, setting_of, variant_words
-from ddpbench.report.words import Estimate, launches_each, not_drawn, percent, series_of
+from ddpbench.report.words import Estimate, launches_each, not_drawn, not_ruled_out, percent, series_of
 
 if TYPE_CHECKING:
     from ddpbench.report.canvas import Sheet
@@ -149,11 +149,13 @@ def _heading(groups: Sequence[Sequence[Row]], words: Mapping[str, tuple[str, Est
     if not best:
         return f"{_name(group)}: too few rounds to compare its layouts"
     equals = [shape(row) for row in group if told[row.case_id] == "as good as best"]
+    ratios = [words[row.case_id][1] for row in group if told[row.case_id] == "as good as best"]
+    left = [ratio.high - 1 for ratio in ratios if ratio is not None and ratio.high is not None]
     slower = [
         f"{shape(row)} takes {_gap(*words[row.case_id])}" for row in group if told[row.case_id] == "slower"
     ]
     first = f"{_name(group)}: {series_of([*best, *equals])} " + (
-        "are best or as good as best" if equals else "is best"
+        f"are best or as good as best ({not_ruled_out(max(left))})" if left else "is best"
     )
     return f"{first}; a step of {series_of(slower)}" if slower else first
 

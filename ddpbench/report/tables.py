@@ -13,7 +13,7 @@ from ddpbench.analysis.findings import BOUNDS, cap_order
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.series import Row, variant_words
-from ddpbench.report.words import Estimate, series_of
+from ddpbench.report.words import Estimate, not_ruled_out, series_of
 
 
 def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
@@ -117,7 +117,8 @@ def _ties(summary: RunSummary) -> dict[str, str]:
         if f"best {what}" not in words.setdefault(best, []):
             words[best].append(f"best {what}")
         if record["verdict"] in ("equivalent", "unresolved") and case_id != best:
-            words.setdefault(case_id, []).append(f"as good as the best {what}")
+            left = not_ruled_out(float(record["ratio_ci_high"]) - 1)
+            words.setdefault(case_id, []).append(f"as good as the best {what} ({left})")
     return {case_id: "; ".join(items) for case_id, items in words.items()}
 
 

@@ -84,8 +84,10 @@ def cells(summary: RunSummary) -> Picture:
     frame = summary.comparisons
     verdicts = {str(case): "as good as best" for case in frame[frame["verdict"] != "slower"]["case_id"]}
     verdicts |= dict.fromkeys(frame[frame["verdict"] == "slower"]["case_id"], "slower")
+    fair = frame[frame["verdict"] != "slower"]
+    bounds = dict(zip(fair["case_id"], fair["ratio_ci_high"] - 1, strict=True))
     verdicts |= dict.fromkeys(frame["best_case_id"], "best")
-    picture = heatmap.picture("", rows, verdicts, 0)
+    picture = heatmap.picture("", rows, verdicts, 0, bounds)
     assert picture is not None
     assert draw(picture).svg
     return picture
@@ -94,7 +96,10 @@ def cells(summary: RunSummary) -> Picture:
 def test_caps_that_are_safe_are_so_at_every_number_of_ranks() -> None:
     both = pd.concat([bucket_comparisons(4), bucket_comparisons(2)])
     heading = cells(handmade_summary(comparisons=both)).heading
-    assert heading == "DDP with default, 5 MiB or 25 MiB buckets is best or as good as best at 2 and 4 ranks"
+    assert heading == (
+        "DDP with default, 5 MiB or 25 MiB buckets is best or as good as best at 2 and 4 ranks "
+        "(up to 3.1 % longer not ruled out)"
+    )
     worse = bucket_comparisons(2)
     worse.loc[worse["verdict"] != "slower", "verdict"] = "slower"
     heading = cells(handmade_summary(comparisons=pd.concat([bucket_comparisons(4), worse]))).heading
@@ -123,7 +128,7 @@ def test_every_cell_says_something() -> None:
 
 def test_one_number_of_ranks_is_no_map() -> None:
     rows = [row for row in rows_of(handmade_summary()) if row.strategy == "ddp" and row.world_size == 4]
-    assert heatmap.picture("", rows, {}, 0) is None
+    assert heatmap.picture("", rows, {}, 0, {}) is None
 
 
 def told(**changes: object) -> OneStep:

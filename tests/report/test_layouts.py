@@ -12,6 +12,7 @@ from ddpbench.records import RunDir
 from ddpbench.report import layouts
 from ddpbench.report.canvas import draw
 from ddpbench.report.series import panels_of, rows_of
+from ddpbench.report.tables import summary_table
 from ddpbench.spec import Budget, Case
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_sessions
 
@@ -72,6 +73,22 @@ def test_the_section_says_which_is_best_and_draws_all(three: RunSummary) -> None
     assert [row[1].text for row in picture.table.rows] == ["1 x 4", "2 x 2", "4 x 1"]
     assert [row[4].text for row in picture.table.rows] == ["best", "slower", "slower"]
     assert draw(picture).png.startswith(b"\x89PNG")
+
+
+def test_what_is_as_good_as_best_says_how_much_worse_it_may_be(tmp_path: Path) -> None:
+    summary = run_of(tmp_path, [laid_out(1, 1, "single"), laid_out(4, 2), laid_out(4, 4)])
+    (record,) = summary.comparisons.to_dict("records")
+    assert record["verdict"] == "equivalent"
+    section = layouts.section(summary, rows_of(summary))
+    assert section is not None
+    left = f"up to {100 * (record['ratio_ci_high'] - 1):.1f} % longer not ruled out"
+    assert f"are best or as good as best ({left})" in section.pictures[0].heading
+    (told,) = [row for row in _notes(summary) if "as good" in row]
+    assert f"as good as the best layout ({left})" in told
+
+
+def _notes(summary: RunSummary) -> list[str]:
+    return [cell.text for row in summary_table(summary, rows_of(summary)).rows for cell in row]
 
 
 def test_layouts_are_series_of_their_own_in_every_figure(three: RunSummary) -> None:
