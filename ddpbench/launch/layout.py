@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -37,6 +38,13 @@ class Nodes:
         if bad or not self.names:
             given = ",".join(self.names)
             raise RequestError(f"--nodes {given!r}: give the nodes' host names, such as --nodes hostA,hostB")
+        twice = [name for name, count in Counter(self.names).items() if count > 1 and name not in _LOOPBACK]
+        if twice:
+            raise RequestError(
+                f"--nodes {','.join(self.names)!r}: {', '.join(twice)} named twice, and a node is a host of its own; "
+                "for more ranks on it raise --ranks-per-node, for a trial of several nodes on this machine repeat "
+                "127.0.0.1"
+            )
         if self.ranks_per_node < 1:
             raise RequestError(f"--ranks-per-node {self.ranks_per_node}: at least 1 is needed")
         if not 0 < self.port < 65536:
@@ -110,7 +118,7 @@ def plan_for(
     Raises:
         RequestError: the experiment is wrong, nothing of it fits, or the directory cannot be written.
     """
-    catalog = TableCatalog()
+    catalog = TableCatalog(source.parent)
     experiment = with_located(load_experiment(source, catalog, overrides), source.parent)
     hardware = read_hardware()
     here = usable_devices(hardware) if experiment.base.device == "auto" else hardware.devices(gpus=0)

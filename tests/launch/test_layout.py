@@ -50,6 +50,12 @@ def test_the_lines_are_what_a_user_pastes() -> None:
     assert all(line.startswith("GLOO_SOCKET_IFNAME=lo torchrun") for line in trial.static)
 
 
+def test_a_host_named_twice_is_refused_but_for_this_one() -> None:
+    with pytest.raises(RequestError, match=r"--nodes 'a,b,a': a named twice, .* raise --ranks-per-node"):
+        Nodes(names=("a", "b", "a"))
+    assert Nodes(names=("127.0.0.1", "127.0.0.1")).slots == 2
+
+
 def test_auto_fills_as_few_nodes_as_hold_a_case(tmp_path: Path) -> None:
     text = '[base]\nworkload = "mlp:small"\n[axes]\nstrategy = ["ddp", "data_parallel"]\nworld_size = "auto"'
     assert layouts(tmp_path, text) == {
