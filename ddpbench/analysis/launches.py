@@ -396,7 +396,7 @@ def _status(
             again = f"{resume_command(planned.case.launcher, path)}, with --retry-failed at their end"
         advice = f"once mended, measure again with: {again}"
         return worst.status, f"round {worst.round + 1}: {worst.error} ({counted}; {advice})"
-    sentence = f"the sweep was interrupted after {ok} of at least {budget.rounds_min} rounds"
+    sentence = f"measured in {ok} of at least {budget.rounds_min} rounds so far"
     return "failed", f"{sentence}; resume with: {resume_command(planned.case.launcher, path)}"
 
 

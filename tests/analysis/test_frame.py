@@ -227,7 +227,7 @@ def test_an_interrupted_sweep_says_how_far_it_came_and_how_to_resume(run: RunDir
     row = row_of(load(run), SINGLE)
     assert (row["status"], row["launches"]) == ("failed", 1)
     assert row["error"] == (
-        f"the sweep was interrupted after 1 of at least 5 rounds; resume with: ddpbench sweep {run.path}"
+        f"measured in 1 of at least 5 rounds so far; resume with: ddpbench sweep {run.path}"
     )
     assert row["step_time_s"] == pytest.approx(0.01)
 
