@@ -51,6 +51,12 @@ _BREAKDOWN = ("case_id", *PARTS, "step_time_s", "overlapped_comm", "launches", "
 _PHASES = ("case_id", "span", "mean_s", "order")
 _PROOFS = ("case_id", "compared", "dtype", "error", "tolerance", "passed", "note")
 _RATIO = ("ratio", "ratio_ci_low", "ratio_ci_high")
+_END_WORDS = {
+    "budget": " before the sweep's budget was used up",
+    "rounds_max": " in as many rounds as were allowed",
+    "interrupted": " before the sweep was interrupted",
+    "failed": " before the sweep failed",
+}
 _INPUTS = ("group", "case_id", "data", "loader_workers", "waited_s", "waited_share", *_RATIO, "verdict")
 _COST = ("cost_s", "cost_ci_low_s", "cost_ci_high_s", "first_s", "write_s", "bytes", "writers")
 _SHARES = (*(f"share_{steps}" for steps in INTERVALS), "steps_for_1_percent")
@@ -362,7 +368,7 @@ def _validity(
         chosen = [case for case in measured if case.case_id in wide]
         yield (
             f"{_cases(chosen)} did not reach the target half-width of {100 * plan.budget.target_half_width:g} %"
-            f"{f' (the sweep ended by: {stop_reason})' if stop_reason else ''}{_names(chosen)}."
+            f"{_END_WORDS.get(stop_reason, '')}{_names(chosen)}."
         )
     unequal = [case for case in measured if any(launch.params_equal is False for launch in case.launches)]
     if unequal:

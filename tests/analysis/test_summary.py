@@ -61,6 +61,25 @@ def test_counts_and_failures_are_told_once(run: RunDir) -> None:
     assert summary.launches["step_time_s"].isna().tolist() == [False] * 3 + [True] * 2
 
 
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("budget", "target half-width of 2 % before the sweep's budget was used up ("),
+        ("rounds_max", "target half-width of 2 % in as many rounds as were allowed ("),
+        ("interrupted", "target half-width of 2 % before the sweep was interrupted ("),
+        ("merged", "target half-width of 2 % ("),
+    ],
+)
+def test_wide_intervals_are_told_with_what_ended_the_sweep(run: RunDir, reason: str, told: str) -> None:
+    write_plan(run, [SINGLE], Budget(rounds_min=2, rounds_max=2))
+    for number in range(2):
+        write_launch(run, SINGLE, number, [RankLaunch(blocks=[[(10 + number) * MS] * 10] * 3)])
+    write_sessions(run, reason)
+    (found,) = [text for text in summarize(run).validity if "half-width" in text]
+    assert told in found
+    assert SINGLE.label in found
+
+
 def test_a_killed_sweep_without_sessions_is_interrupted(run: RunDir) -> None:
     write_plan(run, [SINGLE])
     summary = summarize(run)
