@@ -76,6 +76,12 @@ class RankLaunch:
     """(method, bytes, start, end, write) of each, `start` from the blocks' end."""
     host: str = "node-1"
     status: str = "ok"
+    cores: Sequence[int] | None = None
+    """Its own; None: as many as its rank says."""
+    traffic: tuple[int, int, int] | None = None
+    """(node, bytes sent, bytes received) a step, told for every timed block."""
+    pace: tuple[int, int, int, int] | None = None
+    """(lateness, processor time, optimizer time, profiled optimizer time) a step, for every timed block."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +115,7 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
             "pid": 4000 + rank,
             "host": what.host,
             "started_ns": what.start_ns - 10**9,
-            "cores": [rank],
+            "cores": [rank] if what.cores is None else list(what.cores),
             "loader_cores": [],
             "threads": case.threads_per_rank,
             "device": case.device,
@@ -131,6 +137,7 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
     at = what.start_ns
     for index, step_ns in enumerate(what.blocks):
         records.append(_block("timed", index, step_ns, at, what.samples_per_step))
+        records += _beside(index, len(step_ns), what)
         at += sum(step_ns) + 5 * MS
     if what.steps:
         first, last = what.steps[0][0], what.steps[-1][1]
@@ -187,6 +194,26 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
         },
     ]
     return [json.dumps(record, separators=(",", ":")) for record in records]
+
+
+def _beside(index: int, steps: int, what: RankLaunch) -> list[dict[str, Any]]:
+    """What an emulated node and a replay tell of a timed block."""
+    same = {"phase": "timed", "index": index}
+    records: list[dict[str, Any]] = []
+    if what.traffic is not None:
+        node, sent, received = what.traffic
+        counted = {
+            "steps": steps,
+            "node": node,
+            "sent_bytes": sent * steps,
+            "received_bytes": received * steps,
+        }
+        records.append({"kind": "traffic", **same, **counted})
+    if what.pace is not None:
+        late, cpu, own, due = what.pace
+        told = {"lateness_ns": [late] * steps, "cpu_ns": cpu * steps, "optimizer_ns": own}
+        records.append({"kind": "pace", **same, **told, "optimizer_due_ns": due})
+    return records
 
 
 def _block(phase: str, index: int, step_ns: Sequence[int], at: int, samples: int) -> dict[str, Any]:
@@ -419,6 +446,10 @@ class Model:
             parts |= {"gather": 0.001 * factor, "reduce": 0.003 * factor}
         return {name: int(value * 1e9) for name, value in parts.items()}
 
+    def recorded(self, case: Case, rank: int, what: RankLaunch) -> RankLaunch:
+        """What a rank writes of its launch: here what happened."""
+        return what
+
 
 def rank_launch(case: Case, rank: int, factor: float, model: Model, *, blocks: int, steps: int) -> RankLaunch:
     """One rank of the made-up machine: `blocks` timed blocks of ten steps, and `steps` instrumented ones."""
@@ -548,7 +579,7 @@ def write_run(
         for number in range(rounds):
             factor = 1 + drifts[number] + noise.gauss(0, model.noise)
             ranks = [
-                rank_launch(case, rank, factor, model, blocks=blocks, steps=steps)
+                model.recorded(case, rank, rank_launch(case, rank, factor, model, blocks=blocks, steps=steps))
                 for rank in range(processes_of(case))
             ]
             write_launch(run, case, number, ranks)

@@ -11,17 +11,21 @@ import pandas as pd
 from ddpbench.analysis.checkpoints import INTERVALS, snapshot_costs
 from ddpbench.analysis.communication import transfers_table
 from ddpbench.analysis.curves import CurveLaws, law_findings, laws_of
+from ddpbench.analysis.fabrics import fabric_sentences, fabrics_of
 from ddpbench.analysis.findings import MOST_FINDINGS, comparisons_table, findings
 from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.input_findings import input_findings
 from ddpbench.analysis.inputs import input_groups
+from ddpbench.analysis.labels import case_names, cases_words
 from ddpbench.analysis.launches import CaseRun, resume_command
+from ddpbench.analysis.network import network_table
 from ddpbench.analysis.one_step import one_step
 from ddpbench.analysis.overlap import PARTS, STANDARD_SPANS
 from ddpbench.analysis.precision_findings import precision_findings
 from ddpbench.analysis.reading import read_cases_of
 from ddpbench.analysis.stats import MIN_ROUNDS, step_time
 from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
+from ddpbench.analysis.virtual_sentences import virtual_sentences
 from ddpbench.analysis.waterfall import waterfall_table
 from ddpbench.errors import IdentityError
 from ddpbench.records import RunDir
@@ -76,6 +80,7 @@ def summarize(run: RunDir) -> RunSummary:
     breakdown = _breakdown(cases, table)
     laws = laws_of(cases, machine)
     merged = run.read_json(run.merged) if run.merged.exists() else {}
+    fabrics = fabrics_of(run)
     step, step_absent = one_step(run, cases)
     sessions = _sessions(run)
     wall_s = sum(float(session.get("wall_s") or 0) for session in sessions)
@@ -97,6 +102,8 @@ def summarize(run: RunDir) -> RunSummary:
         validity=(
             *_merge_sentences(merged),
             *_validity(plan, cases, table, breakdown, stop_reason=stop_reason, path=str(run.path)),
+            *virtual_sentences(cases, table),
+            *fabric_sentences(fabrics),
         ),
         failures=tuple(_failures(cases)),
         stop_reason=stop_reason,
@@ -107,6 +114,8 @@ def summarize(run: RunDir) -> RunSummary:
         snapshots=_snapshots(cases),
         waterfall=waterfall_table(cases),
         transfers=transfers_table(cases),
+        network=network_table(cases),
+        fabrics=fabrics,
         one_step=step,
         one_step_absent=step_absent,
         laws=laws,
@@ -338,14 +347,14 @@ def _validity(
     crowded = [case for case in measured if case.planned.oversubscribed]
     if crowded:
         yield (
-            f"{_cases(crowded)} ran with more ranks than cores (oversubscribed): their numbers are kept out of "
-            f"headlines and fits{_names(crowded)}."
+            f"{cases_words(crowded)} ran with more ranks than cores (oversubscribed): their numbers are kept out of "
+            f"headlines and fits{case_names(crowded)}."
         )
     few = [case for case in measured if len(case.timings) < MIN_ROUNDS]
     if few:
         yield (
-            f"{_cases(few)} {_have(few)} under {MIN_ROUNDS} rounds: too few rounds to conclude "
-            f"anything{_names(few)}."
+            f"{cases_words(few)} {_have(few)} under {MIN_ROUNDS} rounds: too few rounds to conclude "
+            f"anything{case_names(few)}."
         )
     flags = Counter(flag for case in measured for launch in case.good for flag in set(launch.flags))
     total = sum(len(case.good) for case in measured)
@@ -357,6 +366,7 @@ def _validity(
         "not steady": "steps still changed when the warm-up's time was up",
         "throttled": "a CPU quota held the ranks back",
         "shared machine": "another sweep was allowed beside this one",
+        "late replay": "one step in 20 or more had a moment that came over 1 % of a step after it was due",
     }
     for flag, count in flags.items():
         yield (
@@ -367,36 +377,30 @@ def _validity(
     if wide:
         chosen = [case for case in measured if case.case_id in wide]
         yield (
-            f"{_cases(chosen)} did not reach the target half-width of {100 * plan.budget.target_half_width:g} %"
-            f"{_END_WORDS.get(stop_reason, '')}{_names(chosen)}."
+            f"{cases_words(chosen)} did not reach the target half-width of {100 * plan.budget.target_half_width:g} %"
+            f"{_END_WORDS.get(stop_reason, '')}{case_names(chosen)}."
         )
     unequal = [case for case in measured if any(launch.params_equal is False for launch in case.launches)]
     if unequal:
-        yield f"{_cases(unequal)} ended a launch with parameters that differ between ranks{_names(unequal)}."
+        yield f"{cases_words(unequal)} ended a launch with parameters that differ between ranks{case_names(unequal)}."
     sharing = [case for case in measured if any(launch.shares_cores for launch in case.good)]
     if sharing:
-        yield f"{_cases(sharing)} had loader workers on the ranks' own cores{_names(sharing)}."
+        yield f"{cases_words(sharing)} had loader workers on the ranks' own cores{case_names(sharing)}."
     long = set(breakdown.loc[breakdown["instrumentation_overhead"] > OVERHEAD_LIMIT, "case_id"])
     slow = [case for case in measured if case.case_id in long]
     if slow:
         yield (
-            f"{_cases(slow)} took over {100 * OVERHEAD_LIMIT:g} % longer in instrumented than in timed steps: "
-            f"where the time goes is then approximate{_names(slow)}."
+            f"{cases_words(slow)} took over {100 * OVERHEAD_LIMIT:g} % longer in instrumented than in timed steps: "
+            f"where the time goes is then approximate{case_names(slow)}."
         )
     apart = [case for case in measured if any(launch.hosts > 1 for launch in case.good)]
     if apart:
         yield (
-            f"{_cases(apart)} ran on several hosts, which share no clock: a block took as long as its slowest "
+            f"{cases_words(apart)} ran on several hosts, which share no clock: a block took as long as its slowest "
             "rank's; a transfer that ends on all ranks at once took as long as its shortest rank's part; in other "
-            f"transfers waiting for ranks counts as communication{_names(apart)}."
+            f"transfers waiting for ranks counts as communication{case_names(apart)}."
         )
     yield from _damage(cases)
-    emulated = [case for case in measured if case.case.fabric]
-    if emulated:
-        yield f"{_cases(emulated)} ran over emulated links: their numbers are not the machine's own."
-    scaled = [case for case in measured if case.case.compute != "real" or case.case.dilation != 1]
-    if scaled:
-        yield f"{_cases(scaled)} replayed or dilated computation: their times are virtual."
     notes = dict.fromkeys(p.note for case in measured if case.proof for p in case.proof.proofs if p.note)
     yield from (f"Proofs: {note}." for note in notes)
 
@@ -410,19 +414,8 @@ def _damage(cases: Sequence[CaseRun]) -> Iterable[str]:
     if dropped:
         count = sum(case.parts.dropped_transfers for case in dropped if case.parts is not None)
         lack = "1 transfer lacks" if count == 1 else f"{count} transfers lack"
-        yield f"{lack} a rank's record: left out{_names(dropped)}."
-
-
-def _cases(cases: Sequence[CaseRun]) -> str:
-    return f"{len(cases)} case{'s' if len(cases) != 1 else ''}"
+        yield f"{lack} a rank's record: left out{case_names(dropped)}."
 
 
 def _have(cases: Sequence[CaseRun]) -> str:
     return "has" if len(cases) == 1 else "have"
-
-
-def _names(cases: Sequence[CaseRun]) -> str:
-    """The first few of them, in brackets."""
-    words = [case.case.label for case in cases[:4]]
-    more = f" and {len(cases) - 4} more" if len(cases) > 4 else ""
-    return f" ({', '.join(words)}{more})"

@@ -16,10 +16,11 @@ from ddpbench.analysis.findings import (
     grouped,
     labels_of,
     name_of,
-    panel_key,
+    panels,
     plain,
     variant_key,
 )
+from ddpbench.analysis.labels import is_virtual
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.laws import LAW_NAMES, Curve, Fit, Laws, fit_laws
 from ddpbench.analysis.summary import Finding
@@ -43,13 +44,13 @@ class CaseCurve:
 
     @property
     def first(self) -> CaseRun:
-        """Any of its cases: what they share can be read off it."""
-        return (*self.runs, *self.crowded)[0]
+        """One of its cases: what they share can be read off it. On emulated links not the one rank, which uses none."""
+        return (self.runs or self.crowded)[-1]
 
     @property
     def emulated(self) -> bool:
-        """Whether links were shaped, or computation replayed or dilated."""
-        return bool(labels_of(self.first))
+        """Whether links were shaped, or computation replayed, dilated or shrunk."""
+        return any(is_virtual(run.case) for run in (*self.runs, *self.crowded))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,9 +75,8 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
     """
     able = [run for run in cases if run.status == "ok" and run.timings]
     by_id = {run.case_id: run for run in able}
-    panels = sorted(grouped(able, panel_key).values(), key=lambda members: -len(members))
     found: list[CaseCurve] = []
-    for number, members in enumerate(panels):
+    for number, members in enumerate(sorted(panels(able), key=lambda members: -len(members))):
         own = [run for run in members if run.case.strategy != "single"]
         variants: dict[str, int] = {}
         for key, group in grouped(own, _variant).items():
@@ -85,15 +85,16 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
             cap = min((run.case.bucket_cap_mb for run in group), key=cap_order)
             caps = {run.case.bucket_cap_mb for run in group}
             at_cap = [run for run in group if run.case.bucket_cap_mb == cap]
-            other = next((run for run in own if run.case.strategy == strategy and _variant(run) != key), None)
+            others = [run for run in own if run.case.strategy == strategy and _variant(run) != key]
             for runs, nodes in _ladders(at_cap):
-                words = [name_of(runs[0], other)]
+                alike = [run for run in others if run.case.nodes == runs[0].case.nodes] or others
+                words = [name_of(runs[0], alike[0] if alike else None)]
                 if len(caps) > 1:
                     words.append(f"with {'default' if isinstance(cap, str) else f'{cap:g} MiB'} buckets")
                 found.append(
                     CaseCurve(
                         name=" ".join([*words, *([nodes] if nodes else [])]),
-                        setting=_setting(runs[0]),
+                        setting=_setting(runs[-1]),
                         panel=number,
                         variant=variant,
                         base=by_id.get(runs[0].baseline_id),
@@ -167,7 +168,8 @@ def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
     identity = machine.get("identity")
     case = curve.first.case
     found = identity.get("gpus" if case.device == "cuda" else "cores") if isinstance(identity, dict) else None
-    if not isinstance(found, list) or any(run.case.nodes > 1 for run in curve.runs):
+    several = any(run.case.nodes > 1 for run in curve.runs)
+    if not isinstance(found, list) or several or case.compute != "real":  # a replay needs no core
         return None
     return len(found) if case.device == "cuda" else len(found) // case.threads_per_rank
 

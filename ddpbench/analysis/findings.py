@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.inputs import input_groups
+from ddpbench.analysis.labels import virtual_words
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.precisions import precision_groups
 from ddpbench.analysis.stats import (
@@ -33,6 +34,10 @@ from ddpbench.analysis.summary import Finding
 
 MOST_FINDINGS = 7
 MOST_PANELS = 3
+MANIFOLD = 2.0
+"""Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
+_PANEL_LINKS = 8
+"""Where the fabric stands in `panel_key`."""
 """Sentences are made of this many groups of comparable cases, the largest first."""
 BOUNDS = ("single", "independent")
 """Strategies that exchange nothing: the base case and the upper bound. They are never ranked."""
@@ -72,7 +77,35 @@ def panel_key(run: CaseRun) -> tuple[Any, ...]:
         case.launcher,
         case.precision,
         case.data,
+        case.shrink,
     )
+
+
+def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
+    """Groups of comparable cases. What uses no link of its own is in the group of every fabric.
+
+    That is a single rank, and independent ranks: on any fabric they would train as they do without.
+    """
+    every = list(cases)
+    groups = grouped(every, panel_key)
+    free = [run for run in every if not run.case.fabric and _needs_no_link(run)]
+    taken: set[str] = set()
+    found: dict[tuple[Any, ...], list[CaseRun]] = {}
+    for key, members in groups.items():
+        joined = [one for one in free if members[0].case.fabric and _same_but_links(one, members[0])]
+        taken |= {one.case_id for one in joined}
+        found[key] = [*joined, *members]
+    return [members for members in found.values() if not taken.issuperset(run.case_id for run in members)]
+
+
+def _needs_no_link(run: CaseRun) -> bool:
+    return run.case.world_size == 1 or run.case.strategy in BOUNDS
+
+
+def _same_but_links(run: CaseRun, other: CaseRun) -> bool:
+    at = _PANEL_LINKS
+    mine, theirs = panel_key(run), panel_key(other)
+    return mine[:at] == theirs[:at] and mine[at + 1 :] == theirs[at + 1 :]
 
 
 def variant_key(run: CaseRun) -> tuple[Any, ...]:
@@ -201,7 +234,7 @@ def _strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 def compared_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     """The largest groups of comparable cases in which some exchange gradients on cores of their own."""
     fair = [run for run in _measured(cases) if not run.planned.oversubscribed]
-    ordered = sorted(grouped(fair, panel_key).values(), key=lambda members: -len(members))
+    ordered = sorted(panels(fair), key=lambda members: -len(members))
     return [members for members in ordered if any(_exchanges(run) for run in members)][:MOST_PANELS]
 
 
@@ -318,12 +351,12 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, *, several: bool
     verdict = judged.verdict
     name_a, name_b = name_of(a, b), name_of(b, a)
     if pair.evidence == "buckets":
-        start = f"{name_a} at {_place(a, several=several)}: "
+        start = f"{name_a} at {_place(b, several=several)}: "
         first, second, verb = f"{_cap(a)} buckets", f"{_cap(b)} buckets", "are"
         end = ""
     else:
         start, first, second, verb = "", name_a, name_b, "is"
-        end = f" at {_place(a, several=several)}"
+        end = f" at {_place(b, several=several)}"  # of b, for independent ranks use no links
     corrected = f"; corrected for {comparisons} comparisons" if comparisons > 1 else ""
     launches = f"({judged.rounds} launches each{corrected})"
     margin = f"{100 * MARGIN:g} %"
@@ -332,17 +365,25 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, *, several: bool
         size = f": measurable, but small (within {margin})"
     elif not judged.beyond:
         size = f": measurable, though perhaps within {margin}"
-    gap = _longer(ratio if ratio.value >= 1 else _inverse(ratio))
+    slower_by = ratio if ratio.value >= 1 else _inverse(ratio)
+    gap = f"takes {_longer(slower_by)} longer than"
+    ahead = f"{verb} {_longer(slower_by)} faster than"
+    if slower_by.value >= MANIFOLD:
+        gap = f"takes {plain(slower_by)} times as long as"
+        ahead = f"{verb} {plain(slower_by)} times as fast as"
     if verdict == "faster" and a.case.strategy == "independent":
         text = (
-            f"A step of {second} takes {gap} longer than one of independent ranks, which exchange nothing,"
+            f"A step of {second} {gap} one of independent ranks, which exchange nothing,"
             f"{end}{size} {launches}"
         )
         verdict = "slower"
     elif verdict in ("faster", "slower"):
         if verdict == "slower" and pair.evidence in ("strategies", "layouts"):
             first, second, verdict = second, first, "faster"  # what is faster stands first
-        text = f"{start}{first} {verb} {gap} {verdict} than {second}{end}{size} {launches}"
+        told = ahead if verdict == "faster" else ahead.replace("faster", "slower")
+        if verdict == "slower" and slower_by.value >= MANIFOLD:
+            first, second, told, verdict = second, first, ahead, "faster"
+        text = f"{start}{first} {told} {second}{end}{size} {launches}"
     elif verdict == "equivalent":
         text = (
             f"{start}{first} and {second} are equivalent within {margin}{end}: step times differ by "
@@ -440,11 +481,9 @@ def _ranks(run: CaseRun) -> str:
 
 
 def labels_of(run: CaseRun) -> str:
-    """Labels that must stand beside a number: emulated, replayed, dilated."""
+    """Labels that must stand beside a number: emulated, replayed, dilated, shrunk; and where batches came from."""
     case = run.case
-    words = [f"emulated {case.fabric} link"] if case.fabric else []
-    words += [f"{case.compute} computation"] if case.compute != "real" else []
-    words += [f"dilated x{case.dilation:g}"] if case.dilation != 1 else []
+    words = virtual_words(case)
     words += ["data in memory"] if case.data == "memory" else []
     words += [f"loader workers: {case.loader_workers}"] if case.loader_workers else []
     return "".join(f", {word}" for word in words)

@@ -13,11 +13,14 @@ import numpy as np
 import pandas as pd
 
 from ddpbench.analysis.checkpoints import snapshot_costs
+from ddpbench.analysis.formulas import busiest_node_bytes
 from ddpbench.analysis.launches import CaseRun, noise_words, read_cases
+from ddpbench.analysis.pace import dilation_needed, host_share, lateness_p95_s
 from ddpbench.analysis.peaks import mfu, peak_of
 from ddpbench.analysis.rounds import width_of
 from ddpbench.analysis.stats import Comparison, Interval, Timing, compare, samples_rate, step_time
 from ddpbench.analysis.summary import COLUMNS
+from ddpbench.analysis.traffic import mean_traffic
 from ddpbench.errors import OutputError
 from ddpbench.records import RunDir, explain_os_error, write_atomically
 from ddpbench.records.plan import StoredPlan, read_plan
@@ -26,11 +29,11 @@ from ddpbench.spec import Case
 _TEXT = tuple(
     """case_id experiment workload strategy algorithm schedule options_json backend device launcher
     bucket_cap_mb scaling dtype fabric compute status error baseline_case_id actual_bucket_bytes
-    noise_flag precision data""".split()  # noqa: SIM905
+    noise_flag precision data workload_options_json""".split()  # noqa: SIM905
 )
 _WHOLE = tuple(
     """world_size nodes ranks_per_node threads_per_rank loader_workers local_batch global_batch
-    launches launches_failed steps gradient_bytes peak_memory_bytes snapshot_bytes parameters""".split()  # noqa: SIM905
+    launches launches_failed steps gradient_bytes peak_memory_bytes snapshot_bytes parameters shrink""".split()  # noqa: SIM905
 )
 _TRUTH = ("params_equal", "oversubscribed", "ci_reached")
 _OF_THE_CASE = [field.name for field in fields(Case) if field.name in COLUMNS]
@@ -136,7 +139,41 @@ def _row(
     for cost in snapshot_costs([launch.snapshots for launch in good], row["step_time_s"]):
         _put(row, f"snapshot_{cost.method}{{}}_s", cost.cost)
         row.setdefault("snapshot_bytes", cost.bytes)  # plain's, which comes first
-    return row
+    return row | _traffic(run, row["gradient_bytes"]) | _pace(run)
+
+
+def _traffic(run: CaseRun, gradient_bytes: int | None) -> dict[str, Any]:
+    """What emulated links carried a step, and what the algorithm's formula says."""
+    traffic = mean_traffic(launch.traffic for launch in run.good if launch.traffic is not None)
+    case = run.case
+    if traffic is None:
+        return {}
+    expected = None
+    if gradient_bytes:
+        expected = busiest_node_bytes(case.algorithm, case.nodes, case.ranks_per_node, gradient_bytes)
+    return {
+        "node_sent_bytes": traffic.sent,
+        "node_received_bytes": traffic.received,
+        "expected_node_bytes": expected,
+        "traffic_ratio": traffic.sent / expected if expected else None,
+    }
+
+
+def _pace(run: CaseRun) -> dict[str, Any]:
+    """How a replay kept time, and the dilation that would hide the host's own work."""
+    paced = [launch.pace for launch in run.good if launch.pace is not None]
+    if not paced:
+        return {}
+    share, k = host_share(paced), run.case.dilation
+    own = sum(pace.optimizer_s for pace in paced) / len(paced)
+    due = sum(pace.due_s for pace in paced) / len(paced)
+    if not due and run.parts is not None:  # the profiled time, or the rank's own where that took longer
+        due = k * run.parts.parts["optimizer"]
+    return {
+        "lateness_p95_s": lateness_p95_s(paced),
+        "host_share": share,
+        "dilation_needed": dilation_needed(k, share, own, due),
+    }
 
 
 def _within_rounds(timings: Sequence[Timing], baseline: CaseRun) -> Comparison | None:
@@ -202,6 +239,7 @@ def compute_key(run: CaseRun) -> tuple[Any, ...]:
         case.data,
         case.ranks_per_node,
         case.launcher,
+        case.shrink,
     )
 
 

@@ -1,4 +1,7 @@
-"""A run directory read into cases and their launches: times, noise, damage. No table, no statistics."""
+"""A run directory read into cases and their launches: times, noise, damage. No table, no statistics.
+
+Records become times here, and go through `virtual.nominal` first: whatever is computed from a launch is the job's.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,10 @@ from numpy.typing import NDArray
 
 from ddpbench.analysis.checkpoints import SnapshotRun, snapshot_runs
 from ddpbench.analysis.overlap import Breakdown, RankSteps, breakdown
+from ddpbench.analysis.pace import LATE_SHARE, Pacing, pacing
 from ddpbench.analysis.stats import Timing
+from ddpbench.analysis.traffic import NodeTraffic, node_traffic
+from ddpbench.analysis.virtual import nominal
 from ddpbench.errors import IdentityError
 from ddpbench.records import (
     WORST_FIRST,
@@ -26,6 +32,7 @@ from ddpbench.records import (
     LaunchDir,
     LaunchRecords,
     Noise,
+    Pace,
     Proof,
     RankOutcome,
     RankRecords,
@@ -35,6 +42,7 @@ from ddpbench.records import (
     Snapshot,
     Status,
     StepRecord,
+    Traffic,
     Warmup,
     read_launch,
 )
@@ -87,6 +95,10 @@ class Launch:
     """By method."""
     hosts: int = 1
     """On how many hosts its ranks ran; more than one share no clock."""
+    traffic: NodeTraffic | None = None
+    """What emulated links carried in timed blocks."""
+    pace: Pacing | None = None
+    """How a replay kept time in timed blocks."""
     damage: tuple[str, ...] = ()
 
     @property
@@ -193,13 +205,14 @@ def read_measurement(
         error = _damage_sentence(records.damage)
         failed = Launch(case_id=case_id, round=number, status="failed", error=error, damage=records.damage)
         return failed, {}
-    ranks = {rank.rank: _Sorted(rank) for rank in records.ranks}
+    ranks = {rank.rank: _Sorted(rank) for rank in nominal(records.ranks, case)}
     processes = max(len(outcome.exit_codes), len(ranks))
     status, error = outcome.status, outcome.error
     timing: Timing | None = None
     step_ns: NDArray[np.int64] | None = None
     evaluation: Timing | None = None
     snapshots: Mapping[str, SnapshotRun] = {}
+    pace: Pacing | None = None
     starts = [start for rank in ranks.values() for start in rank.of(RankStart)]
     hosts = {start.rank: start.host for start in starts}
     if status == "ok":
@@ -210,6 +223,9 @@ def read_measurement(
         evaluated = _spans([_blocks(rank, "evaluation") for rank in every])
         evaluation = time_blocks(number, evaluated, one_host=one_host)
         snapshots = snapshot_runs(number, [rank.of(Snapshot) for rank in every], one_host=one_host)
+        cores = len({core for start in starts for core in start.cores})
+        paces = [_timed_paces(rank) for rank in every]
+        pace = pacing(blocks, paces, cores=cores, dilation=case.dilation)
         if timing is not None:
             step_ns = _slowest_steps(blocks)
         else:
@@ -223,6 +239,7 @@ def read_measurement(
     checksums = [end.params_checksum for end in ends if end.params_checksum]
     drifts = [_drift(rank) for rank in ranks.values()]
     steady = all(warmup.steady for warmup in warmups) if warmups else None
+    late = pace is not None and timing is not None and pace.lateness_p95_s > LATE_SHARE * timing.step_s
     launch = Launch(
         case_id=case_id,
         round=number,
@@ -239,7 +256,7 @@ def read_measurement(
         drift_before_s=_mean_s(before for before, _ in drifts),
         drift_after_s=_mean_s(after for _, after in drifts),
         steady=steady,
-        flags=tuple(_flags(outcome.noise, drifts, steady)),
+        flags=(*_flags(outcome.noise, drifts, steady), *(["late replay"] if late else [])),
         processes=processes,
         parameters=start.parameters if start is not None else None,
         gradient_bytes=start.gradient_bytes if start is not None else None,
@@ -250,6 +267,8 @@ def read_measurement(
         evaluation=evaluation,
         snapshots=snapshots,
         hosts=len(set(hosts.values())),
+        traffic=node_traffic(record for rank in ranks.values() for record in rank.of(Traffic)),
+        pace=pace,
         damage=records.damage,
     )
     if status != "ok":
@@ -283,6 +302,10 @@ def _damage_sentence(damage: Sequence[str]) -> str:
 
 def _blocks(rank: _Sorted, phase: str) -> dict[int, Block]:
     return {record.index: record for record in rank.of(Block) if record.phase == phase}
+
+
+def _timed_paces(rank: _Sorted) -> dict[int, Pace]:
+    return {record.index: record for record in rank.of(Pace) if record.phase == "timed"}
 
 
 def _spans(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, tuple[int, int, int, int]]]:

@@ -87,6 +87,10 @@ class Breakdown:
     """Each launch's own parts, by round: means over ranks and steps, seconds."""
     transfers: Mapping[int, Mapping[tuple[str, int], Moved]] = field(default_factory=dict)
     """What each launch moved, by round, then by operation and bytes."""
+    network_s: Mapping[int, float] = field(default_factory=dict)
+    """By round: how long a step's transfers were under way on any rank, mean over steps; none across hosts.
+
+    The union of the times from a transfer's last start to its last end. A rank's own part in a gather is shorter."""
 
     @property
     def overlap_fraction(self) -> float | None:
@@ -133,6 +137,7 @@ def breakdown(
     launch_of: list[int] = []
     numbers: list[int] = []
     sizes: dict[int, dict[tuple[str, int], Moved]] = {}
+    network: dict[int, float] = {}
     dropped = found = 0
     for number, ranks in zip(range(len(launches)) if rounds is None else rounds, launches, strict=True):
         groups: dict[tuple[int, int], int] = {}
@@ -146,7 +151,9 @@ def breakdown(
         launch_of += [found] * len(groups)
         found += 1
         numbers.append(number)
-        transfers, sizes[number], lost = _transfers(ranks, processes)
+        transfers, sizes[number], lost, under_way = _transfers(ranks, processes)
+        if under_way:
+            network[number] = _network_s(under_way)
         dropped += lost
         for key, start, begin, end in transfers:
             whose = groups.get(key)
@@ -192,6 +199,7 @@ def breakdown(
             for number, own in zip(numbers, by_launch.T.tolist(), strict=True)
         },
         transfers=sizes,
+        network_s=network,
     )
 
 
@@ -209,12 +217,19 @@ def _by_launch_s(
 
 def _transfers(
     ranks: Mapping[int, RankSteps], processes: int
-) -> tuple[list[tuple[tuple[int, int], int, int, int]], dict[tuple[str, int], Moved], int]:
+) -> tuple[
+    list[tuple[tuple[int, int], int, int, int]],
+    dict[tuple[str, int], Moved],
+    int,
+    dict[int, list[tuple[int, int]]],
+]:
     """Each rank's part in each whole transfer: ((rank, step), own start, begin, own end).
 
-    Beside them what was moved by operation and bytes, and how many transfers lack a rank. Two transfers of
-    one step, bucket and operation are told apart by their order.
+    Beside them what was moved by operation and bytes, how many transfers lack a rank, and by step each transfer's
+    begin and its last rank's end, on one host. Two transfers of one step, bucket and operation are told apart by
+    their order.
     """
+    under_way: dict[int, list[tuple[int, int]]] = {}
     parts: dict[tuple[int, int, str, int], list[tuple[tuple[int, int], int, int]]] = {}
     bytes_of: dict[tuple[int, int, str, int], int] = {}
     for rank, noted in ranks.items():
@@ -238,7 +253,9 @@ def _transfers(
         if one_clock:
             begin = max([start for _, start, _ in found])
             whole += [(key, start, begin, end) for key, start, end in found]
-            took = max([end for _, _, end in found]) - begin
+            until = max([end for _, _, end in found])
+            under_way.setdefault(name[0], []).append((begin, until))
+            took = until - begin
         elif name[2] in TOGETHER:
             took = min([end - start for _, start, end in found])
             whole += [(key, start, end - took, end) for key, start, end in found]
@@ -248,4 +265,15 @@ def _transfers(
         moved = sizes.setdefault((name[2], bytes_of[name]), Moved())
         moved.count += 1
         moved.time_ns += took
-    return whole, sizes, lost
+    return whole, sizes, lost, under_way
+
+
+def _network_s(under_way: Mapping[int, Sequence[tuple[int, int]]]) -> float:
+    """The length of the union of each step's transfers, mean over steps."""
+    total = 0
+    for transfers in under_way.values():
+        reached = -1
+        for begin, end in sorted(transfers):
+            total += max(0, end - max(begin, reached))
+            reached = max(reached, end)
+    return total / len(under_way) / 1e9

@@ -9,6 +9,7 @@ import pandas as pd
 
 if TYPE_CHECKING:
     from ddpbench.analysis.curves import CurveLaws
+    from ddpbench.analysis.fabrics import FabricRun
     from ddpbench.analysis.one_step import OneStep
 
 COLUMNS: tuple[str, ...] = tuple(
@@ -25,7 +26,9 @@ COLUMNS: tuple[str, ...] = tuple(
     evaluation_step_time_s evaluation_step_time_ci_low_s evaluation_step_time_ci_high_s
     evaluation_samples_per_s evaluation_samples_per_s_ci_low evaluation_samples_per_s_ci_high
     snapshot_plain_s snapshot_plain_ci_low_s snapshot_plain_ci_high_s
-    snapshot_dcp_s snapshot_dcp_ci_low_s snapshot_dcp_ci_high_s snapshot_bytes parameters""".split()  # noqa: SIM905
+    snapshot_dcp_s snapshot_dcp_ci_low_s snapshot_dcp_ci_high_s snapshot_bytes parameters
+    shrink workload_options_json node_sent_bytes node_received_bytes expected_node_bytes traffic_ratio
+    lateness_p95_s host_share dilation_needed""".split()  # noqa: SIM905
 )
 """The columns of `cases.csv`, in their order. Later work appends columns, never renames."""
 
@@ -98,6 +101,8 @@ class RunSummary:
         transfers: one row for each operation, number of ranks and size: `group, case_id, op, world_size,
             bytes, time_s, time_ci_low_s, time_ci_high_s, busbw` (bytes/s), `busbw_ci_low, busbw_ci_high,
             factor, rounds, transfers`.
+        network: one row a case whose transfers went over emulated links, the base case of what `analysis/network.py`
+            draws: `case_id, network_s, network_ci_low_s, network_ci_high_s, rounds, formula, formula_s`.
     """
 
     name: str
@@ -126,6 +131,9 @@ class RunSummary:
     snapshots: pd.DataFrame = field(default_factory=pd.DataFrame)
     waterfall: pd.DataFrame = field(default_factory=pd.DataFrame)
     transfers: pd.DataFrame = field(default_factory=pd.DataFrame)
+    network: pd.DataFrame = field(default_factory=pd.DataFrame)
+    fabrics: tuple[FabricRun, ...] = ()
+    """The emulated networks as they were made and proved, where the run tells."""
     one_step: OneStep | None = None
     one_step_absent: str = ""
     """Why there is no step to look at, where there is none."""

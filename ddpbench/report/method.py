@@ -102,6 +102,29 @@ TERMS: tuple[tuple[str, str], ...] = (
         "On a shaped link, or with computation and links slowed by one factor and reported divided by it.",
     ),
     (
+        "replayed, synthetic computation",
+        (
+            "Ranks sleep for the forward, backward and optimizer times of a profile and hand over real gradients, of no "
+            "meaning, at its moments. Replayed: the profile was measured. Synthetic: it was made from published times."
+        ),
+    ),
+    (
+        "virtual time, shrunk",
+        (
+            "Dilated by k, computation and links are k times slower and times are told divided by k. TCP's timers, "
+            "bursts, disks and the host's own work do not dilate. Shrunk by m, gradients, bucket caps and links are "
+            "divided by m, and sizes told times m."
+        ),
+    ),
+    (
+        "network time",
+        (
+            "How long a step's transfers were under way on any rank: from a transfer's last start to its last end, "
+            "without counting twice what overlaps. The formula beside it has the gradients' bytes, 95 % of the limiting "
+            "link's rate, and no latency."
+        ),
+    ),
+    (
         "data in memory",
         (
             "A case whose steps load nothing: up to 32 batches of its own loader, or 256 MiB a rank, are taken to "
@@ -202,7 +225,10 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ("data", "loader: batches come through a DataLoader; memory: they lie ready on the device"),
     (
         "evaluation_step_time_s, evaluation_samples_per_s and their intervals",
-        "forward and loss without gradients after the training steps; empty where it was not asked for",
+        (
+            "forward and loss without gradients after the training steps, data_parallel's on one device; empty where "
+            "it was not asked for"
+        ),
     ),
     (
         "snapshot_plain_s, snapshot_dcp_s and their intervals",
@@ -210,5 +236,33 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ),
     ("snapshot_bytes", "what all ranks write for one snapshot; plain's where both methods ran"),
     ("parameters", "how many numbers of the model are trained"),
+    (
+        "shrink",
+        "what gradients, bucket caps and links were divided by; sizes told here are multiplied by it again",
+    ),
+    (
+        "workload_options_json",
+        "the workload's options",
+    ),
+    (
+        "node_sent_bytes, node_received_bytes",
+        "bytes a step over the emulated link of the node that sent most, and that received most",
+    ),
+    (
+        "expected_node_bytes, traffic_ratio",
+        "what the algorithm's formula says the busiest node sends, and counted over expected",
+    ),
+    (
+        "lateness_p95_s",
+        "replays: 95th percentile over steps of how late their latest moment came, seconds",
+    ),
+    (
+        "host_share",
+        "replays: processor time of all ranks over what their cores had to give",
+    ),
+    (
+        "dilation_needed",
+        "replays: the smallest dilation that hides the host's own work; above `dilation` it does not",
+    ),
 )
 """The columns of cases.csv. Units stand in names; empty means not measured or not defined."""

@@ -1,0 +1,88 @@
+"""What aggregating gradients must cost: textbook formulas of time and of bytes. Pure functions; nothing is fitted.
+
+Throughout, n ranks hold S bytes of gradient each, a rank's link carries B bytes/s in either direction at once, and a
+message costs α seconds before its first byte arrives. Times are seconds for the whole operation, bytes those that
+one link carries in one direction. Sources:
+
+- Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib.
+  Comput. 69 (2009): the ring, and the least that any algorithm moves.
+- Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH", Int. J. High Perform.
+  Comput. Appl. 19 (2005): the cost model α + S/B, the binomial tree (section 3), halving-doubling (section 4.5).
+- Jiang et al., "A unified architecture for accelerating distributed DNN training in heterogeneous GPU/CPU clusters"
+  (BytePS), OSDI'20, section 3: parameter servers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+PAYLOAD = 0.95
+"""The share of a link's rate that gradients get: of 1,538 bytes that a frame takes on the wire 1,448 are TCP's
+payload (94.1 %), and where shaping counts frames without preamble and gap, as here, of 1,514 (95.6 %)."""
+
+
+def ring_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
+    """Ring all-reduce, a reduce-scatter and an all-gather: 2(n-1) α + 2(n-1)/n · S/B."""
+    return 2 * (n - 1) * alpha + lower_bound_s(n, size, rate)
+
+
+def naive_ring_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
+    """Whole gradients passed round a ring, n-1 times: (n-1)(α + S/B)."""
+    return (n - 1) * (alpha + size / rate)
+
+
+def master_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
+    """Gathered by one rank, then sent back by it to each: 2α + 2(n-1) S/B at the master's link."""
+    return (2 * alpha if n > 1 else 0.0) + 2 * (n - 1) * size / rate
+
+
+def tree_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
+    """A binomial tree up and down, not pipelined: 2 ⌈log2 n⌉ (α + S/B)."""
+    return 2 * math.ceil(math.log2(n)) * (alpha + size / rate)
+
+
+def halving_doubling_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
+    """Recursive halving, then doubling, for a power of two: 2 log2 n · α + 2(n-1)/n · S/B."""
+    return 2 * math.log2(n) * alpha + lower_bound_s(n, size, rate)
+
+
+def sharded_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
+    """Each rank serves one n-th of the parameters: a message to and from every other, and the ring's bytes."""
+    return 2 * (n - 1) * alpha + lower_bound_s(n, size, rate)
+
+
+def servers_s(n: int, servers: int, size: float, rate: float) -> float:
+    """Dedicated servers, k of them, pushes and pulls under way at once: max(S/B, nS/(kB))."""
+    return max(size / rate, n * size / (servers * rate))
+
+
+def lower_bound_s(n: int, size: float, rate: float) -> float:
+    """The least time in which n ranks can reduce to all: 2(n-1)/n · S/B."""
+    return 2 * (n - 1) / n * size / rate
+
+
+TIMES: Mapping[str, tuple[str, Callable[[int, float, float, float], float]]] = {
+    "all_reduce": ("ring", ring_s),  # gloo's all-reduce is the segmented ring at every size
+    "ring": ("ring", ring_s),
+    "naive_ring": ("naive ring", naive_ring_s),
+    "master": ("master", master_s),
+    "tree": ("tree", tree_s),
+    "halving_doubling": ("halving-doubling", halving_doubling_s),
+    "sharded": ("sharded", sharded_s),
+}
+"""By a case's `algorithm`: the formula's name, and its time for ranks that have a node each."""
+
+
+def busiest_node_bytes(algorithm: str, nodes: int, ranks_per_node: int, size: float) -> float | None:
+    """What the busiest node sends a step, bytes; None where no formula is known, or nothing leaves a node.
+
+    A ring over ranks in the order of nodes leaves each node once, with 2(n-1)/n · S, however many ranks it has. A
+    master's node sends (n - r) S, and receives as much: its own r ranks are served within it.
+    """
+    n = nodes * ranks_per_node
+    if nodes < 2:
+        return None
+    if algorithm == "all_reduce":
+        return 2 * (n - 1) / n * size
+    return (n - ranks_per_node) * size if algorithm == "master" else None

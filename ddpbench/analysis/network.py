@@ -1,0 +1,75 @@
+"""Communication over emulated links, case by case, and what the algorithm's formula says of it.
+
+A case's network time is how long a step's transfers were under way on any rank (`Breakdown.network_s`): one mean a
+round, t-intervals over rounds. The formula is given the gradients' bytes, the rate of the link that limits it times
+the share that payload gets (`formulas.PAYLOAD`), and no latency: α = 0. It holds for ranks that have a node each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.findings import BOUNDS
+from ddpbench.analysis.formulas import PAYLOAD, TIMES
+from ddpbench.analysis.labels import links_of
+from ddpbench.analysis.launches import CaseRun
+from ddpbench.analysis.stats import Interval, half_width
+from ddpbench.spec import Case, Links
+
+COLUMNS = (
+    *("case_id", "network_s", "network_ci_low_s", "network_ci_high_s", "rounds"),
+    *("formula", "formula_s"),
+)
+
+
+def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
+    """One row a case that exchanges gradients over emulated links and was instrumented; seconds.
+
+    `formula` names the textbook's algorithm and `formula_s` its time; empty and NaN where there is none.
+    """
+    rows: list[tuple[Any, ...]] = []
+    for run in cases:
+        if run.status != "ok" or run.parts is None or not run.case.fabric or run.case.strategy in BOUNDS:
+            continue
+        times = [value for value in run.parts.network_s.values() if value > 0]
+        if not times:
+            continue
+        found = Interval.around(
+            math.fsum(times) / len(times), half_width([math.log(value) for value in times])
+        )
+        size = next((launch.gradient_bytes for launch in run.good if launch.gradient_bytes), None)
+        name, formula_s = formula_of(run.case, size)
+        rows.append((run.case_id, found.value, found.low, found.high, len(times), name, formula_s))
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    numbers = ("network_s", "network_ci_low_s", "network_ci_high_s", "formula_s")
+    return frame.astype(dict.fromkeys(numbers, "float64"))
+
+
+def formula_of(case: Case, size: int | None) -> tuple[str, float | None]:
+    """The textbook's name and time of a case's algorithm for gradients of `size` bytes; none across shared nodes."""
+    links = links_of(case.fabric)
+    if links is None or not size or case.algorithm not in TIMES or case.nodes != case.world_size:
+        return "", None
+    name, seconds = TIMES[case.algorithm]
+    return name, seconds(case.world_size, size, PAYLOAD * limiting_rate(case, links) / 8, 0.0)
+
+
+def limiting_rate(case: Case, links: Links) -> float:
+    """The rate, bit/s, of the link that limits a case's algorithm.
+
+    A ring goes at its slowest link; between racks each uplink carries what one node's link does. To a master, all
+    others' gradients pass its own link, those of the other racks its rack's uplink, and one of them each other link.
+    """
+    nodes = case.nodes
+    if case.algorithm == "master":
+        rate = min(links.of_node(0), *((nodes - 1) * links.of_node(node) for node in range(1, nodes)))
+        if links.uplink is not None and links.racks > 1:
+            beyond = (nodes - nodes / links.racks) / (nodes - 1)  # of what its own link carries
+            rate = min(rate, links.uplink / beyond)
+        return rate
+    slowest = min(links.of_node(node) for node in range(nodes))
+    return slowest if links.uplink is None else min(slowest, links.uplink)

@@ -1,0 +1,105 @@
+"""How well replays kept time, and whether the host's own work beside them was hidden.
+
+A replay's ranks sleep where the profiled device computed; what the host then really does for them (the reducer's
+copies, the optimizer's update, sockets) takes the same time at any dilation. A step is k times longer with a dilation
+of k, so that the share of the cores' time that this work takes falls as 1/k.
+
+The smallest dilation that hides it is the larger of
+
+    k · share / MOST_SHARE    the processor time of all ranks is at most half of the cores' time: ranks work at
+                              the same moments, when a step's buckets close, and must not queue for cores
+    k · own / due             a rank's own update of the parameters fits into the profiled one, which takes k times
+                              its time
+
+and at least 1. It is necessary, not sufficient: that moments came when they were due is seen from their lateness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpbench.records import Block, Pace
+
+MOST_SHARE = 0.5
+"""The share of the cores' time above which the ranks' own work is not hidden."""
+LATE_SHARE = 0.01
+"""The 95th percentile of lateness, as a share of the step, above which a launch is flagged."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pacing:
+    """A launch's timed blocks: lateness in virtual time, the rest in the machine's own.
+
+    `lateness_s` is of each step that of its latest rank; `cpu_s` the processor time of all ranks, and `cores_s` what
+    their cores had to give. `optimizer_s` is a rank's own update a step and `due_s` the profiled one, means over
+    ranks; 0 where it was not told.
+    """
+
+    lateness_s: NDArray[np.float64]
+    cpu_s: float
+    cores_s: float
+    optimizer_s: float
+    due_s: float
+
+    @property
+    def lateness_p95_s(self) -> float:
+        """19 of 20 steps had no moment later than this."""
+        return lateness_p95_s([self])
+
+
+def pacing(
+    blocks: Sequence[Mapping[int, Block]],
+    paces: Sequence[Mapping[int, Pace]],
+    *,
+    cores: int,
+    dilation: float,
+) -> Pacing | None:
+    """A launch's pacing from every rank's timed blocks and their paces, by index; None where a rank lacks them.
+
+    `blocks` are in virtual time, as `virtual.nominal` gives them; `cores` is how many the ranks share.
+    """
+    shared = set.intersection(*(set(found) for found in (*blocks, *paces))) if blocks and paces else set()
+    late: list[NDArray[np.int64]] = []
+    cpu = wall = 0.0
+    for index in sorted(shared):
+        of = [own[index] for own in paces]
+        counts = {len(pace.lateness_ns) for pace in of}
+        if len(counts) == 1 and counts != {0}:
+            late.append(np.array([pace.lateness_ns for pace in of], np.int64).max(axis=0))
+        cpu += sum(pace.cpu_ns for pace in of)
+        ranks = [own[index] for own in blocks]
+        wall += dilation * (max(block.end_ns for block in ranks) - min(block.start_ns for block in ranks))
+    if not shared or not late or wall <= 0 or not cores:
+        return None
+    every = [own[index] for own in paces for index in shared]
+    return Pacing(
+        lateness_s=np.concatenate(late) / 1e9,
+        cpu_s=cpu / 1e9,
+        cores_s=cores * wall / 1e9,
+        optimizer_s=sum(pace.optimizer_ns for pace in every) / len(every) / 1e9,
+        due_s=sum(pace.optimizer_due_ns for pace in every) / len(every) / 1e9,
+    )
+
+
+def lateness_p95_s(launches: Iterable[Pacing]) -> float:
+    """The 95th percentile over the steps of all launches."""
+    return float(np.percentile(np.concatenate([launch.lateness_s for launch in launches]), 95))
+
+
+def host_share(launches: Sequence[Pacing]) -> float:
+    """Processor time of all ranks over what their cores had to give, over all launches."""
+    return sum(launch.cpu_s for launch in launches) / sum(launch.cores_s for launch in launches)
+
+
+def dilation_needed(dilation: float, share: float, own_s: float, due_s: float) -> float:
+    """The smallest dilation that hides the host's own work, from a run with `dilation`; see the file's head.
+
+    `own_s` and `due_s` are a rank's own and the profiled optimizer time, both as they passed on the machine's clock;
+    where either is 0 only the share counts.
+    """
+    hidden = dilation * own_s / due_s if own_s > 0 and due_s > 0 else 0.0
+    return max(1.0, dilation * share / MOST_SHARE, hidden)

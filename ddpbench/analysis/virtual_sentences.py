@@ -1,0 +1,120 @@
+"""What emulated, replayed, dilated and shrunk numbers are not, and what of them is not to be trusted: sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from ddpbench.analysis.findings import grouped
+from ddpbench.analysis.labels import case_names, cases_words
+from ddpbench.analysis.launches import CaseRun
+from ddpbench.analysis.pace import MOST_SHARE
+from ddpbench.analysis.traffic import FEWEST, MOST, explained
+
+
+def virtual_sentences(cases: Sequence[CaseRun], table: pd.DataFrame) -> Iterable[str]:
+    """For the report's Validity, in order of how much they change the meaning of a number."""
+    measured = [run for run in cases if run.timings]
+    yield from _kinds(measured)
+    yield from _dilated(measured)
+    shrunk = [run for run in measured if run.case.shrink != 1]
+    for (m,), members in grouped(shrunk, lambda run: (run.case.shrink,)).items():
+        who, names = _subject(members, measured)
+        yield (
+            f"{who} ran shrunk: gradients, bucket caps and links were all divided by {m}, and the "
+            f"sizes told here are multiplied by it again; memory is the shrunk job's{names}."
+        )
+    by_id = {run.case_id: run for run in measured}
+    yield from _unhidden(by_id, table)
+    yield from _traffic(by_id, table)
+
+
+def _subject(members: Sequence[CaseRun], measured: Sequence[CaseRun]) -> tuple[str, str]:
+    """How many cases a sentence is on, and which: neither is told of all."""
+    if len(members) == len(measured) > 1:
+        return f"All {cases_words(members)}", ""
+    return cases_words(members), case_names(members)
+
+
+def _kinds(measured: Sequence[CaseRun]) -> Iterable[str]:
+    emulated = [run for run in measured if run.case.fabric]
+    if emulated:
+        who, names = _subject(emulated, measured)
+        yield (
+            f"{who} ran over emulated links: network namespaces of this one machine behind links "
+            f"held to a rate. Their numbers are not the machine's own{names}."
+        )
+    for kind, how in (
+        ("replayed", "as long as a measured profile says"),
+        ("synthetic", "as long as a profile made from published times says, which nobody measured"),
+    ):
+        replays = [run for run in measured if run.case.compute == kind]
+        if replays:
+            who, names = _subject(replays, measured)
+            yield (
+                f"{who} had {kind} computation: ranks slept {how}, and handed the reducer real "
+                "gradients of no meaning. They have no loss, and a GPU's interference between its computation and "
+                f"its transfers is absent{names}."
+            )
+
+
+def _dilated(measured: Sequence[CaseRun]) -> Iterable[str]:
+    dilated = [run for run in measured if run.case.dilation != 1]
+    for (k,), members in grouped(dilated, lambda run: (run.case.dilation,)).items():
+        who, names = _subject(members, measured)
+        yield (
+            f"{who} ran in virtual time, dilated x{k:g}: computation and links were {k:g} times "
+            f"slower, and every time of training told here is the clock's divided by {k:g} (1 s is {k:g} s of wall "
+            "time). TCP's timers, the bursts that links let pass, disks and the host's own work (the reducer's copies, "
+            "the optimizer, sockets) do not dilate: in virtual time they look that much "
+            f"shorter{names}."
+        )
+
+
+def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame) -> Iterable[str]:
+    """Replays whose dilation does not hide what the host really does beside them."""
+    needed = {
+        str(row["case_id"]): (float(row["dilation_needed"]), float(row["host_share"]), float(row["dilation"]))
+        for row in table.to_dict("records")
+        if str(row["case_id"]) in by_id and not pd.isna(row["dilation_needed"])
+    }
+    short = {case_id: found for case_id, found in needed.items() if found[0] > found[2] * (1 + 1e-9)}
+    if not short:
+        return
+    worst = max(short, key=lambda case_id: short[case_id][0])
+    k, share, used = short[worst]
+    members = [by_id[case_id] for case_id in short]
+    why = (
+        f"its ranks used {share:.0%} of their cores' time, and above {MOST_SHARE:.0%} they wait for each other"
+        if used * share / MOST_SHARE >= k * (1 - 1e-9)
+        else "its optimizer takes longer here than the profiled one"
+    ).replace("%", " %")
+    yield (
+        f"{cases_words(members)} did not hide the host's own work at the dilation they ran with: of "
+        f"{by_id[worst].case.label}, {why}. Set dilation = {_round_up(k):g} or more{case_names(members)}."
+    )
+
+
+def _round_up(value: float) -> float:
+    """The next number of two significant digits."""
+    scale = 10.0 ** (1 - math.floor(math.log10(value)))
+    return math.ceil(value * scale * (1 - 1e-9)) / scale
+
+
+def _traffic(by_id: dict[str, CaseRun], table: pd.DataFrame) -> Iterable[str]:
+    ratios = {
+        str(row["case_id"]): float(row["traffic_ratio"])
+        for row in table.to_dict("records")
+        if str(row["case_id"]) in by_id and not pd.isna(row["traffic_ratio"])
+    }
+    odd = {case_id: ratio for case_id, ratio in ratios.items() if not explained(ratio)}
+    if odd:
+        worst = max(odd, key=lambda case_id: abs(math.log(max(odd[case_id], 1e-9))))
+        members = [by_id[case_id] for case_id in odd]
+        yield (
+            f"{cases_words(members)} moved other bytes than the algorithm's formula says: the busiest node of "
+            f"{by_id[worst].case.label} sent {odd[worst]:.2f} times as many, where headers and acknowledgements "
+            f"explain {FEWEST:g} to {MOST:g}{case_names(members)}."
+        )
