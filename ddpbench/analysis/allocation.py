@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpbench.analysis.curves import CaseCurve, curves_of
-from ddpbench.analysis.findings import BOUNDS
+from ddpbench.analysis.findings import BOUNDS, cap_order, panel_key, variant_key
 from ddpbench.analysis.launches import CaseRun, read_cases
 from ddpbench.analysis.stats import Interval, compare, samples_rate, step_time
 from ddpbench.errors import RequestError, nearest
@@ -26,11 +26,13 @@ EFFICIENCY_CUT = 0.7
 class AllocationRequest:
     """What is asked for. `waits_s` are queue waits by world size, seconds; a given, not measured.
 
+    `where` tells curves of one strategy and workload apart: names of `Case`'s fields or of options, and values.
     `samples_per_epoch` None: the dataset's length as the proof recorded it, where it did.
     """
 
     strategy: str | None = None
     workload: str | None = None
+    where: Mapping[str, str] = field(default_factory=dict)
     efficiency_cut: float = EFFICIENCY_CUT
     samples_per_epoch: int | None = None
     epochs: int | None = None
@@ -200,7 +202,8 @@ def _check(request: AllocationRequest) -> None:
 
 def _choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> tuple[CaseCurve, str]:
     """The curve of the request, DDP's where it names none, and a sentence on the others."""
-    curves = [curve for curve in curves_of(cases) if curve.runs and curve.base is not None]
+    at_cap = _at_cap(cases, request, run)
+    curves = [curve for curve in curves_of(at_cap) if curve.runs and curve.base is not None]
     real = [curve for curve in curves if not curve.emulated]
     if not real:
         why = (
@@ -223,18 +226,127 @@ def _choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -
     ]
     if not found:
         raise RequestError(f"{run.path} has no curve of {request.strategy} on {request.workload}")
+    found = _where(found, request, run)
     ddp = [curve for curve in found if curve.first.case.strategy == "ddp"]
     able = [curve for curve in found if curve.first.case.strategy not in BOUNDS]
     curve = (ddp or able or found)[0]
     # of equal names the one with more world sizes, for two batches of one strategy are two curves
     same = [one for one in found if one.first.case.strategy == curve.first.case.strategy]
     curve = max(same, key=lambda one: len(one.runs))
-    rest = [f"{one.name} ({one.setting})" for one in real if one is not curve]
+    rest = [f"{one.name}, {one.setting} ({_flags(one, curve)})" for one in real if one is not curve]
+    rest += [
+        f"{_told(cap)} buckets (--where bucket_cap_mb={_told(cap)})" for cap in _other_caps(cases, curve)
+    ]
     if not rest:
         return curve, ""
     more = f" and {len(rest) - 4} more" if len(rest) > 4 else ""
-    choice = "" if request.strategy or request.workload else "; --strategy and --workload choose another"
-    return curve, f"also in this run: {'; '.join(rest[:4])}{more}{choice}"
+    return curve, f"also in this run: {'; '.join(rest[:4])}{more}"
+
+
+_FIELDS = (
+    *(
+        "local_batch",
+        "global_batch",
+        "bucket_cap_mb",
+        "scaling",
+        "precision",
+        "dtype",
+        "data",
+        "loader_workers",
+    ),
+    *("backend", "algorithm", "schedule", "device", "threads_per_rank", "ranks_per_node", "launcher"),
+    *("evaluation", "checkpoint", "seed", "replicate"),
+)
+"""The fields of a case by which a curve may be chosen, and that all of its cases share."""
+
+
+def _value(curve: CaseCurve, name: str) -> str | None:
+    """A field or option that a curve's cases share; None where they have none of that name."""
+    case = curve.first.case
+    if name == ("global_batch" if case.scaling == "weak" else "local_batch"):
+        return None  # it goes with the ranks
+    if name == "ranks_per_node" and case.nodes == 1:
+        return None
+    if name in _FIELDS:
+        return _told(getattr(case, name))
+    options = {**case.workload_options, **case.options}
+    return _told(options[name]) if name in options else None
+
+
+def _told(value: object) -> str:
+    """A value as it is given on a command line."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _names(curves: Sequence[CaseCurve]) -> list[str]:
+    options = [name for one in curves for name in (*one.first.case.options, *one.first.case.workload_options)]
+    return list(dict.fromkeys([*_FIELDS, *options]))
+
+
+def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> Sequence[CaseRun]:
+    """The cases with the bucket cap that is asked for, those without any beside them."""
+    cap = request.where.get("bucket_cap_mb")
+    if cap is None:
+        return cases
+    caps = {_told(one.case.bucket_cap_mb) for one in cases} - {"none"}
+    if cap not in caps:
+        known = ", ".join(sorted(caps)) or "none"
+        raise RequestError(f"--where bucket_cap_mb={cap}: no such bucket cap in {run.path}; there is {known}")
+    return [one for one in cases if _told(one.case.bucket_cap_mb) in (cap, "none")]
+
+
+def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir) -> list[CaseCurve]:
+    """The curves with all the values that are asked for.
+
+    Raises:
+        RequestError: there is none; the sentence says which values there are.
+    """
+    left = list(curves)
+    for name, asked in request.where.items():
+        values = list(dict.fromkeys(value for one in left if (value := _value(one, name)) is not None))
+        if asked in values:
+            left = [one for one in left if _value(one, name) == asked]
+            continue
+        if values:
+            known = f"{name} is {' or '.join(values)}"
+        else:
+            apart = [key for key in _names(left) if len({_value(one, key) for one in left}) > 1]
+            told = f"they differ in {', '.join(apart)}" if apart else "there is one curve, and no choice"
+            known = f"no curve has one {name} for all its ranks; {told}"
+        raise RequestError(f"--where {name}={asked}: no such curve in {run.path}; {known}")
+    return left
+
+
+def _flags(curve: CaseCurve, chosen: CaseCurve) -> str:
+    """What chooses a curve in place of the chosen one."""
+    mine, theirs = curve.first.case, chosen.first.case
+    words = [
+        f"--{name} {getattr(mine, name)}"
+        for name in ("strategy", "workload")
+        if getattr(mine, name) != getattr(theirs, name)
+    ]
+    if mine.strategy == theirs.strategy and mine.workload == theirs.workload:
+        words += [
+            f"--where {name}={value}"
+            for name in _names([curve])
+            if (value := _value(curve, name)) is not None and value != _value(chosen, name)
+        ]
+    return " ".join(words)
+
+
+def _other_caps(cases: Sequence[CaseRun], curve: CaseCurve) -> list[float | str]:
+    """The bucket caps at which the curve's configuration was run too."""
+    one = curve.first
+    found = {
+        run.case.bucket_cap_mb
+        for run in cases
+        if run.status == "ok"
+        and (panel_key(run), variant_key(run)) == (panel_key(one), variant_key(one))
+        and run.case.bucket_cap_mb != one.case.bucket_cap_mb
+    }
+    return [cap for cap in sorted(found, key=cap_order) if cap is not None]
 
 
 def _job(run: CaseRun, base: CaseRun, request: AllocationRequest, *, base_case: bool) -> Job:

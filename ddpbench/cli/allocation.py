@@ -19,6 +19,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a sweep's or a merge's run directory")
     parser.add_argument("--strategy", help="the strategy to ask for (default: ddp where it was measured)")
     parser.add_argument("--workload", help="the workload to ask for (default: that with the most cases)")
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of several curves the one with this: local_batch=32, bucket_cap_mb=25, an option's name ...",
+    )
     parser.add_argument("--efficiency-cut", type=float, default=0.7, metavar="FRACTION", help="default: 0.7")
     parser.add_argument(
         "--samples-per-epoch",
@@ -47,6 +54,7 @@ def _run(arguments: argparse.Namespace) -> int:
     request = AllocationRequest(
         strategy=arguments.strategy,
         workload=arguments.workload,
+        where=_where(arguments.where),
         efficiency_cut=arguments.efficiency_cut,
         samples_per_epoch=arguments.samples_per_epoch,
         epochs=arguments.epochs,
@@ -60,6 +68,25 @@ def _run(arguments: argparse.Namespace) -> int:
     if allocation.elsewhere:
         print(allocation.elsewhere, file=sys.stderr)  # noqa: T201
     return 0
+
+
+def _where(given: list[str]) -> dict[str, str]:
+    """Names and values from `local_batch=32`.
+
+    Raises:
+        RequestError: one is not of that form, or a name comes twice.
+    """
+    from ddpbench.errors import RequestError
+
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals or not name or not value:
+            raise RequestError(f"--where {text!r}: give NAME=VALUE, such as local_batch=32")
+        if name in found:
+            raise RequestError(f"--where: {name} is given twice")
+        found[name] = value
+    return found
 
 
 def _waits(text: str) -> dict[int, float]:

@@ -153,8 +153,37 @@ def test_ddp_is_taken_unless_another_strategy_is_asked_for(tmp_path: Path) -> No
     run = a_run(tmp_path / "run", cases)
     found = of(run)
     assert found.name == "DDP with default buckets"
-    assert "also in this run: master" in found.elsewhere
+    assert (
+        "also in this run: master, gpt:nano, weak scaling with a local batch of 8 (--strategy master); "
+        in (found.elsewhere)
+    )
+    assert found.elsewhere.endswith("1 buckets (--where bucket_cap_mb=1)")
+    assert of(run, where={"bucket_cap_mb": "1"}).jobs[1].step_s.value == pytest.approx(0.15, rel=1e-3)
     assert of(run, strategy="master").name == "master"
+
+
+def test_of_two_batches_of_one_strategy_either_can_be_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = dict(STEPS_MS)
+    cases |= {case_of("single", 1, local_batch=32): 380.0, case_of("ddp", 2, local_batch=32): 400.0}
+    run = a_run(tmp_path / "run", cases)
+    first = of(run)
+    assert first.jobs[0].global_batch == 8
+    assert first.elsewhere == (
+        "also in this run: DDP, gpt:nano, weak scaling with a local batch of 32 (--where local_batch=32)"
+    )
+    other = of(run, where={"local_batch": "32"})
+    assert [job.global_batch for job in other.jobs] == [32, 64]
+    assert other.elsewhere.endswith("a local batch of 8 (--where local_batch=8)")
+    for where, told in (
+        ("local_batch=16", f"--where local_batch=16: no such curve in {run.path}; local_batch is 8 or 32"),
+        ("global_batch=16", "no curve has one global_batch for all its ranks; they differ in local_batch"),
+        ("bucket_cap_mb=7", f"no such bucket cap in {run.path}; there is default"),
+        ("local_batch", "give NAME=VALUE, such as local_batch=32"),
+    ):
+        assert cli(["allocation", str(run.path), "--where", where]) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_an_epoch_is_the_recorded_dataset_unless_another_is_given(tmp_path: Path) -> None:
