@@ -81,7 +81,8 @@ def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
 
     That is, in each of the largest groups of comparable cases, the reference (see `reference_of`) first and then
     every other strategy that exchanges gradients at the same number of ranks, at DDP's default cap or the
-    smallest there is. Cases without instrumented steps of their own and of their base case are left out.
+    smallest there is. Cases without instrumented steps of their own and of their base case are left out, as are
+    those that share no round with it.
     """
     by_id = {run.case_id: run for run in cases}
     rows: list[tuple[Any, ...]] = []
@@ -114,14 +115,14 @@ def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
 def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable[tuple[Any, ...]]:
     if base is None or base.status != "ok" or run.parts is None or base.parts is None:
         return
-    compared = compare(run.timings, base.timings)
+    compared = _paired(run, base)
     if compared is None:
         return
     world = run.case.world_size
     efficiency = compared.rate_ratio().value / world
     beside = None
     if alone is not None and alone.parts is not None:
-        bound = compare(alone.timings, base.timings)
+        bound = _paired(alone, base)
         if bound is not None:
             beside = (alone.parts.parts, bound.rate_ratio().value / world)
     split = beside is not None
@@ -132,6 +133,12 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
         half = half_width([one[name] for one in by_round])
         yield (run.case_id, name, share, *_ends(share, half), len(by_round), split)
     yield (run.case_id, "efficiency", efficiency, *_efficiency_ends(compared, world), compared.rounds, split)
+
+
+def _paired(run: CaseRun, base: CaseRun) -> Comparison | None:
+    """The two compared within rounds; None where they share none, for then there is no speed-up either."""
+    found = compare(run.timings, base.timings)
+    return found if found is not None and found.paired and found.rounds else None
 
 
 def _of_round(number: int, run: CaseRun, base: CaseRun, alone: CaseRun | None) -> dict[str, float] | None:

@@ -172,6 +172,27 @@ def test_strong_scaling_divides_the_ideal_step(tmp_path: Path) -> None:
     assert not table["split"].any()
 
 
+def test_rounds_that_are_not_shared_make_no_waterfall(tmp_path: Path) -> None:
+    """As in a merge: the base case in rounds 0 to 2, DDP in 1 to 5, independent ranks in 3 to 5."""
+    run, launches = RunDir(tmp_path / "run"), {}
+    launches[SINGLE] = (range(3), launch(10, {"forward": 10.0}))
+    launches[ALONE] = (range(3, 6), launch(12, {"forward": 12.0}))
+    launches[DDP] = (range(1, 6), launch(16, {"forward": 13.0}, comm_ms=3))
+    launches[MASTER] = (range(3, 6), launch(25, {"forward": 13.0}, comm_ms=12))
+    write_plan(run, list(launches), Budget(rounds_min=3, rounds_max=6))
+    for case, (rounds, one) in launches.items():
+        write_proof(run, case)
+        for number in rounds:
+            write_launch(run, case, number, [one] * processes_of(case))
+    write_sessions(run)
+    summary = summarize(run)
+    found = summary.cases.set_index("case_id")["efficiency"]
+    assert found.isna()[MASTER.case_id], "MASTER shares no round with the base case"
+    table = summary.waterfall
+    assert set(table["case_id"]) == {DDP.case_id}
+    assert not table["split"].any(), "nor do independent ranks"
+
+
 def test_no_instrumented_base_case_no_waterfall(tmp_path: Path) -> None:
     bare = RankLaunch(blocks=[[10 * MS] * 10])
     assert table_of(tmp_path, {SINGLE: [bare], DDP: [launch(16, {"forward": 13}, comm_ms=3)]}).empty
