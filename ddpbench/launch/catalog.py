@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import BaseModel
 
+from ddpbench.launch.own_workloads import check_profile, located
 from ddpbench.spec import StrategyInfo, WorkloadInfo
 from ddpbench.strategies import TABLE, load_strategy
 from ddpbench.workloads import is_import_path, load_workload, workload_names
+from ddpbench.workloads.profile import PREFIX
 
 
 class _OwnOptions(BaseModel, extra="allow", frozen=True):
@@ -14,7 +18,13 @@ class _OwnOptions(BaseModel, extra="allow", frozen=True):
 
 
 class TableCatalog:
-    """Everything in `ddpbench.strategies.TABLE` and `ddpbench.workloads.TABLE`."""
+    """Everything in `ddpbench.strategies.TABLE` and `ddpbench.workloads.TABLE`.
+
+    Profiles to replay are looked for in the folder `beside` first, which is the experiment's.
+    """
+
+    def __init__(self, beside: Path | None = None) -> None:
+        self._beside = beside
 
     def strategy_names(self) -> list[str]:
         return list(TABLE)
@@ -40,6 +50,9 @@ class TableCatalog:
     def workload(self, name: str) -> WorkloadInfo:
         if is_import_path(name):  # imported only in a rank
             return WorkloadInfo(name=name, summary="your own", options=_OwnOptions, check=lambda _: None)
+        if name.startswith(PREFIX):
+            name = located(name, self._beside)
+            check_profile(name, self._beside)
         found = load_workload(name)
         name = f"{found.name}:{found.size}" if found.size else found.name
         return WorkloadInfo(
@@ -48,4 +61,5 @@ class TableCatalog:
             options=found.options,
             check=found.check,
             compute=found.compute,
+            default_batch=found.default_batch,
         )

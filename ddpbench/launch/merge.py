@@ -25,6 +25,7 @@ from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir, explain_os_error
 from ddpbench.records.plan import read_plan
 from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path
+from ddpbench.workloads.profile import PREFIX
 
 ALLOCATION = ("cores", "cpu_quota", "slots", "experiment_digest")
 """Keys of `identity` that may differ. Of `gpus` only the number may, not the kinds; `workload_digest`, which names
@@ -198,7 +199,11 @@ def _differences(first: Source, other: Source) -> list[tuple[str, object, object
             mine, theirs = sorted(set(_devices(mine))), sorted(set(_devices(theirs)))
         elif key == "workload_digest" and first.workloads != other.workloads:
             # with other workloads in the run the digest tells nothing; ddpbench's own are in rank_code_digest
-            own = {name for name in first.workloads | other.workloads if is_import_path(name)}
+            own = {
+                name
+                for name in first.workloads | other.workloads
+                if is_import_path(name) or name.startswith(PREFIX)
+            }
             if not own & first.workloads & other.workloads:
                 continue
         if mine != theirs:

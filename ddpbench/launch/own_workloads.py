@@ -12,6 +12,7 @@ from ddpbench.errors import RequestError, WorkloadError
 from ddpbench.machine.server import ServerProcess
 from ddpbench.spec import Case, Experiment
 from ddpbench.workloads import is_import_path
+from ddpbench.workloads.profile import PREFIX, is_path, profile_path
 
 INSPECTION_TIMEOUT_S = 120.0
 
@@ -22,16 +23,40 @@ def located(name: str, beside: Path | None) -> str:
     A relative path is looked for beside the experiment's file first, then in the working directory. What is
     no path of a file, or of none that is there, stays as it is.
     """
+    if name.startswith(PREFIX):
+        profile = name.removeprefix(PREFIX)
+        path = _found(profile, beside) if is_path(profile) else None
+        return name if path is None else f"{PREFIX}{path}"
     head, _, attribute = name.rpartition(":")
-    if not is_import_path(name) or not head.endswith(".py") or Path(head).is_absolute():
+    if not is_import_path(name) or not head.endswith(".py"):
         return name
+    path = _found(head, beside)
+    return name if path is None else f"{path}:{attribute}"
+
+
+def _found(name: str, beside: Path | None) -> Path | None:
+    """A relative path's file; None for an absolute path, or where there is no such file."""
+    if Path(name).is_absolute():
+        return None
     for folder in _folders(beside):
-        path = (folder / head).resolve()
+        path = (folder / name).resolve()
         if path.is_file():
             with contextlib.suppress(ValueError):
                 path = path.relative_to(Path.cwd().resolve())
-            return f"{path}:{attribute}"
-    return name
+            return path
+    return None
+
+
+def check_profile(name: str, beside: Path | None) -> None:
+    """Refuses a replay of a profile that is nowhere.
+
+    Raises:
+        ValueError: there is no such file; the sentence says where it was looked for.
+    """
+    profile = name.removeprefix(PREFIX)
+    if is_path(profile) and not profile_path(profile).exists():
+        places = " or ".join(dict.fromkeys(str((folder / profile).resolve()) for folder in _folders(beside)))
+        raise ValueError(f"there is no profile {places}")
 
 
 def _folders(beside: Path | None) -> list[Path]:

@@ -150,6 +150,7 @@ def plan_launch(
         threads=case.threads_per_rank * (case.world_size // processes),
         loader_workers=case.loader_workers,
         nearby=_nearby(hardware, processes, gpu_addresses) if case.device == "cuda" else (),
+        pinned=case.compute == "real",  # a replay's ranks sleep; their transfers take whatever core is free
     )
     server_env = dict(thread_env(case))
     a_node = case.ranks_per_node if case.fabric else processes

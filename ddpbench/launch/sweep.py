@@ -98,7 +98,6 @@ def prepare(request: SweepRequest) -> Prepared:
     Raises:
         RequestError: the request cannot be met; the message says why.
     """
-    catalog = TableCatalog()
     source, out = request.experiment, request.out
     if source.is_dir():
         out, source = out or source, RunDir(source).experiment
@@ -106,6 +105,7 @@ def prepare(request: SweepRequest) -> Prepared:
         out = source.parent
     if out is not None:
         refuse_merged(RunDir(out))
+    catalog = TableCatalog(source.parent)
     experiment = with_located(load_experiment(source, catalog, request.overrides), source.parent)
     _check_launcher(experiment, request.experiment)
     if importlib.util.find_spec("torch") is None:

@@ -20,6 +20,7 @@ from ddpbench.machine.noise import own_environment_allows_sharing
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import Proof, RunDir, Status, read_launch
 from ddpbench.spec import PlannedCase, expand, parse_experiment
+from ddpbench.workloads.profile import PREFIX
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,9 +61,26 @@ def verification_cases(
         ]
     if problems:
         raise ExperimentError("verify", problems)
+    cases: list[PlannedCase] = []
+    replays = [name for name in workloads if name.startswith(PREFIX)]
+    for group, batch in (([name for name in workloads if name not in replays], 4), (replays, None)):
+        if group:
+            cases += _cases(strategies, group, worlds, backend, local_batch=batch)
+    return cases
+
+
+def _cases(
+    strategies: Sequence[str],
+    workloads: Sequence[str],
+    worlds: Sequence[int],
+    backend: str,
+    *,
+    local_batch: int | None,
+) -> list[PlannedCase]:
+    """The cases of workloads that take this local batch, or their own."""
     text = f"""
         [base]
-        local_batch = 4
+        {f"local_batch = {local_batch}" if local_batch else ""}
         backend = "{backend}"
         device = "{"cuda" if backend == "nccl" else "cpu"}"
         [axes]
@@ -72,6 +90,7 @@ def verification_cases(
         [budget]
         seed = 0
     """
+    catalog = TableCatalog()
     experiment = parse_experiment(text, catalog, name="verify", source="verify")
     hardware = read_hardware()
     devices = usable_devices(hardware)

@@ -23,6 +23,7 @@ from ddpbench.records import SCHEMA_VERSION
 from ddpbench.spec import PlannedCase
 from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path
+from ddpbench.workloads.profile import PREFIX, profile_digest, profile_path
 
 RANK_CODE = ("measure", "strategies", "worker", "workloads")
 """The packages whose code runs in a rank."""
@@ -144,11 +145,13 @@ def text_digest(text: str) -> str:
 
 
 def workloads_digest(workloads: Iterable[str]) -> str:
-    """One digest of the workloads' names and of the sources of the users' own among them."""
+    """One digest of the workloads' names, of the sources of the users' own among them, and of replayed profiles."""
     digest = hashlib.sha256()
     for name in sorted(set(workloads)):
         digest.update(name.encode())
-        if is_import_path(name):
+        if name.startswith(PREFIX):
+            digest.update(profile_digest(profile_path(name.removeprefix(PREFIX))).encode())
+        elif is_import_path(name):
             path = _source(name.rpartition(":")[0])
             digest.update(path.read_bytes() if path is not None and path.is_file() else b"")
     return digest.hexdigest()[:16]

@@ -31,13 +31,17 @@ def deal(
     threads: int,
     loader_workers: int = 0,
     nearby: Sequence[Sequence[int]] = (),
+    pinned: bool = True,
 ) -> list[Stand]:
     """A stand for each of `ranks` ranks of one machine, `threads` cores each while there are enough.
 
     More ranks than cores share them, rank modulo core. `nearby` names instead the cores beside each rank's
     GPU. Loader workers (`loader_workers` a rank) get the cores left over: each its own where there are enough,
-    all of them together where there are fewer; without any they share the rank's.
+    all of them together where there are fewer; without any they share the rank's. Ranks that are not `pinned`
+    may use all cores, their loader workers too.
     """
+    if not pinned:
+        return [Stand(cores=tuple(cores))] * ranks
     if nearby:
         dealt = [tuple(near) for near in nearby]
     else:

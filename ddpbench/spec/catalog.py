@@ -46,6 +46,8 @@ class WorkloadInfo:
     """Why the workload cannot run a case, or None."""
     compute: Literal["real", "replayed", "synthetic"] = "real"
     """Whether it trains, or replays a profile that was measured or made."""
+    default_batch: int | None = None
+    """The local batch where an experiment gives none."""
 
 
 class Catalog(Protocol):

@@ -430,6 +430,8 @@ def _exclude_names(rules: object, catalog: Catalog, problems: list[Problem]) -> 
                 except KeyError:
                     message = f"{name!r} is no {key}; {nearest(name, known)}"
                     problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
+                except ValueError as error:
+                    problems.append(Problem(path=f"exclude[{index}].{key}", message=str(error)))
 
 
 def resolve(experiment: Experiment, devices: Devices) -> Experiment:
@@ -531,7 +533,7 @@ def _plan_case(
             message = "weak scaling fixes local_batch; global_batch belongs to scaling = 'strong'"
             problems.append(Problem(path="base.global_batch", message=message))
             return None
-        local_batch = local_batch or 8
+        local_batch = local_batch or workload.default_batch or 8
         global_batch = local_batch * world_size
     else:
         if global_batch is None or local_batch is not None:

@@ -55,12 +55,17 @@ class DdpReplica(Replica):
         from torch.nn.parallel import DistributedDataParallel
 
         super().__init__(job)
-        cap = job.case.bucket_cap_mb
+        cap, shrink = job.case.bucket_cap_mb, job.case.shrink
         # Newer torch renames this option and warns of the old name: its default is left unsaid.
         buffers: dict[str, Any] = {} if options.broadcast_buffers else {"broadcast_buffers": False}
-        self._ddp: DistributedDataParallel | None = DistributedDataParallel(
+        wrapper = DistributedDataParallel
+        if cap == "default" and shrink != 1:
+            from ddpbench.strategies.ddp_shrunk import shrunk
+
+            wrapper = shrunk(shrink)
+        self._ddp: DistributedDataParallel | None = wrapper(
             job.model,
-            bucket_cap_mb=None if cap == "default" else cap,
+            bucket_cap_mb=None if cap == "default" or cap is None else cap / shrink if shrink != 1 else cap,
             gradient_as_bucket_view=options.gradient_as_bucket_view,
             static_graph=options.static_graph,
             find_unused_parameters=options.find_unused_parameters,

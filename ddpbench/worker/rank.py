@@ -42,11 +42,13 @@ from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.strategies import Replica
 from ddpbench.worker.batches import in_memory
 from ddpbench.worker.control import leave, meet
+from ddpbench.worker.edges import Edges
 from ddpbench.worker.evaluation import evaluate
 from ddpbench.worker.place import Place
 from ddpbench.worker.proof import Prover
 from ddpbench.worker.snapshots import Saver, SnapshotError
 from ddpbench.worker.storage import fetched
+from ddpbench.worker.traffic import link_of
 from ddpbench.worker.training import DivergedError, StepLoop, Training, all_equal, checksum
 
 EXIT_OK = 0
@@ -187,11 +189,12 @@ class Rank:
         if store := os.environ.get("DDPBENCH_STORAGE"):
             batches = fetched(batches, store, training.batch_bytes())
         samples = self.case.global_batch // self.place.processes
+        edges = Edges(training.workload.pacer, link_of(self.case, self.place))
         null = NullRecorder()
         replica = training.replica(model, null, distributed=distributed)
         loop = StepLoop(replica, batches, null, self.heartbeat, training.precision)
         clock: Clock = CudaClock() if self.case.device == "cuda" else self.host_clock
-        stepper = Stepper(loop.step, samples, clock, control)
+        stepper = Stepper(loop.step, samples, clock, control, edges.at_edge)
         self.heartbeat.enter("warm-up")
         least = TRAINING if self.case.compute == "real" else REPLAYING
         warmup = warm_up(stepper, replica.ready, self.request.measured_s, least)
@@ -200,8 +203,9 @@ class Rank:
         self.heartbeat.enter("timed steps")
         timed_ns = 0
         for block in timed_blocks(stepper, self.request.measured_s, warmup.step_ns, least):
-            self._final_loss = loop.check_loss()
-            writer.write(block)
+            loss = loop.check_loss()
+            self._final_loss = loss if training.workload.has_loss else None
+            writer.write(block, *edges.records(block))
             timed_ns += block.end_ns - block.start_ns
             step_ns = (block.end_ns - block.start_ns) / block.steps
         if training.shards_itself:

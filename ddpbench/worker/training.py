@@ -33,7 +33,7 @@ class Training:
     def __init__(self, case: Case, place: Place, device: torch.device) -> None:
         self.case, self.place, self.device = case, place, device
         self.strategy: Strategy[Any] = load_strategy(case.strategy)
-        self.workload = load_workload(case.workload)
+        self.workload = load_workload(case.workload).for_case(case, place.rank)
         self.workload_options = self.workload.options.model_validate(case.workload_options)
         self.options = self.strategy.options.model_validate(case.options)
         self.dtype: torch.dtype = getattr(torch, case.dtype)
@@ -47,8 +47,10 @@ class Training:
         """Which samples a rank gets is the workload's choice, not ours."""
         self.loader = own if own is not None else self._made_loader(dataset)
         self._own_loader = own is not None
-        self.dataset_samples = _length(getattr(self.loader, "dataset", None))
-        """Samples of the whole dataset; None for one that is endless or does not tell."""
+        self.dataset_samples = (
+            _length(getattr(self.loader, "dataset", None)) if self.workload.has_loss else None
+        )
+        """Samples of the whole dataset; None for one that is endless, made up, or does not tell."""
         self._passes: list[int] = []
 
     def _made_loader(self, dataset: Any) -> DataLoader[Any]:

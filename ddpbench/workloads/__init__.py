@@ -13,12 +13,14 @@ from typing import Any
 from ddpbench.errors import nearest
 from ddpbench.workloads.base import NoOptions, Workload
 from ddpbench.workloads.plain import PlainWorkload, lacks
+from ddpbench.workloads.profile import PREFIX
 
 TABLE: dict[str, str] = {
     "mlp": "ddpbench.workloads.mlp:Mlp",
     "gpt": "ddpbench.workloads.gpt:Gpt",
     "resnet": "ddpbench.workloads.resnet:ResNet",
     "hf": "ddpbench.workloads.hf:HuggingFace",
+    "replay": "ddpbench.workloads.replay:Replay",
 }
 """Name -> `module:Class`. A size follows the name after a colon: `gpt:nano`."""
 
@@ -43,6 +45,7 @@ def is_import_path(name: str) -> bool:
     head, colon, attribute = name.rpartition(":")
     return (
         bool(colon)
+        and not name.startswith(PREFIX)
         and head not in TABLE
         and attribute.isidentifier()
         and (head.endswith(".py") or (all(part.isidentifier() for part in head.split(".")) and "." in head))
@@ -55,6 +58,7 @@ def load_workload(name: str) -> Workload[Any]:
     Raises:
         KeyError: there is none of that name or size.
         ImportError: the user's file or module cannot be imported, or has no such class.
+        ValueError: a replay's profile is not there, or is none.
     """
     if is_import_path(name):
         return _own(name)
@@ -64,7 +68,7 @@ def load_workload(name: str) -> Workload[Any]:
     found = _class(head)
     if found.sizes and not colon:
         size = found.sizes[0]
-    if size not in (found.sizes or ("",)):
+    if not found.takes(size):
         raise KeyError(name)
     return found(size)
 

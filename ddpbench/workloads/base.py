@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset
 
+    from ddpbench.measure.pacer import Pacer
+
 OptionsT = TypeVar("OptionsT", bound=BaseModel)
 
 
@@ -25,7 +27,7 @@ class Workload(ABC, Generic[OptionsT]):
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]
+    summary: str
     options: type[OptionsT]
     sizes: ClassVar[tuple[str, ...]] = ()
     batch_statistics: ClassVar[bool] = False
@@ -37,6 +39,10 @@ class Workload(ABC, Generic[OptionsT]):
     """Whether it trains, or replays the times of a profile that was measured or made."""
     has_loss: ClassVar[bool] = True
     """Its loss says something; a replay's is a number of no meaning."""
+    default_batch: int | None = None
+    """The local batch where an experiment gives none."""
+    pacer: Pacer | None = None
+    """What keeps a replay in time, in a rank."""
     sample_bytes: int | None = None
     """Input bytes of a sample, where input is fetched over a network; None: those of its tensors."""
     imports: ClassVar[tuple[str, ...]] = ()
@@ -44,6 +50,15 @@ class Workload(ABC, Generic[OptionsT]):
 
     def __init__(self, size: str = "") -> None:
         self.size = size
+
+    @classmethod
+    def takes(cls, size: str) -> bool:
+        """Whether there is such a size."""
+        return size in (cls.sizes or ("",))
+
+    def for_case(self, case: Case, rank: int) -> Workload[OptionsT]:
+        """The workload as a rank of a case has it, where it depends on either."""
+        return self
 
     def check(self, case: Case) -> str | None:
         """Why the workload cannot run this case, or None. Called without torch."""

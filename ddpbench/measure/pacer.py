@@ -1,0 +1,114 @@
+"""Keeps computation that is only replayed in time: sleeps to absolute moments and notes how late it came.
+
+A sleeping rank uses no core. What it does meanwhile (filling gradients, copying them into buckets) eats into the
+sleep and does not add to it, as long as it is done before the moment is due.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+_PR_SET_TIMERSLACK = 29
+_NEARLY_NS = 10_000
+"""A moment this near is not slept to: to fall asleep and wake takes as long."""
+_LEARNING_NS = 1_000
+_MOST_OVERSLEPT_NS = 200_000
+
+
+def _sleep(nanoseconds: int) -> None:
+    time.sleep(nanoseconds / 1e9)
+
+
+class Pacer:
+    """One rank's. Turned on by `active`; otherwise nothing is waited for, and nothing noted.
+
+    To wake takes some 50 µs on a virtual machine, even with the least timer slack: so much is learned (as the
+    median of what was overslept) and taken off each sleep, so that moments are met on average, not always missed.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        sleep: Callable[[int], None] = _sleep,
+        *,
+        active: bool = False,
+    ) -> None:
+        """`clock` gives nanoseconds, `sleep` takes them."""
+        self.active = active
+        self._clock, self._sleep = clock, sleep
+        self._overslept_ns = 0
+        self._late: list[int] = []  # several passes append to it, each in a thread of its own
+        self._steps: list[int] = []
+        self._updates: list[int] = []
+        self._threads: set[int] = set()
+
+    def begin(self, scale: float = 1.0) -> Pass:
+        """A pass that starts now and whose moments come `scale` times later than they are given."""
+        if self.active and (thread := threading.get_ident()) not in self._threads:
+            self._threads.add(thread)
+            _wake_on_time()
+        return Pass(self, self._clock(), scale)
+
+    def wait(self, deadline_ns: int, grain_ns: int = 0) -> None:
+        """Sleeps until then, unless it is past or less than `grain_ns` ahead; notes how late it came."""
+        ahead = deadline_ns - self._clock()
+        if ahead > max(grain_ns, self._overslept_ns + _NEARLY_NS):
+            aimed = deadline_ns - self._overslept_ns
+            self._sleep(ahead - self._overslept_ns)
+            now = self._clock()
+            overslept = now - aimed
+            learned = self._overslept_ns + (_LEARNING_NS if overslept > self._overslept_ns else -_LEARNING_NS)
+            self._overslept_ns = min(max(learned, 0), _MOST_OVERSLEPT_NS)
+            ahead = deadline_ns - now
+        self._late.append(max(-ahead, 0))
+
+    def end_step(self, update_ns: int) -> None:
+        """Ends a step, whose own update of the parameters took so long."""
+        if not self.active:
+            return
+        late, self._late = self._late, []
+        self._steps.append(max(late, default=0))
+        self._updates.append(update_ns)
+
+    def take(self) -> tuple[tuple[int, ...], int]:
+        """Of each step since the last call its worst lateness, and the updates' mean time; nanoseconds."""
+        steps, updates = tuple(self._steps), self._updates
+        self._steps, self._updates = [], []
+        return steps, round(statistics.fmean(updates)) if updates else 0
+
+    def now(self) -> int:
+        """The pacer's clock, nanoseconds."""
+        return self._clock()
+
+    def __deepcopy__(self, memo: Any) -> Pacer:
+        return self  # a copy of a model runs in the same rank
+
+
+class Pass:
+    """One device's work on a batch: moments after its start, each waited for in turn."""
+
+    __slots__ = ("_pacer", "_scale", "_start_ns")
+
+    def __init__(self, pacer: Pacer, start_ns: int, scale: float) -> None:
+        self._pacer, self._start_ns, self._scale = pacer, start_ns, scale
+
+    def until(self, offset_ns: float, grain_ns: float = 0) -> None:
+        """Waits until so long after the pass's start; at most `grain_ns` early."""
+        if self._pacer.active:
+            scale = self._scale
+            self._pacer.wait(self._start_ns + round(offset_ns * scale), round(grain_ns * scale))
+
+    def resume(self, offset_ns: float) -> None:
+        """Counts from here on as if exactly this much of the pass had been done by now: others were waited for."""
+        if self._pacer.active:
+            self._start_ns = self._pacer.now() - round(offset_ns * self._scale)
+
+
+def _wake_on_time() -> None:
+    """Takes away the 50 µs by which the kernel lets this thread's sleeps end late."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)

@@ -1,0 +1,38 @@
+"""DDP whose default bucket caps are divided, as gradients are that a case shrinks. Imports torch at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+_FIRST = "_DEFAULT_FIRST_BUCKET_BYTES"
+
+
+def shrunk(by: int) -> type[DistributedDataParallel]:
+    """DDP with its default caps, the first bucket's and the others', divided by a number.
+
+    With a cap that is given the first bucket has the same, and no argument says otherwise: so both are set right
+    before the buckets are made, and torch's own setting for the first is put back after.
+    """
+
+    class Shrunk(DistributedDataParallel):
+        def _ddp_init_helper(self, *arguments: Any, **named: Any) -> Any:
+            self.bucket_bytes_cap //= by
+            usual = getattr(dist, _FIRST)
+            config = getattr(self, "_bucket_config", None)
+            if config is not None:  # where a newer torch keeps both
+                self._bucket_config = dataclasses.replace(
+                    config,
+                    bucket_bytes_cap=config.bucket_bytes_cap // by,
+                    first_bucket_bytes_cap=config.first_bucket_bytes_cap // by,
+                )
+            setattr(dist, _FIRST, usual // by)
+            try:
+                return super()._ddp_init_helper(*arguments, **named)  # type: ignore[no-untyped-call]
+            finally:
+                setattr(dist, _FIRST, usual)
+
+    return Shrunk

@@ -1,0 +1,282 @@
+"""A profile: how long one device takes for a batch, and when each parameter's gradient is ready. No torch.
+
+A profile is a small JSON file that `ddpbench profile` measures or a script makes, and that a replay keeps:
+
+    schema       {"name": "ddpbench profile", "version": 1}
+    source       "measured" or "synthetic"
+    workload     what was measured, such as "gpt:nano"
+    local_batch  samples
+    device       "cpu", or what it is called
+    precision    "full", or the autocast it ran under
+    provenance   machine, torch, threads, date; publication and assumptions where it is synthetic
+    sample_bytes of one sample's inputs and targets
+    steps        measured ones; 0 where it is synthetic
+    forward_s, backward_s, optimizer_s
+    parameters   in the order of model.parameters(): name, shape, dtype, ready_s since the start of backward
+
+A time is in seconds: `[mean, low, high]` with the 95 % interval of the mean over steps (it knows nothing of the
+machine's drift), or the mean alone where there is no interval.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_serializer, model_validator
+
+SCHEMA_NAME = "ddpbench profile"
+SCHEMA_VERSION = 1
+SHIPPED = Path(__file__).resolve().parents[1] / "profiles"
+"""The profiles that come with ddpbench."""
+PREFIX = "replay:"
+"""What a workload's name begins with that replays a profile."""
+_SLACK = 1e-6
+"""By so much, relatively, a rounded moment may lie after the end of backward."""
+
+
+class Seconds(BaseModel, frozen=True):
+    """A time and its interval, seconds."""
+
+    mean: float = Field(ge=0, allow_inf_nan=False)
+    low: float | None = None
+    high: float | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parts(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            if len(value) != 3:
+                raise ValueError("a time is a number of seconds, or [mean, low, high]")
+            return dict(zip(("mean", "low", "high"), value, strict=True))
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return {"mean": value}
+        return value
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Seconds:
+        if self.low is not None and self.high is not None and not self.low <= self.mean <= self.high:
+            raise ValueError(
+                f"the interval [{self.low:g}, {self.high:g}] does not hold its mean {self.mean:g}"
+            )
+        return self
+
+    @model_serializer
+    def _written(self) -> float | list[float]:
+        if self.low is None or self.high is None:
+            return _rounded(self.mean)
+        return [_rounded(self.mean), _rounded(self.low), _rounded(self.high)]
+
+
+def _rounded(seconds: float) -> float:
+    """Five significant digits, and nothing below a tenth of a microsecond."""
+    return round(float(f"{seconds:.5g}"), 7)
+
+
+def _never_ready(value: Any) -> Any:
+    if value is None:
+        raise ValueError(
+            "it never gets a gradient, and a replay gives every parameter one: freeze it (requires_grad = False) "
+            "and profile anew"
+        )
+    return value
+
+
+class Parameter(BaseModel, extra="forbid", frozen=True):
+    """A trained parameter, and when its gradient is ready: seconds since the start of backward."""
+
+    name: str
+    shape: tuple[Annotated[int, Field(gt=0, strict=True)], ...]
+    dtype: Literal["float32", "float64", "float16", "bfloat16"]
+    ready_s: Annotated[Seconds, BeforeValidator(_never_ready)]
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+
+class Provenance(BaseModel, extra="forbid", frozen=True):
+    """Where the times come from."""
+
+    machine: str = ""
+    torch: str = ""
+    threads: int | None = None
+    date: str = ""
+    publication: str = ""
+    assumptions: tuple[str, ...] = ()
+
+
+class Profile(BaseModel, extra="forbid", frozen=True):
+    """A whole profile, checked."""
+
+    source: Literal["measured", "synthetic"]
+    workload: str
+    local_batch: Annotated[int, Field(gt=0, strict=True)]
+    device: str
+    precision: str = "full"
+    provenance: Provenance
+    sample_bytes: Annotated[int, Field(ge=0, strict=True)]
+    steps: Annotated[int, Field(ge=0, strict=True)] = 0
+    forward_s: Seconds
+    backward_s: Seconds
+    optimizer_s: Seconds
+    parameters: tuple[Parameter, ...]
+
+    @model_validator(mode="after")
+    def _whole(self) -> Profile:
+        if not self.parameters:
+            raise ValueError("parameters: there are none; a replay needs gradients")
+        twice = [name for name, count in Counter(p.name for p in self.parameters).items() if count > 1]
+        if twice:
+            raise ValueError(f"parameters: {_listed(twice)} stands there twice")
+        end = self.backward_s.mean
+        if end <= 0:
+            raise ValueError("backward_s: 0 s; gradients need a backward that takes time")
+        late = [p for p in self.parameters if p.ready_s.mean > end * (1 + _SLACK)]
+        if late:
+            moment = late[0].ready_s.mean
+            raise ValueError(
+                f"parameters: the gradient of {late[0].name} is ready after {moment:g} s, which is after the end of "
+                f"backward ({end:g} s)"
+            )
+        kinds = dict.fromkeys(p.dtype for p in self.parameters)
+        if len(kinds) > 1:
+            raise ValueError(f"parameters: of {_listed(list(kinds))}; a replay has parameters of one dtype")
+        if self.source == "synthetic" and not (self.provenance.publication or self.provenance.assumptions):
+            raise ValueError("provenance: a synthetic profile says what it was made from")
+        return self
+
+    @property
+    def dtype(self) -> str:
+        """Of all its parameters."""
+        return self.parameters[0].dtype
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The parameters' numbers in the order in which their gradients become ready.
+
+        Of several at one moment the last of the model comes first, as in backward.
+        """
+        moments = [parameter.ready_s.mean for parameter in self.parameters]
+        return tuple(sorted(range(len(moments)), key=lambda number: (moments[number], -number)))
+
+    @property
+    def step_s(self) -> float:
+        """Forward, backward and update, seconds."""
+        return self.forward_s.mean + self.backward_s.mean + self.optimizer_s.mean
+
+    def dumps(self) -> str:
+        """The file's text: a parameter a line."""
+        data = self.model_dump(mode="json", exclude_defaults=True)
+        parameters = data.pop("parameters")
+        head = json.dumps({"schema": {"name": SCHEMA_NAME, "version": SCHEMA_VERSION}, **data}, indent=1)
+        rows = ",\n".join(f"  {json.dumps(parameter)}" for parameter in parameters)
+        return f'{head[:-2]},\n "parameters": [\n{rows}\n ]\n}}\n'
+
+
+def parse_profile(text: str) -> Profile:
+    """A profile from its text.
+
+    Raises:
+        ValueError: it is cut off, of another schema, or says what cannot be; the sentence says what.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        cut = "it is cut off" if error.pos >= len(text.rstrip()) else "it is no JSON"
+        raise ValueError(f"{cut}: {error}") from None
+    found = data.get("schema") if isinstance(data, dict) else None
+    if not isinstance(found, dict) or found.get("name") != SCHEMA_NAME:
+        raise ValueError(
+            'it is no profile: schema.name is not "ddpbench profile" (ddpbench profile WORKLOAD makes one)'
+        )
+    if found.get("version") != SCHEMA_VERSION:
+        raise ValueError(
+            f"schema version {found.get('version')!r}; this ddpbench reads version {SCHEMA_VERSION}: profile anew"
+        )
+    del data["schema"]
+    try:
+        return Profile.model_validate(data)
+    except ValidationError as error:
+        raise ValueError("; ".join(_sentences(error))) from None
+
+
+_MOST_SENTENCES = 3
+
+
+def _sentences(error: ValidationError) -> list[str]:
+    """The first few problems, each with its place and the value that was given."""
+    found: dict[str, str] = {}
+    for item in error.errors(include_url=False):
+        where = ".".join(str(part) for part in item["loc"])
+        reason = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        if item["type"] == "missing":
+            said = f"{where}: is missing"
+        elif item["type"] == "extra_forbidden":
+            said = f"{where}: unknown key"
+        elif item["type"] == "value_error":
+            said = f"{where}: {reason}" if where else reason
+        else:
+            said = f"{where}: {item['input']!r} given; should be {reason}"
+        found.setdefault(where, said)
+    all_of_them = list(found.values())
+    more = len(all_of_them) - _MOST_SENTENCES
+    return all_of_them if more <= 0 else [*all_of_them[:_MOST_SENTENCES], f"and {more} more"]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def shipped() -> tuple[str, ...]:
+    """The names of the profiles that come with ddpbench."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
+
+
+def is_path(name: str) -> bool:
+    """Whether what follows `replay:` is a file of the user's, and not a profile that comes with ddpbench."""
+    return name.endswith(".json")
+
+
+def profile_path(name: str) -> Path:
+    """The file of what follows `replay:`."""
+    return Path(name) if is_path(name) else SHIPPED / f"{name}.json"
+
+
+def read_profile(path: Path) -> Profile:
+    """The profile in a file; read again only when that changes.
+
+    Raises:
+        ValueError: it cannot be read, or is no profile; the sentence names the file.
+    """
+    try:
+        facts = path.stat()
+        return _read(path, facts.st_mtime_ns, facts.st_size)
+    except FileNotFoundError:
+        raise ValueError(f"there is no profile {path} (looked for {path.absolute()})") from None
+    except OSError as error:
+        raise ValueError(f"profile {path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"profile {path}: it is no text") from None
+    except ValueError as error:
+        raise ValueError(f"profile {path}: {error}") from None
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, _changed_ns: int, _size: int) -> Profile:
+    return parse_profile(path.read_text(encoding="utf-8"))
+
+
+def profile_digest(path: Path) -> str:
+    """A short digest of a profile's file; empty where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
