@@ -7,6 +7,7 @@
     │   ├── WorkloadError         a user's own workload that does not work
     │   ├── IdentityError         a run directory of another machine, experiment or schema
     │   └── MachineError          what the request needs is not here (GPUs, a backend, torch)
+    │       └── FabricError       an emulated network that cannot be made here, or does not carry what was asked
     ├── RecordError               a record that cannot be read
     └── LaunchError               ranks that could not be started or kept
         └── ServerGoneError       the fork server has ended; its ranks with it
@@ -66,6 +67,10 @@ class IdentityError(RequestError):
 
 class MachineError(RequestError):
     """What the request needs is not on this machine."""
+
+
+class FabricError(MachineError):
+    """An emulated network that cannot be made on this machine, or does not carry what was asked of it."""
 
 
 class RecordError(DdpbenchError):

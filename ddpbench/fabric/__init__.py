@@ -1,0 +1,38 @@
+"""An emulated network: namespaces and shaped links on this machine, held by one process, gone with it.
+
+    with Fabric(links, nodes=4, ranks_per_node=1, log=path) as fabric:
+        proof = fabric.prove()
+        ...  # a process enters with entering.enter(place.net_ns, place.user_ns)
+
+`wiring` is what there is to make, as data; `topology` draws it for a case's links; `holder` makes and holds it in a
+process of its own, the only one that imports pyroute2; `client` is that process's other end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddpbench.fabric.capabilities import fabric_capabilities
+    from ddpbench.fabric.client import Fabric, RankPlace, StoragePlace
+    from ddpbench.fabric.proof import FabricProof, LinkProof
+
+__all__ = ["Fabric", "FabricProof", "LinkProof", "RankPlace", "StoragePlace", "fabric_capabilities"]
+
+_HOMES = {
+    "Fabric": "client",
+    "FabricProof": "proof",
+    "LinkProof": "proof",
+    "RankPlace": "client",
+    "StoragePlace": "client",
+    "fabric_capabilities": "capabilities",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Ranks import `entering` and the holder `making`: neither is to pay for the other's imports.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,30 @@
+"""`python -P -m ddpbench.fabric SOCKET PARENT`: holds a fabric; `--capabilities`: tries what one needs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+from ddpbench.fabric.entering import die_with_parent
+
+
+def main(arguments: list[str]) -> None:
+    """Runs until the socket ends."""
+    if arguments == ["--capabilities"]:
+        from ddpbench.fabric.trying import print_capabilities
+
+        print_capabilities()
+        return
+    descriptor, parent = map(int, arguments)
+    die_with_parent(parent)
+    connection = socket.socket(fileno=descriptor)
+
+    from ddpbench.fabric.holder import Holder
+
+    Holder(connection, parent).serve()
+    os._exit(0)  # the namespaces go with the descriptors; there is nothing to tidy
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

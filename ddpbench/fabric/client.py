@@ -1,0 +1,213 @@
+"""The controlling side's end of a fabric: has a process make it, says where ranks belong in it, proves its links."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ddpbench.errors import FabricError
+from ddpbench.fabric.proof import FabricProof, LinkProof, carried, measured, off, refusal
+from ddpbench.fabric.topology import STORE_PORT, draw, phases
+from ddpbench.spec.fabric import Links
+
+MAKE_TIMEOUT_S = 60.0
+SETTLE_S = 0.4
+"""Connections start slowly, and the first bytes pass at once while buckets are full."""
+WINDOW_S = 0.5
+WINDOWS = (1, 4)
+"""Tried in turn: the links must show their rates in one window. A moment of other work on the cores is no flaw of
+theirs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankPlace:
+    """Where a rank belongs. It enters with `ddpbench.fabric.entering.enter(place.net_ns, place.user_ns)`."""
+
+    node: int
+    interface: str
+    address: str
+    net_ns: str
+    """A path, good as long as the fabric stands."""
+    user_ns: str
+    """The same; empty where the fabric was made with privilege."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoragePlace:
+    """Where the server of input data listens; `ddpbench.fabric.store` says how it is asked."""
+
+    shared: str
+    """Reached over a node's own link."""
+    own: str
+    """Reached over a node's second link; empty where there is none."""
+    port: int
+
+
+class Fabric:
+    """A fabric that stands. Use it as a context; leaving it leaves no namespace, link or process behind.
+
+    It also goes when the thread that made it ends: the process that holds it dies with its parent.
+
+    Args:
+        links: the rates to make; for dilated time, slowed already.
+        nodes: how many, evenly dealt to the links' racks.
+        ranks_per_node: how many `places` each has.
+        log: what its process prints is appended here.
+
+    Raises:
+        FabricError: it cannot be made here; what lacks, and what to do.
+    """
+
+    def __init__(self, links: Links, *, nodes: int, ranks_per_node: int, log: Path) -> None:
+        if sys.platform != "linux":
+            raise FabricError(f"a fabric is made of Linux's network namespaces; this is {sys.platform}")
+        self._topology = draw(links, nodes=nodes, ranks_per_node=ranks_per_node)
+        self._log = log
+        ours, theirs = socket.socketpair()
+        self._connection = ours
+        self._received = b""
+        with log.open("ab") as output, theirs:
+            # A session of its own: Ctrl-C reaches the controlling side alone, which ends all in order.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "ddpbench.fabric", str(theirs.fileno()), str(os.getpid())],
+                env={**os.environ, "PYTHONPATH": _python_path()},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        try:
+            made = self._ask(
+                MAKE_TIMEOUT_S, do="make", wiring=self._topology.wiring.to_json(), store_port=STORE_PORT
+            )
+        except BaseException:
+            self.close()
+            raise
+        descriptors, user = made["net"], made["user"]
+        self.privileged: bool = made["privileged"]
+        holder = f"/proc/{self._process.pid}/fd"
+        places: list[RankPlace] = []
+        for node, members in enumerate(self._topology.members):
+            for local_rank in range(ranks_per_node):
+                space = members[local_rank % len(members)]
+                places.append(
+                    RankPlace(
+                        node=node,
+                        interface="eth0",
+                        address=self._topology.address(space),
+                        net_ns=f"{holder}/{descriptors[space]}",
+                        user_ns=f"{holder}/{user}" if user is not None else "",
+                    )
+                )
+        self.places = tuple(places)
+        self.storage = (
+            StoragePlace(
+                shared=self._topology.store_address(),
+                own=self._topology.store_address(1) if self._topology.networks > 1 else "",
+                port=STORE_PORT,
+            )
+            if self._topology.wiring.store is not None
+            else None
+        )
+
+    @property
+    def pid(self) -> int:
+        """The id of the process that holds it."""
+        return self._process.pid
+
+    def prove(self) -> FabricProof:
+        """Loads all links at once, in the ring's pattern, and holds what the kernel counted against their rates.
+
+        Ranks with links of their own are loaded within their nodes first; racks against each other last. Takes
+        about a second a phase. Latency and loss are off meanwhile.
+
+        Raises:
+            FabricError: a link is off by more than 5 %; what this machine carries, and what to do.
+        """
+        links: list[LinkProof] = []
+        most = 0.0
+        for phase in phases(self._topology):
+            for count in WINDOWS:
+                told = self._ask(
+                    MAKE_TIMEOUT_S,
+                    do="carry",
+                    flows=[dataclasses.asdict(flow) for flow in phase.flows],
+                    settle_s=SETTLE_S,
+                    window_s=WINDOW_S,
+                    windows=count,
+                )
+                windows = [
+                    {(space, name): (sent, dropped, at) for space, name, sent, dropped, at in window}
+                    for window in told["windows"]
+                ]
+                found = measured(self._topology.wiring, phase, windows)
+                if not off(found):
+                    break
+            else:
+                raise refusal(found)
+            links += found
+            most = max(most, carried(found))
+        dropped = {(link.label, link.side): link.dropped for link in links}
+        return FabricProof(links=tuple(links), dropped=sum(dropped.values()), carried_bit_per_s=most)
+
+    def _ask(self, timeout_s: float, **request: Any) -> dict[str, Any]:
+        try:
+            self._connection.sendall(json.dumps(request).encode() + b"\n")
+        except OSError:
+            raise self._gone() from None
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._received:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._connection], [], [], left)[0]:
+                raise FabricError(f"the process that holds the fabric did not answer; see {self._log}")
+            try:
+                data = self._connection.recv(1 << 20)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                raise self._gone()
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        if answer["event"] == "refused":
+            raise FabricError(answer["reason"])
+        return answer
+
+    def _gone(self) -> FabricError:
+        code = self._process.wait(timeout=5)
+        return FabricError(f"the process that holds the fabric ended with exit code {code}; see {self._log}")
+
+    def close(self) -> None:
+        """Ends the process that holds it, and with it all of it that no rank is still in."""
+        self._connection.close()
+        try:
+            self._process.wait(timeout=0.5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Fabric:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _python_path() -> str:
+    """This package's folder first: its own holder, whatever the working directory holds."""
+    own = str(Path(__file__).resolve().parents[2])
+    given = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join([own, *([given] if given else [])])

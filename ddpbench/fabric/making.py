@@ -1,0 +1,415 @@
+"""Makes the namespaces and links of a wiring through netlink. Linux only; nothing here has a name on the host.
+
+Every rate is held by tbf, the token bucket filter, at the interface that sends: TCP's large segments count there
+with the headers that each of their frames will have, and one that is larger than the bucket is cut up first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import resource
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyroute2 import IPRoute, NetlinkError
+from pyroute2.netlink.rtnl.tcmsg import plugins, sched_tbf
+
+from ddpbench.errors import FabricError
+from ddpbench.fabric.entering import CLONE_NEWNET, CLONE_NEWUSER, setns, stay_readable, unshare
+from ddpbench.fabric.wiring import PREFIX, SWITCH, Cable, Port, Wiring
+
+BURST_S = 2e-3
+"""A bucket holds this much of its rate: kernel timers that fire later than this lose some of it."""
+FRAME_BYTES = 1514
+QUEUE_BYTES = 256 << 20
+"""What may wait at a link. No more than the senders' windows ever does, 4 MiB a connection by default: not even
+all nodes sending to one lose a frame."""
+SEGMENT_SHARE = 0.5
+"""A segment that TCP hands down whole is at most this much of a bucket."""
+MAX_SEGMENTS = 43
+"""Of 1,448 bytes in the 64 KiB that TCP hands down at most."""
+_CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
+_PERMANENT = 0x80  # NUD_PERMANENT
+_NO_PREFIX_ROUTE = 0x200  # IFA_F_NOPREFIXROUTE
+_DELAYED_PACKETS = 1_000_000
+
+
+class _Tbf:
+    """pyroute2's tbf with what it lacks: rates of 2^32 bytes/s and more, and the bucket's size in bytes."""
+
+    parent = sched_tbf.parent
+
+    class options(sched_tbf.options):  # type: ignore[misc]  # noqa: N801
+        nla_map = (
+            ("TCA_TBF_UNSPEC", "none"),
+            ("TCA_TBF_PARMS", "tbf_parms"),
+            ("TCA_TBF_RTAB", "hex"),
+            ("TCA_TBF_PTAB", "hex"),
+            ("TCA_TBF_RATE64", "uint64"),
+            ("TCA_TBF_PRATE64", "uint64"),
+            ("TCA_TBF_BURST", "uint32"),
+        )
+
+    @staticmethod
+    def fix_request(request: dict[str, Any]) -> None:
+        """Takes what became options out of the message."""
+        request.pop("rate", None)
+
+    @staticmethod
+    def get_parameters(given: dict[str, Any]) -> dict[str, Any]:
+        """`rate` in bytes/s, `burst` and `limit` in bytes."""
+        rate, burst = int(given["rate"]), int(given["burst"])
+        ethernet = 1  # TC_LINKLAYER_ETHERNET: there is no table of times to guess it from
+        parms = {
+            "rate": min(rate, 2**32 - 1),
+            "rate___reserved": ethernet,
+            "limit": given["limit"],
+            "buffer": 0,
+            "mtu": 0,
+        }
+        attributes = [["TCA_TBF_PARMS", parms], ["TCA_TBF_BURST", burst]]
+        if rate >= 2**32:
+            attributes.append(["TCA_TBF_RATE64", rate])
+        return {"attrs": attributes}
+
+
+plugins["tbf"] = _Tbf
+
+
+def burst_bytes(rate: float) -> int:
+    """The bucket of a link of so many bit/s: 2 ms of it, and one frame at the least."""
+    return max(int(rate / 8 * BURST_S), FRAME_BYTES)
+
+
+def segments(rate: float | None) -> int:
+    """How many frames TCP may hand to a link at once."""
+    if rate is None:
+        return MAX_SEGMENTS
+    return max(1, min(MAX_SEGMENTS, int(burst_bytes(rate) * SEGMENT_SHARE / FRAME_BYTES)))
+
+
+@dataclass(frozen=True, slots=True)
+class Spaces:
+    """Namespaces held open by their descriptors; `user` is None where they belong to the host's user namespace."""
+
+    net: tuple[int, ...]
+    user: int | None
+
+
+def privileged() -> bool:
+    """Whether this process may make network namespaces and links in them as it is."""
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith("CapEff:"):
+            held = int(line.split()[1], 16)
+            return bool(held >> _CAP_NET_ADMIN & 1 and held >> _CAP_SYS_ADMIN & 1)
+    return False
+
+
+def make_spaces(count: int) -> Spaces:
+    """So many network namespaces, nameless; without privilege they belong to a new user namespace.
+
+    This process ends up in the last one, and in the user namespace.
+
+    Raises:
+        FabricError: the kernel does not allow it; the sentence says what would.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    user = None if privileged() else enter_user_namespace()
+    found: list[int] = []
+    for _ in range(count):
+        try:
+            unshare(CLONE_NEWNET)
+        except OSError as error:
+            raise FabricError(_why_not(error)) from None
+        found.append(os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
+    return Spaces(tuple(found), user)
+
+
+def enter_user_namespace() -> int:
+    """Moves this process into a user namespace of its own, where it has all rights; returns its descriptor.
+
+    Raises:
+        FabricError: the kernel does not allow it; the sentence says what would.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        unshare(CLONE_NEWUSER)
+    except OSError as error:
+        raise FabricError(_why_not(error)) from None
+    stay_readable()
+    # Users keep their own ids, so that files come out as theirs. Root without CAP_SETFCAP may not be mapped:
+    # it goes on as nobody with all rights inside, which is enough.
+    with contextlib.suppress(PermissionError):
+        Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1", encoding="ascii")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1", encoding="ascii")
+    return os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _setting(name: str) -> str:
+    try:
+        return Path("/proc/sys", name).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _why_not(error: OSError) -> str:
+    """Why namespaces cannot be made here, and what to do."""
+    lacks = "a fabric needs network namespaces, and this process may not make them"
+    root = "run as root, in a container with --cap-add SYS_ADMIN --cap-add NET_ADMIN"
+    for kind in ("user", "net"):
+        limit = _setting(f"user/max_{kind}_namespaces")
+        if error.errno == errno.ENOSPC and (limit == "0" or kind == "net"):
+            return (
+                f"{lacks}: user.max_{kind}_namespaces is {limit}; {root}, or "
+                f"sudo sysctl user.max_{kind}_namespaces=10000"
+            )
+    if error.errno in (errno.EINVAL, errno.ENOSYS):
+        return (
+            f"{lacks}: the kernel is built without them (CONFIG_NET_NS, CONFIG_USER_NS); use another kernel"
+        )
+    if _setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
+        return (
+            f"{lacks}: AppArmor keeps user namespaces from users; {root}, or "
+            "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+        )
+    if _setting("kernel/unprivileged_userns_clone") == "0":
+        return (
+            f"{lacks}: user namespaces are root's alone here; {root}, or "
+            "sudo sysctl kernel.unprivileged_userns_clone=1"
+        )
+    return (
+        f"{lacks} ({os.strerror(error.errno or 0)}): a container's filter of system calls forbids it; {root}, "
+        "or start the container with --security-opt seccomp=unconfined"
+    )
+
+
+@contextlib.contextmanager
+def inside(spaces: Spaces, space: int) -> Iterator[IPRoute]:
+    """A netlink connection to a space; this process stays in the space after it."""
+    setns(spaces.net[space], CLONE_NEWNET)
+    with IPRoute() as netlink:
+        yield netlink
+
+
+@contextlib.contextmanager
+def _needing(what: str, module: str, consequence: str) -> Iterator[None]:
+    """Says what the kernel lacks where it does not know what it is asked for."""
+    try:
+        yield
+    except NetlinkError as error:
+        if error.code in (errno.EOPNOTSUPP, errno.ENOENT, errno.EINVAL):
+            raise FabricError(
+                f"the kernel has no {what} ({module}): {consequence}, or use a kernel with it (sudo modprobe {module})"
+            ) from None
+        if error.code in (errno.EPERM, errno.EACCES):
+            raise FabricError(_why_not(OSError(error.code, ""))) from None
+        raise FabricError(f"the kernel refused a {what}: {os.strerror(error.code)}") from None
+
+
+_NO_FABRIC = "no link can be emulated here"
+_NO_NETEM = (
+    "the kernel has no netem (sch_netem): latency and loss cannot be emulated here; leave fabric.latency and "
+    "fabric.loss out, or use a kernel with CONFIG_NET_SCH_NETEM"
+)
+
+
+def add_bridge(netlink: IPRoute, name: str) -> int:
+    """A switch that forwards at once, forgets no one and listens to no multicast. Returns its index."""
+    with _needing("bridge", "bridge", _NO_FABRIC):
+        netlink.link(
+            "add",
+            kind="bridge",
+            ifname=name,
+            br_stp_state=0,
+            br_forward_delay=0,
+            br_mcast_snooping=0,
+            br_ageing_time=100_000_000,
+        )
+    index: int = netlink.link_lookup(ifname=name)[0]
+    _quiet(netlink, index)
+    netlink.link("set", index=index, state="up")
+    return index
+
+
+def add_pair(netlink: IPRoute, name: str, peer: dict[str, Any], segments_at_once: int) -> None:
+    """A veth pair; `peer` has `ifname` and, unless it stays here, `net_ns_fd`."""
+    with _needing("veth", "veth", _NO_FABRIC):
+        netlink.link(
+            "add",
+            kind="veth",
+            ifname=name,
+            gso_max_segs=segments_at_once,
+            peer={**peer, "gso_max_segs": segments_at_once},
+        )
+
+
+def shape(netlink: IPRoute, index: int, rate: float) -> None:
+    """Holds what an interface sends to so many bit/s."""
+    with _needing("tbf", "sch_tbf", _NO_FABRIC):
+        netlink.tc(
+            "add",
+            "tbf",
+            index=index,
+            handle=0x10000,
+            rate=rate / 8,
+            burst=burst_bytes(rate),
+            limit=QUEUE_BYTES,
+        )
+
+
+def delay(netlink: IPRoute, index: int, latency_s: float, loss: float) -> None:
+    """Puts latency and loss in front of a shaped interface's bucket.
+
+    Raises:
+        FabricError: the kernel has no netem.
+    """
+    try:
+        netlink.tc(
+            "replace",
+            "netem",
+            index=index,
+            parent=0x10001,
+            handle=0x20000,
+            delay=round(1e6 * latency_s),
+            loss=100 * loss,
+            limit=_DELAYED_PACKETS,
+        )
+    except NetlinkError as error:
+        if error.code in (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL):
+            raise FabricError(_NO_NETEM) from None
+        raise FabricError(f"the kernel refused netem: {os.strerror(error.code)}") from None
+
+
+def prompt(netlink: IPRoute, index: int) -> None:
+    """Takes latency and loss off again: what TCP reaches over a link that loses says nothing of its rate."""
+    netlink.tc("replace", "pfifo", index=index, parent=0x10001, handle=0x30000, limit=_DELAYED_PACKETS)
+
+
+def _quiet(netlink: IPRoute, index: int) -> None:
+    """No IPv6 address, so that nothing is said over the link but what is asked."""
+    if Path("/proc/sys/net/ipv6").exists():
+        no_address = {"attrs": [["AF_INET6", {"attrs": [["IFLA_INET6_ADDR_GEN_MODE", 1]]}]]}
+        netlink.link("set", index=index, IFLA_AF_SPEC=no_address)
+
+
+def make(wiring: Wiring, spaces: Spaces) -> None:
+    """Bridges, cables, rates, addresses: all up.
+
+    Raises:
+        FabricError: the kernel lacks something; it is named.
+    """
+    delayed = wiring.latency_s > 0 or wiring.loss > 0
+    with inside(spaces, SWITCH) as netlink:
+        if delayed:
+            _refuse_without_netem(netlink)
+        bridges = {name: add_bridge(netlink, name) for name in wiring.bridges}
+        for cable in wiring.cables:
+            at_once = 1 if delayed and wiring.loss > 0 and cable.delayed else segments(cable.rate)
+            peer: dict[str, Any] = {"ifname": cable.near.name}
+            if cable.near.space != SWITCH:
+                peer["net_ns_fd"] = spaces.net[cable.near.space]
+            add_pair(netlink, cable.far.name, peer, at_once)
+    hosts: dict[str, list[str]] = {}
+    for cable in wiring.cables:
+        if cable.near.address:
+            hosts.setdefault(_network(cable.near.address), []).append(cable.near.address)
+    with inside(spaces, SWITCH) as netlink:
+        _finish(netlink, SWITCH, wiring, bridges, hosts)
+    for space in range(SWITCH + 1, wiring.spaces):
+        with inside(spaces, space) as netlink:
+            _finish(netlink, space, wiring, {}, hosts)
+
+
+def _refuse_without_netem(netlink: IPRoute) -> None:
+    """Before all else is made; the loopback of the switch serves to try."""
+    shape(netlink, 1, 1e9)
+    delay(netlink, 1, 1e-3, 0.0)
+    netlink.tc("del", index=1, parent=0xFFFFFFFF)
+
+
+def ends(wiring: Wiring, space: int) -> list[tuple[Cable, Port]]:
+    """The interfaces of a space."""
+    return [
+        (cable, port) for cable in wiring.cables for port in (cable.near, cable.far) if port.space == space
+    ]
+
+
+def _finish(
+    netlink: IPRoute, space: int, wiring: Wiring, bridges: dict[str, int], hosts: dict[str, list[str]]
+) -> None:
+    indexes = {link.get("ifname"): link["index"] for link in netlink.get_links()}
+    netlink.link("set", index=indexes["lo"], state="up")
+    for cable, port in ends(wiring, space):
+        index = indexes[port.name]
+        _quiet(netlink, index)
+        if cable.rate is not None:
+            shape(netlink, index, cable.rate)
+            if cable.delayed and (wiring.latency_s or wiring.loss):
+                delay(netlink, index, wiring.latency_s, wiring.loss)
+        if port.bridge:
+            netlink.link("set", index=index, master=bridges[port.bridge], state="up")
+            continue
+        netlink.link("set", index=index, address=_hardware(port.address), state="up")
+        netlink.addr("add", index=index, address=port.address, prefixlen=PREFIX, IFA_FLAGS=_NO_PREFIX_ROUTE)
+        _add_route(netlink, index, port.address)
+        _add_neighbours(index, [host for host in hosts[_network(port.address)] if host != port.address])
+
+
+def _add_route(netlink: IPRoute, index: int, address: str) -> None:
+    """To the others of the network, with the congestion control that Linux has by default wherever it is there.
+
+    A host may have another for itself, such as bbr, which the new namespaces would inherit.
+    """
+    available = _setting("net/ipv4/tcp_available_congestion_control").split()
+    metrics = {"attrs": [["RTAX_CC_ALGO", "cubic"]]} if "cubic" in available else {"attrs": []}
+    netlink.route(
+        "add", dst=f"{_network(address)}/{PREFIX}", oif=index, prefsrc=address, scope=253, metrics=metrics
+    )
+
+
+def _network(address: str) -> str:
+    return str(ipaddress.ip_network(f"{address}/{PREFIX}", strict=False).network_address)
+
+
+def _hardware(address: str) -> str:
+    return "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
+
+
+def _add_neighbours(index: int, addresses: Sequence[str]) -> None:
+    """Everyone's link address, so that nobody asks for it.
+
+    An ARP reply would wait behind an incast for longer than the asker does, and the kernel holds no more than
+    1,024 answers for all namespaces together. They are many, so they go to the kernel in few messages, packed here.
+    """
+    flags = 0x1 | 0x400  # NLM_F_REQUEST | NLM_F_CREATE
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
+        netlink.bind((0, 0))
+        for start in range(0, len(addresses), 256):
+            some = addresses[start : start + 256]
+            packed = bytearray()
+            for number, address in enumerate(some):
+                protocol = socket.inet_aton(address)
+                body = struct.pack("=BxHiHBB", socket.AF_INET, 0, index, _PERMANENT, 0, 0)
+                body += struct.pack("=HH4s", 8, 1, protocol)  # NDA_DST
+                body += struct.pack("=HH2s4s2x", 10, 2, b"\x02\x00", protocol)  # NDA_LLADDR
+                acknowledged = 0x4 if number == len(some) - 1 else 0  # NLM_F_ACK
+                new_neighbour = 28
+                packed += struct.pack(
+                    "=IHHII", 16 + len(body), new_neighbour, flags | acknowledged, number, 0
+                )
+                packed += body
+            netlink.send(packed)
+            reply = netlink.recv(65536)
+            (code,) = struct.unpack_from("=i", reply, 16)
+            if code:
+                raise FabricError(f"the kernel refused neighbours: {os.strerror(-code)}")

@@ -1,0 +1,126 @@
+"""Whether a fabric's links carry what was asked for: judged from what the kernel counted. Starts nothing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ddpbench.errors import FabricError
+from ddpbench.fabric.wiring import Phase, Side, Wiring
+from ddpbench.units import format_bit_rate
+
+TOLERANCE = 0.05
+"""A link off by more than this share of its rate is no such link."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkProof:
+    """One direction of a link: what was asked of it and what it carried while all others were busy as well."""
+
+    label: str
+    """Such as `node 3`."""
+    side: Side
+    """`out`: from the node (rank, rack) on; `in`: to it."""
+    phase: str
+    asked_bit_per_s: float
+    """Its rate, or the most that those at its ends can send, if that is less."""
+    reached_bit_per_s: float
+    """Bits of Ethernet frames, headers included, over the window."""
+    dropped: int
+    """Frames, from the link's making on."""
+
+    @property
+    def off(self) -> float:
+        """By what share it misses its rate; below 0: it is too slow."""
+        return self.reached_bit_per_s / self.asked_bit_per_s - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FabricProof:
+    """What all links carried, phase by phase; raised as an error where one is off."""
+
+    links: tuple[LinkProof, ...]
+    dropped: int
+    """Frames, of all links."""
+    carried_bit_per_s: float
+    """The most that all links together carried at once."""
+
+
+Window = Mapping[tuple[int, str], tuple[int, int, int]]
+"""By space and interface: bytes, frames dropped, monotonic ns."""
+
+
+def measured(wiring: Wiring, phase: Phase, windows: Sequence[Window]) -> tuple[LinkProof, ...]:
+    """Each direction's rate over the window in which the worst of them was nearest to its own.
+
+    `windows` are the counts at its edges: n + 1 of them for n windows.
+    """
+    found = [
+        tuple(_link(wiring, phase, key, (before, after)) for key in sorted(phase.expected))
+        for before, after in itertools.pairwise(windows)
+    ]
+    return min(found, key=lambda links: max((abs(link.off) for link in links), default=0.0))
+
+
+def _link(wiring: Wiring, phase: Phase, key: tuple[int, Side], edges: tuple[Window, Window]) -> LinkProof:
+    (number, side), (before, after) = key, edges
+    cable = wiring.cables[number]
+    port = cable.near if side == "out" else cable.far
+    where = (port.space, port.name)
+    sent = after[where][0] - before[where][0]
+    seconds = (after[where][2] - before[where][2]) / 1e9
+    return LinkProof(
+        label=cable.label,
+        side=side,
+        phase=phase.name,
+        asked_bit_per_s=phase.expected[key],
+        reached_bit_per_s=8 * sent / seconds,
+        dropped=after[where][1],
+    )
+
+
+def carried(links: Sequence[LinkProof]) -> float:
+    """What links carried together, bit/s: each transfer counted once."""
+    return max(sum(link.reached_bit_per_s for link in links if link.side == side) for side in ("out", "in"))
+
+
+def off(links: Sequence[LinkProof]) -> tuple[LinkProof, ...]:
+    """The links that are not what was asked for."""
+    return tuple(link for link in links if abs(link.off) > TOLERANCE)
+
+
+def refusal(links: Sequence[LinkProof]) -> FabricError:
+    """Why a fabric with these links, of which some are off, will not do."""
+    out = [link for link in links if link.side == "out"]
+    fast = [link for link in off(links) if link.off > 0]
+    if fast:
+        worst = max(fast, key=lambda link: link.off)
+        return FabricError(
+            f"the link of {worst.label} let {_shown(worst.reached_bit_per_s)} pass where "
+            f"{_shown(worst.asked_bit_per_s)} was asked for: this kernel's shaping (tbf) does not hold here"
+        )
+    asked, reached = sum(link.asked_bit_per_s for link in out), carried(links)
+    rates = {link.asked_bit_per_s for link in out}
+    count = f"{len(out)} link{'s' if len(out) != 1 else ''}"
+    what = (
+        f"{count} of {format_bit_rate(rates.pop())} are {_shown(asked)} at once"
+        if len(rates) == 1 and len(out) > 1
+        else f"{count} ask for {_shown(asked)} at once"
+    )
+    if reached < (1 - TOLERANCE) * asked:
+        return FabricError(
+            f"{what}; this machine carried {_shown(reached)}: lower the bandwidth, use fewer nodes, or dilate "
+            f"time (replay) by {max(2, math.ceil(asked / reached))}"
+        )
+    worst = min(off(links), key=lambda link: link.off)
+    way = "from" if worst.side == "out" else "to"
+    return FabricError(
+        f"the link {way} {worst.label} carried {_shown(worst.reached_bit_per_s)} of {_shown(worst.asked_bit_per_s)} "
+        f"while all {len(out)} were busy: something else has this machine's cores; wait for it, or lower the bandwidth"
+    )
+
+
+def _shown(rate: float) -> str:
+    return format_bit_rate(float(f"{rate:.3g}"))
