@@ -81,11 +81,13 @@ def endless(
     *,
     size: int | None = None,
     on_pass: Callable[[int], None] = lambda _: None,
+    on_batch: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Any]:
     """Batches on the device, for ever; each epoch is shuffled anew, alike on all ranks (`set_epoch`).
 
     Floating-point values come in `dtype`, others as they are. With a `size` every batch must have so many
-    samples; a smaller one at the end of a pass is left out. `on_pass` is told how many steps a pass had.
+    samples; a smaller one at the end of a pass is left out. `on_pass` is told how many steps a pass had, `on_batch` how many
+    of a pass have begun.
 
     Raises:
         ValueError: a pass gave nothing, or batches of another size.
@@ -108,6 +110,7 @@ def endless(
                     )
                 continue
             steps += 1
+            on_batch(steps)
             yield map_tensors(placed, batch)
         if not steps:
             raise ValueError(_nothing(loader, epoch))

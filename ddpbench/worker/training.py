@@ -52,6 +52,8 @@ class Training:
         )
         """Samples of the whole dataset; None for one that is endless, made up, or does not tell."""
         self._passes: list[int] = []
+        self._begun = 0
+        """Batches taken of the pass under way."""
 
     def _made_loader(self, dataset: Any) -> DataLoader[Any]:
         return make_loader(
@@ -80,7 +82,14 @@ class Training:
     def batches(self) -> Iterator[tuple[Any, Any]]:
         """The rank's batches, endlessly: inputs and targets, or all of it as inputs where the model takes all."""
         size = self.samples if self._own_loader else None
-        found = endless(self.loader, self.device, self.dtype, size=size, on_pass=self._passes.append)
+        found = endless(
+            self.loader,
+            self.device,
+            self.dtype,
+            size=size,
+            on_pass=self._passes.append,
+            on_batch=self._count,
+        )
         return ((batch, None) for batch in found) if self.workload.whole_batches else found
 
     def batch_bytes(self) -> int:
@@ -89,10 +98,15 @@ class Training:
         whole = batch_bytes_of(next(self.batches())) if size is None else size * self.samples
         return max(1, whole // self.case.shrink)
 
+    def _count(self, begun: int) -> None:
+        self._begun = begun
+
     def check_even(self, control: Control) -> None:
         """Compares the lengths of the ranks' passes over their data, as far as they are known by now.
 
-        Ranks that go round and round never wait for one another's end, and so would not notice.
+        Ranks that go round and round never wait for one another's end, and so would not notice. A rank that does
+        not know its length yet is only held against one whose pass it has gone beyond: with `data = "memory"` they
+        may stop at batches of different number.
 
         Raises:
             ValueError: they differ, on all ranks.
@@ -101,13 +115,19 @@ class Training:
             return
         told = self._passes[0] if self._passes else steps_a_pass(self.loader)
         lengths = gather_number(-1 if told is None else told, control, self.place.processes)
-        if len(set(lengths)) > 1:
-            other = next(rank for rank, length in enumerate(lengths) if length != lengths[0])
-            first, second = (str(n) if n >= 0 else "more" for n in (lengths[0], lengths[other]))
-            raise ValueError(
-                f"uneven data: a pass has {first} batches on rank 0 and {second} on rank {other}, so that a training "
-                "loop would wait for ever at its end: give every rank as many (DistributedSampler with drop_last=True)"
-            )
+        begun = gather_number(self._begun, control, self.place.processes)
+        known = [rank for rank, length in enumerate(lengths) if length >= 0]
+        if not known:
+            return
+        short = min(known, key=lambda rank: lengths[rank])
+        for rank, length in enumerate(lengths):
+            if (length if length >= 0 else begun[rank]) > lengths[short]:
+                other = str(length) if length >= 0 else "more"
+                raise ValueError(
+                    f"uneven data: a pass has {lengths[short]} batches on rank {short} and {other} on rank {rank}, so "
+                    "that a training loop would wait for ever at its end: give every rank as many (DistributedSampler "
+                    "with drop_last=True)"
+                )
 
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
         """The workload's optimizer, with its options."""

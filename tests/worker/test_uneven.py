@@ -1,0 +1,66 @@
+"""What ranks know of their passes over the data, and when that makes them uneven."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ddpbench.worker import training
+from ddpbench.worker.training import Training
+
+
+class Stream:
+    """Batches, over again with each iteration, that do not tell how many they are."""
+
+    def __init__(self, batches: list[torch.Tensor]) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self.batches)
+
+
+def rank_of(batches: int, taken: int, *, tells: bool) -> Training:
+    """A rank of two whose pass has so many batches; it has taken some, and its loader may tell how many there are."""
+    loader = [torch.zeros(2)] * batches
+    found = Training.__new__(Training)
+    found.loader = loader if tells else Stream(loader)
+    found.place = SimpleNamespace(processes=2)  # type: ignore[assignment]
+    found.workload = SimpleNamespace(whole_batches=True)  # type: ignore[assignment]
+    found.samples, found.device, found.dtype = 2, torch.device("cpu"), torch.float32
+    found._own_loader, found._passes, found._begun = True, [], 0
+    for _ in itertools.islice(found.batches(), taken):
+        pass
+    return found
+
+
+def verdict(monkeypatch: pytest.MonkeyPatch, *ranks: Training) -> str:
+    """What the ranks' comparison says: each contributes its numbers in turn, as in a collective."""
+    lengths = [r._passes[0] if r._passes else training.steps_a_pass(r.loader) for r in ranks]
+    gathered = iter([[-1 if n is None else n for n in lengths], [r._begun for r in ranks]])
+    monkeypatch.setattr(training, "gather_number", lambda *_: next(gathered))
+    try:
+        ranks[0].check_even(None)  # type: ignore[arg-type]
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_passes_of_different_lengths_are_uneven(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = verdict(monkeypatch, rank_of(5, 0, tells=True), rank_of(4, 0, tells=True))
+    assert "a pass has 4 batches on rank 1 and 5 on rank 0" in told
+    assert not verdict(monkeypatch, rank_of(5, 0, tells=True), rank_of(5, 0, tells=True))
+
+
+def test_a_rank_that_went_beyond_anothers_end_is_uneven(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = verdict(monkeypatch, rank_of(4, 6, tells=False), rank_of(9, 6, tells=False))
+    assert "a pass has 4 batches on rank 0 and more on rank 1" in told
+
+
+def test_a_rank_that_took_less_than_a_pass_is_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With data in memory a rank with larger batches stops sooner: here at 3, while the other has been round."""
+    assert not verdict(monkeypatch, rank_of(4, 6, tells=False), rank_of(4, 3, tells=False))
+    assert not verdict(monkeypatch, rank_of(4, 6, tells=False), rank_of(4, 4, tells=False))
