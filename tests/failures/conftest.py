@@ -46,11 +46,14 @@ TAG = f"{os.getpid()}-{time.time_ns()}"
 
 
 def worker_processes() -> list[psutil.Process]:
-    """Fork servers and ranks of these tests that are alive."""
+    """Fork servers, ranks and holders of fabrics of these tests that are alive."""
     found: list[psutil.Process] = []
     for process in psutil.process_iter(["cmdline", "status"]):
         line = process.info["cmdline"] or []
-        if "ddpbench.worker" not in line or process.info["status"] == psutil.STATUS_ZOMBIE:
+        if (
+            not {"ddpbench.worker", "ddpbench.fabric"} & set(line)
+            or process.info["status"] == psutil.STATUS_ZOMBIE
+        ):
             continue
         with contextlib.suppress(psutil.Error):
             if process.environ().get("DDPBENCH_TEST_TAG") == TAG:

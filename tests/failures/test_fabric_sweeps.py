@@ -1,0 +1,182 @@
+"""Sweeps over an emulated network: real ranks in its namespaces, what they sent, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+import ddpbench
+from tests.failures.conftest import ROOT, command, run_cli, worker_processes
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.root]
+if os.geteuid():
+    pytestmark.append(pytest.mark.skip(reason="needs root: makes network namespaces as root and without"))
+
+TEXT = """
+question = "What is sent over four links?"
+[base]
+workload = "mlp:small"
+local_batch = 4
+[axes]
+strategy = ["ddp", "master"]
+[fabric]
+nodes = 4
+bandwidth = "400 Mbit/s"
+[budget]
+rounds_min = 1
+rounds_max = 1
+measured_s = 0.3
+"""
+WITHOUT_PRIVILEGE = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all")
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    path = tmp_path / "links.toml"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def host_network() -> tuple[set[str], list[str]]:
+    """The host's interfaces, and its named namespaces."""
+    named = Path("/run/netns")
+    return set(psutil.net_if_addrs()), sorted(path.name for path in named.iterdir()) if named.is_dir() else []
+
+
+@pytest.mark.parametrize("privileged", [True, False])
+def test_every_link_carries_what_the_algorithm_sends(
+    experiment: Path, tmp_path: Path, privileged: bool
+) -> None:
+    if not privileged and shutil.which("setpriv") is None:
+        pytest.skip("setpriv (util-linux) is not here")
+    before = host_network()
+    prefix = () if privileged else WITHOUT_PRIVILEGE
+    run = tmp_path / "run"
+    done = subprocess.run(
+        [*prefix, *command("sweep", experiment, "--out", run)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert host_network() == before
+    (fabric,) = json.loads((run / "fabric.json").read_text(encoding="utf-8"))
+    assert fabric["privileged"] is privileged
+    assert len(fabric["asked_bit_per_s"]) == 8  # both directions of four links
+    for asked, reached in zip(fabric["asked_bit_per_s"], fabric["reached_bit_per_s"], strict=True):
+        assert abs(reached / asked - 1) < 0.05
+
+    frame = ddpbench.load(run).set_index("strategy")
+    gradient = frame.loc["single", "gradient_bytes"]
+    expected = {"ddp": 2 * 3 / 4 * gradient, "master": 3 * gradient}  # by hand, and not by our own formulas
+    for strategy, count in expected.items():
+        row = frame.loc[strategy]
+        assert row["fabric"] == "400 Mbit/s"
+        assert row["nodes"] == 4
+        for column in ("node_sent_bytes", "node_received_bytes"):
+            assert count < row[column] < 1.1 * count, (strategy, column)
+        # What was sent cannot have left faster than the link: 50 MB/s.
+        assert row["step_time_s"] > 0.99 * count / 50e6
+    assert pd.isna(frame.loc["single", "fabric"])
+
+
+def fabrics() -> list[psutil.Process]:
+    return [process for process in worker_processes() if "ddpbench.fabric" in process.cmdline()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_ended_sweep_leaves_no_namespace(experiment: Path, tmp_path: Path, number: signal.Signals) -> None:
+    before = host_network()
+    process = subprocess.Popen(
+        command("sweep", experiment, "--out", tmp_path / "run", "--set", "budget.measured_s=20"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "run").glob("cases/*/launch-00/*.jsonl")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    holders = fabrics()
+    assert holders
+    process.send_signal(number)
+    process.communicate(timeout=20)
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    _, alive = psutil.wait_procs(holders, timeout=2)
+    assert not alive
+    assert host_network() == before
+
+
+def test_a_rank_has_no_way_out(tmp_path: Path) -> None:
+    program = tmp_path / "looks.py"
+    program.write_text(
+        """
+import json, socket, sys
+from pathlib import Path
+from ddpbench.fabric import Fabric
+from ddpbench.fabric.entering import enter
+from ddpbench.spec import Links
+
+if __name__ == "__main__":
+    with Fabric(Links(bandwidth=(1e8,)), nodes=2, ranks_per_node=1, log=Path(sys.argv[1])) as fabric:
+        place = fabric.places[1]
+        enter(place.net_ns, place.user_ns)
+        routes = [line.split()[1] for line in Path("/proc/self/net/route").read_text().splitlines()[1:]]
+        names = sorted(name for _, name in socket.if_nameindex())
+        try:
+            socket.create_connection(("192.0.2.1", 80), timeout=2)
+            way = "open"
+        except OSError as error:
+            way = error.strerror
+        print(json.dumps({"routes": routes, "names": names, "way": way}))
+""",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, program, tmp_path / "log"], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen == {"routes": ["0000000A"], "names": ["eth0", "lo"], "way": "Network is unreachable"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["--fabric", "300 x 1gbit"], "fabric.nodes: 300 given"),
+        (["--fabric", "4 x fast"], "write nodes x rate"),
+        (["--set", 'base.backend="nccl"'], "nccl does not talk over emulated links"),
+        (["--set", 'fabric.latency="1 ms"'], "netem"),
+        (["--set", 'fabric.bandwidth="100 Gbit/s"'], "lower the bandwidth"),
+    ],
+)
+def test_what_cannot_be_made_is_said_before_anything_is_measured(
+    experiment: Path, tmp_path: Path, settings: list[str], said: str
+) -> None:
+    if "netem" in said and _has_netem():
+        pytest.skip("this kernel has netem")
+    done = run_cli("sweep", experiment, "--out", tmp_path / "run", *settings)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "run").glob("cases/*/launch-*"))
+
+
+def _has_netem() -> bool:
+    from ddpbench.fabric import fabric_capabilities
+
+    return "netem" in str(fabric_capabilities())
