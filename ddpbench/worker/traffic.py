@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+from ddpbench.spec import Case, Links
+from ddpbench.worker.place import Place
 
 
 class LinkCounters:
@@ -11,8 +15,8 @@ class LinkCounters:
     /proc/self/net follows the process into its namespace, where /sys shows the one it was mounted in.
     """
 
-    def __init__(self, interface: str, table: Path = Path("/proc/self/net/dev")) -> None:
-        self._interface, self._table = interface, table
+    def __init__(self, interface: str, node: int, table: Path = Path("/proc/self/net/dev")) -> None:
+        self._interface, self.node, self._table = interface, node, table
 
     def read(self) -> tuple[int, int]:
         """Bytes sent and received since the interface was made.
@@ -26,3 +30,10 @@ class LinkCounters:
                 fields = counters.split()
                 return int(fields[8]), int(fields[0])
         raise LookupError(f"this rank's network has no interface {self._interface}")
+
+
+def link_of(case: Case, place: Place) -> LinkCounters | None:
+    """The link that this rank is to read: its node's if it is the node's first, or its own; None of neither."""
+    if not case.fabric or (place.local_rank and Links.parse(case.fabric).local_bandwidth is None):
+        return None
+    return LinkCounters(os.environ["GLOO_SOCKET_IFNAME"], int(os.environ["DDPBENCH_NODE"]))
