@@ -86,8 +86,8 @@ def endless(
     """Batches on the device, for ever; each epoch is shuffled anew, alike on all ranks (`set_epoch`).
 
     Floating-point values come in `dtype`, others as they are. With a `size` every batch must have so many
-    samples; a smaller one at the end of a pass is left out. `on_pass` is told how many steps a pass had, `on_batch` how many
-    of a pass have begun.
+    samples; a smaller one at the end of a pass is left out. `on_pass` is told how many steps a pass had, and
+    `on_batch` how many of a pass have begun.
 
     Raises:
         ValueError: a pass gave nothing, or batches of another size.
@@ -135,6 +135,12 @@ def _nothing(loader: Iterable[Any], epoch: int) -> str:
     dataset, size = getattr(loader, "dataset", None), getattr(loader, "batch_size", None)
     if isinstance(dataset, IterableDataset) and size:
         found = sum(1 for _ in dataset)
+        if found >= size:
+            workers = getattr(loader, "num_workers", 0)
+            return (
+                f"the dataset gave this rank {found} samples, enough for a step of it ({size}), but none of its "
+                f"{workers} loader workers has as many for itself: use fewer loader_workers, a smaller batch or more data"
+            )
         return (
             f"the dataset gave this rank {found} samples; one step of it needs {size}: use a smaller batch or "
             "more data"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset, get_worker_info
 
 from ddpbench.spec import Case
 from ddpbench.worker.batches import (
@@ -138,6 +139,22 @@ def test_an_iterable_dataset_goes_round_without_its_short_last_batch() -> None:
 def test_too_short_a_stream_says_what_it_gave_and_what_is_needed() -> None:
     loader = make_loader(Numbers(3), ONE, rank=0, processes=1)
     with pytest.raises(ValueError, match="gave this rank 3 samples; one step of it needs 4"):
+        next(endless(loader, CPU, torch.float32))
+
+
+class Divided(Numbers):
+    """Each loader worker gives a part of its own."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        first, every = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(torch.arange(first, self.count, every))
+
+
+def test_a_stream_that_is_enough_but_for_its_loader_workers_is_not_called_too_short() -> None:
+    case = dataclasses.replace(ONE, loader_workers=2)
+    loader = make_loader(Divided(6), case, rank=0, processes=1)
+    with pytest.raises(ValueError, match=r"gave this rank 6 samples, enough .* none of its 2 loader workers"):
         next(endless(loader, CPU, torch.float32))
 
 
