@@ -122,11 +122,12 @@ class Training:
         short = min(known, key=lambda rank: lengths[rank])
         for rank, length in enumerate(lengths):
             if (length if length >= 0 else begun[rank]) > lengths[short]:
-                other = str(length) if length >= 0 else "more"
+                told = {short: str(lengths[short]), rank: str(length) if length >= 0 else "more"}
+                (one, first), (other, second) = sorted(told.items())
                 raise ValueError(
-                    f"uneven data: a pass has {lengths[short]} batches on rank {short} and {other} on rank {rank}, so "
-                    "that a training loop would wait for ever at its end: give every rank as many (DistributedSampler "
-                    "with drop_last=True)"
+                    f"uneven data: a pass has {first} batches on rank {one} and {second} on rank {other}, so that a "
+                    "training loop would wait for ever at its end: give every rank as many (DistributedSampler with "
+                    "drop_last=True)"
                 )
 
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:

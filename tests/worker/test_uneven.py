@@ -51,7 +51,7 @@ def verdict(monkeypatch: pytest.MonkeyPatch, *ranks: Training) -> str:
 
 def test_passes_of_different_lengths_are_uneven(monkeypatch: pytest.MonkeyPatch) -> None:
     told = verdict(monkeypatch, rank_of(5, 0, tells=True), rank_of(4, 0, tells=True))
-    assert "a pass has 4 batches on rank 1 and 5 on rank 0" in told
+    assert "a pass has 5 batches on rank 0 and 4 on rank 1" in told
     assert not verdict(monkeypatch, rank_of(5, 0, tells=True), rank_of(5, 0, tells=True))
 
 
