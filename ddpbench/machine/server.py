@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import mmap
 import os
 import select
@@ -168,28 +169,45 @@ class ServerProcess:
 
         Whatever becomes of that rank, the answer is an object; with `problem` it is a sentence on it.
         """
+        return self._tried(case, folder, timeout_s, "trying one step of it")
+
+    def profile(self, case: Case, folder: Path, *, steps: int | None, cores: Sequence[int]) -> dict[str, Any]:
+        """A case's workload measured in a process on these cores; see `ddpbench.worker.profiling`.
+
+        Without `steps` as many as intervals need. The answer is an object as that of `inspect`.
+        """
+        profile = {"steps": steps, "cores": list(cores)}
+        return self._tried(case, folder, math.inf, "profiling it", profile)
+
+    def _tried(
+        self, case: Case, folder: Path, timeout_s: float, what: str, profile: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         path = folder / "probe.json"
         for old in (path, path.with_suffix(".log")):
             old.unlink(missing_ok=True)
-        code = self._probe(path, case.to_json(), timeout_s)
+        code = self._probe(path, case.to_json(), timeout_s, profile)
         if code == 0 and path.exists():
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return found
         last = _tail(path.with_suffix(".log"), where=False)
         if code is None:
-            return {
-                "problem": f"{case.workload}: trying one step of it did not end within {timeout_s:.0f} s{last}"
-            }
+            return {"problem": f"{case.workload}: {what} did not end within {timeout_s:.0f} s{last}"}
         ended = (
             f"killed it by {signal.Signals(-code).name}"
             if code < 0
             else f"ended its process (exit code {code})"
         )
-        return {"problem": f"{case.workload}: trying one step of it {ended}{last}"}
+        return {"problem": f"{case.workload}: {what} {ended}{last}"}
 
-    def _probe(self, path: Path, case: dict[str, Any] | None, timeout_s: float) -> int | None:
+    def _probe(
+        self,
+        path: Path,
+        case: dict[str, Any] | None,
+        timeout_s: float,
+        profile: dict[str, Any] | None = None,
+    ) -> int | None:
         """Has a rank write `path`; returns its exit code, or None where it had to be killed when time was up."""
-        self._ask(do="probe", path=str(path.absolute()), case=case)
+        self._ask(do="probe", path=str(path.absolute()), case=case, profile=profile)
         deadline = time.monotonic() + timeout_s
         in_time = True
         while True:

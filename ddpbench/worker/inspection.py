@@ -77,6 +77,11 @@ def _inspect(case: Case) -> dict[str, Any]:
     }
 
 
+def told(error: BaseException) -> str:
+    """An exception in words, and the user's own line that led to it."""
+    return f"{_words(error)}{_where(error)}"
+
+
 @contextmanager
 def _doing(what: str) -> Iterator[None]:
     """Turns an exception into a sentence on where it was raised while the workload did that."""
@@ -85,7 +90,7 @@ def _doing(what: str) -> Iterator[None]:
     except _UnfitError:
         raise
     except (Exception, SystemExit) as error:
-        raise _UnfitError(f"{what} failed: {_words(error)}{_where(error)}") from error
+        raise _UnfitError(f"{what} failed: {told(error)}") from error
 
 
 def _words(error: BaseException) -> str:

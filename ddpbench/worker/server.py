@@ -4,7 +4,7 @@ It talks over a socket it inherits, a JSON object a line:
 
     from the controlling side   {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
                                  "request": {...} or null for the one in the directory}
-                                {"do": "probe", "path": ..., "case": {...} or null}
+                                {"do": "probe", "path": ..., "case": {...} or null, "profile": {...} or null}
     to it                       {"event": "ready", "import_s": ...}
                                 {"event": "started", "pids": [...]}
                                 {"event": "exited", "rank": ..., "pid": ..., "code": ..., "cpu_s": ...}
@@ -154,7 +154,7 @@ class ForkServer:
                         None if given is None else LaunchRequest.from_json(given),
                     )
                 else:
-                    self._probe(Path(asked["path"]), asked["case"])
+                    self._probe(Path(asked["path"]), asked["case"], asked.get("profile"))
             except _UnforkableError as error:
                 self._send(event="refused", reason=str(error))
         return True
@@ -206,8 +206,8 @@ class ForkServer:
             _flush()
             os._exit(code)
 
-    def _probe(self, path: Path, case: dict[str, Any] | None) -> None:
-        """Writes what is found to `path`: of the machine, or of a case's own workload."""
+    def _probe(self, path: Path, case: dict[str, Any] | None, profile: dict[str, Any] | None) -> None:
+        """Writes what is found to `path`: of the machine, of a case's workload, or that workload's profile."""
         _assert_forkable()
         pid = os.fork()
         if pid == 0:
@@ -216,7 +216,7 @@ class ForkServer:
             try:
                 die_with_parent(server)
                 self._become_child(path.with_suffix(".log"))
-                path.write_text(json.dumps(_found(case)), encoding="utf-8")
+                path.write_text(json.dumps(_found(case, profile)), encoding="utf-8")
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -239,14 +239,18 @@ class ForkServer:
             self._send(event="exited", rank=rank, pid=pid, code=code, cpu_s=cpu_s)
 
 
-def _found(case: dict[str, Any] | None) -> dict[str, Any]:
+def _found(case: dict[str, Any] | None, profile: dict[str, Any] | None) -> dict[str, Any]:
     if case is None:
         from ddpbench.worker.probe import describe
 
         return describe()
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    if profile is not None:
+        from ddpbench.worker.profiling import profile_workload
+
+        return profile_workload(Case.from_json(case), **profile)
     from ddpbench.worker.inspection import inspect_workload
 
-    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     return inspect_workload(Case.from_json(case))
 
 

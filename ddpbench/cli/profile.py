@@ -1,0 +1,83 @@
+"""`ddpbench profile`: measures a workload's times, for replays of it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddpbench.workloads.profile import Profile, Seconds
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "profile",
+        help="measure a workload's times, to replay them",
+        description="Measures forward, backward, the update and the moment each gradient is ready on one device, "
+        'and writes a small JSON file. workload = "replay:FILE" then keeps these times without computing.',
+    )
+    parser.add_argument("workload", metavar="WORKLOAD", help="such as gpt:nano, or train.py:MyWorkload")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--local-batch", type=int, metavar="N", help="samples a step (default: 8)")
+    parser.add_argument("--steps", type=int, metavar="N", help="default: at least 30, and 5 s of them")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="as in a sweep, such as options.gpt.block_size=32 or base.threads_per_rank=2",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="default: WORKLOAD-DEVICE.json, replaced if there"
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ddpbench.launch.profiling import ProfileRequest, measure_profile, prepare_profile
+
+    prepared = prepare_profile(
+        ProfileRequest(
+            workload=arguments.workload,
+            device=arguments.device,
+            local_batch=arguments.local_batch,
+            steps=arguments.steps,
+            overrides=arguments.overrides,
+            out=arguments.out,
+        )
+    )
+    case = prepared.case
+    print(f"profiling {case.workload} on {case.device}, local batch {case.local_batch}", flush=True)  # noqa: T201
+    profile = measure_profile(prepared)
+    for line in _summary(profile):
+        print(line)  # noqa: T201
+    print(f'wrote {prepared.out}; replay it with workload = "replay:{prepared.out}"')  # noqa: T201
+    return 0
+
+
+def _summary(profile: Profile) -> list[str]:
+    from ddpbench.units import format_bytes, format_seconds
+
+    widths = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+    size = sum(parameter.elements for parameter in profile.parameters) * widths[profile.dtype]
+    first, last = (profile.parameters[profile.order[place]].ready_s.mean for place in (0, -1))
+    moments = f"{format_seconds(first)} to {format_seconds(last)} after the start of backward"
+    return [
+        f"  forward    {_told(profile.forward_s)}",
+        f"  backward   {_told(profile.backward_s)}",
+        f"  optimizer  {_told(profile.optimizer_s)}",
+        f"  means over {profile.steps} steps and their 95 % intervals, which know nothing of drift",
+        f"  {len(profile.parameters)} gradients, {format_bytes(size)}, ready {moments}",
+    ]
+
+
+def _told(seconds: Seconds) -> str:
+    from ddpbench.units import format_seconds
+
+    if seconds.low is None or seconds.high is None:
+        return format_seconds(seconds.mean)
+    low, high = format_seconds(seconds.low), format_seconds(seconds.high)
+    return f"{format_seconds(seconds.mean)}  [{low}, {high}]"

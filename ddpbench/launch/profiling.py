@@ -1,0 +1,123 @@
+"""A profile on request: understood and looked at first, then measured in a process of its own, then written."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
+
+from ddpbench.errors import MachineError, OutputError, RequestError, WorkloadError
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.own_workloads import INSPECTION_TIMEOUT_S, with_located
+from ddpbench.launch.sweep import usable_devices, within_gpus, within_precision
+from ddpbench.machine.claim import claimed
+from ddpbench.machine.hardware import Hardware, read_hardware
+from ddpbench.machine.noise import own_environment_allows_sharing
+from ddpbench.machine.placement import deal, thread_env
+from ddpbench.machine.server import ServerProcess
+from ddpbench.records import write_atomically
+from ddpbench.spec import Case, expand, parse_experiment
+from ddpbench.workloads.profile import Profile, parse_profile
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfileRequest:
+    """What to profile and where to. Without a number of steps as many as intervals need."""
+
+    workload: str
+    device: str = "auto"
+    local_batch: int | None = None
+    steps: int | None = None
+    overrides: Sequence[str] = ()
+    out: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreparedProfile:
+    """A request understood; nothing has been started."""
+
+    case: Case
+    hardware: Hardware
+    steps: int | None
+    out: Path
+
+
+def prepare_profile(request: ProfileRequest) -> PreparedProfile:
+    """Validates the request as an experiment of one case.
+
+    Raises:
+        RequestError: it cannot be met; the message says why.
+    """
+    if request.steps is not None and request.steps < 2:
+        raise RequestError(f"--steps {request.steps}: at least 2 are needed for an interval")
+    base = {"workload": request.workload, "strategy": "single", "device": request.device, "data": "memory"}
+    if request.local_batch is not None:
+        base["local_batch"] = request.local_batch  # type: ignore[assignment]
+    folder = Path.cwd()
+    catalog = TableCatalog(folder)
+    text = tomli_w.dumps({"base": base})
+    experiment = parse_experiment(
+        text, catalog, name="profile", source=f"profile {request.workload}", overrides=request.overrides
+    )
+    hardware = read_hardware()
+    devices = usable_devices(hardware)
+    planned = expand(with_located(experiment, folder), catalog, devices)
+    if len(planned) != 1 or planned[0].case.strategy != "single":
+        raise RequestError(f"profile {request.workload}: --set made it several cases; a profile is of one")
+    entry = within_precision(within_gpus(planned[0], devices), devices)
+    if entry.skip_reason is not None:
+        error = MachineError if entry.case.device == "cuda" and not devices.gpus else RequestError
+        raise error(f"profile {request.workload}: {entry.skip_reason}")
+    case = entry.case
+    if case.compute != "real":
+        raise RequestError(f"{case.workload} replays a profile already: profile what it was made from")
+    return PreparedProfile(case=case, hardware=hardware, steps=request.steps, out=_out(request.out, case))
+
+
+def _out(given: Path | None, case: Case) -> Path:
+    out = given or Path(f"{re.sub(r'[^A-Za-z0-9]+', '-', case.workload).strip('-')}-{case.device}.json")
+    if out.suffix != ".json":
+        raise OutputError(f"--out {out}: a profile's file ends in .json, by which a replay knows it")
+    if out.is_dir():
+        raise OutputError(f"--out {out} is a directory: name a file in it")
+    if not out.parent.is_dir():
+        raise OutputError(f"--out {out}: there is no directory {out.parent}")
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise OutputError(f"--out {out}: the directory {out.parent} may not be written")
+    return out
+
+
+def measure_profile(prepared: PreparedProfile) -> Profile:
+    """Measures and writes the profile; an interruption leaves nothing.
+
+    Raises:
+        MachineError: a sweep holds this machine's cores.
+        WorkloadError: the workload does not work, or has no profile.
+        LaunchError: its process cannot be started.
+    """
+    case, hardware = prepared.case, prepared.hardware
+    with ExitStack() as stack:
+        stack.enter_context(nullcontext() if own_environment_allows_sharing() else claimed(hardware.cores))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ddpbench-profile-")))
+        server = stack.enter_context(ServerProcess(thread_env(case), folder / "server.log"))
+        looked_at = server.inspect(case, folder, INSPECTION_TIMEOUT_S)
+        found = looked_at
+        if "problem" not in looked_at:
+            cores = deal(hardware.cores, 1, threads=case.threads_per_rank, pinned=case.device == "cpu")
+            found = server.profile(case, folder, steps=prepared.steps, cores=cores[0].cores)
+    if "problem" in found:
+        raise WorkloadError(_explained(str(found["problem"])))
+    text = str(found["profile"])
+    write_atomically(prepared.out, text)
+    return parse_profile(text)
+
+
+def _explained(problem: str) -> str:
+    no_memory = "memory" in problem.lower() or "SIGKILL" in problem
+    return f"{problem}: is it out of memory? a smaller --local-batch needs less" if no_memory else problem
