@@ -139,7 +139,8 @@ def _nothing(loader: Iterable[Any], epoch: int) -> str:
             workers = getattr(loader, "num_workers", 0)
             return (
                 f"the dataset gave this rank {found} samples, enough for a step of it ({size}), but none of its "
-                f"{workers} loader workers has as many for itself: use fewer loader_workers, a smaller batch or more data"
+                f"{workers} loader workers has as many for itself: use fewer loader_workers, a smaller batch or more "
+                "data"
             )
         return (
             f"the dataset gave this rank {found} samples; one step of it needs {size}: use a smaller batch or "

@@ -122,8 +122,8 @@ class Training:
         short = min(known, key=lambda rank: lengths[rank])
         for rank, length in enumerate(lengths):
             if (length if length >= 0 else begun[rank]) > lengths[short]:
-                told = {short: str(lengths[short]), rank: str(length) if length >= 0 else "more"}
-                (one, first), (other, second) = sorted(told.items())
+                many = {short: str(lengths[short]), rank: str(length) if length >= 0 else "more"}
+                (one, first), (other, second) = sorted(many.items())
                 raise ValueError(
                     f"uneven data: a pass has {first} batches on rank {one} and {second} on rank {other}, so that a "
                     "training loop would wait for ever at its end: give every rank as many (DistributedSampler with "
