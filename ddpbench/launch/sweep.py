@@ -18,6 +18,7 @@ from ddpbench.errors import MachineError, OutputError, RequestError, WorkloadErr
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.fabrics import Fabrics
 from ddpbench.launch.listener import Listener
+from ddpbench.launch.memory import memory_limit, within_memory
 from ddpbench.launch.merge import refuse_merged
 from ddpbench.launch.own_workloads import inspect_own, told, with_located
 from ddpbench.launch.plan import PROOF_S, SERVER_START_S, LaunchPlan, Plan, make_plan, plan_launch
@@ -115,7 +116,10 @@ def prepare(request: SweepRequest) -> Prepared:
     _check_devices(experiment, devices)
     experiment = resolve(experiment, devices)
     planned = expand(experiment, catalog, devices)
-    cases = [within_precision(within_gpus(entry, devices), devices) for entry in planned]
+    memory = memory_limit()
+    cases = [
+        within_memory(within_precision(within_gpus(entry, devices), devices), memory) for entry in planned
+    ]
     if all(entry.skip_reason is not None for entry in cases):
         reasons = "\n".join(f"  {entry.case.label}: {entry.skip_reason}" for entry in cases)
         raise RequestError(f"{source}: no case of this experiment can run here\n{reasons}")
