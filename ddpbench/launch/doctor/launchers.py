@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
 
+from ddpbench.fabric.capabilities import FabricCapabilities
 from ddpbench.launch.doctor.finding import Finding, note, ok
 from ddpbench.launch.doctor.host import Host
-
-_TRY_A_LINK = (
-    "sh",
-    "-c",
-    "ip link set lo up && tc qdisc add dev lo root tbf rate 1gbit burst 64kb latency 50ms",
-)
-"""In a network namespace made for it, which ends with the command."""
 
 
 def torchrun(host: Host) -> Iterator[Finding]:
@@ -32,25 +28,27 @@ def slurm(host: Host) -> Iterator[Finding]:
 
 
 def emulated_links(host: Host) -> Iterator[Finding]:
-    """Whether links of a given speed can be made on this machine, by trying one that vanishes at once."""
-    missing = [name for name in ("unshare", "ip", "tc") if not host.which(name)]
-    subject, purpose = "emulated links", "wanted only to emulate a slow network on one machine"
-    if missing:
-        yield note(
-            subject,
-            f"cannot be made: {', '.join(missing)} not found ({purpose})",
-            "apt-get install iproute2 util-linux",
-        )
+    """Whether a `[fabric]` can be made on this machine: tried in a namespace that ends with what tries it."""
+    subject, purpose = "emulated links", "wanted only to emulate a network on one machine"
+    reply = host.ask(sys.executable, "-P", "-m", "ddpbench.fabric", "--capabilities")
+    try:
+        found = FabricCapabilities(**json.loads(reply.out))
+    except (ValueError, TypeError):
+        advice = "run it by hand: python -m ddpbench.fabric --capabilities"
+        yield note(subject, f"what tries them did not answer: {reply.last_words} ({purpose})", advice)
         return
-    root = host.user_id == 0
-    reply = host.ask("unshare", *(() if root else ("--user", "--map-root-user")), "--net", *_TRY_A_LINK)
-    how = "as root" if root else "in a user namespace"
-    if reply.code == 0:
-        yield ok(subject, f"can be made {how}, with tc's tbf")
-    else:
-        yield note(
-            subject,
-            f"cannot be made {how}: {reply.last_words} ({purpose})",
-            "run as root, in a container with --cap-add NET_ADMIN --cap-add SYS_ADMIN, or allow user namespaces: "
-            "sudo sysctl user.max_user_namespaces=10000; if tbf is unknown: sudo modprobe sch_tbf",
-        )
+    if found.works:
+        how = "as root" if found.privileged else "in an unprivileged user namespace"
+        delay = "latency and loss too" if found.netem else "but no latency and loss: the kernel has no netem"
+        yield ok(subject, f"can be made {how}, {delay}")
+        return
+    lacking = [name for name in ("veth", "bridge", "tbf") if not getattr(found, name)]
+    if not found.privileged and not found.user_namespaces:
+        lacking.insert(0, "user_namespaces")
+    reasons = dict.fromkeys(found.reasons.get(name, name) for name in lacking)
+    yield note(
+        subject,
+        f"cannot be made: {'; '.join(reasons)} ({purpose})",
+        "run as root, in a container with --cap-add NET_ADMIN --cap-add SYS_ADMIN, or allow user namespaces: "
+        "sudo sysctl user.max_user_namespaces=10000; if tbf is unknown: sudo modprobe sch_tbf",
+    )

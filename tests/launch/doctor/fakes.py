@@ -91,7 +91,9 @@ class Machine:
         self.monkeypatch = monkeypatch
         self.env: dict[str, str] = {}
         self.replies: dict[tuple[str, ...], Reply] = {}
-        self.commands = {"torchrun", "unshare", "ip", "tc"}
+        self.commands = {"torchrun", "unshare"}
+        fields = ("privileged", "user_namespaces", "veth", "bridge", "tbf", "netem")
+        self.fabric: dict[str, object] = {**dict.fromkeys(fields, True), "reasons": {}}
         self.found: list[Interface] = [LOOPBACK, ETHERNET]
         self.addresses: dict[str, list[str]] = {"node1": ["10.0.0.2"]}
         self.disks: dict[str, Disk] = {}
@@ -141,7 +143,9 @@ class Machine:
         self.replies[ASK_GPU_LINKS] = Reply(0, links)
 
     def _run(self, argv: Sequence[str], _timeout_s: float) -> Reply:
-        return self.replies.get(tuple(argv), Reply(0 if argv[0] == "unshare" else None, err="not found"))
+        if "ddpbench.fabric" in argv:
+            return Reply(0, json.dumps(self.fabric))
+        return self.replies.get(tuple(argv), Reply(None, err="not found"))
 
     def host(self) -> Host:
         """The machine for a check."""

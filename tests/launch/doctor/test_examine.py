@@ -52,7 +52,7 @@ def everything_is_wrong(machine: Machine) -> None:
     machine.addresses = {}
     machine.disks = {"shm": Disk(2**26, 2**26), "home": Disk(2**20, 2**20)}
     machine.limits = {resource.RLIMIT_NOFILE: (64, 64), resource.RLIMIT_MEMLOCK: (65536, 65536)}
-    machine.commands -= {"tc"}
+    machine.fabric |= {"veth": False, "reasons": {"veth": "the kernel has no veth"}}
 
 
 def nothing_is_there(machine: Machine) -> None:

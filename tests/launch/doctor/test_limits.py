@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 
 import pytest
@@ -137,23 +138,25 @@ def test_launchers(machine: Machine) -> None:
     assert "torch.distributed.run" in machine.findings(launchers.torchrun)["torchrun"].found
 
 
-def test_emulated_links_are_tried_with_the_rights_at_hand(machine: Machine) -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def run(argv: object, _: float) -> Reply:
-        asked.append(tuple(argv))  # type: ignore[arg-type]
-        return Reply(1, err="unshare: unshare failed: Operation not permitted\n")
-
-    for user, arguments in (
-        (0, ("unshare", "--net")),
-        (1000, ("unshare", "--user", "--map-root-user", "--net")),
-    ):
-        machine.user_id = user
+def test_emulated_links_are_tried_and_what_lacks_is_named(machine: Machine) -> None:
+    def answered(text: str, code: int | None = 0) -> tuple[str, str]:
         host = machine.host()
-        host.run = run
+        host.run = lambda _argv, _limit: Reply(code, text, "")
         (found,) = launchers.emulated_links(host)
-        assert found.level == "note"
-        assert "Operation not permitted" in found.found
-        assert asked[-1][: len(arguments)] == arguments
-    machine.commands.remove("tc")
-    assert "tc not found" in machine.findings(launchers.emulated_links)["emulated links"].found
+        return found.level, found.found
+
+    fields = dict.fromkeys(("privileged", "user_namespaces", "veth", "bridge", "tbf", "netem"), True)
+    whole = {**fields, "reasons": {}}
+    assert answered(json.dumps(whole)) == ("ok", "can be made as root, latency and loss too")
+    ordinary = {**whole, "privileged": False, "netem": False}
+    assert answered(json.dumps(ordinary)) == (
+        "ok",
+        "can be made in an unprivileged user namespace, but no latency and loss: the kernel has no netem",
+    )
+    refused = {**ordinary, "user_namespaces": False, "reasons": {"user_namespaces": "AppArmor forbids them"}}
+    level, found = answered(json.dumps(refused))
+    assert level == "note"
+    assert "AppArmor forbids them" in found
+    lacking = {**whole, "tbf": False, "reasons": {"tbf": "the kernel has no tbf"}}
+    assert "cannot be made: the kernel has no tbf" in answered(json.dumps(lacking))[1]
+    assert "did not answer" in answered("", None)[1]
