@@ -122,16 +122,16 @@ def _unpickled(own: type[Any], instance: Any) -> PlainWorkload:
 def options_of(own: type[Any]) -> type[BaseModel]:
     """The keywords of a class's constructor as a model: their types where annotated, their defaults.
 
-    One without a default is required; `**others` lets any name through.
+    One without a default is required; `**others` lets any name through. A type that cannot be found out, as one
+    imported under TYPE_CHECKING alone, is any.
     """
     fields: dict[str, Any] = {}
     others = False
-    parameters = inspect.signature(own, eval_str=True).parameters.values() if _has_constructor(own) else ()
-    for parameter in parameters:
+    for parameter in inspect.signature(own).parameters.values() if _has_constructor(own) else ():
         if parameter.kind is parameter.VAR_KEYWORD:
             others = True
         elif parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            kind = Any if parameter.annotation is parameter.empty else parameter.annotation
+            kind = Any if parameter.annotation is parameter.empty else _evaluated(parameter.annotation, own)
             fields[parameter.name] = (
                 kind,
                 ... if parameter.default is parameter.empty else parameter.default,
@@ -144,6 +144,15 @@ def options_of(own: type[Any]) -> type[BaseModel]:
     )
     made: type[BaseModel] = create_model("Options", __config__=config, **fields)
     return made
+
+
+def _evaluated(annotation: Any, own: type[Any]) -> Any:
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, getattr(inspect.unwrap(own.__init__), "__globals__", {}), dict(vars(own)))
+    except Exception:  # whatever an annotation that nobody was to evaluate may raise
+        return Any
 
 
 def _has_constructor(own: type[Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -14,6 +14,9 @@ from torch.utils.data import IterableDataset
 
 from ddpbench.workloads.plain import PlainWorkload, lacks, options_of
 from ddpbench.workloads.plain_model import ModelWithLoss
+
+if TYPE_CHECKING:
+    from somewhere import Unimportable
 
 
 class Stream(IterableDataset[Any]):
@@ -80,6 +83,19 @@ def test_a_keyword_without_a_default_is_required_and_others_may_be_let_through()
     assert options.model_validate({"needed": 1, "more": 2}).model_dump() == {"needed": 1.0, "more": 2}
     with pytest.raises(ValidationError, match="needed"):
         options.model_validate({})
+
+
+def test_an_annotation_that_exists_for_type_checkers_alone_is_any_type() -> None:
+    class Typed:
+        def __init__(self, callback: Unimportable | None = None, width: int = 3) -> None: ...
+
+    options = options_of(Typed)
+    assert options.model_validate({"callback": "anything", "width": 5}).model_dump() == {
+        "callback": "anything",
+        "width": 5,
+    }
+    with pytest.raises(ValidationError, match="valid integer"):
+        options.model_validate({"width": "much"})
 
 
 def test_what_is_missing_is_named() -> None:
