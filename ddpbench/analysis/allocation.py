@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpbench.analysis.curves import CaseCurve, curves_of
 from ddpbench.analysis.findings import BOUNDS, cap_order, panel_key, variant_key
+from ddpbench.analysis.labels import virtual_words
 from ddpbench.analysis.launches import CaseRun, read_cases
 from ddpbench.analysis.stats import Interval, compare, samples_rate, step_time
 from ddpbench.errors import RequestError, nearest
@@ -206,8 +207,10 @@ def _choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -
     curves = [curve for curve in curves_of(at_cap) if curve.runs and curve.base is not None]
     real = [curve for curve in curves if not curve.emulated]
     if not real:
+        labels = ", ".join(virtual_words(curves[0].first.case)) if curves else ""
         why = (
-            "all of its curves are emulated or dilated, and an allocation is asked for on real links"
+            f"all of its curves are emulated, replayed or dilated ({labels}), and an allocation is asked for on what "
+            "was measured on real links"
             if curves
             else "no strategy has ok launches on cores or GPUs of its own, and a base case beside them"
         )

@@ -23,6 +23,7 @@ from ddpbench.analysis.one_step import one_step
 from ddpbench.analysis.overlap import PARTS, STANDARD_SPANS
 from ddpbench.analysis.precision_findings import precision_findings
 from ddpbench.analysis.reading import read_cases_of
+from ddpbench.analysis.setting_findings import setting_findings
 from ddpbench.analysis.stats import MIN_ROUNDS, step_time
 from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
 from ddpbench.analysis.virtual_sentences import virtual_sentences
@@ -32,7 +33,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan, read_plan
 
 MOST_ASKED = 3
-"""Sentences on inputs and precision, for sweeps that ask about them."""
+"""Sentences on links, options, inputs and precision, for sweeps that ask about them."""
 OVERHEAD_LIMIT = 0.05
 """Instrumented steps longer than timed ones by more than this are mentioned."""
 _LAUNCHES = {
@@ -126,7 +127,8 @@ def summarize(run: RunDir) -> RunSummary:
 def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
     """At most `MOST_FINDINGS` sentences, so shared out that speed-up and law are always among them."""
     precision = precision_findings(cases)
-    asked = (*input_findings(cases)[: MOST_ASKED - len(precision)], *precision)
+    settings = setting_findings(cases)
+    asked = (*settings, *input_findings(cases)[: MOST_ASKED - len(precision) - len(settings)], *precision)
     fitted = law_findings(laws)
     return (*asked, *findings(cases, most=MOST_FINDINGS - len(asked) - len(fitted)), *fitted)
 

@@ -36,7 +36,7 @@ MOST_FINDINGS = 7
 MOST_PANELS = 3
 MANIFOLD = 2.0
 """Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
-_PANEL_LINKS = 8
+PANEL_LINKS = 8
 """Where the fabric stands in `panel_key`."""
 """Sentences are made of this many groups of comparable cases, the largest first."""
 BOUNDS = ("single", "independent")
@@ -103,7 +103,7 @@ def _needs_no_link(run: CaseRun) -> bool:
 
 
 def _same_but_links(run: CaseRun, other: CaseRun) -> bool:
-    at = _PANEL_LINKS
+    at = PANEL_LINKS
     mine, theirs = panel_key(run), panel_key(other)
     return mine[:at] == theirs[:at] and mine[at + 1 :] == theirs[at + 1 :]
 

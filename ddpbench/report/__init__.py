@@ -43,8 +43,9 @@ def write_report(summary: RunSummary, run: RunDir, painter: Painter | None = Non
 
 def _stale_figures(now: set[str], found: Iterable[str]) -> list[str]:
     """Files of this package's naming that an earlier report left and this one does not write."""
-    kinds = {"breakdown", "buckets", "communication", "evaluation", "heatmap", "inputs", "laws", "one-step"}
-    kinds |= {"layouts", "precision", "scaling", "snapshots", "strategies", "waterfall"}
+    kinds = {"breakdown", "buckets", "communication", "evaluation", "heatmap", "heatmap-links", "inputs"}
+    kinds |= {"laws", "layouts", "links", "links-settings", "network", "one-step", "precision", "scaling"}
+    kinds |= {"snapshots", "strategies", "waterfall"}
     return [
         name
         for name in found

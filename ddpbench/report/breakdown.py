@@ -12,7 +12,7 @@ import pandas as pd
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, panels_of, setting_of, variant_words
+from ddpbench.report.series import Row, label_of, panels_of, setting_of, variant_words
 from ddpbench.report.words import launches_each, milliseconds, number, percent, series_of
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Pic
         few = list(missing.values())[:4]
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         marks.append(f"Not shown: {'; '.join(few)}{more}.")
-    settings = {setting_of(bar.row) for bar in bars}
+    linked = [bar.row for bar in bars if not bar.row.needs_no_link]
+    settings = {setting_of(row) for row in linked or [bar.row for bar in bars]}
     start = [f"{next(iter(settings))}." if len(settings) == 1 else "Settings differ; see the names."]
     caption = " ".join(
         [
@@ -149,6 +150,7 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Pic
         width_in=style.FULL_WIDTH_IN,
         height_in=1.02 + _PITCH_IN * len(bars),
         paint=partial(_paint, bars=bars),
+        label=label_of(bar.row for bar in bars),
         missing=missing,
     )
 

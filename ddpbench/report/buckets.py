@@ -10,7 +10,7 @@ from ddpbench.analysis.findings import cap_order
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import heatmap, style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, panels_of, raw_launches, setting_of
+from ddpbench.report.series import Row, fullest, label_of, panels_of, raw_launches, setting_of
 from ddpbench.report.words import (
     Estimate,
     bucket_name,
@@ -35,7 +35,7 @@ _AS_GOOD = ("equivalent", "unresolved")
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """The section on buckets, with a figure for each strategy that was run with several caps."""
     raw = raw_launches(summary, "step_time_s")
-    verdicts, bounds = _verdicts(summary)
+    verdicts, bounds = verdicts_of(summary)
     groups: list[tuple[str, list[Row]]] = []
     for panel in panels_of(rows):
         by_variant: dict[tuple[str, ...], list[Row]] = {}
@@ -79,7 +79,7 @@ def _has(row: Row) -> bool:
     return row.ok and row.step_time_s is not None
 
 
-def _verdicts(summary: RunSummary) -> tuple[dict[str, str], dict[str, float]]:
+def verdicts_of(summary: RunSummary) -> tuple[dict[str, str], dict[str, float]]:
     """For each compared case: `best`, `as good as best`, or `slower` than the best of its row.
 
     And for those that are as good, by how much, a fraction, their steps may be longer all the same.
@@ -139,7 +139,7 @@ def _picture(
         )
     else:
         marks.append("The lowest mean is not called best: this run holds no paired comparison of caps.")
-    setting = setting_of(shown[0])
+    setting = setting_of(fullest(shown))
     caption = " ".join(
         [
             f"{rows[0].strategy_name}, {setting}. Large markers: mean step time;",
@@ -162,6 +162,7 @@ def _picture(
         width_in=style.FULL_WIDTH_IN if len(kept) > 1 else style.SMALL_WIDTH_IN,
         height_in=3.8,
         paint=partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, verdicts=verdicts),
+        label=label_of(shown),
         missing=missing,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 import warnings
 from collections.abc import Sequence
@@ -139,6 +140,20 @@ def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[
     for index, value in zip(order, placed, strict=True):
         result[index] = value
     return result
+
+
+def decades(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic y axis around some values: ticks at 1, 2 and 5 times powers of ten, in plain numbers."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    low, high = min(values) / 1.25, max(values) * 1.25
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    leading = (1, 2, 5) if high / low < 2000 else (1,)
+    places = [digit * 10.0**power for power in powers for digit in leading]
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(FixedLocator([place for place in places if low <= place <= high]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

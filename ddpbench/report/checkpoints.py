@@ -13,7 +13,7 @@ from ddpbench.analysis.checkpoints import INTERVALS, share
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, setting_of
+from ddpbench.report.series import Row, label_of, setting_of
 from ddpbench.report.words import Estimate, counted, launches_each, milliseconds, percent, series_of
 
 if TYPE_CHECKING:
@@ -166,6 +166,7 @@ def _evaluation_picture(rows: Sequence[Row]) -> Picture:
         width_in=style.FULL_WIDTH_IN,
         height_in=0.95 + _PITCH_IN * len(rows),
         paint=partial(_paint_evaluation, rows=rows),
+        label=label_of(rows),
         missing={},
     )
 
@@ -302,6 +303,7 @@ def _snapshot_picture(costs: Sequence[Cost]) -> Picture:
         width_in=style.FULL_WIDTH_IN,
         height_in=max(3.0, 1.0 + 0.4 * len(costs)),
         paint=partial(_paint_snapshots, costs=costs),
+        label=label_of(cost.row for cost in costs),
         missing={},
     )
 

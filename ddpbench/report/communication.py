@@ -12,10 +12,11 @@ import pandas as pd
 
 from ddpbench.analysis.communication import FACTORS, MIN_SIZES
 from ddpbench.analysis.findings import cap_order
+from ddpbench.analysis.labels import links_of
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import MOST_SERIES, Row, panels_of, setting_of, variant_words
+from ddpbench.report.series import MOST_SERIES, Row, label_of, panels_of, setting_of, variant_words
 from ddpbench.report.words import Estimate, bucket_name, counted, not_drawn, ranks, series_of
 from ddpbench.units import format_bytes
 
@@ -136,6 +137,8 @@ def _picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int)
         marks.append(
             f"Only {MOST_SERIES} fit; in the table: {series_of([c.name for c in curves[MOST_SERIES:]])}."
         )
+    if _link_rate(row) is not None:
+        marks.append("Dotted, right: the rate of the slowest node's link, headers included.")
     factors = [f"{op}: {FACTORS[op][0]}" for op in dict.fromkeys(c.op for c in curves) if op in FACTORS]
     unknown = [op for op in dict.fromkeys(c.op for c in curves) if op not in FACTORS]
     if unknown:
@@ -166,6 +169,7 @@ def _picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int)
         width_in=style.FULL_WIDTH_IN,
         height_in=4.0,
         paint=partial(_paint, row=row, curves=drawn, caps=lines),
+        label=label_of([row]),
         missing={},
     )
 
@@ -224,6 +228,8 @@ def _table(name: str, curves: Sequence[Curve]) -> Table:
 def _paint(
     sheet: Sheet, *, row: Row, curves: Sequence[Curve], caps: Mapping[float | str | None, float]
 ) -> None:
+    from ddpbench.report.canvas import decades
+
     height = sheet.height_in - 0.85
     left = sheet.axes(0.75, 0.55, 3.4, height)
     right = sheet.axes(4.85, 0.55, 3.1, height)
@@ -238,9 +244,12 @@ def _paint(
         for size in caps.values():
             axes.axvline(size, color=style.MUTED, linewidth=0.9, linestyle="--", zorder=1)
     middle = math.sqrt(min(sizes) * max(sizes))
+    at_size: dict[float, list[str]] = {}
     for cap, size in caps.items():
+        at_size.setdefault(size, []).append(bucket_name(cap))
+    for size, names in at_size.items():
         left.annotate(
-            f"{bucket_name(cap)} cap",
+            f"{' and '.join(names)} cap{'s' if len(names) > 1 else ''}",
             (size, 0.02),
             xycoords=("data", "axes fraction"),
             xytext=(3, 0) if size < middle else (-3, 0),
@@ -258,10 +267,19 @@ def _paint(
             _curve(right, row, curve, rates)
     left.set_yscale("log")
     left.set_ylabel("ms")
-    _decades(left, [e for curve in curves for p in curve.points for e in _ends(p.time_ms)])
+    decades(left, [e for curve in curves for p in curve.points for e in _ends(p.time_ms)])
+    rate = _link_rate(row)
+    if rate is not None:
+        right.axhline(rate, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
     right.set_ylim(bottom=0)
     right.set_ylabel("GB/s")
     _label(right, row, curves)
+
+
+def _link_rate(row: Row) -> float | None:
+    """The rate of an emulated fabric's slowest link, GB/s: what a ring's busbw cannot exceed."""
+    links = links_of(row.fabric)
+    return None if links is None else min(links.bandwidth) / 8e9
 
 
 def _ends(estimate: Estimate) -> list[float]:
@@ -280,20 +298,6 @@ def _size_axis(axes: Axes, low: float, high: float) -> None:
     axes.xaxis.set_major_locator(FixedLocator([2.0**exponent for exponent in exponents[::step]]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
     axes.xaxis.set_minor_locator(NullLocator())
-
-
-def _decades(axes: Axes, values: Sequence[float]) -> None:
-    """Ticks at 1, 2 and 5 times powers of ten, in plain numbers."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    low, high = min(values) / 1.25, max(values) * 1.25
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    leading = (1, 2, 5) if high / low < 2000 else (1,)
-    places = [digit * 10.0**power for power in powers for digit in leading]
-    axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(FixedLocator([place for place in places if low <= place <= high]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def _curve(axes: Axes, row: Row, curve: Curve, points: Sequence[tuple[float, Estimate]]) -> None:

@@ -1,15 +1,24 @@
-"""The heat map of step time over bucket cap and ranks: which cap is safe, wherever it is used?"""
+"""The heat map of step time over bucket cap and ranks, or links: which cap is safe, wherever it is used?"""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ddpbench.analysis.findings import cap_order
+from ddpbench.analysis.labels import links_of, short_links
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
-from ddpbench.report.series import Row, setting_of
+from ddpbench.report.series import (
+    Row,
+    fullest,
+    label_but_links,
+    label_of,
+    setting_but_links,
+    setting_of,
+)
 from ddpbench.report.words import bucket_name, launches_each, not_ruled_out, percent, ranks, series_of
 
 if TYPE_CHECKING:
@@ -17,6 +26,7 @@ if TYPE_CHECKING:
 
     from ddpbench.report.canvas import Sheet
 
+Across = Literal["ranks", "link"]
 BEST, AS_GOOD = "best", "as good as best"
 _RAMP = ((1.0, 1.0, 1.0), (0x8F / 255, 0xBB / 255, 0xDD / 255))
 _NOT_RUN = style.GRID
@@ -30,23 +40,27 @@ def picture(
     verdicts: Mapping[str, str],
     index: int,
     bounds: Mapping[str, float],
+    *,
+    across: Across = "ranks",
 ) -> Picture | None:
     """The heat map of one strategy's caps; None where fewer than two of them ran at fewer than two world sizes.
 
-    `bounds` say of a case that is as good as best how much longer its step may be, as a fraction.
+    `bounds` say of a case that is as good as best how much longer its step may be, as a fraction. `across` links
+    a line is a fabric, the fastest first, and the cases have one world size.
     """
-    every = sorted({row.world_size for row in rows})
-    sizes = (
-        every if len(every) <= MOST_ROWS else [size for size in every if size & (size - 1) == 0][-MOST_ROWS:]
-    )
-    rows = [row for row in rows if row.world_size in sizes]
+    every = sorted({_key(row, across) for row in rows}, key=_order)
+    sizes: list[int | str] = every
+    if len(every) > MOST_ROWS:
+        powers: list[int | str] = [key for key in every if isinstance(key, int) and key & (key - 1) == 0]
+        sizes = powers[-MOST_ROWS:] if across == "ranks" else every[:MOST_ROWS]
+    rows = [row for row in rows if _key(row, across) in sizes]
     shown = [row for row in rows if row.ok and row.step_time_s is not None]
     caps = sorted({row.bucket for row in rows}, key=cap_order)
-    filled = [size for size in sizes if len({row.bucket for row in shown if row.world_size == size}) > 1]
+    filled = [size for size in sizes if len({row.bucket for row in shown if _key(row, across) == size}) > 1]
     if len(filled) < 2:
         return None
-    heading = _heading(panel_name, shown, verdicts, bounds)
-    cells = {(row.world_size, row.bucket): row for row in rows}
+    heading = _heading(panel_name, shown, verdicts, bounds, across)
+    cells = {(_key(row, across), row.bucket): row for row in rows}
     gaps = [f"{row.name} ({row.status})" for row in rows if row not in shown]
     empty = [(size, cap) for size in sizes for cap in caps if (size, cap) not in cells]
     marks = []
@@ -62,25 +76,27 @@ def picture(
     if empty:
         marks.append("Grey: not run.")
     if len(sizes) < len(every):
-        marks.append(
-            f"Of {len(every)} numbers of ranks only powers of two are drawn; the summary table has all."
-        )
+        what = "numbers of ranks only powers of two are" if across == "ranks" else "links not all are"
+        marks.append(f"Of {len(every)} {what} drawn; the summary table has all.")
     if any(row.oversubscribed for row in shown):
         marks.append("Rows of more ranks than cores are marked oversubscribed and count for no headline.")
+    setting = setting_of(fullest(shown))
+    if across == "link":
+        setting = f"{ranks(shown[0].world_size)}, {setting_but_links(shown)}"
     return Picture(
-        file_name="heatmap" if index == 0 else f"heatmap-{index + 1}",
+        file_name=_file_name(index, across),
         heading=heading,
         caption=" ".join(
             [
-                f"{rows[0].strategy_name}, {setting_of(shown[0])}. In a cell: mean step time, ms, over",
+                f"{rows[0].strategy_name}, {setting}. In a cell: mean step time, ms, over",
                 f"{launches_each(row.launches for row in shown)}, and how much longer that is than the lowest of its",
                 "row; the ground darkens with it. Caps are categories, not a scale.",
                 *marks,
             ]
         ),
         alt=(
-            f"Heat map of step time, ms, by bucket cap ({series_of([bucket_name(cap) for cap in caps])}) and ranks "
-            f"({series_of([str(size) for size in sizes])}) for {rows[0].strategy_name}. {heading}."
+            f"Heat map of step time, ms, by bucket cap ({series_of([bucket_name(cap) for cap in caps])}) and {across} "
+            f"({series_of([_key_label(size) for size in sizes])}) for {rows[0].strategy_name}. {heading}."
         ),
         table=_table(
             f"{rows[0].strategy_name}{f' ({panel_name})' if panel_name else ''}",
@@ -89,24 +105,52 @@ def picture(
             cells=cells,
             verdicts=verdicts,
             bounds=bounds,
+            across=across,
         ),
         width_in=style.SMALL_WIDTH_IN if len(caps) < 6 else style.FULL_WIDTH_IN,
         height_in=0.62 + _CELL_IN * len(sizes),
         paint=partial(_paint, sizes=sizes, caps=caps, cells=cells, verdicts=verdicts),
+        label=label_of(shown) if across == "ranks" else label_but_links(shown[0]),
         missing={row.case_id: f"{row.name} ({row.status})" for row in rows if row not in shown},
     )
 
 
+def _file_name(index: int, across: Across) -> str:
+    name = "heatmap" if across == "ranks" else "heatmap-links"
+    return name if index == 0 else f"{name}-{index + 1}"
+
+
+def _key(row: Row, across: Across) -> int | str:
+    """What its line of the map is: its number of ranks, or its links."""
+    return row.world_size if across == "ranks" else row.fabric
+
+
+def _order(key: int | str) -> float:
+    """Few ranks before many; fast links before slow ones, by the slowest of them."""
+    if isinstance(key, int):
+        return key
+    links = links_of(key)
+    return -min(links.bandwidth) if links is not None else 0.0
+
+
+def _key_label(key: int | str) -> str:
+    return str(key) if isinstance(key, int) else short_links(key)
+
+
 def _heading(
-    panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str], bounds: Mapping[str, float]
+    panel_name: str,
+    shown: Sequence[Row],
+    verdicts: Mapping[str, str],
+    bounds: Mapping[str, float],
+    across: Across,
 ) -> str:
     """The caps that are best or as good as best wherever ranks had cores of their own."""
     prefix = f"{panel_name}: " if panel_name else ""
     name = shown[0].strategy_name
     fair = [row for row in shown if not row.oversubscribed and row.case_id in verdicts]
-    sizes = sorted({row.world_size for row in fair if verdicts[row.case_id] == BEST})
-    where = series_of([str(size) for size in sizes])
-    own = [row.world_size for row in shown if not row.oversubscribed]
+    sizes = sorted({_key(row, across) for row in fair if verdicts[row.case_id] == BEST}, key=_order)
+    where = series_of([_key_label(size) for size in sizes])
+    own = [_key(row, across) for row in shown if not row.oversubscribed]
     if len(own) == len(set(own)):
         return f"{prefix}No headline: wherever several bucket caps were run, ranks had no cores of their own"
     if not sizes:
@@ -114,10 +158,14 @@ def _heading(
     safe = [
         cap
         for cap in sorted({row.bucket for row in fair}, key=cap_order)
-        if {row.world_size for row in fair if row.bucket == cap and verdicts[row.case_id] in (BEST, AS_GOOD)}
+        if {
+            _key(row, across)
+            for row in fair
+            if row.bucket == cap and verdicts[row.case_id] in (BEST, AS_GOOD)
+        }
         >= set(sizes)
     ]
-    at = f"at {where} {'rank' if where == '1' else 'ranks'}"
+    at = f"at {where} {'rank' if where == '1' else 'ranks'}" if across == "ranks" else f"over {where}"
     if not safe:
         return f"{prefix}{name}: no bucket cap is best or as good as best everywhere {at}"
     left = [bounds[row.case_id] for row in fair if row.bucket in safe and row.case_id in bounds]
@@ -126,7 +174,7 @@ def _heading(
     return f"{prefix}{name} with {caps} buckets is best or as good as best {at}{end}"
 
 
-_Cells = Mapping[tuple[int, float | str | None], Row]
+_Cells = Mapping[tuple[int | str, float | str | None], Row]
 
 
 def _longer(row: Row, sizes_rows: Sequence[Row]) -> float | None:
@@ -135,22 +183,23 @@ def _longer(row: Row, sizes_rows: Sequence[Row]) -> float | None:
     return row.step_time_s.value / min(times) - 1 if row.ok and row.step_time_s is not None else None
 
 
-def _of_size(cells: _Cells, size: int) -> list[Row]:
-    return [row for (world, _), row in cells.items() if world == size]
+def _of_size(cells: _Cells, size: int | str) -> list[Row]:
+    return [row for (key, _), row in cells.items() if key == size]
 
 
 def _table(
     name: str,
     *,
-    sizes: Sequence[int],
+    sizes: Sequence[int | str],
     caps: Sequence[float | str | None],
     cells: _Cells,
     verdicts: Mapping[str, str],
     bounds: Mapping[str, float],
+    across: Across,
 ) -> Table:
     lines = []
     for size in sizes:
-        line = [Cell.count(size)]
+        line = [Cell.count(size) if isinstance(size, int) else Cell(text=short_links(size))]
         for cap in caps:
             row = cells.get((size, cap))
             if row is None:
@@ -173,8 +222,11 @@ def _table(
                 )
         lines.append(tuple(line))
     return Table(
-        caption=f"Step time by ranks and bucket cap, ms, {name}",
-        columns=(Column("Ranks", number=True), *(Column(bucket_name(cap), number=True) for cap in caps)),
+        caption=f"Step time by {across} and bucket cap, ms, {name}",
+        columns=(
+            Column("Ranks", number=True) if across == "ranks" else Column("Link"),
+            *(Column(bucket_name(cap), number=True) for cap in caps),
+        ),
         rows=tuple(lines),
         sortable=False,
     )
@@ -183,13 +235,21 @@ def _table(
 def _paint(
     sheet: Sheet,
     *,
-    sizes: Sequence[int],
+    sizes: Sequence[int | str],
     caps: Sequence[float | str | None],
     cells: _Cells,
     verdicts: Mapping[str, str],
 ) -> None:
+    from ddpbench.report.canvas import text_width_in
+
     over = [size for size in sizes if any(row.oversubscribed for row in _of_size(cells, size))]
-    left = 1.35 if over else 0.95
+    names = [
+        textwrap.fill(ranks(size) if isinstance(size, int) else short_links(size), 18)
+        + ("\noversubscribed" if size in over else "")
+        for size in sizes
+    ]
+    widest = max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
+    left = max(0.95, 0.25 + widest)
     axes = sheet.axes(left, 0.1, sheet.width_in - left - 0.2, _CELL_IN * len(sizes))
     slower = {key: _longer(row, _of_size(cells, key[0])) for key, row in cells.items()}
     worst = max([value for value in slower.values() if value is not None], default=0.0)
@@ -201,10 +261,7 @@ def _paint(
     axes.set_xlim(-0.5, len(caps) - 0.5)
     axes.set_ylim(len(sizes) - 0.5, -0.5)
     axes.set_xticks(range(len(caps)), [bucket_name(cap) for cap in caps])
-    axes.set_yticks(
-        range(len(sizes)),
-        [f"{ranks(size)}{chr(10) + 'oversubscribed' if size in over else ''}" for size in sizes],
-    )
+    axes.set_yticks(range(len(sizes)), names)
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.set_xlabel("bucket cap", labelpad=6)

@@ -12,7 +12,7 @@ import pandas as pd
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, setting_of
+from ddpbench.report.series import Row, label_of, setting_of
 from ddpbench.report.words import Estimate, launches_each, milliseconds, percent, series_of
 
 if TYPE_CHECKING:
@@ -164,6 +164,7 @@ def _picture(groups: Sequence[Sequence[Bar]]) -> Picture:
         width_in=style.FULL_WIDTH_IN,
         height_in=0.95 + _PITCH_IN * (len(bars) + 1.2 * len(groups)),
         paint=partial(_paint, groups=groups),
+        label=label_of(bar.row for bar in bars),
         missing={},
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from ddpbench.analysis.stats import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row
+from ddpbench.report.series import Row, label_of
 from ddpbench.report.words import Estimate, launches_each, not_drawn, percent, ranks, series_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     groups = [sorted(group, key=lambda curve: curve.strategy in BOUNDS) for group in fitted.values()]
     drawn = groups[:MOST_FIGURES]
     emulated = {row.case_id for row in rows if row.emulated}
+    by_id = {row.case_id: row for row in rows}
     notes = [note for group in drawn for curve in group[:MOST_CURVES] for note in _notes(curve)]
     refused = [reason for group in drawn for curve in group for reason in curve.laws.refused]
     rest = [group[0].setting for group in groups[MOST_FIGURES:]]
@@ -52,7 +54,10 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         anchor="laws",
         title="Scaling laws",
         question="Which law does the curve follow, where does it bend, and what is worth measuring next?",
-        pictures=tuple(_picture(group, index, emulated) for index, group in enumerate(drawn)),
+        pictures=tuple(
+            replace(_picture(group, index, emulated), label=_label(group, by_id))
+            for index, group in enumerate(drawn)
+        ),
         notes=(*notes, *dict.fromkeys(refused), *not_drawn(rest)),
         absent="" if drawn else _why_absent(summary),
     )
@@ -103,6 +108,11 @@ def _capital(text: str) -> str:
 
 def _estimate(interval: Interval) -> Estimate:
     return Estimate(interval.value, interval.low, interval.high)
+
+
+def _label(group: Sequence[CurveLaws], by_id: Mapping[str, Row]) -> tuple[str, ...]:
+    ids = [case_id for curve in group for case_id in curve.case_ids.values()]
+    return label_of([by_id[case_id] for case_id in ids if case_id in by_id])
 
 
 def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Picture:

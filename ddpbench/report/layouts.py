@@ -10,7 +10,7 @@ from ddpbench.analysis.findings import cap_order
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, raw_launches, setting_of, variant_words
+from ddpbench.report.series import Row, fullest, label_of, raw_launches, setting_of, variant_words
 from ddpbench.report.words import Estimate, launches_each, not_drawn, not_ruled_out, percent, series_of
 
 if TYPE_CHECKING:
@@ -116,8 +116,8 @@ def _picture(
         marks.append(f"Not shown: {'; '.join(missing.values())}.")
     caption = " ".join(
         [
-            f"{setting_of(shown[0])}. Layouts are nodes x ranks on each. Large markers: mean step time; whiskers:",
-            f"95 % t-intervals over launches ({launches_each(row.launches for row in shown)}); small dots:",
+            f"{setting_of(fullest(shown))}. Layouts are nodes x ranks on each. Large markers: mean step time;",
+            f"whiskers: 95 % t-intervals over launches ({launches_each(row.launches for row in shown)}); small dots:",
             "single launches.",
             *marks,
         ]
@@ -135,6 +135,7 @@ def _picture(
         width_in=style.FULL_WIDTH_IN,
         height_in=0.85 + _PITCH_IN * sum(len(group) + 1 for group in groups),
         paint=partial(_paint, groups=groups, words=words, raw=raw),
+        label=label_of(shown),
         missing=missing,
     )
 

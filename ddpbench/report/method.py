@@ -104,8 +104,8 @@ TERMS: tuple[tuple[str, str], ...] = (
     (
         "replayed, synthetic computation",
         (
-            "Ranks sleep for the forward, backward and optimizer times of a profile and hand over real gradients, of no "
-            "meaning, at its moments. Replayed: the profile was measured. Synthetic: it was made from published times."
+            "Ranks sleep for the forward, backward and optimizer times of a profile and hand over gradients of no "
+            "meaning at its moments. Replayed: the profile was measured. Synthetic: it was made from published times."
         ),
     ),
     (
@@ -120,8 +120,8 @@ TERMS: tuple[tuple[str, str], ...] = (
         "network time",
         (
             "How long a step's transfers were under way on any rank: from a transfer's last start to its last end, "
-            "without counting twice what overlaps. The formula beside it has the gradients' bytes, 95 % of the limiting "
-            "link's rate, and no latency."
+            "without counting twice what overlaps. The formula beside it has the gradients' bytes, 95 % of the "
+            "limiting link's rate, and no latency."
         ),
     ),
     (

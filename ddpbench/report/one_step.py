@@ -10,7 +10,7 @@ from ddpbench.analysis.one_step import Lane, OneStep, Transfer
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, setting_of
+from ddpbench.report.series import Row, label_of, setting_of
 from ddpbench.report.words import counted, milliseconds, series_of
 from ddpbench.units import format_bytes
 
@@ -61,6 +61,7 @@ def _picture(told: OneStep, row: Row) -> Picture:
         width_in=style.FULL_WIDTH_IN,
         height_in=_ABOVE_IN + sum(_height(lane) + _GAP_IN for lane in told.lanes) + 0.85,
         paint=partial(_paint, told=told),
+        label=label_of([row]),
         missing={},
     )
 

@@ -24,6 +24,8 @@ from ddpbench.report import (
     inputs,
     laws,
     layouts,
+    links,
+    network,
     one_step,
     precision,
     scaling,
@@ -44,6 +46,8 @@ _HERE = Path(__file__).parent
 FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
     scaling.section,
     layouts.section,
+    network.section,
+    links.section,
     laws.section,
     strategies.section,
     precision.section,
@@ -119,14 +123,10 @@ def build(summary: RunSummary, painter: Painter | None = None) -> Page:
     summary_table = numbers.sure(tables.summary_table(summary, rows))
     figure_number = 0
     drawn: dict[str, bytes] = {}
-    sections: list[tuple[Section, list[Embedded]]] = []
+    sections: list[tuple[Section, list[Embedded], list[NumberedTable]]] = []
     affected: dict[str, list[int]] = {}
     made = [section for make in FIGURES if (section := make(summary, rows)) is not None]
-    pictures = [
-        replace(picture, heading=headline(picture.heading))
-        for section in made
-        for picture in section.pictures
-    ]
+    pictures = [labelled(picture) for section in made for picture in section.pictures]
     ready = iter(zip(pictures, (painter.draw if painter is not None else draw_all)(pictures), strict=True))
     for section in made:
         embedded = []
@@ -137,7 +137,7 @@ def build(summary: RunSummary, painter: Painter | None = None) -> Page:
             embedded.append(Embedded(picture=picture, drawn=images, number=figure_number, table=table))
             for case_id in picture.missing:
                 affected.setdefault(case_id, []).append(figure_number)
-        sections.append((section, embedded))
+        sections.append((section, embedded, [numbers.sure(table) for table in section.tables]))
     phases = numbers.table(tables.phases_table(summary, rows))
     failures = numbers.table(tables.failures_table(summary, rows, affected))
     proofs = numbers.table(tables.proofs_table(summary, rows))
@@ -145,7 +145,7 @@ def build(summary: RunSummary, painter: Painter | None = None) -> Page:
     context = tables.machine_table(summary.machine, "context", "Context: recorded, and may differ")
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     anchors = {"summary", "data-parallel", "failures", "method", "provenance", "validity"}
-    anchors |= {section.anchor for section, _ in sections}
+    anchors |= {section.anchor for section, *_ in sections}
     html = (
         _environment()
         .get_template("page.html")
@@ -182,6 +182,17 @@ def build(summary: RunSummary, painter: Painter | None = None) -> Page:
         )
     )
     return Page(html=html, figures=drawn)
+
+
+def labelled(picture: Picture) -> Picture:
+    """The picture with what its numbers are in its heading and its alternative text, unless they say so already."""
+    words = [word for word in picture.label if word not in picture.heading]
+    label = f" ({', '.join(words)})" if words else ""
+    return replace(
+        picture,
+        heading=headline(picture.heading) + label,
+        alt=f"{picture.alt} All of it: {', '.join(picture.label)}." if picture.label else picture.alt,
+    )
 
 
 def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:

@@ -80,6 +80,8 @@ class Picture:
     height_in: float
     paint: Callable[[Sheet], None]
     missing: Mapping[str, str]
+    label: tuple[str, ...] = ()
+    """Stands in the heading: what its numbers are where they are not the machine's own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,3 +94,5 @@ class Section:
     pictures: tuple[Picture, ...] = ()
     notes: tuple[str, ...] = ()
     absent: str = ""
+    tables: tuple[Table, ...] = ()
+    """What is shown beneath the figures without being the data of one."""

@@ -14,7 +14,7 @@ from ddpbench.analysis.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, raw_launches
+from ddpbench.report.series import Row, label_of, raw_launches
 from ddpbench.report.words import Estimate, launches_each, not_drawn, number, percent, series_of
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ def _picture(
         width_in=style.FULL_WIDTH_IN,
         height_in=0.85 + _PITCH_IN * sum(len(group) + 1 for group in groups),
         paint=partial(_paint, groups=groups, words=words, raw=raw),
+        label=label_of(row for group in groups for row in group),
         missing=missing,
     )
 

@@ -12,7 +12,7 @@ from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Panel, Row, Series, panels_of, setting_of
+from ddpbench.report.series import Panel, Row, Series, fullest, label_of, panels_of, setting_of
 from ddpbench.report.words import Estimate, launches_each, not_drawn, ranks, series_of
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
         marks.append(f"Not shown: {'; '.join(missing.values())}.")
     caption = " ".join(
         [
-            f"{setting_of(shown[0])}.",
+            f"{setting_of(fullest(shown))}.",
             *([base_text] if base_text else []),
             f"Points are ratios to the base case within rounds ({launches_each(r.launches for r in shown)});",
             "whiskers are 95 % t-intervals over launches, the base case's own uncertainty included.",
@@ -104,6 +104,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
         width_in=style.FULL_WIDTH_IN,
         height_in=4.4,
         paint=partial(_paint, series=series, panel=panel),
+        label=label_of(shown),
         missing=missing,
     )
 
@@ -366,11 +367,11 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Estimate, float]
             markerfacecolor="white" if any(row.emulated for row in item.rows) else look.colour,
             markersize=5.5,
         )
-        at = "" if size == most else f"{ranks(int(size))}: "
+        at = "" if size == most else f"{', ' if len(name) < 17 else chr(10)}{ranks(int(size))}"
         axes.text(
             1.09,
             place,
-            f"{name}\n{at}{estimate}",
+            f"{name}{at}\n{estimate}",
             transform=axes.transAxes,
             va="center",
             fontsize=style.NOTE_PT,

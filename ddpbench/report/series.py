@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.findings import BOUNDS, cap_order
+from ddpbench.analysis.labels import is_virtual, link_words, short_links, virtual_words
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.style import Look, look
 from ddpbench.report.words import Estimate, bucket_name, counted, format_batch, ranks, series_of
@@ -62,6 +63,8 @@ class Row:
     precision: str = "full"
     data: str = "loader"
     evaluation_samples_per_s: Estimate | None = None
+    shrink: int = 1
+    workload_options_json: str = ""
     layout: str = ""
     """`2 x 2` (nodes x ranks) or `on 2 nodes`, where its strategy ran a number of ranks in several layouts."""
 
@@ -72,8 +75,18 @@ class Row:
 
     @property
     def emulated(self) -> bool:
-        """Whether a link was shaped or computation replayed or dilated: hollow markers."""
-        return bool(self.fabric) or self.compute != "real" or self.dilation != 1
+        """Whether a link was shaped or computation replayed, dilated or shrunk: hollow markers."""
+        return is_virtual(self)
+
+    @property
+    def ranks_per_node(self) -> int:
+        """How many ranks share a node."""
+        return self.world_size // max(self.nodes, 1)
+
+    @property
+    def needs_no_link(self) -> bool:
+        """Whether it would be the same on any fabric: one rank, or ranks that exchange nothing."""
+        return not self.fabric and (self.world_size == 1 or self.strategy in BOUNDS)
 
     @property
     def strategy_name(self) -> str:
@@ -109,12 +122,7 @@ class Row:
             words.append("too few rounds for an interval")
         if self.oversubscribed:
             words.append("oversubscribed")
-        if self.fabric:
-            words.append(f"emulated {self.fabric} link")
-        if self.compute != "real":
-            words.append(f"{self.compute} computation")
-        if self.dilation != 1:
-            words.append(f"dilated x{self.dilation:g}")
+        words += virtual_words(self)
         if self.noise_flag:
             words.append(self.noise_flag)
         if self.ok and self.ci_reached is False:
@@ -150,7 +158,11 @@ _PANEL_FIELDS = (
     "dilation",
     "precision",
     "data",
+    "shrink",
+    "workload_options_json",
 )
+_LINKS = _PANEL_FIELDS.index("fabric")
+_OPTIONS = _PANEL_FIELDS.index("workload_options_json")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -267,9 +279,14 @@ def _with_layouts(rows: Sequence[Row]) -> list[Row]:
         shapes = {(row.world_size, row.nodes) for row in members}
         sizes = {size for size, _ in shapes}
         if len(shapes) > len(sizes):
+            # of as many nodes, or of nodes of as many ranks: whichever makes fewer and so longer series
+            by_nodes = len({row.nodes for row in members}) <= len({row.ranks_per_node for row in members})
             for row in members:
-                shape = f"{row.nodes} x {row.world_size // max(row.nodes, 1)}"
-                layouts[row.case_id] = shape if len(sizes) == 1 else f"on {counted(row.nodes, 'node')}"
+                shape = f"{row.nodes} x {row.ranks_per_node}"
+                several = (
+                    f"on {counted(row.nodes, 'node')}" if by_nodes else f"on nodes of {row.ranks_per_node}"
+                )
+                layouts[row.case_id] = shape if len(sizes) == 1 else several
     return [replace(row, layout=layouts.get(row.case_id, "")) for row in rows]
 
 
@@ -337,6 +354,8 @@ def _row(record: Mapping[Any, Any]) -> Row:
         noise_flag="" if _missing(noise) or noise is False else "noisy" if _true(noise) else str(noise),
         ci_reached=None if _missing(reached) else _true(reached),
         precision=text("precision") or "full",
+        shrink=whole("shrink") or 1,
+        workload_options_json=text("workload_options_json"),
         data=text("data") or "loader",
         evaluation_samples_per_s=estimate(
             "evaluation_samples_per_s", "evaluation_samples_per_s_ci_low", "evaluation_samples_per_s_ci_high"
@@ -375,14 +394,38 @@ def _bucket(value: Any) -> float | str | None:
 
 def panels_of(rows: Iterable[Row]) -> list[Panel]:
     """The rows in groups that may be compared, the largest first; groups of base cases alone are left out."""
+    rows = list(rows)
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(row.panel_key, []).append(row)
-    keys = list(groups)
+    linked = {_but_links(group[0]) for group in groups.values() if group[0].fabric}
+    keys = [
+        key
+        for key, group in groups.items()  # what only joins the groups of fabrics is no group of its own
+        if not (_but_links(group[0]) in linked and all(row.needs_no_link for row in group))
+    ]
     worth = [key for key in keys if any(row.strategy not in BOUNDS for row in groups[key])]
     kept = worth or keys
     kept.sort(key=lambda key: -sum(row.ok for row in groups[key]))
-    return [Panel(name=_panel_name(groups[key][0], keys), rows=tuple(groups[key])) for key in kept]
+    return [Panel(name=_panel_name(groups[key][0], keys), rows=joined(groups[key], rows)) for key in kept]
+
+
+def joined(members: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, ...]:
+    """Rows of one fabric, with those of all `rows` before them that use no link and share every other setting."""
+    if not members[0].fabric:
+        return tuple(members)
+    found = [row for row in rows if row.needs_no_link and _but_links(row) == _but_links(members[0])]
+    layouts = {
+        (row.strategy, *row.variant[:-1]): row.layout
+        for row in sorted(members, key=lambda row: sum(other.layout == row.layout for other in members))
+    }  # of several layouts one rank starts the longest series
+    free = [replace(row, layout=layouts.get((row.strategy, *row.variant[:-1]), "")) for row in found]
+    return (*free, *members)
+
+
+def _but_links(row: Row) -> tuple[Any, ...]:
+    key = row.panel_key
+    return (*key[:_LINKS], *key[_LINKS + 1 :])
 
 
 def _panel_name(row: Row, keys: Sequence[tuple[Any, ...]]) -> str:
@@ -395,14 +438,54 @@ def _panel_name(row: Row, keys: Sequence[tuple[Any, ...]]) -> str:
         "batch": format_batch(row.scaling, row.batch),
         "threads_per_rank": f"{row.threads_per_rank} threads per rank",
         "loader_workers": row.loading if row.data == "loader" else "",
-        "fabric": f"emulated {row.fabric} link" if row.fabric else "the machine's own links",
+        "fabric": link_words(row.fabric) or "the machine's own links",
         "compute": f"{row.compute} computation",
         "dilation": f"dilated x{row.dilation:g}",
         "precision": "full precision" if row.precision == "full" else f"{row.precision} autocast",
         "data": row.loading,
+        "shrink": f"shrunk /{row.shrink}" if row.shrink != 1 else "not shrunk",
+        "workload_options_json": _apart(row.workload_options_json, [str(key[_OPTIONS]) for key in keys]),
     }
     differing = [name for index, name in enumerate(_PANEL_FIELDS) if len({key[index] for key in keys}) > 1]
     return ", ".join(word for word in dict.fromkeys(words[name] for name in differing) if word)
+
+
+def _apart(mine: str, every: Sequence[str]) -> str:
+    """Those of a workload's options that are not the same everywhere, such as `slow_factor=1.5`."""
+    others = [_options(text) for text in dict.fromkeys(every)]
+    return ", ".join(
+        f"{key}={json.dumps(value)}"
+        for key, value in _options(mine).items()
+        if any(other.get(key) != value for other in others)
+    )
+
+
+def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
+    """For each case the links and options that tell these rows apart, by its id."""
+    every = [row.workload_options_json for row in rows]
+    linked = len({row.fabric for row in rows}) > 1
+    return {
+        row.case_id: ", ".join(
+            word
+            for word in (short_links(row.fabric) if linked else "", _apart(row.workload_options_json, every))
+            if word
+        )
+        for row in rows
+    }
+
+
+def label_of(rows: Iterable[Row]) -> tuple[str, ...]:
+    """What must stand beside a figure's numbers: the labels of the rows in it that have most; empty if none has."""
+    return max((tuple(virtual_words(row)) for row in rows), key=_count, default=())
+
+
+def _count(words: tuple[str, ...]) -> int:
+    return len(words)
+
+
+def fullest(rows: Sequence[Row]) -> Row:
+    """The one whose setting holds for a figure: on emulated links not the one rank, which uses none."""
+    return max(rows, key=lambda row: len(virtual_words(row)))
 
 
 def setting_of(row: Row) -> str:
@@ -416,10 +499,35 @@ def setting_of(row: Row) -> str:
     ]
     if row.data == "memory" or row.loader_workers:
         words.append(row.loading)
-    if row.fabric:
-        words.append(f"emulated {row.fabric} link")
-    if row.compute != "real":
-        words.append(f"{row.compute} computation")
+    words += virtual_words(row)
     if row.dilation != 1:
-        words.append(f"time dilated x{row.dilation:g}")
+        words.append("times virtual")
     return ", ".join(words)
+
+
+def setting_but_links(rows: Sequence[Row]) -> str:
+    """The setting of rows that differ in their links: without those."""
+    row = fullest(rows)
+    link = virtual_words(row)[0] if row.fabric else ""
+    return ", ".join(part for part in setting_of(row).replace(link, "").split(", ") if part)
+
+
+def label_but_links(row: Row) -> tuple[str, ...]:
+    """A figure's label where links differ from point to point."""
+    return ("emulated links", *(word for word in virtual_words(row) if not word.startswith("emulated")))
+
+
+_SHARED = (
+    *("workload", "device", "dtype", "scaling", "batch", "threads_per_rank", "loader_workers", "compute"),
+    *("dilation", "precision", "data", "shrink", "world_size", "nodes"),
+)
+
+
+def place_of(row: Row) -> tuple[Any, ...]:
+    """What cases must share that are told apart by links or options alone, strategy and cap left out."""
+    return tuple(getattr(row, name) for name in _SHARED)
+
+
+def variant_of(row: Row) -> tuple[Any, ...]:
+    """A case's strategy with its options and bucket cap, whatever its layout."""
+    return (row.strategy, *row.variant[:-1], row.bucket)

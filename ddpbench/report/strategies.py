@@ -11,7 +11,7 @@ from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Panel, Row, Series, panels_of, raw_launches, setting_of
+from ddpbench.report.series import Panel, Row, Series, fullest, label_of, panels_of, raw_launches, setting_of
 from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         marks.append("Hollow markers: emulated or dilated.")
     if missing:
         marks.append(f"Not shown: {'; '.join(missing.values())}.")
-    setting = setting_of(shown[0])
+    setting = setting_of(fullest(shown))
     bounds = "Independent ranks exchange nothing and are the upper bound."
     caption = " ".join(
         [
@@ -94,6 +94,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         width_in=style.FULL_WIDTH_IN,
         height_in=0.75 + _PITCH_IN * lines,
         paint=partial(_paint, groups=groups, raw=raw),
+        label=label_of(shown),
         missing=missing,
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.findings import BOUNDS, cap_order
+from ddpbench.analysis.labels import short_links
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.series import Row, variant_words
@@ -48,7 +49,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
                 Cell.count(row.world_size),
                 Cell(text=row.bucket_name, key=1e9 * cap_order(row.bucket)[0] + cap_order(row.bucket)[1]),
                 *(Cell(text=_setting(row, name)) for name in extra),
-                Cell(text=", ".join(word for word in (row.backend, row.fabric) if word)),
+                Cell(text=", ".join(word for word in (row.backend, short_links(row.fabric)) if word)),
                 *_numbers(row, strong=row.case_id in highest),
                 Cell.count(row.launches),
                 Cell(text="; ".join(word for word in (ties.get(row.case_id, ""), row.badges) if word)),
@@ -70,6 +71,7 @@ _SETTINGS = {
     "data": "Data",
     "loader_workers": "Loader workers",
     "nodes": "Nodes",
+    "workload_options_json": "Workload options",
 }
 
 
@@ -283,7 +285,7 @@ def embedded_json(summary: RunSummary) -> str:
         name: json.loads(_json(getattr(summary, name)))
         for name in (
             *("cases", "launches", "breakdown", "phases", "proofs", "comparisons"),
-            *("inputs", "snapshots", "waterfall", "transfers"),
+            *("inputs", "snapshots", "waterfall", "transfers", "network"),
         )
     }
     data = {

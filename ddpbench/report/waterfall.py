@@ -14,7 +14,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.waterfall import LOSSES
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, panels_of, setting_of, variant_words
+from ddpbench.report.series import Row, label_of, panels_of, setting_of, variant_words
 from ddpbench.report.words import Estimate, counted, number
 
 if TYPE_CHECKING:
@@ -217,6 +217,7 @@ def _picture(fall: Fall, index: int) -> Picture:
         width_in=style.FULL_WIDTH_IN,
         height_in=0.6 + _PITCH_IN * (len(fall.losses) + 2),
         paint=partial(_paint, fall=fall),
+        label=label_of([fall.row]),
         missing={},
     )
 
