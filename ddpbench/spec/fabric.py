@@ -16,7 +16,7 @@ MAX_NODES = 128
 """The most nodes of a fabric: each is a network namespace on this one machine, with ranks in it."""
 MIN_RATE = 8e6
 """Bit/s: a burst of 2 ms of less than this would not hold one Ethernet frame."""
-MAX_RATE = 400e9
+MAX_RATE = 4e12
 BURST_S = 2e-3
 """A link's token bucket holds at most this much of its rate."""
 

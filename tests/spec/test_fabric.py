@@ -144,7 +144,7 @@ def test_a_gpu_machine_emulates_on_its_cpu() -> None:
         ('[fabric]\nnodes = 2\nbandwidth = "fast"', "'fast' is no rate: write a number and one of kbit/s"),
         ('[fabric]\nnodes = 2\nbandwidth = "-1 Gbit/s"', "'-1 Gbit/s' is no rate"),
         ('[fabric]\nnodes = 2\nbandwidth = "1 Mbit/s"', "is too slow: below 8 Mbit/s"),
-        ('[fabric]\nnodes = 2\nbandwidth = "1000 Gbit/s"', "is above 400 Gbit/s"),
+        ('[fabric]\nnodes = 2\nbandwidth = "1000 Tbit/s"', "is above 4 Tbit/s"),
         (FABRIC + "nodes = 300", "fabric.nodes: 300 given"),
         (FABRIC + "node = 4", "fabric.node: unknown key; did you mean 'nodes'?"),
         (FABRIC + "nodes = 4\nuplink = '1 Gbit/s'", "an uplink joins racks: set racks to 2 or more"),
