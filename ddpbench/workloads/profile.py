@@ -190,8 +190,8 @@ def parse_profile(text: str) -> Profile:
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
-        cut = "it is cut off" if error.pos >= len(text.rstrip()) else "it is no JSON"
-        raise ValueError(f"{cut}: {error}") from None
+        ends = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
+        raise ValueError(f"it is {'cut off' if ends else 'no JSON'}: {error}") from None
     found = data.get("schema") if isinstance(data, dict) else None
     if not isinstance(found, dict) or found.get("name") != SCHEMA_NAME:
         raise ValueError(
