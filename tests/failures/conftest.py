@@ -6,12 +6,15 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.processes import nothing_left_behind, started
+
+__all__ = ["nothing_left_behind"]
 
 ROOT = Path(__file__).parents[2]
 FAULTY = ROOT / "tests/failures/faulty.py"
@@ -41,39 +44,19 @@ measured_s = "{measured}"
 """
 
 
-TAG = f"{os.getpid()}-{time.time_ns()}"
-"""Inherited by every process these tests start, so that other people's sweeps are not taken for theirs."""
-
-
 def worker_processes() -> list[psutil.Process]:
     """Fork servers, ranks and holders of fabrics of these tests that are alive."""
     found: list[psutil.Process] = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        line = process.info["cmdline"] or []
-        if (
-            not {"ddpbench.worker", "ddpbench.fabric"} & set(line)
-            or process.info["status"] == psutil.STATUS_ZOMBIE
-        ):
-            continue
+    for process in started():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get("DDPBENCH_TEST_TAG") == TAG:
+            if {"ddpbench.worker", "ddpbench.fabric"} & set(process.cmdline()):
                 found.append(process)
     return found
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails the test that leaves a server or a rank running."""
-    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
-    monkeypatch.setenv("DDPBENCH_TEST_TAG", TAG)
-    yield
-    deadline = time.monotonic() + 5
-    while left := worker_processes():
-        if time.monotonic() > deadline:
-            for process in left:
-                process.kill()
-            pytest.fail(f"processes left behind: {left}")
-        time.sleep(0.05)
+def clean(nothing_left_behind: None) -> None:
+    """Every test here is held to it."""
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
 from ddpbench.records import LaunchOutcome
 from ddpbench.spec import PlannedCase
-from tests.failures.conftest import TAG, experiment_text, workload
+from tests.failures.conftest import experiment_text, workload
+from tests.processes import TAG
 
 pytestmark = pytest.mark.multiprocess
 

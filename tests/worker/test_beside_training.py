@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-import psutil
 import pytest
 
 from ddpbench.analysis import load, summarize
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
 from ddpbench.records import Block, LaunchDir, RankStart, RunDir, Snapshot, StepRecord, Warmup, read_launch
+from tests.processes import nothing_left_behind
 
-pytestmark = pytest.mark.multiprocess
+__all__ = ["nothing_left_behind"]
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("nothing_left_behind")]
 
 FILE = Path(__file__).parent / "slow_data.py"
-TAG = f"beside-{os.getpid()}-{time.time_ns()}"
-
-
-@pytest.fixture(autouse=True)
-def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails the test that leaves a process running, loader workers and their servers included."""
-    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
-    monkeypatch.setenv("DDPBENCH_TEST_TAG", TAG)
-    yield
-    deadline = time.monotonic() + 5
-    while left := tagged():
-        if time.monotonic() > deadline:
-            for process in left:
-                process.kill()
-            pytest.fail(f"processes left behind: {left}")
-        time.sleep(0.05)
-
-
-def tagged() -> list[psutil.Process]:
-    found: list[psutil.Process] = []
-    for process in psutil.process_iter(["status"]):
-        if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
-            continue
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("DDPBENCH_TEST_TAG") == TAG:
-                found.append(process)
-    return found
 
 
 def sweep(folder: Path, workload: str, rest: str, *, rounds: int = 1) -> RunDir:

@@ -1,0 +1,41 @@
+"""The processes that a test starts: found by a tag that they inherit, and none of them to be left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+TAG = f"{os.getpid()}-{time.time_ns()}"
+"""Other people's sweeps do not have it."""
+
+
+def started() -> list[psutil.Process]:
+    """Those that are alive: sweeps, fork servers, ranks, holders of fabrics, loader workers and their servers."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter(["status"]):
+        if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+            continue
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("DDPBENCH_TEST_TAG") == TAG:
+                found.append(process)
+    return found
+
+
+@pytest.fixture
+def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails the test that leaves a process running; sweeps of others may run beside."""
+    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
+    monkeypatch.setenv("DDPBENCH_TEST_TAG", TAG)
+    yield
+    deadline = time.monotonic() + 5
+    while left := started():
+        if time.monotonic() > deadline:
+            for process in left:
+                process.kill()
+            pytest.fail(f"processes left behind: {left}")
+        time.sleep(0.05)
