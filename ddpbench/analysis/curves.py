@@ -110,14 +110,18 @@ def _variant(run: CaseRun) -> tuple[Any, ...]:
 
 
 def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
-    """The cases split so that no world size comes twice, each with what its nodes are where that differs."""
+    """The cases split so that no world size comes twice, each with what its nodes are where that differs.
+
+    One node is a curve of its own where it held more ranks than each of several did.
+    """
     ordered = sorted(runs, key=lambda run: run.case.world_size)
     one = [run for run in ordered if run.case.nodes == 1]
     several = grouped([run for run in ordered if run.case.nodes > 1], lambda run: (run.case.ranks_per_node,))
-    if not several:
-        yield one, ""
+    alone = not several or any(run.case.world_size > max(several)[0] for run in one)
+    if alone:
+        yield one, "on 1 node" if several else ""
     for (per_node,), beyond in several.items():
-        words = f"on nodes of {per_node}" if len(several) > 1 else ""
+        words = f"on nodes of {per_node}" if len(several) + alone > 1 else ""
         yield [run for run in one if run.case.world_size <= per_node] + beyond, words
 
 
