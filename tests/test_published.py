@@ -44,7 +44,7 @@ def test_a_bandwidth_is_found_for_one_model_and_used_for_the_other(
     assert PUBLISHED["tell_overlap"](
         {PUBLISHED["RESNET"]: resnet, PUBLISHED["BERT"]: [(4.0, 0.18), (16.0, 0.36)]}
     )
-    assert "published 35.2%: +0.8 points" in capsys.readouterr().out
+    assert "published 35.2%: -1.0 points" in capsys.readouterr().out
     assert not PUBLISHED["tell_overlap"](
         {PUBLISHED["RESNET"]: resnet, PUBLISHED["BERT"]: [(4.0, 0.0), (16.0, 0.1)]}
     )
