@@ -2,17 +2,10 @@
 
 from ddpbench.spec.case import BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, NoOptions, StrategyInfo, WorkloadInfo
-from ddpbench.spec.experiment import (
-    Base,
-    Budget,
-    Experiment,
-    PlannedCase,
-    expand,
-    load_experiment,
-    parse_experiment,
-    resolve,
-)
+from ddpbench.spec.experiment import load_experiment, parse_experiment
 from ddpbench.spec.fabric import FabricSettings, Links
+from ddpbench.spec.matrix import PlannedCase, expand, resolve
+from ddpbench.spec.settings import Base, Budget, Experiment
 
 __all__ = [
     "Base",

@@ -1,0 +1,95 @@
+"""An experiment's settings as validated values: what every case starts from, and the budget."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, Field
+
+from ddpbench.spec.fabric import FabricSettings
+from ddpbench.units import parse_seconds
+
+
+def _seconds(value: object) -> object:
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return parse_seconds(value)
+    return value
+
+
+MAX_RANKS = 4096
+"""The most ranks of one job: as many as the watchdog's page has room for."""
+Positive = Annotated[int, Field(gt=0, strict=True)]
+Natural = Annotated[int, Field(ge=0, strict=True)]
+Ranks = Annotated[int, Field(gt=0, le=MAX_RANKS, strict=True)]
+Seed = Annotated[int, Field(ge=0, lt=2**32, strict=True)]
+Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+BucketSetting = Literal["default"] | Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+
+
+class Base(BaseModel, extra="forbid", frozen=True):
+    """The settings every case starts from; each of them may also be an axis."""
+
+    workload: str = "gpt:nano"
+    strategy: str = "ddp"
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    world_size: Ranks | Literal["auto"] = 1
+    threads_per_rank: Positive = 1
+    loader_workers: Natural = 0
+    bucket_cap_mb: BucketSetting = "default"
+    local_batch: Positive | None = None
+    global_batch: Positive | None = None
+    scaling: Literal["weak", "strong"] = "weak"
+    dtype: Literal["float32", "float64"] = "float32"
+    precision: Literal["full", "bf16", "fp16"] = "full"
+    data: Literal["loader", "memory"] = "loader"
+    evaluation: Annotated[bool, Field(strict=True)] = False
+    checkpoint: Annotated[bool, Field(strict=True)] = False
+    checkpoint_dir: str = ""
+    """Where snapshots are written for a moment; empty: into the run directory. The disk is part of the cost."""
+    launcher: Literal["local", "torchrun"] = "local"
+    nodes: Positive = 1
+    seed: Seed = 0
+    replicate: Natural = 0
+    dilation: Annotated[float, Field(ge=1, allow_inf_nan=False, strict=True)] = 1.0
+    """A replay's computation, and the fabric's links, this many times slower; reported times are divided by it."""
+    shrink: Positive = 1
+    """A replay's gradient bytes, bucket caps and links divided by this: large models then fit the memory."""
+
+
+class Budget(BaseModel, extra="forbid", frozen=True):
+    """How long to measure, and when to stop. Durations are seconds or texts such as "10 min"."""
+
+    rounds_min: Positive = 5
+    rounds_max: Positive = 20
+    measured_s: Duration = 2.0
+    """Timed steps' share of one launch, seconds."""
+    target_half_width: Annotated[float, Field(gt=0, lt=1)] = 0.02
+    """Stop once every case's 95 % interval, of its log ratio to its base case, is this narrow."""
+    total: Duration = 600.0
+    """No further round is begun that would end after this; `rounds_min` rounds are run whatever it says."""
+    hang_timeout: Duration = 60.0
+    """A launch of which no rank has made a step for this long is ended as hung."""
+    seed: Natural = 0
+    """Seeds the order of launches within each round."""
+
+
+class Experiment(BaseModel, extra="forbid", frozen=True):
+    """A validated experiment. Built by `load_experiment` or `parse_experiment`; both know the catalog."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    question: str = ""
+    base: Base = Base()
+    axes: dict[str, list[Any]] = {}
+    exclude: list[dict[str, list[Any]]] = []
+    options: dict[str, dict[str, Any]] = {}
+    fabric: FabricSettings | None = None
+    budget: Budget = Budget()
+
+    def to_toml(self) -> str:
+        """The experiment as TOML that `load_experiment` reads back to the same experiment."""
+        linked = {name.partition(".")[2] for name in self.axes if name.startswith("fabric.")}
+        exclude: Any = {"name": True, "base": set(self.axes), "fabric": linked}
+        data = self.model_dump(exclude_none=True, exclude=exclude)
+        return tomli_w.dumps({"name": self.name, **data})
