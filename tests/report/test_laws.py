@@ -155,10 +155,10 @@ def test_one_full_node_beside_several_of_fewer_ranks_is_a_curve(tmp_path: Path) 
     steps |= {case_of("ddp", 4, ranks_per_node=2, launcher="torchrun", nodes=2): 112.0}
     found = {curve.name: curve for curve in summary_of(tmp_path / "run", steps).laws}
     assert {name: sorted(curve.case_ids) for name, curve in found.items()} == {
-        "DDP 1 x 4 on 1 node": [2, 4],
-        "DDP 2 x 2 on nodes of 2": [2, 4],
+        "DDP on 1 node": [2, 4],
+        "DDP on nodes of 2": [2, 4],
     }
-    assert found["DDP 1 x 4 on 1 node"].case_ids[4] == case_of("ddp", 4, launcher="torchrun").case_id
+    assert found["DDP on 1 node"].case_ids[4] == case_of("ddp", 4, launcher="torchrun").case_id
 
 
 def test_a_law_that_cannot_be_judged_is_not_said_to_miss(tmp_path: Path) -> None:
