@@ -221,7 +221,7 @@ class Rank:
         replica = training.replica(model, recorder, distributed=distributed)
         loop = StepLoop(replica, batches, recorder, self.heartbeat, training.precision)
         again = self._warm_instrumented(loop, recorder, stepper)
-        numbers = iter(range(10**9))
+        numbers = itertools.count()
 
         def instrumented_step() -> None:
             recorder.begin_step(next(numbers))
