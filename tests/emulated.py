@@ -141,6 +141,9 @@ def write_emulated(path: Path | str, *, rounds: int = 5, **common: Any) -> RunDi
     """A run of `emulated_cases` and its `fabric.json`."""
     cases = emulated_cases(**common)
     run = write_run(path, cases, rounds=rounds, blocks=2, steps=4, model=Emulated())
+    made = {
+        (one.case.fabric, one.case.nodes, one.case.ranks_per_node): one for one in cases if one.case.fabric
+    }
     fabrics = [
         {
             "links": case.case.fabric,
@@ -153,8 +156,7 @@ def write_emulated(path: Path | str, *, rounds: int = 5, **common: Any) -> RunDi
             "reached_bit_per_s": [0.99e8] * (case.case.nodes - 1) + [0.978e8],
             "dropped": 0,
         }
-        for case in cases
-        if case.case.fabric
+        for case in made.values()
     ]
     run.fabrics.write_text(json.dumps(fabrics), encoding="utf-8")
     return run

@@ -76,6 +76,7 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
     able = [run for run in cases if run.status == "ok" and run.timings]
     by_id = {run.case_id: run for run in able}
     found: list[CaseCurve] = []
+    seen: set[tuple[str, ...]] = set()  # a curve that uses no link is in the group of every fabric
     for number, members in enumerate(sorted(panels(able), key=lambda members: -len(members))):
         own = [run for run in members if run.case.strategy != "single"]
         variants: dict[str, int] = {}
@@ -87,6 +88,10 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
             at_cap = [run for run in group if run.case.bucket_cap_mb == cap]
             others = [run for run in own if run.case.strategy == strategy and _variant(run) != key]
             for runs, nodes in _ladders(at_cap):
+                ids = tuple(run.case_id for run in runs)
+                if ids in seen:
+                    continue
+                seen.add(ids)
                 alike = [run for run in others if run.case.nodes == runs[0].case.nodes] or others
                 words = [name_of(runs[0], alike[0] if alike else None)]
                 if len(caps) > 1:

@@ -250,13 +250,13 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
             pairs.setdefault(pair.name, pair)
     judged = judge_all({name: pair.comparison for name, pair in pairs.items()})
     decided = {name: one for name, one in judged.items() if one.verdict != "too few"}
-    several = len(ordered) > 1
+    apart = _options_apart(ordered) if len(ordered) > 1 else None
     compared: list[Finding] = []
     notes: list[list[Finding]] = []
     for members in ordered:
         own = [pair for pair in _pairs(members) if pair.name in decided]
-        compared += [_sentence(pair, decided[pair.name], len(decided), several=several) for pair in own]
-        notes.append(list(_notes(members, several=several)))
+        compared += [_sentence(pair, decided[pair.name], len(decided), apart=apart) for pair in own]
+        notes.append(list(_notes(members, apart=apart)))
     missing = len(judged) - len(decided)
     room = most - (len(notes[0]) if notes else 0) - bool(missing)
     result = [*_most_telling(compared, room), *(note for found in notes for note in found)]
@@ -276,6 +276,13 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
         few = Finding(text=text, evidence="summary", verdict="too few")
         result.insert(0 if not decided else most - 1, few)
     return tuple(result[:most])
+
+
+def _options_apart(groups: Sequence[Sequence[CaseRun]]) -> list[str]:
+    """The workload's options that are not the same in all of these groups."""
+    options = [members[0].case.workload_options for members in groups]
+    keys = dict.fromkeys(key for one in options for key in one)
+    return [key for key in keys if len({str(one.get(key)) for one in options}) > 1]
 
 
 def _exchanges(run: CaseRun) -> bool:
@@ -346,17 +353,17 @@ def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
     return found
 
 
-def _sentence(pair: _Pair, judged: Judgement, comparisons: int, *, several: bool) -> Finding:
+def _sentence(pair: _Pair, judged: Judgement, comparisons: int, *, apart: Sequence[str] | None) -> Finding:
     a, b, ratio = pair.a, pair.b, judged.ratio
     verdict = judged.verdict
     name_a, name_b = name_of(a, b), name_of(b, a)
     if pair.evidence == "buckets":
-        start = f"{name_a} at {_place(b, several=several)}: "
+        start = f"{name_a} at {_place(b, apart=apart)}: "
         first, second, verb = f"{_cap(a)} buckets", f"{_cap(b)} buckets", "are"
         end = ""
     else:
         start, first, second, verb = "", name_a, name_b, "is"
-        end = f" at {_place(b, several=several)}"  # of b, for independent ranks use no links
+        end = f" at {_place(b, apart=apart)}"  # of b, for independent ranks use no links
     corrected = f"; corrected for {comparisons} comparisons" if comparisons > 1 else ""
     launches = f"({judged.rounds} launches each{corrected})"
     margin = f"{100 * MARGIN:g} %"
@@ -401,12 +408,12 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _notes(members: Sequence[CaseRun], *, several: bool) -> Iterable[Finding]:
+def _notes(members: Sequence[CaseRun], *, apart: Sequence[str] | None) -> Iterable[Finding]:
     """Speed-up and efficiency of the reference, and what its step is made of."""
     run = reference_of(members)
     world = run.case.world_size
     base = next((other for other in members if other.case_id == run.baseline_id), None)
-    name = f"{name_of(run)} at {_place(run, several=several)}"
+    name = f"{name_of(run)} at {_place(run, apart=apart)}"
     if (
         base is not None
         and (comparison := compare(run.timings, base.timings)) is not None
@@ -460,12 +467,15 @@ def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
     return " ".join(words)
 
 
-def _place(run: CaseRun, *, several: bool) -> str:
-    """Ranks and workload; the panel's whole setting where a run has several."""
+def _place(run: CaseRun, *, apart: Sequence[str] | None) -> str:
+    """Ranks and workload; the panel's setting where a run has several, with those options that tell them `apart`."""
     case = run.case
     batch = case.local_batch if case.scaling == "weak" else case.global_batch
     held = "local" if case.scaling == "weak" else "global"
-    setting = f", {case.scaling} scaling with a {held} batch of {batch}" if several else ""
+    setting = ""
+    if apart is not None:
+        setting = f", {case.scaling} scaling with a {held} batch of {batch}"
+        setting += "".join(f", {key}={case.workload_options.get(key)}" for key in apart)
     autocast = f", {case.precision} autocast" if case.precision != "full" else ""
     return f"{_ranks(run)}, {case.workload}{autocast}{setting}{labels_of(run)}"
 

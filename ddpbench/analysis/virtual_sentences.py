@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from ddpbench.analysis.findings import grouped
+from ddpbench.analysis.findings import BOUNDS, grouped
 from ddpbench.analysis.labels import case_names, cases_words
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.pace import MOST_SHARE
@@ -41,10 +41,13 @@ def _subject(members: Sequence[CaseRun], measured: Sequence[CaseRun]) -> tuple[s
 def _kinds(measured: Sequence[CaseRun]) -> Iterable[str]:
     emulated = [run for run in measured if run.case.fabric]
     if emulated:
+        linked = [run for run in measured if run.case.world_size > 1 and run.case.strategy not in BOUNDS]
         who, names = _subject(emulated, measured)
+        if len(emulated) == len(linked) > 1:  # one rank and independent ones use no link
+            who, names = "All cases that use links", ""
         yield (
-            f"{who} ran over emulated links: network namespaces of this one machine behind links "
-            f"held to a rate. Their numbers are not the machine's own{names}."
+            f"{who} ran over emulated links: network namespaces of this one machine behind links held to a rate. "
+            f"Their numbers are not the machine's own{names}."
         )
     for kind, how in (
         ("replayed", "as long as a measured profile says"),

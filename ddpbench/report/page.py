@@ -166,6 +166,7 @@ def build(summary: RunSummary, painter: Painter | None = None) -> Page:
             proofs=proofs,
             identity=numbers.sure(identity),
             machine_context=numbers.sure(context),
+            fabrics=numbers.table(tables.fabrics_table(summary.fabrics)),
             budget=_budget(summary.experiment_toml),
             terms=TERMS,
             column_meanings=COLUMNS,

@@ -117,12 +117,16 @@ class Row:
     @property
     def badges(self) -> str:
         """What a reader must know beside its numbers, in words."""
+        return "; ".join(word for word in (*virtual_words(self), self.flaws) if word)
+
+    @property
+    def flaws(self) -> str:
+        """The same where it is told elsewhere what was emulated, replayed or dilated."""
         words = [] if self.ok else [self.status]
         if self.ok and self.samples_per_s is not None and not self.samples_per_s.has_interval:
             words.append("too few rounds for an interval")
         if self.oversubscribed:
             words.append("oversubscribed")
-        words += virtual_words(self)
         if self.noise_flag:
             words.append(self.noise_flag)
         if self.ok and self.ci_reached is False:

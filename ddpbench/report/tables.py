@@ -9,12 +9,14 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.fabrics import FabricRun
 from ddpbench.analysis.findings import BOUNDS, cap_order
-from ddpbench.analysis.labels import short_links
+from ddpbench.analysis.labels import short_links, virtual_words
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.series import Row, variant_words
 from ddpbench.report.words import Estimate, not_ruled_out, series_of
+from ddpbench.units import format_bit_rate
 
 
 def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
@@ -37,9 +39,15 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     highest = _highest(rows)
     variants = variant_words(rows)
     ties = _ties(summary)
+    shared = (
+        [word for word in virtual_words(rows[0]) if all(word in virtual_words(row) for row in rows)]
+        if rows
+        else []
+    )
     return Table(
         caption=(
-            "All cases; in brackets 95 % t-intervals over launches. Bold: the highest mean at its number of ranks "
+            f"All cases{f', each with {series_of(shared)}' if shared else ''}; in brackets 95 % t-intervals over "
+            "launches. Bold: the highest mean at its number of ranks "
             "among cases that exchange gradients."
         ),
         columns=columns,
@@ -49,10 +57,14 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
                 Cell.count(row.world_size),
                 Cell(text=row.bucket_name, key=1e9 * cap_order(row.bucket)[0] + cap_order(row.bucket)[1]),
                 *(Cell(text=_setting(row, name)) for name in extra),
-                Cell(text=", ".join(word for word in (row.backend, short_links(row.fabric)) if word)),
+                Cell(
+                    text=row.backend,
+                    under=", ".join(word for word in virtual_words(row) if word not in shared),
+                    key=f"{row.backend} {short_links(row.fabric)}",
+                ),
                 *_numbers(row, strong=row.case_id in highest),
                 Cell.count(row.launches),
-                Cell(text="; ".join(word for word in (ties.get(row.case_id, ""), row.badges) if word)),
+                Cell(text="; ".join(word for word in (ties.get(row.case_id, ""), row.flaws) if word)),
             )
             for row in rows
         ),
@@ -268,6 +280,65 @@ def machine_table(machine: Mapping[str, object], part: str, caption: str) -> Tab
     return Table(caption=caption, columns=(Column("What"), Column("Found")), rows=rows, sortable=False)
 
 
+def fabrics_table(fabrics: Sequence[FabricRun]) -> Table | None:
+    """How the emulated networks were made and what their links reached in the proof; None where there are none."""
+    if not fabrics:
+        return None
+    rows = tuple(
+        (
+            Cell(text=short_links(one.links)),
+            Cell(text="" if one.nodes is None else f"{one.nodes} x {one.ranks_per_node or 1}", key=one.nodes),
+            Cell(text=f"{one.slowed:g}", key=one.slowed, number=True),
+            Cell(
+                text="not recorded"
+                if one.privileged is None
+                else "root"
+                if one.privileged
+                else "an unprivileged user namespace"
+            ),
+            Cell(text=one.kernel),
+            Cell(text=_rates(one.asked_bit_per_s)),
+            Cell(text=_rates(one.reached_bit_per_s)),
+            Cell(
+                text=""
+                if one.widest_gap is None
+                else f"{100 * one.widest_gap:+.1f}".replace("-", "\N{MINUS SIGN}"),
+                key=one.widest_gap,
+                number=True,
+            ),
+            Cell(text="" if one.dropped is None else f"{one.dropped:,}", key=one.dropped, number=True),
+        )
+        for one in fabrics
+    )
+    columns = (
+        Column("Links, nominal"),
+        Column("Nodes x ranks"),
+        Column("Made slower by", number=True),
+        Column("Made by"),
+        Column("Kernel"),
+        Column("Asked"),
+        Column("Reached"),
+        Column("Widest gap, %", number=True),
+        Column("Packets dropped", number=True),
+    )
+    return Table(
+        caption=(
+            "Emulated networks, as made: dilation and shrinking slow links by their product. Before measuring all "
+            "links carried traffic at once, and the kernel counted it."
+        ),
+        columns=columns,
+        rows=rows,
+    )
+
+
+def _rates(rates: Sequence[float]) -> str:
+    """`100 Mbit/s`, or the lowest and the highest where they differ, to three digits."""
+    if not rates:
+        return ""
+    low, high = (format_bit_rate(float(f"{value:.3g}")) for value in (min(rates), max(rates)))
+    return low if low == high else f"{low} to {high}"
+
+
 def _flat(data: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, str]]:
     for key, value in data.items():
         name = f"{prefix}{key}"
@@ -298,6 +369,7 @@ def embedded_json(summary: RunSummary) -> str:
             for item in summary.findings
         ],
         "validity": list(summary.validity),
+        "fabrics": [asdict(one) for one in summary.fabrics],
         "failures": [{name: getattr(item, name) for name in _FAILURE} for item in summary.failures],
         "machine": summary.machine,
         "experiment_toml": summary.experiment_toml,

@@ -1,0 +1,203 @@
+"""Reports of emulated, replayed, dilated and shrunk runs: what is drawn, and that every number says what it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpbench.analysis import summarize
+from ddpbench.analysis.labels import link_words, short_links, virtual_words
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.records import RunDir
+from ddpbench.report import links, network, write_report
+from ddpbench.report.canvas import draw
+from ddpbench.report.series import label_of, panels_of, rows_of
+from ddpbench.report.tables import fabrics_table
+from ddpbench.spec import Links, PlannedCase
+from tests.emulated import SLOW_NODE, Emulated, emulated_case, write_emulated
+from tests.report.reading import Read, read
+from tests.synthetic import write_run
+
+COMMON: dict[str, Any] = {"dilation": 10.0, "shrink": 4}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return write_emulated(tmp_path_factory.mktemp("emulated") / "run", **COMMON)
+
+
+@pytest.fixture(scope="module")
+def summary(run: RunDir) -> RunSummary:
+    return summarize(run)
+
+
+@pytest.fixture(scope="module")
+def document(run: RunDir, summary: RunSummary) -> Read:
+    return read(write_report(summary, run).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("text", "short", "label"),
+    [
+        ("1 Gbit/s", "1 Gbit/s", "emulated 1 Gbit/s link"),
+        (SLOW_NODE, "1 Gbit/s, node 3 at 100 Mbit/s", "emulated 1 Gbit/s link (node 3 at 100 Mbit/s)"),
+        (
+            "1 Gbit/s; 2 racks, uplink 4 Gbit/s",
+            "1 Gbit/s; 2 racks, uplink 4 Gbit/s",
+            "emulated 1 Gbit/s link (2 racks, uplink 4 Gbit/s)",
+        ),
+        (
+            "2 Gbit/s, 1 Gbit/s, 1 Gbit/s; latency 50 µs; own storage",
+            "1 Gbit/s, node 0 at 2 Gbit/s; latency 50 µs; own storage",
+            "emulated 1 Gbit/s link (node 0 at 2 Gbit/s; latency 50 µs; own storage)",
+        ),
+        (
+            ", ".join(["1 Gbit/s"] * 5 + ["100 Mbit/s", "200 Mbit/s", "100 Mbit/s", "100 Mbit/s"]),
+            "1 Gbit/s, nodes 5, 6, 7, 8 at 100 Mbit/s to 200 Mbit/s",
+            "emulated 1 Gbit/s link (nodes 5, 6, 7, 8 at 100 Mbit/s to 200 Mbit/s)",
+        ),
+        (
+            "as a later version writes it",
+            "as a later version writes it",
+            "emulated as a later version writes it link",
+        ),
+    ],
+)
+def test_links_in_few_words(text: str, short: str, label: str) -> None:
+    if "version" not in text:
+        assert Links.parse(text).text() == text
+    assert short_links(text) == short
+    assert link_words(text) == label
+
+
+def test_every_heading_of_a_figure_says_what_its_numbers_are(document: Read) -> None:
+    headings = [one.text for one in document.all("h3") if one.attributes.get("id", "").startswith("figure-")]
+    assert len(headings) > 12
+    for text in headings:
+        assert "mulated" in text, text
+        assert "replayed computation" in text, text
+        assert "dilated x10" in text, text
+        assert "shrunk /4" in text, text
+    for image in document.all("img"):
+        assert "dilated x10" in image.attributes["alt"]
+
+
+def test_every_row_of_the_summary_is_labelled(document: Read) -> None:
+    caption = next(one.text for one in document.all("caption") if one.text.startswith("Table 1."))
+    assert "each with replayed computation, dilated x10 and shrunk /4" in caption
+    rows = [row for row in document.all("tr") if row.attributes.get("id", "").startswith("case-")]
+    emulated = [row for row in rows if "emulated " in row.text]
+    # of the fabric's cases only one rank and independent ones use no link
+    assert len(rows) - len(emulated) == 5
+    assert any("emulated 1 Gbit/s link (node 3 at 100 Mbit/s)" in row.text for row in rows)
+
+
+def test_labels_of_a_mixed_run_stand_in_its_rows(tmp_path: Path) -> None:
+    cases = [emulated_case("ddp", 2), emulated_case("ddp", 2, dilation=10.0), emulated_case("single", 1)]
+    planned = [PlannedCase(case=case) for case in cases]
+    run = write_run(tmp_path / "run", planned, rounds=5, blocks=1, steps=2, model=Emulated())
+    found = read(write_report(summarize(run), run).read_text(encoding="utf-8"))
+    (row,) = (r for r in found.all("tr") if r.attributes.get("id") == f"case-{cases[1].case_id}")
+    assert "dilated x10" in row.text
+    (row,) = (r for r in found.all("tr") if r.attributes.get("id") == f"case-{cases[0].case_id}")
+    assert "dilated" not in row.text
+
+
+def test_one_rank_and_independent_ones_join_the_panel_of_each_fabric(summary: RunSummary) -> None:
+    panels = panels_of(rows_of(summary))
+    linked = {row.fabric for row in rows_of(summary) if row.fabric}
+    assert len(panels) == len(linked)
+    for panel in panels:
+        assert {row.strategy for row in panel.rows} >= {"single", "independent", "ddp"}
+    series, _ = panels[0].of_strategies()
+    ladder = next(item for item in series if item.strategy == "ddp" and len(item.rows) > 2)
+    assert [row.world_size for row in ladder.rows] == [1, 2, 4, 8, 16]
+
+
+def test_the_network_is_drawn_with_its_formulas_behind(summary: RunSummary) -> None:
+    section = network.section(summary, rows_of(summary))
+    assert section is not None
+    picture = section.pictures[0]
+    # the model's ring takes 1.08 (n-1)/n 2 S/B and 14.4 ms of latency; its master 2.1 (n-1) S/B
+    assert "at 16 nodes master needs 14.6 times as long as DDP" in picture.heading
+    assert picture.label == ("emulated 1 Gbit/s link", "replayed computation", "dilated x10", "shrunk /4")
+    (sixteen,) = (row for row in picture.table.rows if row[0].text == "master" and row[2].text == "16")
+    seconds = 30 * 25.6e6 / (0.95 * 125e6)
+    assert sixteen[6].key == pytest.approx(1e3 * seconds)
+    assert sixteen[5].text == "master"
+    assert draw(picture).svg
+    (traffic,) = section.tables
+    assert len(traffic.rows) == int(summary.cases["node_sent_bytes"].notna().sum())
+    assert {row[-1].text for row in traffic.rows} <= {"1.030", ""}
+
+
+def test_a_run_without_emulated_links_has_no_such_sections(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 6, rounds=2, blocks=1, steps=1)
+    found = summarize(run)
+    assert network.section(found, rows_of(found)) is None
+    assert links.section(found, rows_of(found)) is None
+    assert fabrics_table(found.fabrics) is None
+    assert label_of(rows_of(found)) == ()
+
+
+def test_step_time_by_bandwidth_and_by_what_else_varies(summary: RunSummary) -> None:
+    section = links.section(summary, rows_of(summary))
+    assert section is not None
+    names = [picture.file_name for picture in section.pictures]
+    assert names == ["links", "heatmap-links", "links-settings"]
+    curve, caps, settings = section.pictures
+    assert len(curve.table.rows) == 4 * 5, "four caps at five rates"
+    assert "100 Mbit/s" in curve.heading
+    assert len(caps.table.rows) == 5
+    assert next(row[0].text for row in caps.table.rows) == "10 Gbit/s", "fast links first"
+    assert "1 Gbit/s, node 3 at 100 Mbit/s" in settings.heading
+    for picture in section.pictures:
+        assert picture.label[0] == "emulated links"
+        assert draw(picture).svg
+
+
+def test_stragglers_are_told_apart_on_each_fabric(tmp_path: Path) -> None:
+    def case(factor: float, fabric: str) -> Any:
+        options = json.dumps({"slow_factor": factor, "slow_rank": 1})
+        return emulated_case("ddp", 4, fabric, workload_options_json=options)
+
+    cases = [case(factor, fabric) for fabric in ("1 Gbit/s", "10 Gbit/s") for factor in (1.0, 2.0)]
+
+    class Straggling(Emulated):
+        def parts(self, case: Any, factor: float) -> dict[str, int]:
+            slow = json.loads(case.workload_options_json).get("slow_factor", 1.0)
+            return super().parts(case, factor * slow)
+
+    planned = [PlannedCase(case=one) for one in cases]
+    run = write_run(tmp_path / "run", planned, rounds=5, blocks=1, steps=2, model=Straggling())
+    found = summarize(run)
+    rows = rows_of(found)
+    assert len(panels_of(rows)) == 4
+    section = links.section(found, rows)
+    assert section is not None
+    (dots,) = section.pictures
+    assert [row[1].text for row in dots.table.rows] == ["slow_factor=1.0", "slow_factor=2.0"] * 2
+    sentence = next(one.text for one in found.findings if one.evidence == "links")
+    assert "times as long with slow_factor=2.0 as with slow_factor=1.0" in sentence
+    assert "2.0" in sentence.partition("a step takes ")[2][:4]
+
+
+def test_how_fabrics_were_made_stands_in_the_provenance(document: Read, summary: RunSummary) -> None:
+    table = fabrics_table(summary.fabrics)
+    assert table is not None
+    ladder = table.rows[0]
+    assert [cell.text for cell in ladder[:4]] == ["1 Gbit/s", "2 x 1", "40", "root"]
+    assert ladder[7].text == "\N{MINUS SIGN}2.2"
+    assert any("Emulated networks, as made" in one.text for one in document.all("caption"))
+
+
+def test_a_label_is_told_once(document: Read) -> None:
+    for one in document.all("h3"):
+        assert one.text.lower().count("emulated 1 gbit/s link") <= 1
+
+
+def test_words_of_a_case_on_the_machine_itself_are_none() -> None:
+    assert virtual_words(emulated_case("single", 1, compute="real")) == []
