@@ -1,20 +1,14 @@
-"""A user's own workloads: where their files are, and whether they work, asked before anything is launched."""
+"""A user's own workloads and profiles: where their files are. Whether they work is `machine.trial`'s to say."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from ddpbench.errors import RequestError, WorkloadError
-from ddpbench.machine.server import ServerProcess
-from ddpbench.spec import Case, Experiment
+from ddpbench.errors import RequestError
+from ddpbench.spec import Experiment
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.profile import PREFIX, is_path, profile_path
-
-INSPECTION_TIMEOUT_S = 120.0
 
 
 def located(name: str, beside: Path | None) -> str:
@@ -97,47 +91,3 @@ def with_located(experiment: Experiment, beside: Path) -> Experiment:
 def _owner(owner: str, beside: Path) -> str:
     """The name of an options table, which is a workload's without its class."""
     return located(f"{owner}:Any", beside).rpartition(":")[0] if owner.endswith(".py") else owner
-
-
-def inspect_own(
-    server: ServerProcess, cases: Sequence[Case], folder: Path, timeout_s: float = INSPECTION_TIMEOUT_S
-) -> dict[str, Mapping[str, Any]]:
-    """Tries every own workload with its smallest batch, each in a process of its own; what each is, by name.
-
-    Raises:
-        WorkloadError: some cannot be used; a sentence for each.
-    """
-    smallest: dict[tuple[str, str], Case] = {}
-    for case in cases:
-        if is_import_path(case.workload):
-            key = (case.workload, case.workload_options_json)
-            if key not in smallest or case.local_batch < smallest[key].local_batch:
-                smallest[key] = case
-    found: dict[str, Mapping[str, Any]] = {}
-    problems: list[str] = []
-    for (name, _), case in smallest.items():
-        facts = server.inspect(_alone(case), folder, timeout_s)
-        if "problem" in facts:
-            problems.append(str(facts["problem"]))
-        found[name] = facts
-    for left in ("probe.json", "probe.log"):
-        (folder / left).unlink(missing_ok=True)
-    if problems:
-        raise WorkloadError("\n".join(problems))
-    return found
-
-
-def _alone(case: Case) -> Case:
-    """One rank's part of a case."""
-    alone = case.baseline()
-    return replace(alone, local_batch=case.local_batch, global_batch=case.local_batch, loader_workers=0)
-
-
-def told(name: str, facts: Mapping[str, Any]) -> str:
-    """A line on what was found."""
-    samples = facts.get("samples")
-    many = f", {samples:,} samples" if samples is not None else ""
-    return (
-        f"workload {name}: {facts['parameters']:,} parameters, {facts['gradient_bytes']:,} bytes of "
-        f"gradient{many}; a batch is {facts['batch']}"
-    )

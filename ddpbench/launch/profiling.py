@@ -14,13 +14,14 @@ import tomli_w
 
 from ddpbench.errors import MachineError, OutputError, RequestError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.own_workloads import INSPECTION_TIMEOUT_S, with_located
+from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.sweep import usable_devices, within_gpus, within_precision
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.machine.noise import own_environment_allows_sharing
 from ddpbench.machine.placement import deal, thread_env
 from ddpbench.machine.server import ServerProcess
+from ddpbench.machine.trial import INSPECTION_TIMEOUT_S
 from ddpbench.records import write_atomically
 from ddpbench.spec import Case, expand, parse_experiment
 from ddpbench.workloads.profile import Profile, parse_profile

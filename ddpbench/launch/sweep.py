@@ -20,7 +20,7 @@ from ddpbench.launch.fabrics import Fabrics
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.memory import memory_limit, within_memory
 from ddpbench.launch.merge import refuse_merged
-from ddpbench.launch.own_workloads import inspect_own, told, with_located
+from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.plan import PROOF_S, SERVER_START_S, LaunchPlan, Plan, make_plan, plan_launch
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
@@ -30,6 +30,7 @@ from ddpbench.machine.judge import Key, finished_launches, given_up
 from ddpbench.machine.noise import own_environment_allows_sharing
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.sessions import note_session
+from ddpbench.machine.trial import inspect_own, told
 from ddpbench.records import Block, LaunchOutcome, RunDir, read_launch, write_atomically
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.rundir import Purpose

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from ddpbench.errors import ExperimentError, MachineError, Problem, nearest
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.own_workloads import inspect_own
 from ddpbench.launch.plan import plan_launch
 from ddpbench.launch.sweep import usable_devices, within_gpus
 from ddpbench.launch.watch import LaunchRunner
@@ -18,6 +17,7 @@ from ddpbench.machine.claim import claimed
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.noise import own_environment_allows_sharing
 from ddpbench.machine.server import ServerProcess
+from ddpbench.machine.trial import inspect_own
 from ddpbench.records import Proof, RunDir, Status, read_launch
 from ddpbench.spec import PlannedCase, expand, parse_experiment
 from ddpbench.workloads.profile import PREFIX

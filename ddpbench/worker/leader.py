@@ -11,10 +11,12 @@ import json
 import os
 import secrets
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import LaunchError, RequestError
@@ -31,6 +33,7 @@ from ddpbench.machine.judge import (
 from ddpbench.machine.noise import Totals, worst_of
 from ddpbench.machine.placement import thread_env
 from ddpbench.machine.sessions import note_session
+from ddpbench.machine.trial import inspect_own, told
 from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest, Noise, write_atomically
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.plan import StoredPlan, read_plan
@@ -72,11 +75,13 @@ class Leader:
         """Runs the plan to its end; returns the exit code for all slots.
 
         Raises:
-            RequestError: the directory is in use, or holds another machine's results.
+            RequestError: the directory is in use or holds another machine's results, or a user's own workload
+                does not work.
             LaunchError: the job cannot go on; what was finished stays.
         """
         with ExitStack() as stack:
             self._open(stack)
+            self._try_own_workloads()
             started, reason = time.monotonic(), "failed"
             try:
                 reason = self._work(started)
@@ -181,6 +186,25 @@ class Leader:
             if entry.skip_reason is None and members is not None:
                 stored["oversubscribed"] = oversubscribed(entry.case, members)
         write_atomically(self._run.plan, json.dumps(data, indent=1) + "\n")
+
+    def _try_own_workloads(self) -> None:
+        """Tries them as a sweep does, on the leader's node alone, and notes in machine.json what they are.
+
+        Raises:
+            WorkloadError: some cannot be used; nothing is launched, and the other slots hear of it.
+        """
+        cases = [entry.case for entry in self._plan.runnable]
+        if not cases:
+            return
+        with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
+            server = self._slot.server(thread_env(cases[0]))
+            own = inspect_own(server, cases, Path(folder), before_each=self._slot.beat)
+        if own:
+            for name, facts in own.items():
+                _say(told(name, facts))
+            machine = self._run.read_json(self._run.machine)
+            machine["context"]["own_workloads"] = dict(own)
+            write_atomically(self._run.machine, json.dumps(machine, indent=1) + "\n")
 
     def _work(self, started: float) -> str:
         """All launches that are to do; returns why there are no more."""

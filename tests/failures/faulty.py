@@ -155,6 +155,14 @@ class Exits(Sound):
         return lambda _: os._exit(0)
 
 
+class RaisesUntilMarked(Sound):
+    """Rank 1 raises as long as a file is not there."""
+
+    def trouble(self) -> Any:
+        mended = Path(os.environ.get("DDPBENCH_TEST_MARK", "/nonexistent/mark")).exists()
+        return None if mended else RaisesOnRank1.trouble(self)  # type: ignore[arg-type]
+
+
 class KillsTheServer(Sound):
     """The first rank 1 that gets far enough kills its parent, the fork server; later ones do not."""
 

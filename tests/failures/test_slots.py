@@ -123,6 +123,41 @@ def test_ranks_that_die_or_stop_are_named_and_the_next_launch_goes_on(
     assert {row["status"] for _, row in frame.iterrows() if row["strategy"] == "single"} == {"ok"}
 
 
+def test_what_failed_is_done_again_only_where_that_is_asked_for(
+    write_experiment: WriteExperiment, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mended"
+    env = [{"DDPBENCH_TEST_MARK": str(mark)}] * 2
+    run = plan(write_experiment([workload("RaisesUntilMarked")], rounds=1), tmp_path / "run")
+    first = await_all(slots([run, run], env=env))
+    assert [one.code for one in first] == [1, 1], first
+    mark.touch()
+    before = finished(run)
+    assert [one.code for one in await_all(slots([run, run], env=env))] == [1, 1]
+    assert finished(run) == before
+    again = await_all(slots([run, run], env=env, worker=["--retry-failed"]))
+    assert [one.code for one in again] == [0, 0], again
+    after = finished(run)
+    assert set(after) == set(before)
+    (failed,) = [name for name in before if after[name] != before[name]]
+    assert "ddp-w2-" in failed
+    assert (run / f"{failed}.aside-0").is_dir()
+    assert set(ddpbench.load(run)["status"]) == {"ok"}
+
+
+def test_an_own_workload_that_does_not_work_is_refused_before_any_launch(
+    write_experiment: WriteExperiment, tmp_path: Path
+) -> None:
+    run = plan(write_experiment([workload("Sound"), workload("NoParameters")], rounds=1), tmp_path / "run")
+    ended = await_all(slots([run, run]))
+    assert [one.code for one in ended] == [2, 2], ended
+    for one in ended:
+        assert f"{FAULTY}:NoParameters: " in one.told
+        assert "has no parameters to train" in one.told
+        assert "Traceback" not in one.told
+    assert not list(run.glob("cases/*"))
+
+
 OTHER_TORCH = '''
 import importlib.machinery, importlib.util, sys
 

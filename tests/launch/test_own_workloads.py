@@ -8,9 +8,10 @@ import pytest
 
 from ddpbench.errors import RequestError
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.own_workloads import located, told, with_located
+from ddpbench.launch.own_workloads import located, with_located
 from ddpbench.launch.sweep import SweepRequest, prepare
 from ddpbench.machine.identity import workloads_digest
+from ddpbench.machine.trial import told
 from ddpbench.spec import parse_experiment
 
 CATALOG = TableCatalog()

@@ -1,0 +1,65 @@
+"""A user's own workloads tried before anything is launched: each in a process of its own, with its smallest batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ddpbench.errors import WorkloadError
+from ddpbench.machine.server import ServerProcess
+from ddpbench.spec import Case
+from ddpbench.workloads import is_import_path
+
+INSPECTION_TIMEOUT_S = 120.0
+
+
+def inspect_own(
+    server: ServerProcess,
+    cases: Sequence[Case],
+    folder: Path,
+    timeout_s: float = INSPECTION_TIMEOUT_S,
+    *,
+    before_each: Callable[[], None] = lambda: None,
+) -> dict[str, Mapping[str, Any]]:
+    """Tries every own workload among the cases'; what each is, by name.
+
+    Raises:
+        WorkloadError: some cannot be used; a sentence for each.
+    """
+    smallest: dict[tuple[str, str], Case] = {}
+    for case in cases:
+        if is_import_path(case.workload):
+            key = (case.workload, case.workload_options_json)
+            if key not in smallest or case.local_batch < smallest[key].local_batch:
+                smallest[key] = case
+    found: dict[str, Mapping[str, Any]] = {}
+    problems: list[str] = []
+    for (name, _), case in smallest.items():
+        before_each()
+        facts = server.inspect(_alone(case), folder, timeout_s)
+        if "problem" in facts:
+            problems.append(str(facts["problem"]))
+        found[name] = facts
+    for left in ("probe.json", "probe.log"):
+        (folder / left).unlink(missing_ok=True)
+    if problems:
+        raise WorkloadError("\n".join(problems))
+    return found
+
+
+def _alone(case: Case) -> Case:
+    """One rank's part of a case."""
+    alone = case.baseline()
+    return replace(alone, local_batch=case.local_batch, global_batch=case.local_batch, loader_workers=0)
+
+
+def told(name: str, facts: Mapping[str, Any]) -> str:
+    """A line on what was found."""
+    samples = facts.get("samples")
+    many = f", {samples:,} samples" if samples is not None else ""
+    return (
+        f"workload {name}: {facts['parameters']:,} parameters, {facts['gradient_bytes']:,} bytes of "
+        f"gradient{many}; a batch is {facts['batch']}"
+    )
