@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -96,18 +97,25 @@ def test_the_readmes_experiment_is_valid() -> None:
     assert sum(entry.case.strategy == "ddp" for entry in cases) == 3 * 3 - 1
 
 
+def test_the_readmes_cluster_is_valid() -> None:
+    catalog = TableCatalog()
+    experiment = parse_experiment(block("toml", "[fabric]"), catalog, name="readme")
+    cases = [entry.case for entry in expand(experiment, catalog, Devices(kind="cpu", gpus=0, cores=2))]
+    shapes = {(case.nodes, case.ranks_per_node) for case in cases if case.strategy == "ddp"}
+    assert shapes == {(2, 1), (2, 4)}
+    assert sum(case.strategy == "ddp" for case in cases) == 2 * 2 * 2
+
+
 def test_every_command_of_the_readme_parses() -> None:
     commands = [
-        line.partition("#")[0].split()[1:]
+        shlex.split(line, comments=True)[1:]
         for text in re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
         for line in text.splitlines()
         if line.startswith("ddpbench ")
     ]
     assert len(commands) >= 6
     for arguments in commands:
-        assert (
-            make_parser().parse_args([argument.strip("'") for argument in arguments]).command == arguments[0]
-        )
+        assert make_parser().parse_args(arguments).command == arguments[0]
 
 
 def test_the_readme_names_every_subcommand_and_package() -> None:
