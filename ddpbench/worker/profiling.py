@@ -51,6 +51,7 @@ class UnprofiledError(Exception):
 class Spans:
     """What was seen of each step: durations without notes, and with them when each gradient was ready, seconds."""
 
+    step_s: list[float]
     forward_s: list[float]
     backward_s: list[float]
     optimizer_s: list[float]
@@ -75,18 +76,11 @@ class Profiler:
         self.sample_bytes = sum(t.numel() * t.element_size() for t in tensors(first)) // training.samples
         heartbeat = Heartbeat(bytearray(PAGE_BYTES), 0)
         self._loop = StepLoop(replica, batches, self._recorder, heartbeat, training.precision)
-        self._noted: list[tuple[int, Mark]] = []
-        self.spans = Spans([], [], [], [], [])
+        self.spans = Spans([], [], [], [], [], [])
 
     def warm_up(self) -> float:
         """Steps until they are steady; returns a step's time, seconds."""
-
-        def step() -> None:
-            self._recorder.begin_step(-1)
-            self._loop.step()
-            self._recorder.end_step()
-
-        stepper = Stepper(step, self._training.samples, self._clock, AloneControl())
+        stepper = Stepper(lambda: self._step(-1), self._training.samples, self._clock, AloneControl())
         found = warm_up(stepper, self._loop.replica.ready, WARMUP_S)
         self._recorder.records()
         self._loop.check_loss()
@@ -111,6 +105,54 @@ class Profiler:
         for step, note, moments in zip(steps, notes, resolved, strict=True):
             self._keep(step, note, moments)
         self._loop.check_loss()
+
+    def forget(self) -> None:
+        """Drops what was seen so far: it was to warm up."""
+        self.spans = Spans([], [], [], [], [], [])
+
+    def profile(self) -> Profile:
+        """What all steps so far come to.
+
+        Raises:
+            UnprofiledError: a parameter got no gradient in some step.
+        """
+        case, spans = self._training.case, self.spans
+        moments = ready_moments(spans, len(self.names))
+        pairs = zip(self.names, moments, strict=True)
+        if never := [name for name, seen in pairs if len(seen) < len(spans.ready)]:
+            more = f" and {len(never) - 1} more" if len(never) > 1 else ""
+            raise UnprofiledError(
+                f"parameter {never[0]}{more} got no gradient in some step, and a replay gives each one in every step: "
+                "freeze what the loss does not reach (requires_grad = False)"
+            )
+        end = statistics.fmean(spans.backward_s)
+        return Profile(
+            source="measured",
+            workload=case.workload,
+            local_batch=case.local_batch,
+            device=torch.cuda.get_device_name() if case.device == "cuda" else "cpu",
+            precision=case.precision,
+            provenance=Provenance(
+                machine=read_hardware().cpu_model,
+                torch=torch.__version__,
+                threads=torch.get_num_threads(),
+                date=datetime.now(UTC).date().isoformat(),
+            ),
+            sample_bytes=self.sample_bytes,
+            steps=len(spans.backward_s),
+            forward_s=interval(spans.forward_s),
+            backward_s=interval(spans.backward_s),
+            optimizer_s=interval(spans.optimizer_s),
+            parameters=tuple(
+                Parameter(
+                    name=name,
+                    shape=tuple(parameter.shape),
+                    dtype=str(parameter.dtype).removeprefix("torch."),
+                    ready_s=interval(seen, end),
+                )
+                for name, parameter, seen in zip(self.names, self.parameters, moments, strict=True)
+            ),
+        )
 
     def _step(self, number: int) -> None:
         self._recorder.begin_step(number)
@@ -138,6 +180,7 @@ class Profiler:
         start, end = spans["backward"]
         seen = self.spans
         if note is None or moments is None:
+            seen.step_s.append((step.end_ns - step.start_ns) / 1e9)
             seen.backward_s.append((end - start) / 1e9)
             seen.forward_s.append((spans["forward"][1] - spans["forward"][0]) / 1e9)
             seen.optimizer_s.append((spans["optimizer"][1] - spans["optimizer"][0]) / 1e9)
@@ -185,42 +228,7 @@ def measure(training: Training, steps: int | None) -> Profile:
     while len(spans.backward_s) < (steps or LEAST_STEPS) or (steps is None and not _enough(spans, began)):
         left = (steps or MOST_STEPS) - len(spans.backward_s)
         profiler.block(min(left, max(1, round(BLOCK_S / 2 / step_s))))
-    moments = ready_moments(spans, len(profiler.names))
-    pairs = zip(profiler.names, moments, strict=True)
-    if never := [name for name, seen in pairs if len(seen) < len(spans.ready)]:
-        more = f" and {len(never) - 1} more" if len(never) > 1 else ""
-        raise UnprofiledError(
-            f"parameter {never[0]}{more} got no gradient in some step, and a replay gives each one in every step: "
-            "freeze what the loss does not reach (requires_grad = False)"
-        )
-    end = statistics.fmean(spans.backward_s)
-    return Profile(
-        source="measured",
-        workload=case.workload,
-        local_batch=case.local_batch,
-        device=torch.cuda.get_device_name() if case.device == "cuda" else "cpu",
-        precision=case.precision,
-        provenance=Provenance(
-            machine=read_hardware().cpu_model,
-            torch=torch.__version__,
-            threads=torch.get_num_threads(),
-            date=datetime.now(UTC).date().isoformat(),
-        ),
-        sample_bytes=profiler.sample_bytes,
-        steps=len(spans.backward_s),
-        forward_s=interval(spans.forward_s),
-        backward_s=interval(spans.backward_s),
-        optimizer_s=interval(spans.optimizer_s),
-        parameters=tuple(
-            Parameter(
-                name=name,
-                shape=tuple(parameter.shape),
-                dtype=str(parameter.dtype).removeprefix("torch."),
-                ready_s=interval(seen, end),
-            )
-            for name, parameter, seen in zip(profiler.names, profiler.parameters, moments, strict=True)
-        ),
-    )
+    return profiler.profile()
 
 
 def _enough(spans: Spans, began: float) -> bool:

@@ -12,6 +12,7 @@ from ddpbench.worker.profiling import Spans, interval, ready_moments
 def test_the_notes_cost_is_taken_off_each_moment_in_the_order_in_which_they_were_made() -> None:
     # Two gradients; a noted backward takes 0.2 ms longer, so that each note costs 0.1 ms.
     spans = Spans(
+        step_s=[],
         forward_s=[],
         backward_s=[0.010, 0.012],
         optimizer_s=[],
