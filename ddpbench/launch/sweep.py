@@ -285,10 +285,11 @@ class Sweep:
     def _work(self, started: float) -> None:
         self._read_outcomes()
         unproved = [entry for entry in self._plan.runnable if not self._finished(entry, "proof", 0)]
+        proofs = len({proof_key(entry.case) for entry in unproved})
         estimate = self._plan.estimate_s(
             launches=self._rounds_todo(self._budget.rounds_min),
             rounds=self._budget.rounds_min,
-            proofs=len(unproved),
+            proofs=proofs,
         )
         self._listener.planned(self._plan, self._run, len(self._outcomes), estimate)
         if estimate > self._budget.total:
@@ -311,7 +312,8 @@ class Sweep:
                 self._set_failed_aside()
                 unproved = [entry for entry in self._plan.runnable if not self._finished(entry, "proof", 0)]
             for entry in unproved:
-                self._launch(entry, "proof", 0, server_for, share=_sharing(entry, unproved))
+                if not self._take_proof(entry):
+                    self._launch(entry, "proof", 0, server_for, share=_sharing(entry, unproved))
         for number in range(self._budget.rounds_max):
             reason = self._stop_reason(number, started)
             if reason:
@@ -319,6 +321,27 @@ class Sweep:
                 return
             self._round(number)
         self.result.stop_reason = "rounds_max"
+
+    def _take_proof(self, entry: PlannedCase) -> bool:
+        """Gives a case the proof of one that differs from it in nothing but its links' rates, if there is one.
+
+        The records keep the name of the case that was launched.
+        """
+        case_id = entry.case.case_id
+        for other in self._plan.runnable:
+            outcome = self._outcomes.get((other.case.case_id, "proof", 0))
+            if outcome is None or outcome.status != "ok" or proof_key(other.case) != proof_key(entry.case):
+                continue
+            target = self._run.launch(case_id, "proof").path
+            beside = target.with_name(".proof")
+            shutil.rmtree(beside, ignore_errors=True)  # of a sweep that was killed right here
+            shutil.copytree(self._run.launch(other.case.case_id, "proof").path, beside)
+            if target.exists():
+                self._run.set_aside(self._run.launch(case_id, "proof"))
+            beside.rename(target)
+            self._outcomes[case_id, "proof", 0] = outcome
+            return True
+        return False
 
     def _identify(self, server: ServerProcess) -> None:
         """Writes machine.json, plan.json and experiment.toml, or compares them with what is there."""
@@ -452,7 +475,8 @@ class Sweep:
         case = entry.case
         plan = self._fabrics.placed(self.launch_plan(case, purpose, number))
         what = "proof" if purpose == "proof" else f"round {number + 1}"
-        proofs = sum(not self._finished(entry, "proof", 0) for entry in self._plan.runnable)
+        todo = [entry for entry in self._plan.runnable if not self._finished(entry, "proof", 0)]
+        proofs = len({proof_key(entry.case) for entry in todo})
         launches = self._rounds_todo(max(self._budget.rounds_min, number + 1))
         total = len(self._outcomes) + proofs + launches
         left_s = (
@@ -503,6 +527,11 @@ class Sweep:
     def _warn(self, text: str) -> None:
         self.result.warnings.append(text)
         self._listener.warn(text)
+
+
+def proof_key(case: Case) -> str:
+    """Cases of one key train alike: how fast their links are, and by how much time is dilated, is no part of it."""
+    return replace(case, fabric="links", dilation=1.0).case_id if case.fabric else case.case_id
 
 
 def _sharing(entry: PlannedCase, todo: Sequence[PlannedCase]) -> int:

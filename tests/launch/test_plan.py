@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import Plan, make_plan, plan_launch
+from ddpbench.launch.sweep import proof_key
 from ddpbench.machine.hardware import Hardware
 from ddpbench.records import LaunchDir, RunDir
 from ddpbench.spec import Case, Devices, expand, parse_experiment
@@ -102,3 +104,18 @@ def test_an_estimate_counts_launches_rounds_and_proofs() -> None:
     assert two - one == pytest.approx(plan.launch_s)
     assert plan.launch_s > 2
     assert plan.estimate_s(launches=0, rounds=0, proofs=1) > plan.estimate_s(launches=0, rounds=0, proofs=0)
+
+
+def test_cases_that_differ_in_nothing_but_their_links_share_a_proof() -> None:
+    case = Case(workload="mlp:small", strategy="ddp", world_size=4, nodes=4, fabric="1 Gbit/s")
+    assert proof_key(replace(case, fabric="100 Mbit/s")) == proof_key(case)
+    assert proof_key(replace(case, fabric="100 Mbit/s", dilation=4.0)) == proof_key(case)
+    others = (
+        replace(case, fabric="", nodes=1),
+        replace(case, nodes=2),
+        replace(case, bucket_cap_mb=1.0),
+        replace(case, shrink=4),
+        replace(case, strategy="master"),
+    )
+    assert len({proof_key(other) for other in (case, *others)}) == 6
+    assert proof_key(replace(case, fabric="")) == replace(case, fabric="").case_id
