@@ -78,6 +78,8 @@ class RankLaunch:
     status: str = "ok"
     cores: Sequence[int] | None = None
     """Its own; None: as many as its rank says."""
+    minor_faults: int | None = None
+    """In each timed block."""
     traffic: tuple[int, int, int] | None = None
     """(node, bytes sent, bytes received) a step, told for every timed block."""
     pace: tuple[int, int, int, int] | None = None
@@ -136,7 +138,8 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
     ]
     at = what.start_ns
     for index, step_ns in enumerate(what.blocks):
-        records.append(_block("timed", index, step_ns, at, what.samples_per_step))
+        block = _block("timed", index, step_ns, at, what.samples_per_step)
+        records.append(block | ({} if what.minor_faults is None else {"minor_faults": what.minor_faults}))
         records += _beside(index, len(step_ns), what)
         at += sum(step_ns) + 5 * MS
     if what.steps:

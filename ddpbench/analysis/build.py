@@ -12,6 +12,7 @@ from ddpbench.analysis.checkpoints import INTERVALS, snapshot_costs
 from ddpbench.analysis.communication import transfers_table
 from ddpbench.analysis.curves import CurveLaws, law_findings, laws_of
 from ddpbench.analysis.fabrics import fabric_sentences, fabrics_of
+from ddpbench.analysis.faults import fault_sentences
 from ddpbench.analysis.findings import MOST_FINDINGS, comparisons_table, findings
 from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.input_findings import input_findings
@@ -375,6 +376,7 @@ def _validity(
             f"{flag[:1].upper()}{flag[1:]} in {count} of {total} launches: {meaning[flag]}. They are kept, and "
             "their cases are marked."
         )
+    yield from fault_sentences(measured)
     wide = set(table.loc[~table["ci_reached"].fillna(value=True), "case_id"])
     if wide:
         chosen = [case for case in measured if case.case_id in wide]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpbench.analysis.checkpoints import SnapshotRun, snapshot_runs
+from ddpbench.analysis.faults import faults_per_step
 from ddpbench.analysis.overlap import Breakdown, RankSteps, breakdown
 from ddpbench.analysis.pace import LATE_SHARE, Pacing, pacing
 from ddpbench.analysis.stats import Timing
@@ -99,6 +100,8 @@ class Launch:
     """What emulated links carried in timed blocks."""
     pace: Pacing | None = None
     """How a replay kept time in timed blocks."""
+    faults_per_step: float | None = None
+    """Minor page faults of the rank that had most, in timed blocks; None where they were not counted."""
     damage: tuple[str, ...] = ()
 
     @property
@@ -213,6 +216,7 @@ def read_measurement(
     evaluation: Timing | None = None
     snapshots: Mapping[str, SnapshotRun] = {}
     pace: Pacing | None = None
+    faults: float | None = None
     starts = [start for rank in ranks.values() for start in rank.of(RankStart)]
     hosts = {start.rank: start.host for start in starts}
     if status == "ok":
@@ -220,6 +224,7 @@ def read_measurement(
         one_host = len(set(hosts.values())) <= 1
         blocks = [_blocks(rank, "timed") for rank in every]
         timing = time_blocks(number, _spans(blocks), one_host=one_host)
+        faults = faults_per_step(blocks)
         evaluated = _spans([_blocks(rank, "evaluation") for rank in every])
         evaluation = time_blocks(number, evaluated, one_host=one_host)
         snapshots = snapshot_runs(number, [rank.of(Snapshot) for rank in every], one_host=one_host)
@@ -269,6 +274,7 @@ def read_measurement(
         hosts=len(set(hosts.values())),
         traffic=node_traffic(record for rank in ranks.values() for record in rank.of(Traffic)),
         pace=pace,
+        faults_per_step=faults,
         damage=records.damage,
     )
     if status != "ok":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import resource
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -81,10 +82,12 @@ def run_block(
     step, mark = stepper.step, stepper.clock.mark
     step()
     stepper.at_edge()
+    faults = _minor_faults()
     marks = [mark()]
     for _ in range(steps):
         step()
         marks.append(mark())
+    faults = _minor_faults() - faults
     stepper.at_edge()
     times = stepper.clock.resolve(marks)
     return Block(
@@ -95,7 +98,12 @@ def run_block(
         start_ns=times[0],
         end_ns=times[-1],
         step_ns=tuple(after - before for before, after in itertools.pairwise(times)),
+        minor_faults=faults,
     )
+
+
+def _minor_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def has_trend(medians: list[float]) -> bool:

@@ -89,6 +89,8 @@ class Block:
     start_ns: int
     end_ns: int
     step_ns: tuple[int, ...] = ()
+    minor_faults: int | None = None
+    """Pages the kernel gave this process meanwhile, none of them read from a disk. None: not counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
