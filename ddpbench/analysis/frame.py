@@ -167,8 +167,6 @@ def _pace(run: CaseRun) -> dict[str, Any]:
     share, k = host_share(paced), run.case.dilation
     own = sum(pace.optimizer_s for pace in paced) / len(paced)
     due = sum(pace.due_s for pace in paced) / len(paced)
-    if not due and run.parts is not None:  # the profiled time, or the rank's own where that took longer
-        due = k * run.parts.parts["optimizer"]
     return {
         "lateness_p95_s": lateness_p95_s(paced),
         "host_share": share,

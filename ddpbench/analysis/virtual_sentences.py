@@ -51,7 +51,7 @@ def _kinds(measured: Sequence[CaseRun]) -> Iterable[str]:
         )
     for kind, how in (
         ("replayed", "as long as a measured profile says"),
-        ("synthetic", "as long as a profile made from published times says, which nobody measured"),
+        ("synthetic", "as long as a profile says that was made from published iteration times, and not measured"),
     ):
         replays = [run for run in measured if run.case.compute == kind]
         if replays:
@@ -95,7 +95,7 @@ def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame) -> Iterable[str]:
         else "its optimizer takes longer here than the profiled one"
     ).replace("%", " %")
     yield (
-        f"{cases_words(members)} did not hide the host's own work at the dilation they ran with: of "
+        f"{cases_words(members)} did not hide the host's own work at the dilation given: of "
         f"{by_id[worst].case.label}, {why}. Set dilation = {_round_up(k):g} or more{case_names(members)}."
     )
 

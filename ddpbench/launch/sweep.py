@@ -553,8 +553,8 @@ class _Progress:
             if self._first is None:
                 self._first = (now, pulse.steps)
             elif pulse.steps > self._first[1] and now > self._first[0]:
-                steps = pulse.steps - self._first[1]
-                rate = steps * self._entry.case.global_batch / (now - self._first[0])
+                steps, case = pulse.steps - self._first[1], self._entry.case
+                rate = case.dilation * steps * case.global_batch / (now - self._first[0])
         self._listener.pulse(self._entry, pulse, rate)
 
 
@@ -563,6 +563,6 @@ def launch_throughput(run: RunDir, case: Case, number: int) -> float | None:
     for rank in read_launch(run.launch(case.case_id, "measure", number)).ranks:
         blocks = [block for block in rank.of(Block) if block.phase == "timed"]
         if rank.rank == 0 and blocks:
-            seconds = sum(block.end_ns - block.start_ns for block in blocks) / 1e9
+            seconds = sum(block.end_ns - block.start_ns for block in blocks) / 1e9 / case.dilation
             return sum(block.steps for block in blocks) * case.global_batch / seconds
     return None

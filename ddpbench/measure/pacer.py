@@ -40,6 +40,8 @@ class Pacer:
     ) -> None:
         """`clock` gives nanoseconds, `sleep` takes them."""
         self.active = active
+        self.update_due_ns = 0
+        """How long the profile's update of the parameters takes as it is replayed; set by whoever replays it."""
         self._clock, self._sleep = clock, sleep
         self._overslept_ns = 0
         self._late: list[int] = []  # several passes append to it, each in a thread of its own

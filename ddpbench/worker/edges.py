@@ -42,6 +42,7 @@ class Edges:
                     lateness_ns=self._lateness_ns,
                     cpu_ns=self._cpu_ns[1] - self._cpu_ns[0],
                     optimizer_ns=self._optimizer_ns,
+                    optimizer_due_ns=self._pacer.update_due_ns,
                 )
             )
         if self._link is not None:

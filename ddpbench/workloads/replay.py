@@ -148,6 +148,7 @@ class Rhythm:
         self.end_ns = self.forward_ns + 1e9 * profile.backward_s.mean
         self.ready_ns = [self.forward_ns + 1e9 * p.ready_s.mean for p in profile.parameters]
         self.optimizer_ns = 1e9 * profile.optimizer_s.mean
+        self.pacer.update_due_ns = round(self._scale * self.optimizer_ns)
         self.grain_ns = GRAIN * 1e9 * profile.step_s
 
     def begin(self, replica: int | None = None) -> Pass:

@@ -320,3 +320,10 @@ def test_batches_come_whole_from_data_as_long_as_the_job_needs(tmp_path: Path) -
     assert not torch.equal(inputs[0], inputs[2])
     assert len(targets) == 3
     assert torch.equal(dataset[9][0], inputs[2])
+
+
+def test_the_time_that_hides_a_ranks_own_update_is_told_as_it_is_replayed(tmp_path: Path) -> None:
+    slow = {"slow_rank": 1, "slow_factor": 1.5}
+    case = case_of(written(tmp_path), options=slow, strategy="ddp", world_size=2, dilation=10.0)
+    due = [load_workload(case.workload).for_case(case, rank).rhythm.pacer.update_due_ns for rank in (0, 1)]
+    assert due == [30 * MS, 45 * MS]  # 3 ms of the profile, dilated; and on the slow rank half as long again
