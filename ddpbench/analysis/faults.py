@@ -16,8 +16,9 @@ from ddpbench.records import Block
 if TYPE_CHECKING:
     from ddpbench.analysis.launches import CaseRun
 
-FAULT_S = 0.5e-6
-"""About what a fault takes, seconds: the kernel's way in and out, and a page of zeros."""
+FAULT_S = 1e-6
+"""About what a fault takes, seconds: the kernel's way in and out, and a page of zeros. Half of it on a bare machine,
+several times as much in some guests."""
 MOST = 0.02
 """Differences between launches of one case are told from this share of its step time on."""
 
@@ -50,9 +51,9 @@ def fault_sentences(cases: Iterable[CaseRun]) -> Iterable[str]:
         fewest, most, _ = max(unlike, key=lambda one: one[1] - one[0])
         alike = [case for _, _, case in unlike]
         yield (
-            f"Page faults differ between launches of {cases_words(alike)} ({fewest:,.0f} to {most:,.0f} a step at worst): "
-            "malloc gave memory back to the kernel in some and kept it in others, as it may from one start of your own "
-            "training to the next, and their times differ by that. MALLOC_TRIM_THRESHOLD_=1000000000 and "
+            f"Page faults differ between launches of {cases_words(alike)} ({fewest:,.0f} to {most:,.0f} a step at "
+            "worst): malloc gave memory back to the kernel in some and kept it in others, as it may from one start of "
+            "your own training to the next, and their times differ by that. MALLOC_TRIM_THRESHOLD_=1000000000 and "
             "MALLOC_TOP_PAD_=100000000 in the environment hold both alike, and change what is measured"
             f"{case_names(alike)}."
         )
