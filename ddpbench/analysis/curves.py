@@ -62,7 +62,6 @@ class CurveLaws:
     panel: int
     variant: int
     strategy: str
-    base_case_id: str
     case_ids: Mapping[int, str]
     """By world size, those with cores of their own."""
     laws: Laws
@@ -151,7 +150,6 @@ def laws_of(cases: Sequence[CaseRun], machine: Mapping[str, object]) -> tuple[Cu
             panel=curve.panel,
             variant=curve.variant,
             strategy=curve.first.case.strategy,
-            base_case_id=curve.base.case_id,
             case_ids={run.case.world_size: run.case_id for run in curve.runs},
             laws=fit_laws(
                 _numbers(curve, curve.base),

@@ -50,7 +50,6 @@ class Row:
     status: str
     error: str
     launches: int
-    launches_failed: int
     baseline_case_id: str
     step_time_s: Estimate | None
     samples_per_s: Estimate | None
@@ -347,7 +346,6 @@ def _row(record: Mapping[Any, Any]) -> Row:
         status=text("status"),
         error=text("error"),
         launches=whole("launches"),
-        launches_failed=whole("launches_failed"),
         baseline_case_id=text("baseline_case_id"),
         step_time_s=estimate("step_time_s", "step_time_ci_low_s", "step_time_ci_high_s"),
         samples_per_s=estimate("samples_per_s", "samples_per_s_ci_low", "samples_per_s_ci_high"),

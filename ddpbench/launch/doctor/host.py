@@ -188,7 +188,6 @@ class Host:
     writable: Callable[[Path], bool] = lambda path: os.access(path, os.W_OK | os.X_OK)
     limit: Callable[[int], tuple[int, int]] = resource.getrlimit
     which: Callable[[str], str | None] = shutil.which
-    user_id: int = field(default_factory=os.geteuid)
     c_library: str = field(default_factory=lambda: platform.libc_ver()[0])
     """`glibc`, or empty where it is another."""
     pause: Callable[[float], None] = time.sleep

@@ -100,7 +100,6 @@ class Machine:
         self.limits: dict[int, tuple[int, int]] = {}
         self.writable = True
         self.between: Callable[[], None] = lambda: None
-        self.user_id = 0
         self.c_library = "glibc"
         self.catalog: TableCatalog = SmallCatalog()
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -168,7 +167,6 @@ class Machine:
             writable=lambda _: self.writable,
             limit=lambda which: self.limits.get(which, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)),
             which=lambda name: f"/usr/bin/{name}" if name in self.commands else None,
-            user_id=self.user_id,
             c_library=self.c_library,
             catalog=self.catalog,
             pause=pause,
