@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import select
 import socket
@@ -18,12 +19,15 @@ from typing import Any
 from ddpbench.errors import FabricError
 from ddpbench.fabric.proof import FabricProof, LinkProof, carried, measured, off, refusal
 from ddpbench.fabric.topology import STORE_PORT, draw, phases
+from ddpbench.fabric.wiring import FRAME_BYTES
 from ddpbench.spec.fabric import Links
 
 MAKE_TIMEOUT_S = 60.0
 SETTLE_S = 0.4
 """Connections start slowly, and the first bytes pass at once while buckets are full."""
 WINDOW_S = 0.5
+WINDOW_FRAMES = 100
+"""A window is so long that the slowest link carries as many: one more or less is 1 %."""
 WINDOWS = (1, 4)
 """Tried in turn: the links must show their rates in one window. A moment of other work on the cores is no flaw of
 theirs."""
@@ -137,6 +141,8 @@ class Fabric:
         """
         links: list[LinkProof] = []
         most = 0.0
+        slowest = min((cable.rate for cable in self._topology.wiring.cables if cable.rate), default=math.inf)
+        window_s = max(WINDOW_S, WINDOW_FRAMES * FRAME_BYTES * 8 / slowest)
         for phase in phases(self._topology):
             for count in WINDOWS:
                 told = self._ask(
@@ -144,7 +150,7 @@ class Fabric:
                     do="carry",
                     flows=[dataclasses.asdict(flow) for flow in phase.flows],
                     settle_s=SETTLE_S,
-                    window_s=WINDOW_S,
+                    window_s=window_s,
                     windows=count,
                 )
                 windows = [

@@ -13,6 +13,7 @@ The end of the socket ends it, and it dies with its parent, however that dies.
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401  sockets import it late, from where a new user namespace may not let them read
 import json
 import os
 import socket
@@ -79,7 +80,10 @@ class Holder:
                 die_with_parent(parent)
                 self._connection.close()
                 store.serve(listener)
+            except Exception:
+                traceback.print_exc()
             finally:
+                sys.stderr.flush()
                 os._exit(1)
         listener.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import math
 import os
 import resource
 import socket
@@ -23,14 +24,16 @@ from pyroute2.netlink.rtnl.tcmsg import plugins, sched_tbf
 
 from ddpbench.errors import FabricError
 from ddpbench.fabric.entering import CLONE_NEWNET, CLONE_NEWUSER, setns, stay_readable, unshare
-from ddpbench.fabric.wiring import PREFIX, SWITCH, Cable, Port, Wiring
+from ddpbench.fabric.wiring import FRAME_BYTES, PREFIX, SWITCH, Cable, Port, Wiring
 
 BURST_S = 2e-3
 """A bucket holds this much of its rate: kernel timers that fire later than this lose some of it."""
-FRAME_BYTES = 1514
 QUEUE_BYTES = 256 << 20
-"""What may wait at a link. No more than the senders' windows ever does, 4 MiB a connection by default: not even
-all nodes sending to one lose a frame."""
+"""What may wait at a link. No more than the senders' windows ever does: not even all nodes sending to one lose a
+frame."""
+WINDOW_S = 12e-3
+"""A connection has at least this much of its receiver's rate under way at most: enough to keep a link busy while a
+process waits for a core, and no more, or a link that several share would have seconds of data waiting at it."""
 SEGMENT_SHARE = 0.5
 """A segment that TCP hands down whole is at most this much of a bucket."""
 MAX_SEGMENTS = 43
@@ -89,7 +92,7 @@ def burst_bytes(rate: float) -> int:
 
 
 def segments(rate: float | None) -> int:
-    """How many frames TCP may hand to a link at once."""
+    """How many frames TCP may hand down at once where this is the slowest link that they pass."""
     if rate is None:
         return MAX_SEGMENTS
     return max(1, min(MAX_SEGMENTS, int(burst_bytes(rate) * SEGMENT_SHARE / FRAME_BYTES)))
@@ -129,7 +132,7 @@ def make_spaces(count: int) -> Spaces:
         try:
             unshare(CLONE_NEWNET)
         except OSError as error:
-            raise FabricError(_why_not(error)) from None
+            raise FabricError(_why_not(error, "net")) from None
         found.append(os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
     return Spaces(tuple(found), user)
 
@@ -144,35 +147,32 @@ def enter_user_namespace() -> int:
     try:
         unshare(CLONE_NEWUSER)
     except OSError as error:
-        raise FabricError(_why_not(error)) from None
+        raise FabricError(_why_not(error, "user")) from None
     stay_readable()
     # Users keep their own ids, so that files come out as theirs. Root without CAP_SETFCAP may not be mapped:
     # it goes on as nobody with all rights inside, which is enough.
     with contextlib.suppress(PermissionError):
-        Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
-        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1", encoding="ascii")
-        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1", encoding="ascii")
+        Path("/proc/self/setgroups").write_text("deny", encoding="utf-8")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1", encoding="utf-8")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1", encoding="utf-8")
     return os.open("/proc/self/ns/user", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _setting(name: str) -> str:
     try:
-        return Path("/proc/sys", name).read_text(encoding="ascii").strip()
+        return Path("/proc/sys", name).read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
 
-def _why_not(error: OSError) -> str:
-    """Why namespaces cannot be made here, and what to do."""
+def _why_not(error: OSError, kind: str) -> str:
+    """Why namespaces (`kind` is `user` or `net`) cannot be made here, and what to do."""
     lacks = "a fabric needs network namespaces, and this process may not make them"
     root = "run as root, in a container with --cap-add SYS_ADMIN --cap-add NET_ADMIN"
-    for kind in ("user", "net"):
-        limit = _setting(f"user/max_{kind}_namespaces")
-        if error.errno == errno.ENOSPC and (limit == "0" or kind == "net"):
-            return (
-                f"{lacks}: user.max_{kind}_namespaces is {limit}; {root}, or "
-                f"sudo sysctl user.max_{kind}_namespaces=10000"
-            )
+    if error.errno in (errno.ENOSPC, errno.EUSERS):
+        name = f"user.max_{kind}_namespaces"
+        limit = _setting(name.replace(".", "/")) or "too low"
+        return f"{lacks}: {name} is {limit}; {root}, or sudo sysctl {name}=10000"
     if error.errno in (errno.EINVAL, errno.ENOSYS):
         return (
             f"{lacks}: the kernel is built without them (CONFIG_NET_NS, CONFIG_USER_NS); use another kernel"
@@ -207,12 +207,12 @@ def _needing(what: str, module: str, consequence: str) -> Iterator[None]:
     try:
         yield
     except NetlinkError as error:
-        if error.code in (errno.EOPNOTSUPP, errno.ENOENT, errno.EINVAL):
+        if error.code in (errno.EOPNOTSUPP, errno.ENOENT):
             raise FabricError(
                 f"the kernel has no {what} ({module}): {consequence}, or use a kernel with it (sudo modprobe {module})"
             ) from None
         if error.code in (errno.EPERM, errno.EACCES):
-            raise FabricError(_why_not(OSError(error.code, ""))) from None
+            raise FabricError(_why_not(OSError(error.code, ""), "net")) from None
         raise FabricError(f"the kernel refused a {what}: {os.strerror(error.code)}") from None
 
 
@@ -241,16 +241,10 @@ def add_bridge(netlink: IPRoute, name: str) -> int:
     return index
 
 
-def add_pair(netlink: IPRoute, name: str, peer: dict[str, Any], segments_at_once: int) -> None:
+def add_pair(netlink: IPRoute, name: str, peer: dict[str, Any]) -> None:
     """A veth pair; `peer` has `ifname` and, unless it stays here, `net_ns_fd`."""
     with _needing("veth", "veth", _NO_FABRIC):
-        netlink.link(
-            "add",
-            kind="veth",
-            ifname=name,
-            gso_max_segs=segments_at_once,
-            peer={**peer, "gso_max_segs": segments_at_once},
-        )
+        netlink.link("add", kind="veth", ifname=name, peer=peer)
 
 
 def shape(netlink: IPRoute, index: int, rate: float) -> None:
@@ -285,7 +279,7 @@ def delay(netlink: IPRoute, index: int, latency_s: float, loss: float) -> None:
             limit=_DELAYED_PACKETS,
         )
     except NetlinkError as error:
-        if error.code in (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL):
+        if error.code in (errno.EOPNOTSUPP, errno.ENOENT):
             raise FabricError(_NO_NETEM) from None
         raise FabricError(f"the kernel refused netem: {os.strerror(error.code)}") from None
 
@@ -314,11 +308,12 @@ def make(wiring: Wiring, spaces: Spaces) -> None:
             _refuse_without_netem(netlink)
         bridges = {name: add_bridge(netlink, name) for name in wiring.bridges}
         for cable in wiring.cables:
-            at_once = 1 if delayed and wiring.loss > 0 and cable.delayed else segments(cable.rate)
             peer: dict[str, Any] = {"ifname": cable.near.name}
             if cable.near.space != SWITCH:
+                lossy = wiring.loss > 0  # netem drops what is handed down whole as if it were one frame
                 peer["net_ns_fd"] = spaces.net[cable.near.space]
-            add_pair(netlink, cable.far.name, peer, at_once)
+                peer["gso_max_segs"] = 1 if lossy else segments(cable.near.narrowest)
+            add_pair(netlink, cable.far.name, peer)
     hosts: dict[str, list[str]] = {}
     for cable in wiring.cables:
         if cable.near.address:
@@ -361,20 +356,32 @@ def _finish(
             continue
         netlink.link("set", index=index, address=_hardware(port.address), state="up")
         netlink.addr("add", index=index, address=port.address, prefixlen=PREFIX, IFA_FLAGS=_NO_PREFIX_ROUTE)
-        _add_route(netlink, index, port.address)
+        _add_routes(netlink, index, cable, port, wiring)
         _add_neighbours(index, [host for host in hosts[_network(port.address)] if host != port.address])
 
 
-def _add_route(netlink: IPRoute, index: int, address: str) -> None:
-    """To the others of the network, with the congestion control that Linux has by default wherever it is there.
+def window_bytes(rate: float, latency_s: float) -> int:
+    """What a connection offers its sender at first: the power of two at which TCP's scaling of the window ends its
+    growth at `WINDOW_S` of the rate, and twice that at most. The way there and back has four delays.
+    """
+    wanted = rate / 8 * (WINDOW_S + 4 * latency_s)
+    return int(2 ** (max(16, math.ceil(math.log2(wanted))) - 1))
 
-    A host may have another for itself, such as bbr, which the new namespaces would inherit.
+
+def _add_routes(netlink: IPRoute, index: int, cable: Cable, port: Port, wiring: Wiring) -> None:
+    """To the others of the network, with the way that TCP opens its window: the host's own may be another.
+
+    Where nothing is lost, reno opens it to the receiver's window in a few round trips and stays there. cubic, which
+    most hosts have, stops at the first delay that it sees, and takes seconds to fill a link that others share; bbr
+    lets links rest now and then. Where packets are lost it is cubic, as most hosts have.
     """
     available = _setting("net/ipv4/tcp_available_congestion_control").split()
-    metrics = {"attrs": [["RTAX_CC_ALGO", "cubic"]]} if "cubic" in available else {"attrs": []}
-    netlink.route(
-        "add", dst=f"{_network(address)}/{PREFIX}", oif=index, prefsrc=address, scope=253, metrics=metrics
-    )
+    common = {"cc_algo": "cubic" if wiring.loss and "cubic" in available else "reno"}
+    ways = [(f"{_network(port.address)}/{PREFIX}", port.narrowest, wiring.latency_s)]
+    ways += [(f"{address}/32", cable.rate, 0.0) for address in port.beside]
+    for destination, rate, latency in ways:
+        metrics = common if rate is None else {**common, "window": window_bytes(rate, latency)}
+        netlink.route("add", dst=destination, oif=index, prefsrc=port.address, scope=253, metrics=metrics)
 
 
 def _network(address: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from ddpbench.units import format_bit_rate
 MAX_SPACES = 256
 """Namespaces of one fabric; each knows all others' link addresses, so that their number grows with its square."""
 STORE_PORT = 7007
+MIN_RATE = 1e6
+"""Bit/s, as made: slower links take seconds to prove."""
 _CORE = "core"
 _NETWORKS = ("10.0.0.0", "10.1.0.0")
 """Of eth0, and of eth1 where storage has links of its own."""
@@ -92,9 +95,11 @@ def draw(links: Links, *, nodes: int, ranks_per_node: int) -> Topology:
         for node in range(nodes):
             beyond = trunk or (f"rack{node * links.racks // nodes}" if links.racks > 1 else _CORE)
             suffix = "" if network == 0 else ", storage"
+            on_the_way = (links.of_node(node), *((local, links.uplink) if network == 0 else ()))
+            narrowest = min(rate for rate in on_the_way if rate is not None)
             far = Port(space=SWITCH, name=f"{kind}{node}", bridge=beyond)
             if local is None:
-                near = _host(members[node][0], network)
+                near = _host(members[node], members[node][0], network, narrowest)
             else:
                 bridge = f"{kind}{node}b"
                 bridges.append(bridge)
@@ -103,7 +108,7 @@ def draw(links: Links, *, nodes: int, ranks_per_node: int) -> Topology:
                     number = lay(
                         Cable(
                             label=f"rank {space - 1}{suffix}",
-                            near=_host(space, network),
+                            near=_host(members[node], space, network, narrowest),
                             far=Port(space=SWITCH, name=f"{kind}{node}r{space}", bridge=bridge),
                             rate=local if network == 0 else None,
                         )
@@ -148,8 +153,14 @@ def draw(links: Links, *, nodes: int, ranks_per_node: int) -> Topology:
     )
 
 
-def _host(space: int, network: int) -> Port:
-    return Port(space=space, name=f"eth{network}", address=_address(network, space))
+def _host(members: Sequence[int], space: int, network: int, narrowest: float) -> Port:
+    return Port(
+        space=space,
+        name=f"eth{network}",
+        address=_address(network, space),
+        narrowest=narrowest,
+        beside=tuple(_address(network, other) for other in members if other != space) if network == 0 else (),
+    )
 
 
 def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
@@ -173,8 +184,11 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
         raise FabricError(f"{nodes} nodes do not divide evenly over {links.racks} racks")
     given = (*links.bandwidth, links.local_bandwidth, links.uplink)
     for rate in given:
-        if rate is not None and not (math.isfinite(rate) and rate >= 1e5):
-            raise FabricError(f"a link of {format_bit_rate(rate)} cannot be made: 100 kbit/s is the least")
+        if rate is not None and not (math.isfinite(rate) and rate >= MIN_RATE):
+            raise FabricError(
+                f"a link of {format_bit_rate(rate)} cannot be made: {format_bit_rate(MIN_RATE)} is the least; "
+                "where links are slowed, dilate or shrink by less"
+            )
 
 
 def phases(topology: Topology) -> tuple[Phase, ...]:
@@ -182,8 +196,9 @@ def phases(topology: Topology) -> tuple[Phase, ...]:
     made = (
         _within_nodes(topology),
         _between_nodes(topology),
+        _without_equal(topology),
         _at_the_fastest(topology),
-        _between_racks(topology),
+        *_between_racks(topology),
     )
     return tuple(phase for phase in made if phase.flows)
 
@@ -208,64 +223,65 @@ def _capacity(topology: Topology, node: int) -> float:
     return rate if local is None else min(rate, local * len(topology.members[node]))
 
 
-def _ceiling(topology: Topology) -> float:
-    """What a rack's uplink leaves of the link of its only node, bit/s."""
-    alone = len(topology.members) == topology.links.racks
-    return topology.links.uplink if alone and topology.links.uplink is not None else math.inf
-
-
 def _groups(topology: Topology, network: int) -> list[dict[int, float]]:
     """Nodes that no uplink keeps apart, with what each can put on its link of a network, bit/s."""
     nodes = range(len(topology.members))
-    apart = network == 0 and topology.links.uplink is not None and len(nodes) > topology.links.racks
+    apart = network == 0 and topology.links.uplink is not None
     size = len(nodes) // topology.links.racks if apart else len(nodes)
-    ceiling = _ceiling(topology) if network == 0 else math.inf
     return [
-        {node: min(_capacity(topology, node), ceiling) for node in nodes[start : start + size]}
-        for start in nodes[::size]
+        {node: _capacity(topology, node) for node in nodes[start : start + size]} for start in nodes[::size]
     ]
 
 
-def _lone(capacity: dict[int, float]) -> int | None:
-    """The one node of a group that is faster than all others, and so has no equal to make a ring with."""
-    fastest = max(capacity.values())
-    found = [node for node, rate in capacity.items() if rate == fastest]
-    return found[0] if len(found) == 1 else None
+def _classes(capacity: dict[int, float]) -> list[list[int]]:
+    """Nodes of equal rates, the slowest first."""
+    return [[node for node in capacity if capacity[node] == rate] for rate in sorted(set(capacity.values()))]
 
 
 def _between_nodes(topology: Topology) -> Phase:
-    """A ring for each rate over all nodes that are as fast, all at once: faster links are filled as well."""
+    """A ring over the nodes of each rate, all at once.
+
+    Not one ring over all: where a fast node sends to a slow one, what waits there holds up the acknowledgements of
+    what the slow one sends, and its link is then not kept busy. Nodes without an equal have phases of their own.
+    """
     flows: list[Flow] = []
     expected: dict[tuple[int, Side], float] = {}
     for network, cables in enumerate(topology.node_cables):
         for capacity in _groups(topology, network):
-            for level in sorted(set(capacity.values())):
-                ring = [node for node in capacity if capacity[node] >= level]
+            for ring in _classes(capacity):
                 if len(ring) > 1:
                     for node, following in zip(ring, [*ring[1:], ring[0]], strict=True):
                         flows += _flows(
                             topology, topology.members[node], topology.members[following], network
                         )
-            lone = _lone(capacity)
-            for node, rate in capacity.items():
-                if node != lone:
-                    expected |= _both_ways([cables[node]], rate)
-    if _ceiling(topology) < math.inf and len(topology.members) > 1:
-        for rack, cable in enumerate(topology.rack_cables):
-            expected |= _both_ways([cable], min(_ceiling(topology), _capacity(topology, rack)))
+                    expected |= _both_ways((cables[node] for node in ring), capacity[ring[0]])
     return Phase(name="between nodes", flows=tuple(flows), expected=expected)
+
+
+def _without_equal(topology: Topology) -> Phase:
+    """A node with a rate of its own talks with one of the next rate above."""
+    flows: list[Flow] = []
+    expected: dict[tuple[int, Side], float] = {}
+    for network, cables in enumerate(topology.node_cables):
+        for capacity in _groups(topology, network):
+            for (node, *equals), (other, *_) in itertools.pairwise(_classes(capacity)):
+                if not equals:
+                    flows += _flows(topology, topology.members[node], topology.members[other], network)
+                    flows += _flows(topology, topology.members[other], topology.members[node], network)
+                    expected |= _both_ways([cables[node]], capacity[node])
+    return Phase(name="without an equal", flows=tuple(flows), expected=expected)
 
 
 def _at_the_fastest(topology: Topology) -> Phase:
     """A node that is faster than all others of its group talks with each of them, and with the store."""
     flows: list[Flow] = []
     expected: dict[tuple[int, Side], float] = {}
-    store = topology.wiring.store
     for network, cables in enumerate(topology.node_cables):
+        store = topology.wiring.store if network or topology.links.uplink is None else None
         for capacity in _groups(topology, network):
-            lone = _lone(capacity)
+            lone, *equals = _classes(capacity)[-1]
             others = [node for node in capacity if node != lone]
-            if lone is None or not (others or store is not None):
+            if equals or not (others or store is not None):
                 continue
             members = topology.members[lone]
             for other in others:
@@ -281,24 +297,36 @@ def _at_the_fastest(topology: Topology) -> Phase:
     return Phase(name="at the fastest node", flows=tuple(flows), expected=expected)
 
 
-def _between_racks(topology: Topology) -> Phase:
-    """Each node sends to the one of its number in the next rack."""
+def _between_racks(topology: Topology) -> tuple[Phase, ...]:
+    """Each node of a rack sends to the one of its number in the next rack; no two neighbours at once.
+
+    With traffic both ways an uplink's queue would hold up the other way's acknowledgements.
+    """
     uplink, racks = topology.links.uplink, topology.links.racks
     a_rack = len(topology.members) // racks
-    if uplink is None or a_rack == 1:
-        return Phase(name="between racks", flows=(), expected={})
-    flows: list[Flow] = []
-    expected: dict[tuple[int, Side], float] = {}
-    for rack in range(racks):
-        reach = 0.0
-        for node in range(a_rack):
-            source, target = rack * a_rack + node, (rack + 1) % racks * a_rack + node
-            flows += _flows(topology, topology.members[source], topology.members[target], 0)
-            reach += min(_capacity(topology, source), _capacity(topology, target))
-        carried = min(uplink, reach)
-        expected[topology.rack_cables[rack], "out"] = carried
-        expected[topology.rack_cables[(rack + 1) % racks], "in"] = carried
-    return Phase(name="between racks", flows=tuple(flows), expected=expected)
+    if uplink is None:
+        return ()
+    turns = [range(0, racks - 1, 2), range(1, racks, 2) if racks % 2 == 0 else range(1, racks - 1, 2)]
+    if racks % 2:
+        turns.append(range(racks - 1, racks))
+    found: list[Phase] = []
+    for turn in turns:
+        flows: list[Flow] = []
+        expected: dict[tuple[int, Side], float] = {}
+        for rack in turn:
+            following = (rack + 1) % racks
+            reach = 0.0
+            for node in range(a_rack):
+                source, target = rack * a_rack + node, following * a_rack + node
+                flows += _flows(topology, topology.members[source], topology.members[target], 0)
+                reach += min(_capacity(topology, source), _capacity(topology, target))
+                if a_rack == 1:  # its link is loaded in no other phase
+                    expected[topology.node_cables[0][source], "out"] = min(uplink, reach)
+                    expected[topology.node_cables[0][target], "in"] = min(uplink, reach)
+            expected[topology.rack_cables[rack], "out"] = min(uplink, reach)
+            expected[topology.rack_cables[following], "in"] = min(uplink, reach)
+        found.append(Phase(name="between racks", flows=tuple(flows), expected=expected))
+    return tuple(found)
 
 
 def _flows(topology: Topology, sources: Sequence[int], targets: Sequence[int], network: int) -> list[Flow]:

@@ -11,8 +11,10 @@ import mmap
 import os
 import signal
 import socket
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,7 +77,10 @@ class Load:
                 die_with_parent(parent)
                 os.close(ready_read)
                 _run(self._flows, self._spaces, ready_write)
+            except Exception:
+                traceback.print_exc()
             finally:
+                sys.stderr.flush()
                 os._exit(1)
         os.close(ready_write)
         with os.fdopen(ready_read, "rb") as told:

@@ -34,7 +34,7 @@ def print_capabilities() -> None:
     if reason:
         reasons["user_namespaces"] = reason
     trials: dict[str, Callable[[IPRoute], object]] = {
-        "veth": lambda netlink: add_pair(netlink, "a", {"ifname": "b"}, 1),
+        "veth": lambda netlink: add_pair(netlink, "a", {"ifname": "b"}),
         "bridge": lambda netlink: add_bridge(netlink, "c"),
         "tbf": lambda netlink: shape(netlink, _LOOPBACK, 1e9),
         "netem": lambda netlink: delay(netlink, _LOOPBACK, 1e-3, 0.0),

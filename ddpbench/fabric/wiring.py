@@ -8,11 +8,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 SWITCH = 0
 PREFIX = 16
 """Bits of an address that all addresses of a network share."""
+
+FRAME_BYTES = 1514
+"""The longest frame of an interface, as the kernel counts: with its Ethernet header."""
 
 Side = Literal["out", "in"]
 """`out` is shaped where a cable leaves its near end, `in` where it leaves the far end for the near one."""
@@ -26,6 +29,10 @@ class Port:
     name: str
     address: str = ""
     bridge: str = ""
+    narrowest: float | None = None
+    """The slowest link on its way to the others, bit/s; None: none is shaped."""
+    beside: tuple[str, ...] = ()
+    """Addresses that it reaches over their ranks' own links alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,8 +70,12 @@ class Wiring:
     def from_json(cls, text: str) -> Wiring:
         """The wiring back from `to_json()`."""
         found = json.loads(text)
+
+        def port(fields: dict[str, Any]) -> Port:
+            return Port(**{**fields, "beside": tuple(fields["beside"])})
+
         cables = tuple(
-            Cable(**{**cable, "near": Port(**cable["near"]), "far": Port(**cable["far"])})
+            Cable(**{**cable, "near": port(cable["near"]), "far": port(cable["far"])})
             for cable in found["cables"]
         )
         return cls(**{**found, "bridges": tuple(found["bridges"]), "cables": cables})

@@ -1,0 +1,87 @@
+"""What is made of the kernel's counts, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpbench.fabric.proof import LinkProof, carried, measured, off, refusal
+from ddpbench.fabric.topology import draw, phases
+from ddpbench.spec import Links
+
+
+def link(node: int, side: str, asked: float, reached: float, phase: str = "between nodes") -> LinkProof:
+    return LinkProof(
+        label=f"node {node}",
+        side=side,  # type: ignore[arg-type]
+        phase=phase,
+        asked_bit_per_s=asked,
+        reached_bit_per_s=reached,
+        dropped=0,
+    )
+
+
+def both(count: int, asked: float, reached: float) -> list[LinkProof]:
+    return [link(node, side, asked, reached) for node in range(count) for side in ("out", "in")]
+
+
+def test_rates_are_the_bytes_between_two_readings_over_the_time_between_them() -> None:
+    topology = draw(Links.parse("1 Gbit/s"), nodes=2, ranks_per_node=1)
+    (phase,) = phases(topology)
+    ports = [(1, "eth0"), (0, "n0"), (2, "eth0"), (0, "n1")]
+    start = dict.fromkeys(ports, (1_000, 0, 10**9))
+    # Half a second later; node 0's own end was read 100 ms after the others, with 12.5 MB more.
+    disturbed = dict.fromkeys(ports, (31_251_000, 0, 15 * 10**8))
+    quiet = dict.fromkeys(ports, (93_751_000, 3, 20 * 10**8)) | {(1, "eth0"): (106_251_000, 3, 21 * 10**8)}
+    found = measured(topology.wiring, phase, [start, disturbed, quiet])
+    assert [(proof.label, proof.side) for proof in found] == [
+        ("node 0", "in"),
+        ("node 0", "out"),
+        ("node 1", "in"),
+        ("node 1", "out"),
+    ]
+    # 62.5 MB in 0.5 s, 75 MB in 0.6 s: 1 Gbit/s. The window before it, 31.25 MB in 0.5 s, is not the best one.
+    assert [proof.reached_bit_per_s for proof in found] == pytest.approx([1e9] * 4)
+    assert [proof.dropped for proof in found] == [3] * 4
+    assert off(found) == ()
+
+
+def test_a_link_may_miss_its_rate_by_a_twentieth() -> None:
+    assert off(both(2, 1e9, 0.951e9)) == ()
+    assert len(off(both(2, 1e9, 0.949e9))) == 4
+    assert len(off(both(2, 1e9, 1.051e9))) == 4
+
+
+def test_each_transfer_is_carried_once() -> None:
+    assert carried(both(8, 1e9, 1e9)) == 8e9
+
+
+def test_too_much_for_the_machine_is_refused_with_what_it_carried() -> None:
+    assert str(refusal(both(8, 1e10, 23e9 / 8))) == (
+        "8 links of 10 Gbit/s are 80 Gbit/s at once; this machine carried 23 Gbit/s: lower the bandwidth, use "
+        "fewer nodes, or dilate time (replay) by 4"
+    )
+
+
+def test_links_of_several_rates_are_summed() -> None:
+    links = [*both(2, 1e10, 5e9), link(2, "out", 2e10, 1e10), link(2, "in", 2e10, 1e10)]
+    assert str(refusal(links)).startswith(
+        "3 links ask for 40 Gbit/s at once; this machine carried 20 Gbit/s: "
+    )
+    assert str(refusal(links)).endswith("by 2")
+
+
+def test_one_link_that_lags_is_named() -> None:
+    links = both(4, 1e9, 1e9)
+    links[3] = link(1, "in", 1e9, 0.9e9)
+    assert str(refusal(links)).startswith(
+        "the link to node 1 carried 900 Mbit/s of 1 Gbit/s while all 4 were busy: "
+    )
+
+
+def test_a_link_that_is_not_held_back_is_named() -> None:
+    links = both(2, 1e9, 1e9)
+    links[0] = link(0, "out", 1e9, 4e9)
+    assert str(refusal(links)) == (
+        "the link of node 0 let 4 Gbit/s pass where 1 Gbit/s was asked for: this kernel's shaping (tbf) does not "
+        "hold here"
+    )
