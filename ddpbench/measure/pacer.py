@@ -16,8 +16,13 @@ from typing import Any
 _PR_SET_TIMERSLACK = 29
 _NEARLY_NS = 10_000
 """A moment this near is not slept to: to fall asleep and wake takes as long."""
-_LEARNING_NS = 1_000
-_MOST_OVERSLEPT_NS = 200_000
+_LEAD_NS = 400_000
+"""So long before a phase's end a sleeper stirs."""
+_LEARNING = 1 / 8
+_LEARNING_NS = 5_000
+"""Of what a sleep was longer than expected so much is learned, and at most so much: one that was cut into by
+something else tells little."""
+_MOST_OVERSLEPT_NS = 500_000
 
 
 def _sleep(nanoseconds: int) -> None:
@@ -27,8 +32,12 @@ def _sleep(nanoseconds: int) -> None:
 class Pacer:
     """One rank's. Turned on by `active`; otherwise nothing is waited for, and nothing noted.
 
-    To wake takes some 50 µs on a virtual machine, even with the least timer slack: so much is learned (as the
-    median of what was overslept) and taken off each sleep, so that moments are met on average, not always missed.
+    To wake takes 50 µs and more on a virtual machine, even with the least timer slack, and longer the longer the
+    core was idle: so much is learned, for sleeps of about the same length, and taken off, so that moments are met on
+    average and not always missed.
+
+    What runs after a long sleep runs slowly at first (measured: 15 µs become 150 after 5 ms, its caches being
+    others' by then), and a phase's end is followed by such work. So a sleeper may stir shortly before.
     """
 
     def __init__(
@@ -43,7 +52,7 @@ class Pacer:
         self.update_due_ns = 0
         """How long the profile's update of the parameters takes as it is replayed; set by whoever replays it."""
         self._clock, self._sleep = clock, sleep
-        self._overslept_ns = 0
+        self._overslept_ns: dict[int, int] = {}
         self._late: list[int] = []  # several passes append to it, each in a thread of its own
         self._steps: list[int] = []
         self._updates: list[int] = []
@@ -56,17 +65,21 @@ class Pacer:
             _wake_on_time()
         return Pass(self, self._clock(), scale)
 
-    def wait(self, deadline_ns: int, grain_ns: int = 0) -> None:
+    def wait(self, deadline_ns: int, grain_ns: int = 0, stir: Callable[[], object] | None = None) -> None:
         """Sleeps until then, unless it is past or less than `grain_ns` ahead; notes how late it came."""
         ahead = deadline_ns - self._clock()
-        if ahead > max(grain_ns, self._overslept_ns + _NEARLY_NS):
-            aimed = deadline_ns - self._overslept_ns
-            self._sleep(ahead - self._overslept_ns)
-            now = self._clock()
-            overslept = now - aimed
-            learned = self._overslept_ns + (_LEARNING_NS if overslept > self._overslept_ns else -_LEARNING_NS)
-            self._overslept_ns = min(max(learned, 0), _MOST_OVERSLEPT_NS)
-            ahead = deadline_ns - now
+        if stir is not None and ahead > 2 * _LEAD_NS:
+            self._sleep(ahead - _LEAD_NS)
+            stir()
+            ahead = deadline_ns - self._clock()
+        length = ahead.bit_length()  # sleeps of a length within a factor of two
+        expected = self._overslept_ns.get(length, 0)
+        if ahead > max(grain_ns, expected + _NEARLY_NS):
+            self._sleep(ahead - expected)
+            ahead = deadline_ns - self._clock()
+            surprise = round(-ahead * _LEARNING)
+            learned = expected + min(max(surprise, -_LEARNING_NS), _LEARNING_NS)
+            self._overslept_ns[length] = min(max(learned, 0), _MOST_OVERSLEPT_NS)
         self._late.append(max(-ahead, 0))
 
     def end_step(self, update_ns: int) -> None:
@@ -104,6 +117,11 @@ class Pass:
         if self._pacer.active:
             scale = self._scale
             self._pacer.wait(self._start_ns + round(offset_ns * scale), round(grain_ns * scale))
+
+    def end(self, offset_ns: float, stir: Callable[[], object]) -> None:
+        """Waits until so long after the pass's start, when a phase ends; `stir` does a little of what follows."""
+        if self._pacer.active:
+            self._pacer.wait(self._start_ns + round(offset_ns * self._scale), stir=stir)
 
     def resume(self, offset_ns: float) -> None:
         """Counts from here on as if exactly this much of the pass had been done by now: others were waited for."""

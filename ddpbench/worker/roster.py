@@ -240,6 +240,7 @@ def _counts(counts: Sequence[int]) -> str:
 def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
     """Each rank's cores: those of its host dealt to the ranks there, or its own where the launcher bound it."""
     threads = case.threads_per_rank * (case.world_size // len(members))
+    pinned = case.compute == "real"  # a replay's ranks sleep
     hosts: dict[str, list[int]] = {}
     for rank, one in enumerate(members):
         hosts.setdefault(one.host, []).append(rank)
@@ -248,7 +249,8 @@ def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
         there = [members[rank] for rank in ranks]
         if len({one.cores for one in there}) > 1:
             dealt = [
-                deal(one.cores, 1, threads=threads, loader_workers=case.loader_workers)[0] for one in there
+                deal(one.cores, 1, threads=threads, loader_workers=case.loader_workers, pinned=pinned)[0]
+                for one in there
             ]
         else:
             nearby: list[tuple[int, ...]] = []
@@ -261,6 +263,7 @@ def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
                 threads=threads,
                 loader_workers=case.loader_workers,
                 nearby=nearby,
+                pinned=pinned,
             )
         found |= dict(zip(ranks, dealt, strict=True))
     return [found[rank] for rank in range(len(members))]
@@ -268,7 +271,7 @@ def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
 
 def oversubscribed(case: Case, members: Sequence[Seat]) -> bool:
     """Whether a host has more of the case's threads than cores for them."""
-    if case.device != "cpu":
+    if case.device != "cpu" or case.compute != "real":
         return False
     threads = case.threads_per_rank * (case.world_size // len(members))
     hosts: dict[str, list[Seat]] = {}

@@ -22,8 +22,8 @@ from ddpbench.worker.place import Place
 from ddpbench.worker.profiling import Profiler, ready_moments
 from ddpbench.worker.training import Training
 
-WARM_STEPS = 30
-"""So many steps of a replay, until its pacer knows how long this machine oversleeps."""
+WARM_SECONDS = 1.0
+"""Of a replay, until its pacer knows how long this machine oversleeps."""
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def main() -> None:
         original.block(steps)
         profile.write_text(original.profile().dumps(), encoding="utf-8")
         replay = profiler(f"replay:{profile}")
-        replay.block(WARM_STEPS)
+        replay.block(max(5, round(WARM_SECONDS / step_s / 2)))
         replay.forget()
         replay.block(steps)
         mine, theirs = (statistics.fmean(each.spans.step_s) for each in (replay, original))

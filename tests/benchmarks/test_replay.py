@@ -17,7 +17,7 @@ from tests.benchmarks.ratio import paired_ratio
 pytestmark = pytest.mark.multiprocess
 
 
-@pytest.mark.parametrize(("workload", "batch"), [("gpt:nano", 8), ("resnet:18", 4)])
+@pytest.mark.parametrize(("workload", "batch"), [("gpt:micro", 8), ("resnet:18", 2)])
 def test_a_replay_keeps_its_originals_times(
     workload: str, batch: int, full: bool, say: Say, tmp_path: Path
 ) -> None:

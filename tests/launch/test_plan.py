@@ -57,6 +57,11 @@ def test_ranks_get_cores_of_their_own_and_share_in_turn_when_there_are_too_few()
     assert places(case, hardware(4, 5)) == ["4", "5", "4"]
 
 
+def test_a_replays_ranks_may_use_every_core() -> None:
+    case = Case(workload="replay:resnet50-v100", strategy="ddp", world_size=3, compute="synthetic")
+    assert places(case, hardware(4, 5)) == ["4,5", "4,5", "4,5"]
+
+
 def test_threads_get_a_core_each() -> None:
     case = Case(workload="mlp:small", strategy="ddp", world_size=2, threads_per_rank=2)
     assert places(case, hardware(0, 2, 4, 6)) == ["0,2", "4,6"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import re
 import statistics
 from pathlib import Path
@@ -320,6 +321,8 @@ def test_batches_come_whole_from_data_as_long_as_the_job_needs(tmp_path: Path) -
     assert not torch.equal(inputs[0], inputs[2])
     assert len(targets) == 3
     assert torch.equal(dataset[9][0], inputs[2])
+    collate = pickle.loads(pickle.dumps(rig.workload.collate))  # as loader workers get it
+    assert collate((inputs, targets))[0] is inputs
 
 
 def test_the_time_that_hides_a_ranks_own_update_is_told_as_it_is_replayed(tmp_path: Path) -> None:
