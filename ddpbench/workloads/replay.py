@@ -123,11 +123,8 @@ class Replay(Workload[ReplayOptions]):
 
     def _summary(self) -> str:
         profile = self.profile
-        source = "measured"
-        if profile.source == "synthetic":
-            source = f"synthetic, from {'a published step' if profile.provenance.publication else 'an assumed rate'}"
         step = f"{1e3 * profile.step_s:.3g} ms a step of {profile.local_batch} samples"
-        return f"{profile.workload} on {profile.device}, {step} ({source})"
+        return f"{profile.workload} on {profile.device}, {step} ({profile.source})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Replay, (self.size,)  # a loader worker needs only `collate`
