@@ -111,7 +111,7 @@ def test_ctrl_c_says_how_to_resume(
     assert "Traceback" not in told
     sessions = json.loads((run / "sessions.json").read_text(encoding="utf-8"))["sessions"]
     assert [session["stop_reason"] for session in sessions] == ["interrupted"]
-    assert "interrupted" in (run / "cases.csv").read_text(encoding="utf-8")
+    assert "rounds so far; resume with" in (run / "cases.csv").read_text(encoding="utf-8")
 
 
 def test_a_run_of_another_machine_or_experiment_is_refused(
