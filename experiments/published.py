@@ -83,12 +83,16 @@ def gains(cases: pd.DataFrame) -> dict[str, list[tuple[float, float]]]:
 
 
 def rate_of(points: list[tuple[float, float]], gain: float) -> float:
-    """The link at which overlap saves what comes nearest to `gain`, the fastest of several, within those measured."""
+    """The link, within those measured, at which overlap saves what comes nearest to `gain`; of several the slowest.
+
+    A gain is had twice: where transfers outlast backward, and again where they are short. The cluster of the paper is
+    on the first side, or its slower backend would be the faster one.
+    """
     nearest = [(rate, abs(found - gain)) for rate, found in points]
     for (slow, low), (fast, high) in itertools.pairwise(points):
         if min(low, high) < gain < max(low, high):
             nearest.append((slow * (fast / slow) ** ((gain - low) / (high - low)), 0.0))
-    return min(nearest, key=lambda found: (found[1], -found[0]))[0]
+    return min(nearest, key=lambda found: (found[1], found[0]))[0]
 
 
 def gain_at(points: list[tuple[float, float]], rate: float) -> float:
