@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+
+from ddpbench.beside import child_environment
 
 _TIMEOUT_S = 20.0
 
@@ -37,12 +37,10 @@ def fabric_capabilities() -> FabricCapabilities:
     """Tries everything once, in a namespace that ends with the process that tries; under 0.3 s. Never raises."""
     if sys.platform != "linux":
         return _nothing(f"a fabric is made of Linux's network namespaces; this is {sys.platform}")
-    own = str(Path(__file__).resolve().parents[2])
-    given = os.environ.get("PYTHONPATH", "")
     try:
         told = subprocess.run(
             [sys.executable, "-P", "-m", "ddpbench.fabric", "--capabilities"],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([own, *([given] if given else [])])},
+            env=child_environment(),
             capture_output=True,
             text=True,
             check=False,

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ddpbench.beside import child_environment
 from ddpbench.errors import FabricError
 from ddpbench.fabric.proof import FabricProof, LinkProof, carried, measured, off, refusal
 from ddpbench.fabric.topology import STORE_PORT, draw, phases
@@ -84,7 +85,7 @@ class Fabric:
             # A session of its own: Ctrl-C reaches the controlling side alone, which ends all in order.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "ddpbench.fabric", str(theirs.fileno()), str(os.getpid())],
-                env={**os.environ, "PYTHONPATH": _python_path()},
+                env=child_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -210,10 +211,3 @@ class Fabric:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _python_path() -> str:
-    """This package's folder first: its own holder, whatever the working directory holds."""
-    own = str(Path(__file__).resolve().parents[2])
-    given = os.environ.get("PYTHONPATH", "")
-    return os.pathsep.join([own, *([given] if given else [])])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
-import math
 import os
 import resource
 import socket
@@ -24,20 +23,11 @@ from pyroute2.netlink.rtnl.tcmsg import plugins, sched_tbf
 
 from ddpbench.errors import FabricError
 from ddpbench.fabric.entering import CLONE_NEWNET, CLONE_NEWUSER, setns, stay_readable, unshare
-from ddpbench.fabric.wiring import FRAME_BYTES, PREFIX, SWITCH, Cable, Port, Wiring
+from ddpbench.fabric.wiring import PREFIX, SWITCH, Cable, Port, Wiring
 
-BURST_S = 2e-3
-"""A bucket holds this much of its rate: kernel timers that fire later than this lose some of it."""
 QUEUE_BYTES = 256 << 20
 """What may wait at a link. No more than the senders' windows ever does: not even all nodes sending to one lose a
 frame."""
-WINDOW_S = 12e-3
-"""A connection has at least this much of its receiver's rate under way at most: enough to keep a link busy while a
-process waits for a core, and no more, or a link that several share would have seconds of data waiting at it."""
-SEGMENT_SHARE = 0.5
-"""A segment that TCP hands down whole is at most this much of a bucket."""
-MAX_SEGMENTS = 43
-"""Of 1,448 bytes in the 64 KiB that TCP hands down at most."""
 _CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
 _PERMANENT = 0x80  # NUD_PERMANENT
 _NO_PREFIX_ROUTE = 0x200  # IFA_F_NOPREFIXROUTE
@@ -84,18 +74,6 @@ class _Tbf:
 
 
 plugins["tbf"] = _Tbf
-
-
-def burst_bytes(rate: float) -> int:
-    """The bucket of a link of so many bit/s: 2 ms of it, and one frame at the least."""
-    return max(int(rate / 8 * BURST_S), FRAME_BYTES)
-
-
-def segments(rate: float | None) -> int:
-    """How many frames TCP may hand down at once where this is the slowest link that they pass."""
-    if rate is None:
-        return MAX_SEGMENTS
-    return max(1, min(MAX_SEGMENTS, int(burst_bytes(rate) * SEGMENT_SHARE / FRAME_BYTES)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +225,8 @@ def add_pair(netlink: IPRoute, name: str, peer: dict[str, Any]) -> None:
         netlink.link("add", kind="veth", ifname=name, peer=peer)
 
 
-def shape(netlink: IPRoute, index: int, rate: float) -> None:
-    """Holds what an interface sends to so many bit/s."""
+def shape(netlink: IPRoute, index: int, rate: float, burst: int) -> None:
+    """Holds what an interface sends to so many bit/s, but for so many bytes after a rest."""
     with _needing("tbf", "sch_tbf", _NO_FABRIC):
         netlink.tc(
             "add",
@@ -256,7 +234,7 @@ def shape(netlink: IPRoute, index: int, rate: float) -> None:
             index=index,
             handle=0x10000,
             rate=rate / 8,
-            burst=burst_bytes(rate),
+            burst=burst,
             limit=QUEUE_BYTES,
         )
 
@@ -310,9 +288,9 @@ def make(wiring: Wiring, spaces: Spaces) -> None:
         for cable in wiring.cables:
             peer: dict[str, Any] = {"ifname": cable.near.name}
             if cable.near.space != SWITCH:
-                lossy = wiring.loss > 0  # netem drops what is handed down whole as if it were one frame
                 peer["net_ns_fd"] = spaces.net[cable.near.space]
-                peer["gso_max_segs"] = 1 if lossy else segments(cable.near.narrowest)
+            if cable.near.segments is not None:
+                peer["gso_max_segs"] = cable.near.segments
             add_pair(netlink, cable.far.name, peer)
     hosts: dict[str, list[str]] = {}
     for cable in wiring.cables:
@@ -327,7 +305,7 @@ def make(wiring: Wiring, spaces: Spaces) -> None:
 
 def _refuse_without_netem(netlink: IPRoute) -> None:
     """Before all else is made; the loopback of the switch serves to try."""
-    shape(netlink, 1, 1e9)
+    shape(netlink, 1, 1e9, 65536)
     delay(netlink, 1, 1e-3, 0.0)
     netlink.tc("del", index=1, parent=0xFFFFFFFF)
 
@@ -348,7 +326,7 @@ def _finish(
         index = indexes[port.name]
         _quiet(netlink, index)
         if cable.rate is not None:
-            shape(netlink, index, cable.rate)
+            shape(netlink, index, cable.rate, cable.burst)
             if cable.delayed and (wiring.latency_s or wiring.loss):
                 delay(netlink, index, wiring.latency_s, wiring.loss)
         if port.bridge:
@@ -356,19 +334,11 @@ def _finish(
             continue
         netlink.link("set", index=index, address=_hardware(port.address), state="up")
         netlink.addr("add", index=index, address=port.address, prefixlen=PREFIX, IFA_FLAGS=_NO_PREFIX_ROUTE)
-        _add_routes(netlink, index, cable, port, wiring)
+        _add_routes(netlink, index, port, lossy=wiring.loss > 0)
         _add_neighbours(index, [host for host in hosts[_network(port.address)] if host != port.address])
 
 
-def window_bytes(rate: float, latency_s: float) -> int:
-    """What a connection offers its sender at first: the power of two at which TCP's scaling of the window ends its
-    growth at `WINDOW_S` of the rate, and twice that at most. The way there and back has four delays.
-    """
-    wanted = rate / 8 * (WINDOW_S + 4 * latency_s)
-    return int(2 ** (max(16, math.ceil(math.log2(wanted))) - 1))
-
-
-def _add_routes(netlink: IPRoute, index: int, cable: Cable, port: Port, wiring: Wiring) -> None:
+def _add_routes(netlink: IPRoute, index: int, port: Port, *, lossy: bool) -> None:
     """To the others of the network, with the way that TCP opens its window: the host's own may be another.
 
     Where nothing is lost, reno opens it to the receiver's window in a few round trips and stays there. cubic, which
@@ -376,12 +346,10 @@ def _add_routes(netlink: IPRoute, index: int, cable: Cable, port: Port, wiring: 
     lets links rest now and then. Where packets are lost it is cubic, as most hosts have.
     """
     available = _setting("net/ipv4/tcp_available_congestion_control").split()
-    common = {"cc_algo": "cubic" if wiring.loss and "cubic" in available else "reno"}
-    ways = [(f"{_network(port.address)}/{PREFIX}", port.narrowest, wiring.latency_s)]
-    ways += [(f"{address}/32", cable.rate, 0.0) for address in port.beside]
-    for destination, rate, latency in ways:
-        metrics = common if rate is None else {**common, "window": window_bytes(rate, latency)}
-        netlink.route("add", dst=destination, oif=index, prefsrc=port.address, scope=253, metrics=metrics)
+    common = {"cc_algo": "cubic" if lossy and "cubic" in available else "reno"}
+    for route in port.routes:
+        metrics = common if route.window is None else {**common, "window": route.window}
+        netlink.route("add", dst=route.to, oif=index, prefsrc=port.address, scope=253, metrics=metrics)
 
 
 def _network(address: str) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ddpbench.errors import FabricError
-from ddpbench.fabric.wiring import SWITCH, Cable, Flow, Phase, Port, Side, Wiring
-from ddpbench.spec.fabric import MAX_NODES, Links
+from ddpbench.fabric.wiring import FRAME_BYTES, PREFIX, SWITCH, Cable, Flow, Phase, Port, Route, Side, Wiring
+from ddpbench.spec.fabric import BURST_S, MAX_NODES, Links
 from ddpbench.units import format_bit_rate
 
 MAX_SPACES = 256
@@ -18,14 +18,44 @@ MAX_SPACES = 256
 STORE_PORT = 7007
 MIN_RATE = 1e6
 """Bit/s, as made: slower links take seconds to prove."""
-_CORE = "core"
+WINDOW_S = 12e-3
+"""A connection has at least this much of its receiver's rate under way at most: enough to keep a link busy while a
+process waits for a core, and no more, or a link that several share would have seconds of data waiting at it."""
+SEGMENT_SHARE = 0.5
+"""What TCP hands down whole is at most this much of a bucket: larger is cut up where it waits, smaller costs cores."""
+MAX_SEGMENTS = 43
+"""Of 1,448 bytes in the 64 KiB that TCP hands down at most."""
+_CORE, _STORAGE = "core", "store"
+"""The bridges in the middle of each network."""
 _NETWORKS = ("10.0.0.0", "10.1.0.0")
 """Of eth0, and of eth1 where storage has links of its own."""
 _STORE_HOST = 255 * 256 + 1
 
 
+def burst_bytes(rate: float) -> int:
+    """The bucket of a link of so many bit/s: 2 ms of it, and one frame at the least."""
+    return max(int(rate / 8 * BURST_S), FRAME_BYTES)
+
+
+def segments(rate: float) -> int:
+    """How many frames TCP may hand down at once where this is the slowest link that they pass."""
+    return max(1, min(MAX_SEGMENTS, int(burst_bytes(rate) * SEGMENT_SHARE / FRAME_BYTES)))
+
+
+def window_bytes(rate: float, latency_s: float = 0.0) -> int:
+    """What a connection offers its sender at first: the power of two at which TCP's scaling of the window ends its
+    growth at `WINDOW_S` of the rate, and twice that at most. The way there and back has four delays.
+    """
+    wanted = rate / 8 * (WINDOW_S + 4 * latency_s)
+    return int(2 ** (max(16, math.ceil(math.log2(wanted))) - 1))
+
+
 def _address(network: int, host: int) -> str:
     return str(ipaddress.IPv4Address(_NETWORKS[network]) + host)
+
+
+def _everyone(network: int) -> str:
+    return f"{_NETWORKS[network]}/{PREFIX}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,104 +93,113 @@ def draw(links: Links, *, nodes: int, ranks_per_node: int) -> Topology:
         FabricError: there are too many, or they fit neither the racks nor the list of rates.
     """
     _check(links, nodes, ranks_per_node)
-    local = links.local_bandwidth
-    members: list[tuple[int, ...]] = []
-    spaces = SWITCH + 1
-    for _ in range(nodes):
-        count = 1 if local is None else ranks_per_node
-        members.append(tuple(range(spaces, spaces + count)))
-        spaces += count
-    bridges = [_CORE]
-    cables: list[Cable] = []
-
-    def lay(cable: Cable) -> int:
-        cables.append(cable)
-        return len(cables) - 1
-
-    rack_cables: list[int] = []
-    if links.racks > 1:
-        for rack in range(links.racks):
-            bridges.append(f"rack{rack}")
-            near = Port(space=SWITCH, name=f"up{rack}", bridge=f"rack{rack}")
-            far = Port(space=SWITCH, name=f"down{rack}", bridge=_CORE)
-            rack_cables.append(lay(Cable(label=f"rack {rack}", near=near, far=far, rate=links.uplink)))
-
-    rank_cables: list[int] = []
-    node_cables: list[tuple[int, ...]] = []
-    for network in range(2 if links.storage == "own" else 1):
-        kind, trunk = ("n", "") if network == 0 else ("s", "store")
-        if trunk:
-            bridges.append(trunk)
-        of_network: list[int] = []
-        for node in range(nodes):
-            beyond = trunk or (f"rack{node * links.racks // nodes}" if links.racks > 1 else _CORE)
-            suffix = "" if network == 0 else ", storage"
-            on_the_way = (links.of_node(node), *((local, links.uplink) if network == 0 else ()))
-            narrowest = min(rate for rate in on_the_way if rate is not None)
-            far = Port(space=SWITCH, name=f"{kind}{node}", bridge=beyond)
-            if local is None:
-                near = _host(members[node], members[node][0], network, narrowest)
-            else:
-                bridge = f"{kind}{node}b"
-                bridges.append(bridge)
-                near = Port(space=SWITCH, name=f"{kind}{node}u", bridge=bridge)
-                for space in members[node]:
-                    number = lay(
-                        Cable(
-                            label=f"rank {space - 1}{suffix}",
-                            near=_host(members[node], space, network, narrowest),
-                            far=Port(space=SWITCH, name=f"{kind}{node}r{space}", bridge=bridge),
-                            rate=local if network == 0 else None,
-                        )
-                    )
-                    rank_cables += [number] if network == 0 else []
-            of_network.append(
-                lay(
-                    Cable(
-                        label=f"node {node}{suffix}",
-                        near=near,
-                        far=far,
-                        rate=links.of_node(node),
-                        delayed=True,
-                    )
-                )
-            )
-        node_cables.append(tuple(of_network))
-
-    store = None
-    if links.storage != "none":
-        store = spaces
-        spaces += 1
-        for network in range(len(node_cables)):
-            near = Port(space=store, name=f"eth{network}", address=_address(network, _STORE_HOST))
-            beyond = _CORE if network == 0 else "store"
-            far = Port(space=SWITCH, name=f"store{network}", bridge=beyond)
-            lay(Cable(label="store", near=near, far=far, rate=None))
+    drawing = _Drawing(links, nodes, 1 if links.local_bandwidth is None else ranks_per_node)
+    rack_cables = drawing.lay_racks() if links.racks > 1 else ()
+    laid = [drawing.lay_network(network) for network in range(2 if links.storage == "own" else 1)]
+    store = drawing.lay_store(len(laid)) if links.storage != "none" else None
     return Topology(
         wiring=Wiring(
-            spaces=spaces,
-            bridges=tuple(bridges),
-            cables=tuple(cables),
+            spaces=drawing.spaces,
+            bridges=tuple(drawing.bridges),
+            cables=tuple(drawing.cables),
             latency_s=links.latency_s,
             loss=links.loss,
             store=store,
         ),
         links=links,
-        members=tuple(members),
-        node_cables=tuple(node_cables),
-        rank_cables=tuple(rank_cables),
-        rack_cables=tuple(rack_cables),
+        members=tuple(drawing.members),
+        node_cables=tuple(node_cables for node_cables, _ in laid),
+        rank_cables=laid[0][1],
+        rack_cables=rack_cables,
     )
 
 
-def _host(members: Sequence[int], space: int, network: int, narrowest: float) -> Port:
-    return Port(
-        space=space,
-        name=f"eth{network}",
-        address=_address(network, space),
-        narrowest=narrowest,
-        beside=tuple(_address(network, other) for other in members if other != space) if network == 0 else (),
-    )
+class _Drawing:
+    """Cables laid one after the other."""
+
+    def __init__(self, links: Links, nodes: int, spaces_per_node: int) -> None:
+        self.links = links
+        firsts = range(SWITCH + 1, SWITCH + 1 + nodes * spaces_per_node, spaces_per_node)
+        self.members = [tuple(range(first, first + spaces_per_node)) for first in firsts]
+        self.spaces = SWITCH + 1 + nodes * spaces_per_node
+        self.bridges = [_CORE]
+        self.cables: list[Cable] = []
+
+    def lay(self, label: str, near: Port, far: Port, rate: float | None, *, delayed: bool = False) -> int:
+        """A cable; returns its place."""
+        burst = 0 if rate is None else burst_bytes(rate)
+        cable = Cable(label=label, near=near, far=far, rate=rate, burst=burst, delayed=delayed)
+        self.cables.append(cable)
+        return len(self.cables) - 1
+
+    def lay_racks(self) -> tuple[int, ...]:
+        """A bridge for each rack, joined to the core."""
+        found: list[int] = []
+        for rack in range(self.links.racks):
+            self.bridges.append(f"rack{rack}")
+            near = Port(space=SWITCH, name=f"up{rack}", bridge=f"rack{rack}")
+            far = Port(space=SWITCH, name=f"down{rack}", bridge=_CORE)
+            found.append(self.lay(f"rack {rack}", near, far, self.links.uplink))
+        return tuple(found)
+
+    def lay_network(self, network: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The cables of the nodes to one of the networks, and those of their ranks, if they have some."""
+        links = self.links
+        kind, suffix = ("n", "") if network == 0 else ("s", ", storage")
+        if network:
+            self.bridges.append(_STORAGE)
+        of_nodes: list[int] = []
+        of_ranks: list[int] = []
+        for node, members in enumerate(self.members):
+            rack = f"rack{node * links.racks // len(self.members)}" if links.racks > 1 else _CORE
+            far = Port(space=SWITCH, name=f"{kind}{node}", bridge=_STORAGE if network else rack)
+            rate = links.of_node(node)
+            if links.local_bandwidth is None:
+                near = self._host(members[0], members, network, rate)
+            else:
+                bridge = f"{kind}{node}b"
+                self.bridges.append(bridge)
+                near = Port(space=SWITCH, name=f"{kind}{node}u", bridge=bridge)
+                for space in members:
+                    end = self._host(space, members, network, rate)
+                    port = Port(space=SWITCH, name=f"{kind}{node}r{space}", bridge=bridge)
+                    local = None if network else links.local_bandwidth
+                    of_ranks.append(self.lay(f"rank {space - 1}{suffix}", end, port, local))
+            of_nodes.append(self.lay(f"node {node}{suffix}", near, far, rate, delayed=True))
+        return tuple(of_nodes), tuple(of_ranks)
+
+    def _host(self, space: int, members: Sequence[int], network: int, node_rate: float) -> Port:
+        """A node's or a rank's interface."""
+        links = self.links
+        local, uplink = (links.local_bandwidth, links.uplink) if network == 0 else (None, None)
+        narrowest = min(rate for rate in (node_rate, local, uplink) if rate is not None)
+        routes = [Route(to=_everyone(network), window=window_bytes(narrowest, links.latency_s))]
+        if local is not None:
+            beside = [_address(network, other) for other in members if other != space]
+            routes += [Route(to=f"{address}/32", window=window_bytes(local)) for address in beside]
+        return Port(
+            space=space,
+            name=f"eth{network}",
+            address=_address(network, space),
+            routes=tuple(routes),
+            # netem drops what is handed down whole as if it were one frame.
+            segments=1 if links.loss else segments(narrowest),
+        )
+
+    def lay_store(self, networks: int) -> int:
+        """The server of input data, on each network; returns its space."""
+        store = self.spaces
+        self.spaces += 1
+        for network in range(networks):
+            near = Port(
+                space=store,
+                name=f"eth{network}",
+                address=_address(network, _STORE_HOST),
+                routes=(Route(to=_everyone(network)),),
+            )
+            far = Port(space=SWITCH, name=f"store{network}", bridge=_STORAGE if network else _CORE)
+            self.lay("store", near, far, None)
+        return store
 
 
 def _check(links: Links, nodes: int, ranks_per_node: int) -> None:

@@ -36,7 +36,7 @@ def print_capabilities() -> None:
     trials: dict[str, Callable[[IPRoute], object]] = {
         "veth": lambda netlink: add_pair(netlink, "a", {"ifname": "b"}),
         "bridge": lambda netlink: add_bridge(netlink, "c"),
-        "tbf": lambda netlink: shape(netlink, _LOOPBACK, 1e9),
+        "tbf": lambda netlink: shape(netlink, _LOOPBACK, 1e9, 65536),
         "netem": lambda netlink: delay(netlink, _LOOPBACK, 1e-3, 0.0),
     }
     try:

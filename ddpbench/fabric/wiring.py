@@ -22,17 +22,26 @@ Side = Literal["out", "in"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
+    """How an interface reaches others."""
+
+    to: str
+    """Such as `10.0.0.0/16`."""
+    window: int | None = None
+    """What a connection offers its sender at first, bytes; None: the kernel's default."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Port:
-    """One end of a cable: an interface in a space, with an address or as a port of a bridge of the switch."""
+    """One end of a cable: an interface in a space, with an address, or as a port of a bridge of the switch."""
 
     space: int
     name: str
-    address: str = ""
     bridge: str = ""
-    narrowest: float | None = None
-    """The slowest link on its way to the others, bit/s; None: none is shaped."""
-    beside: tuple[str, ...] = ()
-    """Addresses that it reaches over their ranks' own links alone."""
+    address: str = ""
+    routes: tuple[Route, ...] = ()
+    segments: int | None = None
+    """As many frames as TCP may hand it at once; None: the kernel's default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,6 +54,8 @@ class Cable:
     far: Port
     rate: float | None
     """Either way, bit/s; None: unshaped."""
+    burst: int = 0
+    """Bytes that may pass at once after a rest."""
     delayed: bool = False
     """Whether the wiring's latency and loss are this cable's."""
 
@@ -72,7 +83,7 @@ class Wiring:
         found = json.loads(text)
 
         def port(fields: dict[str, Any]) -> Port:
-            return Port(**{**fields, "beside": tuple(fields["beside"])})
+            return Port(**{**fields, "routes": tuple(Route(**route) for route in fields["routes"])})
 
         cables = tuple(
             Cable(**{**cable, "near": port(cable["near"]), "far": port(cable["far"])})

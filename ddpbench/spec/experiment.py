@@ -221,10 +221,12 @@ def _axes(
             try:
                 checked = adapter.validate_python(value)
             except ValidationError as error:
-                reasons = " or ".join(
-                    dict.fromkeys(item["msg"].removeprefix("Input should be ") for item in error.errors())
+                said = dict.fromkeys(
+                    item["msg"].removeprefix("Input ").removeprefix("Value error, ")
+                    for item in error.errors()
                 )
-                problems.append(Problem(path=path, message=f"{value!r} given; should be {reasons}"))
+                reasons = " or ".join(said).replace(" or should be ", " or ")
+                problems.append(Problem(path=path, message=f"{value!r} given; {reasons}"))
                 continue
             if checked in kept:
                 problems.append(Problem(path=path, message=f"{value!r} is given twice"))

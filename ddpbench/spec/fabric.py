@@ -21,9 +21,9 @@ BURST_S = 2e-3
 """A link's token bucket holds at most this much of its rate."""
 
 
-def _rate(value: object) -> object:
+def _rate(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return value
+        raise ValueError(f"{value!r} is no rate: write a number and a unit, such as '1 Gbit/s'")  # noqa: TRY004  pydantic's
     rate = parse_bit_rate(value)
     if rate <= 0:
         raise ValueError(f"{value!r} is no rate: a link carries more than nothing")
@@ -35,6 +35,18 @@ def _rate(value: object) -> object:
     if rate > MAX_RATE:
         raise ValueError(f"{value!r} is above {format_bit_rate(MAX_RATE)}: is the unit right?")
     return rate
+
+
+def _rates(value: object) -> object:
+    return [_rate(rate) for rate in value] if isinstance(value, list) else _rate(value)
+
+
+def _nodes(value: object) -> object:
+    if isinstance(value, int) and value > MAX_NODES:
+        raise ValueError(
+            f"a fabric has at most {MAX_NODES} nodes: each is a network namespace of this one machine, with ranks in it"
+        )
+    return value
 
 
 def _duration(value: object) -> object:
@@ -50,7 +62,8 @@ def _fraction(value: object) -> object:
 
 
 Rate = Annotated[float, BeforeValidator(_rate)]
-Nodes = Annotated[int, Field(gt=0, le=MAX_NODES, strict=True)]
+Rates = Annotated[float | list[float], BeforeValidator(_rates)]
+Nodes = Annotated[int, BeforeValidator(_nodes), Field(gt=0, strict=True)]
 Storage = Literal["none", "shared", "own"]
 
 
@@ -60,7 +73,7 @@ class FabricSettings(BaseModel, extra="forbid", frozen=True):
     nodes: Nodes | None = None
     """None: as many as the world size and `ranks_per_node` ask for."""
     ranks_per_node: Annotated[int, Field(gt=0, strict=True)] | None = None
-    bandwidth: Rate | list[Rate] | None = None
+    bandwidth: Rates | None = None
     """Each node's link, in either direction, bit/s; or one for each node. Needed, here or as an axis."""
     local_bandwidth: Rate | None = None
     """Each rank's link to the other ranks of its node; None: they talk over the node's loopback, unshaped."""

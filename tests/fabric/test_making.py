@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.fabric import fabric_capabilities, making
-from ddpbench.fabric.making import burst_bytes, segments, window_bytes
+from ddpbench.fabric.topology import burst_bytes, segments, window_bytes
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,15 +26,15 @@ def test_a_bucket_holds_two_milliseconds_and_one_frame_at_least() -> None:
 def test_tcp_hands_down_half_a_bucket_at_most() -> None:
     assert segments(8e6) == 1
     assert segments(1e8) == 8  # 12,112 of 25,000 bytes
-    assert segments(1e9) == segments(1e11) == segments(None) == 43  # 64 KiB
+    assert segments(1e9) == segments(1e11) == 43  # 64 KiB
 
 
 def test_a_window_is_at_least_12_ms_of_the_rate_and_less_than_twice_that() -> None:
     for rate in (1e8, 2e8, 1e9, 1e10):
-        offered = window_bytes(rate, 0.0)
+        offered = window_bytes(rate)
         assert offered & (offered - 1) == 0  # a power of two, at which the scaling of windows stops growth
         assert 12e-3 * rate / 8 <= 2 * offered < 2 * 12e-3 * rate / 8
-    assert window_bytes(1e6, 0.0) == 32_768
+    assert window_bytes(1e6) == 32_768
     # There and back over two links with 10 ms each are 40 ms more.
     assert window_bytes(1e9, 10e-3) == 4_194_304
 
@@ -86,7 +86,7 @@ from ddpbench.fabric import making
 spaces = making.make_spaces(1)
 with making.inside(spaces, 0) as netlink:
     for rate in (8e6, 1e9, 34e9, 35e9, 400e9):
-        making.shape(netlink, 1, rate)
+        making.shape(netlink, 1, rate, 65536)
         (tbf,) = [q for q in netlink.get_qdiscs() if q.get("TCA_KIND") == "tbf"]
         options = tbf.get("TCA_OPTIONS")
         parms = options.get("TCA_TBF_PARMS")
@@ -104,3 +104,24 @@ with making.inside(spaces, 0) as netlink:
 def test_only_the_holder_pays_for_netlink(module: str) -> None:
     code = f"import sys, {module}; assert not {{'pyroute2', 'torch', 'asyncio'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a network namespace as root")
+def test_what_delays_is_taken_off_a_link_and_put_back() -> None:
+    """With another queue in netem's place, so that it is seen where the kernel has no netem."""
+    code = """
+from ddpbench.fabric import making
+spaces = making.make_spaces(1)
+with making.inside(spaces, 0) as netlink:
+    making.shape(netlink, 1, 1e9, 65536)
+    def put_back():
+        netlink.tc("replace", "htb", index=1, parent=0x10001, handle=0x20000)
+    for change in (put_back, lambda: making.prompt(netlink, 1), put_back, lambda: making.prompt(netlink, 1)):
+        change()
+        print(*[f"{q.get('TCA_KIND')}@{q['parent']:x}" for q in netlink.get_qdiscs()])
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines() == ["tbf@ffffffff htb@10001", "tbf@ffffffff pfifo@10001"] * 2

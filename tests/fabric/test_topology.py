@@ -60,8 +60,13 @@ def test_ranks_with_links_of_their_own_share_their_nodes_uplink() -> None:
         ("0:n0u @n0b", "n0@core", 1e8),
     ]
     near = topology.wiring.cables[0].near
-    assert near.narrowest == 1e8
-    assert near.beside == ("10.0.0.2",)
+    # 12 ms are 150 kB at 100 Mbit/s, which its node shares, and 1.5 MB at 1 Gbit/s to the rank beside it.
+    assert [(route.to, route.window) for route in near.routes] == [
+        ("10.0.0.0/16", 131_072),
+        ("10.0.0.2/32", 1_048_576),
+    ]
+    assert near.segments == 8
+    assert [cable.burst for cable in topology.wiring.cables[:3]] == [250_000, 250_000, 25_000]
 
 
 def test_racks_are_dealt_in_order_and_joined_at_the_core() -> None:

@@ -141,6 +141,8 @@ def test_a_gpu_machine_emulates_on_its_cpu() -> None:
     [
         ("[fabric]\nnodes = 2", "fabric.bandwidth: is missing: how fast each node's link is"),
         ("[fabric]\nnodes = 2\nbandwidth = 0", "fabric.bandwidth: 0 given; 0 is no rate"),
+        ("[fabric]\nnodes = 300\nbandwidth = 1e9", "fabric.nodes: 300 given; a fabric has at most 128 nodes: "),
+        ("[fabric]\nnodes = 2\nbandwidth = true", "fabric.bandwidth: True given; True is no rate"),
         ('[fabric]\nnodes = 2\nbandwidth = "fast"', "'fast' is no rate: write a number and one of kbit/s"),
         ('[fabric]\nnodes = 2\nbandwidth = "-1 Gbit/s"', "'-1 Gbit/s' is no rate"),
         ('[fabric]\nnodes = 2\nbandwidth = "1 Mbit/s"', "is too slow: below 8 Mbit/s"),
