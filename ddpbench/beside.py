@@ -16,17 +16,27 @@ from types import TracebackType
 from typing import Any
 
 
+def child_environment(*more: str) -> dict[str, str]:
+    """This process's environment for a child that runs a module of this package: its own, wherever it is started.
+
+    The package's folder comes first in PYTHONPATH, then what the user gave, then `more`; `python -P` leaves out the
+    working directory, which may hold another.
+    """
+    given = os.environ.get("PYTHONPATH", "")
+    own = str(Path(__file__).resolve().parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([own, *([given] if given else []), *more])}
+
+
 class Beside(AbstractContextManager["Beside"]):
     """A second process. It is asked once; where it cannot answer, for whatever reason, the answer is None."""
 
     def __init__(self, module: str) -> None:
-        root = Path(__file__).resolve().parents[1]
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
+            env=child_environment(),
         )
 
     def ask(self, question: Any) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ddpbench.beside import child_environment
 from ddpbench.errors import LaunchError, ServerGoneError
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
@@ -50,7 +51,7 @@ class ServerProcess:
             # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
             self._process = subprocess.Popen(
                 argv,
-                env={**os.environ, **env, "PYTHONPATH": _python_path()},
+                env={**child_environment(str(Path.cwd())), **env},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -248,13 +249,6 @@ class ServerProcess:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _python_path() -> str:
-    """This package's folder first, then what the user gave, then the working directory for the user's modules."""
-    own = str(Path(__file__).resolve().parents[2])
-    given = os.environ.get("PYTHONPATH", "")
-    return os.pathsep.join([own, *([given] if given else []), str(Path.cwd())])
 
 
 def _tail(path: Path, *, where: bool = True) -> str:

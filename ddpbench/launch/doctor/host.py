@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from ddpbench.beside import child_environment
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.spec import Catalog
@@ -101,13 +102,10 @@ class TorchAnswer:
 
 def run_command(argv: Sequence[str], timeout_s: float) -> Reply:
     """Runs a command to its end; what cannot be run is a reply too."""
-    own = str(Path(__file__).resolve().parents[3])
-    given = os.environ.get("PYTHONPATH", "")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([own, *([given] if given else [])])}
     try:
         done = subprocess.run(
             argv,
-            env=env,
+            env=child_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
