@@ -129,14 +129,15 @@ class Links:
         """A node's rate."""
         return self.bandwidth[node] if len(self.bandwidth) > 1 else self.bandwidth[0]
 
-    def slowed(self, by: float) -> Links:
-        """The links as they are made for time dilated or gradients shrunk by a factor."""
+    def slowed(self, *, dilation: float = 1.0, shrink: float = 1.0) -> Links:
+        """The links as they are made for time dilated and gradients shrunk: a delay is time, and is dilated alone."""
+        by = dilation * shrink
         return Links(
             bandwidth=tuple(rate / by for rate in self.bandwidth),
             local_bandwidth=None if self.local_bandwidth is None else self.local_bandwidth / by,
             racks=self.racks,
             uplink=None if self.uplink is None else self.uplink / by,
-            latency_s=self.latency_s,
+            latency_s=self.latency_s * dilation,
             loss=self.loss,
             storage=self.storage,
         )

@@ -78,7 +78,8 @@ def test_links_in_words() -> None:
     links = Links(bandwidth=(1e9,), racks=2, uplink=4e9, latency_s=50e-6, loss=0.001)
     assert links.text() == "1 Gbit/s; 2 racks, uplink 4 Gbit/s; latency 50 µs; loss 0.1 %"
     assert Links.parse("1 Gbit/s, 100 Mbit/s").of_node(1) == 1e8
-    assert links.slowed(10).text() == "100 Mbit/s; 2 racks, uplink 400 Mbit/s; latency 50 µs; loss 0.1 %"
+    made = links.slowed(dilation=5, shrink=2)
+    assert made.text() == "100 Mbit/s; 2 racks, uplink 400 Mbit/s; latency 250 µs; loss 0.1 %"
 
 
 FABRIC = '[fabric]\nbandwidth = "1 Gbit/s"\n'
