@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,24 @@ def slowed(case: Case) -> float:
     return case.dilation * case.shrink
 
 
+def made_links(case: Case) -> Links:
+    """A case's links as they are made."""
+    return Links.parse(case.fabric).slowed(dilation=case.dilation, shrink=case.shrink)
+
+
+def check_drawable(cases: Iterable[Case]) -> None:
+    """Refuses what no machine could make, before anything is started.
+
+    Raises:
+        FabricError: a case's fabric has too many parts, or links that are too slow once slowed.
+    """
+    from ddpbench.fabric.topology import draw
+
+    for case in cases:
+        if case.fabric:
+            draw(made_links(case), nodes=case.nodes, ranks_per_node=case.ranks_per_node)
+
+
 class Fabrics:
     """A context; leaving it leaves no namespace behind."""
 
@@ -36,6 +55,16 @@ class Fabrics:
         self._standing: dict[tuple[Any, ...], Fabric] = {}
         self._proved: dict[tuple[Any, ...], dict[str, Any]] = {}
         self._stack = ExitStack()
+
+    def make(self, cases: Iterable[Case]) -> None:
+        """Makes and proves what these cases need, so that what does not carry is known before they are measured.
+
+        Raises:
+            FabricError: a fabric cannot be made here, or does not carry what was asked for.
+        """
+        for case in cases:
+            if case.fabric:
+                self._of(case)
 
     def placed(self, plan: LaunchPlan) -> LaunchPlan:
         """The plan with each rank told its namespace and where rank 0 is met; as it is without a fabric.
@@ -76,12 +105,14 @@ class Fabrics:
     def _of(self, case: Case) -> Fabric:
         from ddpbench.fabric import Fabric
 
-        links = Links.parse(case.fabric).slowed(slowed(case))
+        links = made_links(case)
         key = (links, case.nodes, case.ranks_per_node)
         if key in self._standing:
             fabric = self._standing.pop(key)
-            self._standing[key] = fabric  # the last used is the last to go
-            return fabric
+            if _stands(fabric):
+                self._standing[key] = fabric  # the last used is the last to go
+                return fabric
+            fabric.close()
         while len(self._standing) >= MOST_AT_ONCE:
             self._standing.pop(next(iter(self._standing))).close()
         nodes = f"{case.nodes} node{'s' if case.nodes != 1 else ''}"
@@ -97,8 +128,19 @@ class Fabrics:
         self._standing[key] = fabric
         if key not in self._proved:
             self._proved[key] = self._record(case, fabric)
-            write_atomically(self._run.fabrics, json.dumps(list(self._proved.values()), indent=1) + "\n")
+            records = [*self._earlier(), *self._proved.values()]
+            write_atomically(self._run.fabrics, json.dumps(records, indent=1) + "\n")
         return fabric
+
+    def _earlier(self) -> list[Any]:
+        """What earlier sessions of a resumed sweep recorded of fabrics that this one has not proved anew."""
+        try:
+            recorded = json.loads(self._run.fabrics.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # none, or torn: what it told is lost, and the sweep goes on
+            return []
+        anew = [_which(record) for record in self._proved.values()]
+        entries = recorded if isinstance(recorded, list) else []
+        return [entry for entry in entries if isinstance(entry, dict) and _which(entry) not in anew]
 
     @staticmethod
     def _record(case: Case, fabric: Fabric) -> dict[str, Any]:
@@ -122,3 +164,13 @@ class Fabrics:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+
+def _which(record: dict[str, Any]) -> list[Any]:
+    """What tells a recorded fabric from others of its run."""
+    return [record.get(key) for key in ("links", "nodes", "ranks_per_node", "slowed")]
+
+
+def _stands(fabric: Fabric) -> bool:
+    """Whether ranks can still enter it: the process that holds it may have been killed, for want of memory say."""
+    return Path(fabric.places[0].net_ns).exists()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ddpbench.errors import MachineError, OutputError, RequestError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.fabrics import Fabrics
+from ddpbench.launch.fabrics import Fabrics, check_drawable
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.memory import memory_limit, within_memory
 from ddpbench.launch.merge import refuse_merged
@@ -125,6 +125,7 @@ def prepare(request: SweepRequest) -> Prepared:
         reasons = "\n".join(f"  {entry.case.label}: {entry.skip_reason}" for entry in cases)
         raise RequestError(f"{source}: no case of this experiment can run here\n{reasons}")
     _check_checkpoint_dirs(cases)
+    check_drawable(entry.case for entry in cases if entry.skip_reason is None)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
     resumes = run.plan.exists()
@@ -311,6 +312,11 @@ class Sweep:
             if self._prepared.retry_failed:
                 self._set_failed_aside()
                 unproved = [entry for entry in self._plan.runnable if not self._finished(entry, "proof", 0)]
+            self._fabrics.make(
+                entry.case
+                for entry in self._plan.runnable
+                if not self._given_up(entry) and self._unfinished(entry, self._budget.rounds_min)
+            )
             for entry in unproved:
                 if not self._take_proof(entry):
                     self._launch(entry, "proof", 0, server_for, share=_sharing(entry, unproved))
@@ -394,11 +400,12 @@ class Sweep:
     def _rounds_todo(self, rounds: int) -> int:
         """How many launches of the first rounds are not done and not given up."""
         return sum(
-            not self._finished(entry, "measure", number)
-            for entry in self._plan.runnable
-            if not self._given_up(entry)
-            for number in range(rounds)
+            self._unfinished(entry, rounds) for entry in self._plan.runnable if not self._given_up(entry)
         )
+
+    def _unfinished(self, entry: PlannedCase, rounds: int) -> int:
+        """How many of a case's launches of the first rounds are not done."""
+        return sum(not self._finished(entry, "measure", number) for number in range(rounds))
 
     def _stop_reason(self, number: int, started: float) -> str:
         """Why the round `number` is not to be run, or nothing."""

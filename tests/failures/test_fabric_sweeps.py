@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +17,9 @@ import psutil
 import pytest
 
 import ddpbench
+from ddpbench.launch.fabrics import Fabrics
+from ddpbench.launch.sweep import Prepared, SweepRequest, prepare
+from ddpbench.records import RunDir
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.root]
@@ -176,7 +180,57 @@ def test_what_cannot_be_made_is_said_before_anything_is_measured(
     assert not list((tmp_path / "run").glob("cases/*/launch-*"))
 
 
+def test_all_links_are_proved_before_the_first_launch(tmp_path: Path) -> None:
+    path = tmp_path / "links.toml"
+    rates = '[axes]\n"fabric.bandwidth" = ["400 Mbit/s", "100 Gbit/s"]'
+    path.write_text(TEXT.replace('bandwidth = "400 Mbit/s"\n', "").replace("[axes]", rates), encoding="utf-8")
+    done = run_cli("sweep", path, "--out", tmp_path / "run")
+    assert done.returncode == 2, done.stderr
+    assert "lower the bandwidth" in done.stderr
+    assert not list((tmp_path / "run").glob("cases/*/*"))
+
+
+def test_a_link_that_time_makes_too_slow_is_refused_by_a_dry_run() -> None:
+    done = run_cli("sweep", "slow_link", "--dry-run", "--set", "base.dilation=1000")
+    assert done.returncode == 2
+    assert "dilate or shrink by less" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_fabric_whose_holder_was_killed_is_made_anew(experiment: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create()
+    (case, *_) = (entry.case for entry in prepared(experiment).plan.runnable if entry.case.fabric)
+    with Fabrics(run, lambda what: None) as made:
+        made.make([case])
+        (holder,) = fabrics()
+        made.make([case])
+        assert fabrics() == [holder]
+        holder.kill()
+        psutil.wait_procs([holder], timeout=5)
+        made.make([case])
+        (again,) = fabrics()
+        assert again != holder
+    assert not fabrics()
+
+
+def test_what_earlier_sessions_proved_stays_recorded(experiment: Path, tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create()
+    (case, *_) = (entry.case for entry in prepared(experiment).plan.runnable if entry.case.fabric)
+    slower = replace(case, fabric="200 Mbit/s")
+    for cases in ([case, slower], [slower]):
+        with Fabrics(run, lambda what: None) as made:
+            made.make(cases)
+    told = json.loads(run.fabrics.read_text(encoding="utf-8"))
+    assert [fabric["links"] for fabric in told] == ["400 Mbit/s", "200 Mbit/s"]
+
+
+def prepared(experiment: Path) -> Prepared:
+    return prepare(SweepRequest(experiment=experiment))
+
+
 def _has_netem() -> bool:
     from ddpbench.fabric import fabric_capabilities
 
-    return "netem" in str(fabric_capabilities())
+    return fabric_capabilities().netem
