@@ -34,11 +34,11 @@ from ddpbench.analysis.summary import Finding
 
 MOST_FINDINGS = 7
 MOST_PANELS = 3
+"""Sentences are made of this many groups of comparable cases, the largest first."""
 MANIFOLD = 2.0
 """Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
 PANEL_LINKS = 8
 """Where the fabric stands in `panel_key`."""
-"""Sentences are made of this many groups of comparable cases, the largest first."""
 BOUNDS = ("single", "independent")
 """Strategies that exchange nothing: the base case and the upper bound. They are never ranked."""
 COMPARISON_COLUMNS = ("topic", "case_id", "best_case_id", "ratio", "ratio_ci_low", "ratio_ci_high", "verdict")
