@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import textwrap
 import warnings
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ _TITLE_LINE_IN = 0.2
 _NOTE_LINE_IN = 0.15
 _TITLE_CHARACTERS_PER_IN = 9.6
 _NOTE_CHARACTERS_PER_IN = 15.5
+_WHOLE = re.compile(
+    r"(?<=shrunk) (?=/)|(?<=\d) (?=x \d)|(?<=\d x) (?=\d)|(?<=\d) (?=%|[kMG]?bit/s|[KMG]iB|ms\b)"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,6 +231,11 @@ def grouped_rows(axes: Axes, groups: Sequence[tuple[str, bool, Sequence[Point]]]
     axes.axvline(0, color=style.MUTED, linewidth=0.8)
 
 
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of so many characters. `shrunk /4`, `8 x 1` and `1 Gbit/s` stay whole, by spaces that do not break."""
+    return textwrap.wrap(_WHOLE.sub("\N{NO-BREAK SPACE}", text), width)
+
+
 def draw(picture: Picture) -> Drawn:
     """Draws a picture once and saves it twice: the SVG bare, the PNG with title and caption."""
     import matplotlib as mpl
@@ -234,8 +243,8 @@ def draw(picture: Picture) -> Drawn:
     from matplotlib.transforms import Bbox
 
     text_in = picture.width_in - 2 * _MARGIN_IN
-    title = textwrap.wrap(picture.heading, int(text_in * _TITLE_CHARACTERS_PER_IN))
-    caption = textwrap.wrap(picture.caption, int(text_in * _NOTE_CHARACTERS_PER_IN))
+    title = wrapped(picture.heading, int(text_in * _TITLE_CHARACTERS_PER_IN))
+    caption = wrapped(picture.caption, int(text_in * _NOTE_CHARACTERS_PER_IN))
     above = len(title) * _TITLE_LINE_IN + 2 * _MARGIN_IN
     below = len(caption) * _NOTE_LINE_IN + 2 * _MARGIN_IN
     whole = picture.height_in + above + below

@@ -13,7 +13,7 @@ from ddpbench.analysis.labels import link_words, short_links, virtual_words
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.report import links, network, write_report
-from ddpbench.report.canvas import draw
+from ddpbench.report.canvas import draw, wrapped
 from ddpbench.report.series import label_of, panels_of, rows_of
 from ddpbench.report.tables import fabrics_table
 from ddpbench.spec import Links, PlannedCase
@@ -37,6 +37,15 @@ def summary(run: RunDir) -> RunSummary:
 @pytest.fixture(scope="module")
 def document(run: RunDir, summary: RunSummary) -> Read:
     return read(write_report(summary, run).read_text(encoding="utf-8"))
+
+
+def test_a_label_is_not_broken_between_lines() -> None:
+    text = "at 1 Gbit/s a step of 8 x 1 takes 21 % longer (dilated x10, shrunk /4)"
+    for width in range(12, len(text)):
+        lines = [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped(text, width)]
+        assert " ".join(lines) == text
+        for whole in ("1 Gbit/s", "8 x 1", "21 %", "shrunk /4)"):
+            assert any(whole in line for line in lines)
 
 
 @pytest.mark.parametrize(
