@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from ddpbench.analysis.findings import BOUNDS, grouped
-from ddpbench.analysis.labels import case_names, cases_words
+from ddpbench.analysis.labels import case_names, cases_words, links_of
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.pace import MOST_SHARE
 from ddpbench.analysis.traffic import FEWEST, MOST, explained
@@ -26,6 +26,7 @@ def virtual_sentences(cases: Sequence[CaseRun], table: pd.DataFrame) -> Iterable
             f"{who} ran shrunk: gradients, bucket caps and links were all divided by {m}, and the "
             f"sizes told here are multiplied by it again; memory is the shrunk job's{names}."
         )
+    yield from _loopback(measured)
     by_id = {run.case_id: run for run in measured}
     yield from _unhidden(by_id, table)
     yield from _traffic(by_id, table)
@@ -51,7 +52,10 @@ def _kinds(measured: Sequence[CaseRun]) -> Iterable[str]:
         )
     for kind, how in (
         ("replayed", "as long as a measured profile says"),
-        ("synthetic", "as long as a profile says that was made from published iteration times, and not measured"),
+        (
+            "synthetic",
+            "as long as a profile says that was made from published iteration times, and not measured",
+        ),
     ):
         replays = [run for run in measured if run.case.compute == kind]
         if replays:
@@ -76,6 +80,27 @@ def _dilated(measured: Sequence[CaseRun]) -> Iterable[str]:
         )
 
 
+def _loopback(measured: Sequence[CaseRun]) -> Iterable[str]:
+    """Ranks that share a node without a link of a given rate between them: what they use cannot be slowed."""
+    using = [run for run in measured if _uses_loopback(run)]
+    for (faster,), members in grouped(using, lambda run: (run.case.dilation * run.case.shrink,)).items():
+        if faster == 1:
+            continue
+        who, names = _subject(members, measured)
+        yield (
+            f"{who} had ranks of one node talk over its loopback, which was not slowed as the links were: in the "
+            f"numbers told here it seems {faster:g} times as fast as it is. local_bandwidth gives such ranks links "
+            f"of a known rate{names}."
+        )
+
+
+def _uses_loopback(run: CaseRun) -> bool:
+    if run.case.strategy in BOUNDS or max(launch.processes for launch in run.good) <= run.case.nodes:
+        return False
+    links = links_of(run.case.fabric)
+    return links is None or links.local_bandwidth is None
+
+
 def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame) -> Iterable[str]:
     """Replays whose dilation does not hide what the host really does beside them."""
     needed = {
@@ -94,9 +119,10 @@ def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame) -> Iterable[str]:
         if used * share / MOST_SHARE >= k * (1 - 1e-9)
         else "its optimizer takes longer here than the profiled one"
     ).replace("%", " %")
+    who, names = _subject(members, list(by_id.values()))
     yield (
-        f"{cases_words(members)} did not hide the host's own work at the dilation given: of "
-        f"{by_id[worst].case.label}, {why}. Set dilation = {_round_up(k):g} or more{case_names(members)}."
+        f"{who} did not hide the host's own work at the dilation given: of "
+        f"{by_id[worst].case.label}, {why}. Set dilation = {_round_up(k):g} or more{names}."
     )
 
 

@@ -11,13 +11,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ddpbench.analysis import summarize
+from ddpbench.analysis import load, summarize
 from ddpbench.analysis.pace import dilation_needed
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
 from tests.emulated import GRADIENT_BYTES, SLOW_NODE, Emulated, emulated_case, write_emulated
-from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_run, write_sessions
+from tests.synthetic import (
+    MS,
+    RankLaunch,
+    case_of,
+    write_launch,
+    write_plan,
+    write_proof,
+    write_run,
+    write_sessions,
+)
 
 OF_THE_RUN = ("case_id", "baseline_case_id", "dilation", "shrink", "host_share", "dilation_needed")
 """What a dilated run and its twin may differ in: how they were run, and how much of it the host took."""
@@ -232,6 +241,32 @@ def test_a_dilation_of_one_is_the_least() -> None:
     assert dilation_needed(1, 0.1, 0.001, 0.01) == 1
     assert dilation_needed(4, 0.05, 0.001, 0.04) == 1
     assert dilation_needed(4, 0.25, 0, 0) == 2
+
+
+def test_a_loopback_that_is_not_slowed_as_links_are_is_told(tmp_path: Path) -> None:
+    shared: dict[str, Any] = {"nodes": 2, "ranks_per_node": 2, "dilation": 10.0, "shrink": 4}
+    given = "1 Gbit/s; local 10 Gbit/s"
+    for name, case, told in (
+        ("shared", emulated_case("ddp", 4, **shared), True),
+        ("given", emulated_case("ddp", 4, given, **shared), False),
+        ("apart", emulated_case("ddp", 4, **(shared | {"nodes": 4, "ranks_per_node": 1})), False),
+        ("slow", emulated_case("ddp", 4, **(shared | {"dilation": 1.0, "shrink": 1})), False),
+        ("alone", emulated_case("independent", 4, **shared), False),
+    ):
+        found = paced(tmp_path / name, case)
+        assert any("it seems 40 times as fast as it is" in text for text in found.validity) is told, name
+
+
+def test_a_replays_own_operations_are_not_its_models(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    cases = [emulated_case("single", 1), case_of("single", 1)]
+    write_plan(run, cases, Budget(rounds_min=1, rounds_max=1))
+    for case in cases:
+        write_proof(run, case, flops_per_sample=512)
+        write_launch(run, case, 0, [RankLaunch(blocks=[[MS] * 10])])
+    replay, real = load(run)["flops_per_sample"]
+    assert pd.isna(replay)
+    assert real == 512
 
 
 def test_traffic_beyond_overhead_is_told(tmp_path: Path) -> None:
