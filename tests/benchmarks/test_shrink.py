@@ -47,7 +47,7 @@ def test_a_shrunk_job_takes_as_long(full: bool, say: Say, tmp_path: Path) -> Non
     jobs = frame[frame["strategy"] == "ddp"].set_index("shrink")
     # Each parameter is rounded up to a whole number: a hundred-thousandth in all.
     assert jobs["gradient_bytes"].max() == pytest.approx(jobs["gradient_bytes"].min(), rel=2e-3)
-    buckets = jobs["actual_bucket_bytes"].map(lambda text: len(str(text).split(",")))
+    buckets = jobs["actual_bucket_bytes"].map(lambda text: len(str(text).split(";")))
     assert buckets.nunique() == 1
     launches = summarize(RunDir(tmp_path / "run")).launches
     times: pd.DataFrame = launches.pivot_table(index="round", columns="case_id", values="step_time_s")
