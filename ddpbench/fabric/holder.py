@@ -24,9 +24,10 @@ from typing import Any
 
 from ddpbench.errors import FabricError
 from ddpbench.fabric import store
+from ddpbench.fabric.counting import Counters
 from ddpbench.fabric.entering import CLONE_NEWNET, die_with_parent, setns
 from ddpbench.fabric.making import Spaces, delay, ends, inside, make, make_spaces, prompt
-from ddpbench.fabric.traffic import Load, read_counts
+from ddpbench.fabric.traffic import Load
 from ddpbench.fabric.wiring import Flow, Wiring
 
 
@@ -92,12 +93,12 @@ class Holder:
         flows = [Flow(**flow) for flow in asked["flows"]]
         self._set_delays(on=False)
         windows: list[list[tuple[int, str, int, int, int]]] = []
-        with Load(flows, self._spaces):
+        with Counters(self._wiring, self._spaces) as counters, Load(flows, self._spaces):
             time.sleep(asked["settle_s"])
             for number in range(asked["windows"] + 1):
                 if number:
                     time.sleep(asked["window_s"])
-                counts = read_counts(self._wiring, self._spaces)
+                counts = counters.read()
                 windows.append([(space, name, *values) for (space, name), values in counts.items()])
         self._set_delays(on=True)
         return {"event": "carried", "windows": windows}

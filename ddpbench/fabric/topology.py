@@ -21,8 +21,9 @@ MIN_RATE = 1e6
 WINDOW_S = 12e-3
 """A connection has at least this much of its receiver's rate under way at most: enough to keep a link busy while a
 process waits for a core, and no more, or a link that several share would have seconds of data waiting at it."""
-SEGMENT_SHARE = 0.5
-"""What TCP hands down whole is at most this much of a bucket: larger is cut up where it waits, smaller costs cores."""
+SEGMENT_SHARE = 0.75
+"""What TCP hands down whole is at most this much of a bucket. More segments cost more of the cores; one that fills
+the bucket loses some of the rate whenever the kernel's timer is late."""
 MAX_SEGMENTS = 43
 """Of 1,448 bytes in the 64 KiB that TCP hands down at most."""
 _CORE, _STORAGE = "core", "store"

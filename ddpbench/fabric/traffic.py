@@ -1,4 +1,4 @@
-"""Loads a fabric's links with TCP and counts what they carry. Part of the process that holds the fabric.
+"""Loads a fabric's links with TCP. Part of the process that holds the fabric.
 
 One process makes all connections, each end's socket in its own namespace, and sends and receives with a thread
 each: the kernel's whole stack is passed, but no payload is copied, so that the links are what limits.
@@ -13,51 +13,20 @@ import signal
 import socket
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Sequence
 from typing import Any
 
 from ddpbench.errors import FabricError
 from ddpbench.fabric.entering import CLONE_NEWNET, die_with_parent, setns
-from ddpbench.fabric.making import Spaces, ends, inside
-from ddpbench.fabric.wiring import Flow, Wiring
+from ddpbench.fabric.making import Spaces
+from ddpbench.fabric.wiring import Flow
 
 _CHUNK_BYTES = 4 << 20
 _CONNECT_S = 10.0
 
-Counts = dict[tuple[int, str], tuple[int, int, int]]
-"""By space and interface: bytes on the wire, frames dropped, and when they were read (monotonic ns)."""
-
-
-def shaped_spaces(wiring: Wiring) -> list[int]:
-    """Where there are rates to be counted."""
-    return [
-        space
-        for space in range(wiring.spaces)
-        if any(cable.rate is not None for cable, _ in ends(wiring, space))
-    ]
-
-
-def read_counts(wiring: Wiring, spaces: Spaces) -> Counts:
-    """What each shaped interface has sent and dropped since it was made, from its bucket's statistics."""
-    found: Counts = {}
-    for space in shaped_spaces(wiring):
-        with inside(spaces, space) as netlink:
-            names = {link["index"]: link.get("ifname") for link in netlink.get_links()}
-            before = time.monotonic_ns()
-            disciplines = list(netlink.get_qdiscs())
-            after = time.monotonic_ns()
-        for discipline in disciplines:
-            if discipline.get("TCA_KIND") == "tbf":
-                stats = discipline.get("TCA_STATS2")
-                basic, queue = stats.get("TCA_STATS_BASIC"), stats.get("TCA_STATS_QUEUE")
-                found[space, names[discipline["index"]]] = (
-                    basic["bytes"],
-                    queue["drops"],
-                    (before + after) // 2,
-                )
-    return found
+_WAKE_BYTES = 16 << 10
+"""A receiver is woken for this much: for each frame that comes it would cost more than the frame does."""
 
 
 class Load:
@@ -125,17 +94,23 @@ def _run(flows: Sequence[Flow], spaces: Spaces, ready: int) -> None:
         senders.append(sender)
     for thread in accepting:
         thread.join()
+    started = (
+        threading.Event()
+    )  # no one sends yet: on a machine that this overloads threads would start slowly
     for receiver in receivers:
         receiver.settimeout(None)
+        receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _WAKE_BYTES)
         threading.Thread(target=_drain, args=(receiver, scratch), daemon=True).start()
     for sender in senders:
-        threading.Thread(target=_fill, args=(sender, payload), daemon=True).start()
+        threading.Thread(target=_fill, args=(sender, payload, started), daemon=True).start()
     os.write(ready, b"1")
     os.close(ready)
+    started.set()
     signal.pause()
 
 
-def _fill(sender: socket.socket, payload: int) -> None:
+def _fill(sender: socket.socket, payload: int, started: threading.Event) -> None:
+    started.wait()
     while True:
         os.sendfile(sender.fileno(), payload, 0, _CHUNK_BYTES)
 

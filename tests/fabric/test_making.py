@@ -23,9 +23,9 @@ def test_a_bucket_holds_two_milliseconds_and_one_frame_at_least() -> None:
     assert burst_bytes(1e6) == 1_514
 
 
-def test_tcp_hands_down_half_a_bucket_at_most() -> None:
+def test_tcp_hands_down_three_quarters_of_a_bucket_at_most() -> None:
     assert segments(8e6) == 1
-    assert segments(1e8) == 8  # 12,112 of 25,000 bytes
+    assert segments(1e8) == 12  # 18,168 of 25,000 bytes
     assert segments(1e9) == segments(1e11) == 43  # 64 KiB
 
 

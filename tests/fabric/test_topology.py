@@ -65,7 +65,7 @@ def test_ranks_with_links_of_their_own_share_their_nodes_uplink() -> None:
         ("10.0.0.0/16", 131_072),
         ("10.0.0.2/32", 1_048_576),
     ]
-    assert near.segments == 8
+    assert near.segments == 12
     assert [cable.burst for cable in topology.wiring.cables[:3]] == [250_000, 250_000, 25_000]
 
 
