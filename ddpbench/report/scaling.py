@@ -13,7 +13,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Panel, Row, Series, fullest, label_of, panels_of, setting_of
-from ddpbench.report.words import Estimate, launches_each, not_drawn, ranks, series_of
+from ddpbench.report.words import Estimate, launches_each, not_drawn, ranks, series_of, valued
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -136,7 +136,7 @@ def _heading(panel: Panel, series: Sequence[Series]) -> str:
         ((item.name, row.efficiency) for item, row in eligible if row.world_size == most and row.efficiency),
         key=lambda pair: -pair[1].value,
     )
-    listed = series_of([f"{name} {estimate}" for name, estimate in best[:3]])
+    listed = series_of([valued(name, estimate) for name, estimate in best[:3]])
     more = f" ({len(best) - 3} more beneath)" if len(best) > 3 else ""
     return f"{prefix}Efficiency at {ranks(most)}: {listed}{more}"
 

@@ -12,7 +12,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Panel, Row, Series, fullest, label_of, panels_of, raw_launches, setting_of
-from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of
+from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of, valued
 
 if TYPE_CHECKING:
     from ddpbench.report.canvas import Sheet
@@ -118,7 +118,7 @@ def _heading(panel: Panel, groups: _Groups) -> str:
         if not ranked:
             continue
         ranked.sort(key=lambda pair: -pair[1].value)
-        listed = series_of([f"{name} {estimate}" for name, estimate in ranked[:3]])
+        listed = series_of([valued(name, estimate) for name, estimate in ranked[:3]])
         more = f" ({len(ranked) - 3} more beneath)" if len(ranked) > 3 else ""
         bound = next((row.samples_per_s for _, row in fair if row.strategy == "independent"), None)
         least = f"; upper bound {bound.number}" if bound is not None else ""

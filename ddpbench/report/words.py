@@ -137,6 +137,11 @@ def series_of(words: Sequence[str], conjunction: str = "and") -> str:
     return f"{', '.join(words[:-1])} {conjunction} {words[-1]}"
 
 
+def valued(name: str, value: object) -> str:
+    """`DDP 409`; and `DDP on nodes of 1: 409`, so that the two numbers are not read as one."""
+    return f"{name}{':' if name[-1:].isdigit() else ''} {value}"
+
+
 def not_drawn(names: Sequence[str]) -> tuple[str, ...]:
     """One sentence on the groups of cases that got no figure; none where all did."""
     if not names:

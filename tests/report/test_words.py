@@ -2,7 +2,16 @@
 
 import pytest
 
-from ddpbench.report.words import Estimate, clean, launches_each, milliseconds, moment, percent, series_of
+from ddpbench.report.words import (
+    Estimate,
+    clean,
+    launches_each,
+    milliseconds,
+    moment,
+    percent,
+    series_of,
+    valued,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,3 +59,8 @@ def test_moment_is_shown_in_utc_or_as_it_is() -> None:
 
 def test_clean_takes_out_what_could_deceive() -> None:
     assert clean("\x1b[31mred\x1b[0m \u202egnp\x07 \ud800") == "red \ufffdgnp\ufffd ?"
+
+
+def test_a_value_is_parted_from_a_name_that_ends_in_a_number() -> None:
+    assert valued("DDP", Estimate(409, 403, 416)) == "DDP 409 [403, 416]"
+    assert valued("DDP on nodes of 1", Estimate(409, 403, 416)) == "DDP on nodes of 1: 409 [403, 416]"
