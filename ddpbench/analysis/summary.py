@@ -101,8 +101,8 @@ class RunSummary:
         transfers: one row for each operation, number of ranks and size: `group, case_id, op, world_size,
             bytes, time_s, time_ci_low_s, time_ci_high_s, busbw` (bytes/s), `busbw_ci_low, busbw_ci_high,
             factor, rounds, transfers`.
-        network: one row a case whose transfers went over emulated links, the base case of what `analysis/network.py`
-            draws: `case_id, network_s, network_ci_low_s, network_ci_high_s, rounds, formula, formula_s`.
+        network: one row a case whose transfers went over emulated links, as `analysis/network.py` works it out:
+            `case_id, network_s, network_ci_low_s, network_ci_high_s, rounds, formula, formula_s`.
     """
 
     name: str

@@ -128,9 +128,7 @@ class _Work:
 
     def start(self, slope: torch.Tensor) -> None:
         """Backward begins, with the loss's slope at each sample's output."""
-        if (
-            self._model._replica is not None
-        ):  # its master gathered outputs, and waited for the slowest replica
+        if self._model._replica is not None:  # its master waited for the outputs of the slowest replica
             self.time.resume(self._model.rhythm.forward_ns)
         self._row = slope @ self.batch
 
