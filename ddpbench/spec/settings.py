@@ -90,6 +90,9 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
     def to_toml(self) -> str:
         """The experiment as TOML that `load_experiment` reads back to the same experiment."""
         linked = {name.partition(".")[2] for name in self.axes if name.startswith("fabric.")}
-        exclude: Any = {"name": True, "base": set(self.axes), "fabric": linked}
+        base = set(self.axes)
+        if (linked or self.fabric is not None) and "world_size" not in self.base.model_fields_set:
+            base.add("world_size")  # it follows from the fabric; given, even as its default, it would hold
+        exclude: Any = {"name": True, "base": base, "fabric": linked}
         data = self.model_dump(exclude_none=True, exclude=exclude)
         return tomli_w.dumps({"name": self.name, **data})

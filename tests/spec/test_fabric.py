@@ -85,6 +85,15 @@ def test_links_in_words() -> None:
 FABRIC = '[fabric]\nbandwidth = "1 Gbit/s"\n'
 
 
+def test_a_resumed_experiment_has_the_layouts_it_began_with() -> None:
+    for told in ("nodes = 4", "nodes = 2\nranks_per_node = 4", '[axes]\n"fabric.nodes" = [2, 4]'):
+        experiment = resolve(parsed(FABRIC + told), DEVICES)
+        resumed = resolve(parsed(experiment.to_toml()), DEVICES)
+        laid = [{entry.case for entry in expand(one, CATALOG, DEVICES)} for one in (experiment, resumed)]
+        assert laid[0] == laid[1]
+        assert max(case.nodes for case in laid[0]) > 1
+
+
 def test_any_two_of_nodes_ranks_a_node_and_world_size_give_the_third() -> None:
     assert layouts(FABRIC + "nodes = 4") == [(4, 4, 1, "1 Gbit/s")]
     assert layouts(FABRIC + "nodes = 2\nranks_per_node = 4") == [(8, 2, 4, "1 Gbit/s")]
