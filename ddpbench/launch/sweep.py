@@ -8,13 +8,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ddpbench.errors import MachineError, OutputError, RequestError, WorkloadError
+from ddpbench.errors import FabricError, IdentityError, MachineError, OutputError, RequestError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.fabrics import Fabrics, check_drawable
 from ddpbench.launch.listener import Listener
@@ -33,6 +33,7 @@ from ddpbench.machine.sessions import note_session
 from ddpbench.machine.trial import inspect_own, told
 from ddpbench.records import Block, LaunchOutcome, RunDir, read_launch, write_atomically
 from ddpbench.records.heartbeat import Pulse
+from ddpbench.records.plan import read_plan
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, load_experiment, resolve
 
@@ -46,6 +47,8 @@ _OWN_FILES = {
     ".writable",
     "cases",
     "server.log",
+    "fabric.log",
+    "fabric.json",
     "probe.json",
     "probe.log",
     "machine.json",
@@ -277,6 +280,12 @@ class Sweep:
                             self._run.path, ignore_errors=True
                         )  # nothing but what it has just begun
                     raise
+                except FabricError:
+                    if not self._prepared.resumes and not self._outcomes:  # so that another try is no resume
+                        for path in (self._run.plan, self._run.experiment, self._run.machine):
+                            path.unlink(missing_ok=True)
+                        self._identified = False
+                    raise
                 finally:
                     self.result.wall_s = time.monotonic() - started
                     if self._identified:
@@ -363,11 +372,26 @@ class Sweep:
             self._listener.looked_at(told(name, facts))
         if self._prepared.resumes:
             check_identity(self._run.read_json(self._run.machine), found, self._run.path)
+            self._check_cases()
         else:
             write_atomically(self._run.machine, json.dumps(found, indent=1) + "\n")
             write_atomically(self._run.experiment, toml)
             write_atomically(self._run.plan, self._plan.dumps())  # last: with it the directory can be resumed
         self._identified = True
+
+    def _check_cases(self) -> None:
+        """Compares the cases planned now with those planned before, whose ids their contents make.
+
+        Raises:
+            IdentityError: they differ.
+        """
+        stored = set(read_plan(self._run).ids)
+        now = {entry.case.case_id for entry in self._plan.cases}
+        if stored != now:
+            raise IdentityError(
+                f"{self._run.path} was planned with other cases: {_few(stored - now) or 'none'} not planned now, "
+                f"{_few(now - stored) or 'none'} not then; give another --out"
+            )
 
     def _read_outcomes(self) -> None:
         """What earlier sessions finished."""
@@ -539,6 +563,11 @@ class Sweep:
 def proof_key(case: Case) -> str:
     """Cases of one key train alike: how fast their links are, and by how much time is dilated, is no part of it."""
     return replace(case, fabric="links", dilation=1.0).case_id if case.fabric else case.case_id
+
+
+def _few(ids: Iterable[str]) -> str:
+    """The first of them."""
+    return ", ".join(sorted(ids)[:3])
 
 
 def _sharing(entry: PlannedCase, todo: Sequence[PlannedCase]) -> int:

@@ -122,6 +122,18 @@ def test_a_run_of_another_machine_or_experiment_is_refused(
     changed = run_cli("sweep", experiment, "--out", run, "--set", "base.local_batch=5")
     assert changed.returncode == 2
     assert "experiment_digest" in changed.stderr
+    plan = (run / "plan.json").read_text(encoding="utf-8")
+    fewer = json.loads(plan)
+    (left_out,) = (case for case in fewer["cases"] if case["added_as_baseline"])
+    fewer["cases"].remove(left_out)
+    (run / "plan.json").write_text(json.dumps(fewer), encoding="utf-8")
+    replanned = run_cli("sweep", run)
+    assert replanned.returncode == 2
+    assert (
+        f"was planned with other cases: none not planned now, {left_out['case_id']} not then"
+        in replanned.stderr
+    )
+    (run / "plan.json").write_text(plan, encoding="utf-8")
     machine = json.loads((run / "machine.json").read_text(encoding="utf-8"))
     machine["identity"]["cpu"] = "Some Other Processor"
     (run / "machine.json").write_text(json.dumps(machine), encoding="utf-8")
