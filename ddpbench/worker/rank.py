@@ -120,7 +120,7 @@ class Rank:
         before = self._drift("before")
         self.heartbeat.enter("building the model")
         device = self._device()
-        training = Training(self.case, self.place, device)
+        training = Training(self.case, self.place, device, self.request.round)
         model = training.fresh_model()
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         writer.write(

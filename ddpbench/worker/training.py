@@ -30,10 +30,11 @@ class DivergedError(Exception):
 class Training:
     """Everything of a case that lives in one rank, before a strategy is put on it."""
 
-    def __init__(self, case: Case, place: Place, device: torch.device) -> None:
+    def __init__(self, case: Case, place: Place, device: torch.device, launch: int = 0) -> None:
+        """`launch` is the number of the case's launch: what is drawn at random for times differs between them."""
         self.case, self.place, self.device = case, place, device
         self.strategy: Strategy[Any] = load_strategy(case.strategy)
-        self.workload = load_workload(case.workload).for_case(case, place.rank)
+        self.workload = load_workload(case.workload).for_case(case, place.rank, launch)
         self.workload_options = self.workload.options.model_validate(case.workload_options)
         self.options = self.strategy.options.model_validate(case.options)
         self.dtype: torch.dtype = getattr(torch, case.dtype)

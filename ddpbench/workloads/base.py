@@ -56,8 +56,8 @@ class Workload(ABC, Generic[OptionsT]):
         """Whether there is such a size."""
         return size in (cls.sizes or ("",))
 
-    def for_case(self, case: Case, rank: int) -> Workload[OptionsT]:
-        """The workload as a rank of a case has it, where it depends on either."""
+    def for_case(self, case: Case, rank: int, launch: int = 0) -> Workload[OptionsT]:
+        """The workload as a rank of a case's launch has it, where it depends on any of them."""
         return self
 
     def check(self, case: Case) -> str | None:

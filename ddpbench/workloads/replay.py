@@ -66,8 +66,8 @@ class Replay(Workload[ReplayOptions]):
     def takes(cls, size: str) -> bool:
         return is_path(size) or size in cls.sizes
 
-    def for_case(self, case: Case, rank: int) -> Replay:
-        self.rhythm = Rhythm(self, case, rank)
+    def for_case(self, case: Case, rank: int, launch: int = 0) -> Replay:
+        self.rhythm = Rhythm(self, case, rank, launch)
         self.pacer = self.rhythm.pacer
         return self
 
@@ -133,10 +133,11 @@ class Replay(Workload[ReplayOptions]):
 class Rhythm:
     """A profile's times in one rank of a case: dilated, slowed for a straggler, jittering from step to step."""
 
-    def __init__(self, workload: Replay, case: Case, rank: int) -> None:
+    def __init__(self, workload: Replay, case: Case, rank: int, launch: int = 0) -> None:
         self.profile, self.case, self.rank = workload.profile, case, rank
         self.pacer = Pacer()
         self._options = ReplayOptions.model_validate(case.workload_options)
+        self._launch = launch
         self._random: dict[int, random.Random] = {}
         self._spread = math.sqrt(math.log1p(self._options.jitter**2))
         self._scale = self._base(rank)
@@ -153,7 +154,7 @@ class Rhythm:
         rank = self.rank if replica is None else replica
         scale = self._base(rank)
         if self._spread:
-            draws = self._random.setdefault(rank, random.Random(f"{self.case.seed}/{rank}"))
+            draws = self._random.setdefault(rank, random.Random(f"{self.case.seed}/{self._launch}/{rank}"))
             scale *= math.exp(draws.gauss(-(self._spread**2) / 2, self._spread))
         if rank == self.rank:
             self._scale = scale

@@ -46,9 +46,9 @@ def case_of(workload: str, options: dict[str, Any] | None = None, **changes: Any
 class Rig:
     """A replay in one rank with a clock of its own, and what its steps did."""
 
-    def __init__(self, workload: str, host: Host, rank: int = 0, **changes: Any) -> None:
+    def __init__(self, workload: str, host: Host, rank: int = 0, launch: int = 0, **changes: Any) -> None:
         self.host = host
-        self.workload = load_workload(workload).for_case(case_of(workload, **changes), rank)
+        self.workload = load_workload(workload).for_case(case_of(workload, **changes), rank, launch)
         assert isinstance(self.workload, Replay)
         self.pacer = Pacer(host.clock, host.sleep, active=True)
         self.workload.rhythm.pacer = self.pacer
@@ -112,8 +112,8 @@ def test_jitter_has_its_standard_deviation_keeps_the_mean_and_is_a_ranks_own(tmp
     name = written(tmp_path)
     changes: dict[str, Any] = {"options": {"jitter": 0.2}, "world_size": 2, "strategy": "ddp"}
 
-    def steps(rank: int, seed: int, count: int) -> list[float]:
-        rig = Rig(name, Host(), rank=rank, seed=seed, **changes)
+    def steps(rank: int, seed: int, count: int, launch: int = 0) -> list[float]:
+        rig = Rig(name, Host(), rank=rank, launch=launch, seed=seed, **changes)
         return [rig.step()[-1] / 33e6 for _ in range(count)]
 
     seen = steps(0, 0, 600)
@@ -123,6 +123,7 @@ def test_jitter_has_its_standard_deviation_keeps_the_mean_and_is_a_ranks_own(tmp
     assert steps(0, 0, 5) == seen[:5]
     assert steps(1, 0, 5) != seen[:5]
     assert steps(0, 1, 5) != seen[:5]
+    assert steps(0, 0, 5, launch=1) != seen[:5]  # or rounds would all be one and the same sample
 
 
 def test_parameters_are_the_profiles_in_its_order(tmp_path: Path) -> None:
