@@ -23,7 +23,7 @@ question = "Does shrinking change anything?"
 [base]
 workload = "replay:resnet50-v100"
 strategy = "ddp"
-dilation = 4.0
+dilation = {dilation}
 [axes]
 shrink = [{shrinks}]
 [fabric]
@@ -32,7 +32,7 @@ bandwidth = "10 Gbit/s"
 [budget]
 rounds_min = {rounds}
 rounds_max = {rounds}
-measured_s = 2.0
+measured_s = {measured}
 total = "15 min"
 """
 
@@ -40,16 +40,19 @@ total = "15 min"
 def test_a_shrunk_job_takes_as_long(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: the 95 % interval of m = 1 / m = 4 lies within 0.97 to 1.03, at 3 nodes, 10 Gbit/s, dilated x4."""
     path = tmp_path / "shrink.toml"
-    shrinks, nodes, rounds = ("1, 4", 3, 8) if full else ("20, 40", 2, 1)
-    path.write_text(TEXT.format(shrinks=shrinks, nodes=nodes, rounds=rounds), encoding="utf-8")
-    frame = ddpbench.sweep(path, out=tmp_path / "run")
+    shrinks = "1, 4" if full else "20, 40"
+    size = {"nodes": 3, "rounds": 8, "dilation": 4.0, "measured": 2.0}
+    small = {"nodes": 2, "rounds": 1, "dilation": 1.0, "measured": 0.1}
+    path.write_text(TEXT.format(shrinks=shrinks, **(size if full else small)), encoding="utf-8")
+    run = ddpbench.sweep(path, out=tmp_path / "run")
+    frame = ddpbench.load(run)
     assert set(frame["status"]) == {"ok"}
     jobs = frame[frame["strategy"] == "ddp"].set_index("shrink")
     # Each parameter is rounded up to a whole number: a hundred-thousandth in all.
     assert jobs["gradient_bytes"].max() == pytest.approx(jobs["gradient_bytes"].min(), rel=2e-3)
     buckets = jobs["actual_bucket_bytes"].map(lambda text: len(str(text).split(";")))
     assert buckets.nunique() == 1
-    launches = summarize(RunDir(tmp_path / "run")).launches
+    launches = summarize(RunDir(run)).launches
     times: pd.DataFrame = launches.pivot_table(index="round", columns="case_id", values="step_time_s")
     whole, shrunk = (times[jobs.loc[int(shrink), "case_id"]] for shrink in shrinks.split(", "))
     assert (whole > 0).all()
