@@ -40,7 +40,7 @@ total = "15 min"
 def test_a_shrunk_job_takes_as_long(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: the 95 % interval of m = 1 / m = 4 lies within 0.97 to 1.03, at 3 nodes, 10 Gbit/s, dilated x4."""
     path = tmp_path / "shrink.toml"
-    shrinks = "1, 4" if full else "20, 40"
+    shrinks = "1, 4" if full else "200, 400"
     size = {"nodes": 3, "rounds": 8, "dilation": 4.0, "measured": 2.0}
     small = {"nodes": 2, "rounds": 1, "dilation": 1.0, "measured": 0.1}
     path.write_text(TEXT.format(shrinks=shrinks, **(size if full else small)), encoding="utf-8")
