@@ -52,11 +52,6 @@ def sharded_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
     return 2 * (n - 1) * alpha + lower_bound_s(n, size, rate)
 
 
-def servers_s(n: int, servers: int, size: float, rate: float) -> float:
-    """Dedicated servers, k of them, pushes and pulls under way at once: max(S/B, nS/(kB))."""
-    return max(size / rate, n * size / (servers * rate))
-
-
 def lower_bound_s(n: int, size: float, rate: float) -> float:
     """The least time in which n ranks can reduce to all: 2(n-1)/n · S/B."""
     return 2 * (n - 1) / n * size / rate

@@ -18,7 +18,7 @@ from typing import Any
 
 from ddpbench.beside import child_environment
 from ddpbench.errors import FabricError
-from ddpbench.fabric.proof import FabricProof, LinkProof, carried, measured, off, refusal
+from ddpbench.fabric.proof import FabricProof, LinkProof, measured, off, refusal
 from ddpbench.fabric.topology import STORE_PORT, draw, phases
 from ddpbench.fabric.wiring import FRAME_BYTES
 from ddpbench.spec.fabric import Links
@@ -141,7 +141,6 @@ class Fabric:
             FabricError: a link is off by more than 5 %; what this machine carries, and what to do.
         """
         links: list[LinkProof] = []
-        most = 0.0
         slowest = min((cable.rate for cable in self._topology.wiring.cables if cable.rate), default=math.inf)
         window_s = max(WINDOW_S, WINDOW_FRAMES * FRAME_BYTES * 8 / slowest)
         for phase in phases(self._topology):
@@ -164,9 +163,8 @@ class Fabric:
             else:
                 raise refusal(found)
             links += found
-            most = max(most, carried(found))
         dropped = {(link.label, link.side): link.dropped for link in links}
-        return FabricProof(links=tuple(links), dropped=sum(dropped.values()), carried_bit_per_s=most)
+        return FabricProof(links=tuple(links), dropped=sum(dropped.values()))
 
     def _ask(self, timeout_s: float, **request: Any) -> dict[str, Any]:
         try:

@@ -44,8 +44,6 @@ class FabricProof:
     links: tuple[LinkProof, ...]
     dropped: int
     """Frames, of all links."""
-    carried_bit_per_s: float
-    """The most that all links together carried at once."""
 
 
 Window = Mapping[tuple[int, str], tuple[int, int, int]]

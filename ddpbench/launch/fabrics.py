@@ -1,4 +1,4 @@
-"""The emulated networks of a sweep: each made and proved when a launch first needs it, gone with the sweep."""
+"""The emulated networks of a sweep: made and proved before its first launch, gone with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ddpbench.fabric import Fabric
 
 MOST_AT_ONCE = 24
-"""Fabrics kept standing; beyond that the one used longest ago makes room, and is made anew when needed."""
+"""Fabrics kept standing; beyond that the one used longest ago makes room, and is made and proved anew when needed."""
 
 
 def slowed(case: Case) -> float:
@@ -126,10 +126,9 @@ class Fabrics:
             )
         )
         self._standing[key] = fabric
-        if key not in self._proved:
-            self._proved[key] = self._record(case, fabric)
-            records = [*self._earlier(), *self._proved.values()]
-            write_atomically(self._run.fabrics, json.dumps(records, indent=1) + "\n")
+        self._proved[key] = self._record(case, fabric)
+        records = [*self._earlier(), *self._proved.values()]
+        write_atomically(self._run.fabrics, json.dumps(records, indent=1) + "\n")
         return fabric
 
     def _earlier(self) -> list[Any]:

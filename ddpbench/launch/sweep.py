@@ -200,7 +200,7 @@ def _check_devices(experiment: Experiment, devices: Devices) -> None:
         raise MachineError(
             'device = "cuda": there is no GPU here that torch can use; set it to "cpu" or "auto"'
         )
-    if axes.get("backend", [base.backend]) == ["nccl"] and experiment.fabric is None:
+    if axes.get("backend", [base.backend]) == ["nccl"] and not experiment.emulates:
         raise MachineError(
             'backend = "nccl": nccl moves data between GPUs only, and there is none here that torch can use; '
             'set it to "gloo" or "auto"'

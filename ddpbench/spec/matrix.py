@@ -34,7 +34,7 @@ def resolve(experiment: Experiment, devices: Devices) -> Experiment:
     World sizes become 1, 2, 4 ... up to the devices at hand; device and backend become those it has.
     """
     base, axes = experiment.base, dict(experiment.axes)
-    automatic = "cpu" if experiment.fabric is not None else devices.kind  # emulated links end in no GPU
+    automatic = "cpu" if experiment.emulates else devices.kind  # emulated links end in no GPU
     device = automatic if base.device == "auto" else base.device
     if "device" not in axes:
         base = base.model_copy(update={"device": device})
@@ -221,7 +221,7 @@ def _layout(
     nodes: int | None = setting["fabric.nodes"]
     a_node: int | None = setting["fabric.ranks_per_node"]
     if setting["fabric.bandwidth"] is None:
-        if experiment.fabric is not None or any(name.startswith("fabric.") for name in experiment.axes):
+        if experiment.emulates:
             message = 'is missing: how fast each node\'s link is, such as bandwidth = "1 Gbit/s"'
             problems.append(Problem(path="fabric.bandwidth", message=message))
             return None

@@ -87,6 +87,11 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
     fabric: FabricSettings | None = None
     budget: Budget = Budget()
 
+    @property
+    def emulates(self) -> bool:
+        """Whether it asks for a fabric, in its section or as an axis."""
+        return self.fabric is not None or any(name.startswith("fabric.") for name in self.axes)
+
     def to_toml(self) -> str:
         """The experiment as TOML that `load_experiment` reads back to the same experiment."""
         linked = {name.partition(".")[2] for name in self.axes if name.startswith("fabric.")}

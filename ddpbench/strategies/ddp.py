@@ -65,7 +65,7 @@ class DdpReplica(Replica):
             wrapper = shrunk(shrink)
         self._ddp: DistributedDataParallel | None = wrapper(
             job.model,
-            bucket_cap_mb=None if cap == "default" or cap is None else cap / shrink if shrink != 1 else cap,
+            bucket_cap_mb=cap / shrink if isinstance(cap, int | float) else None,
             gradient_as_bucket_view=options.gradient_as_bucket_view,
             static_graph=options.static_graph,
             find_unused_parameters=options.find_unused_parameters,

@@ -34,12 +34,6 @@ def test_a_tree_of_five_needs_three_levels() -> None:
     assert formulas.tree_s(5, 8 * MB, GBIT) == pytest.approx(6 * 0.064)
 
 
-def test_servers_are_the_limit_until_there_are_as_many_as_ranks() -> None:
-    assert formulas.servers_s(8, 2, 8 * MB, GBIT) == pytest.approx(4 * 0.064)
-    assert formulas.servers_s(8, 8, 8 * MB, GBIT) == pytest.approx(0.064)
-    assert formulas.servers_s(8, 16, 8 * MB, GBIT) == pytest.approx(0.064)
-
-
 @pytest.mark.parametrize("name", sorted(formulas.TIMES))
 def test_one_rank_aggregates_in_no_time_and_no_algorithm_beats_the_bound(name: str) -> None:
     _, seconds = formulas.TIMES[name]

@@ -142,8 +142,13 @@ def test_options_may_be_an_axis() -> None:
 
 def test_a_gpu_machine_emulates_on_its_cpu() -> None:
     gpus = Devices(kind="cuda", gpus=8, cores=16)
-    planned = expand(parsed(FABRIC + "nodes = 2"), CATALOG, gpus)
-    assert {(entry.case.device, entry.case.backend) for entry in planned} == {("cpu", "gloo"), ("cpu", "")}
+    as_axes = '[base]\nworld_size = 2\n[axes.fabric]\nbandwidth = ["1 Gbit/s"]'
+    for text in (FABRIC + "nodes = 2", as_axes):
+        planned = expand(parsed(text), CATALOG, gpus)
+        assert {(entry.case.device, entry.case.backend) for entry in planned} == {
+            ("cpu", "gloo"),
+            ("cpu", ""),
+        }
 
 
 @pytest.mark.parametrize(
