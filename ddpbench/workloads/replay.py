@@ -28,6 +28,8 @@ STEPS_A_PASS = 64
 """The made-up data hold at least so many samples, and so many steps of the whole job."""
 GRAIN = 2e-3
 """A gradient whose moment is nearer than this share of a step is not waited for: each sleep costs a wake-up."""
+MOST_TOGETHER = 3
+"""So many gradients come from one node at most: of more autograd takes some out of order."""
 
 
 class ReplayOptions(BaseModel, extra="forbid", frozen=True):
@@ -167,6 +169,18 @@ class Rhythm:
     def elements(self, number: int) -> int:
         """How many numbers a parameter has here: its own, divided by `shrink`, and at least one."""
         return -(-self.profile.parameters[number].elements // self.case.shrink)
+
+    def together(self) -> list[tuple[int, ...]]:
+        """Parameters, by number, in the order in which their gradients are ready: those of one moment together."""
+        found: list[tuple[int, ...]] = []
+        for number in self.profile.order:
+            first = found[-1] if found else ()
+            near = first and self.ready_ns[number] - self.ready_ns[first[0]] <= self.grain_ns
+            if near and len(first) < MOST_TOGETHER:
+                found[-1] = (*first, number)
+            else:
+                found.append((number,))
+        return found
 
     def _base(self, rank: int) -> float:
         straggles = rank == self._options.slow_rank and self.case.world_size > 1  # never the base case

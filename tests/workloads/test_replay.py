@@ -177,8 +177,39 @@ def test_autograd_takes_a_gradient_without_a_copy(tmp_path: Path) -> None:
         return found
 
     assert places() == places()  # the same memory again
-    kept = [tensor.data_ptr() for tensor in rig.model._tensors if tensor is not None]
+    kept = [made.memory.data_ptr() for made in rig.model._gradients if made is not None]
     assert places() == kept
+
+
+def test_two_passes_under_way_at_once_do_not_share_their_nodes(tmp_path: Path) -> None:
+    rig = Rig(written(tmp_path), Host())
+    loss = rig.workload.loss
+    loss(rig.model(rig.batch), None).backward()
+    once = [parameter.grad.clone() for parameter in rig.model.parameters() if parameter.grad is not None]
+    rig.optimizer.zero_grad(set_to_none=True)
+    first, second = rig.model(rig.batch), rig.model(3 * rig.batch)
+    loss(first, None).backward()
+    loss(second, None).backward()
+    for parameter, alone in zip(rig.model.parameters(), once, strict=True):
+        torch.testing.assert_close(parameter.grad, 4 * alone)
+
+
+def test_without_gradients_a_pass_takes_forwards_time_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    rig = Rig(written(tmp_path), Host())
+    with torch.no_grad():
+        assert not rig.model(rig.batch).requires_grad
+    assert rig.host.now_ns - rig.start_ns == 10 * MS
+    assert rig.step()[-1] == 33 * MS
+    assert [name for name, _ in rig.moments] == ["b.weight", "scale", "a.bias", "a.weight"]
+
+
+def test_parameters_that_were_replaced_get_the_gradients(tmp_path: Path) -> None:
+    rig = Rig(written(tmp_path), Host())
+    rig.step()
+    replaced = torch.nn.Parameter(torch.zeros(7))
+    rig.model.p2 = replaced
+    rig.workload.loss(rig.model(rig.batch), None).backward()
+    assert replaced.grad is not None
 
 
 def test_gradients_that_add_up_are_not_added_to_themselves(tmp_path: Path) -> None:
