@@ -19,6 +19,7 @@ from pathlib import Path
 import pandas as pd
 
 import ddpbench
+from ddpbench.errors import DdpbenchError
 
 WORLDS = (1, 2, 4, 8, 16)
 V100_STEP_S = {
@@ -58,7 +59,8 @@ def tell_scaling(found: pd.DataFrame) -> bool:
         )
     held_out = found[found["workload"] != FITTED]
     median = statistics.median(found["error"])
-    print(f"median error {median:.0%} (of the models held out: {statistics.median(held_out['error']):.0%})")
+    unfitted = f" (of the models held out: {held_out['error'].median():.0%})" if len(held_out) else ""
+    print(f"median error {median:.0%}{unfitted}")
     holds = median <= 0.5
     for n, rows in found[found["world_size"] >= 8].groupby("world_size"):
         error_s = (rows["emulated_s"] - rows["published_s"]).abs().sum()
@@ -126,9 +128,18 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run_dir", type=Path)
-    cases = ddpbench.load(parser.parse_args().run_dir)
+    try:
+        cases = ddpbench.load(parser.parse_args().run_dir)
+    except DdpbenchError as error:
+        parser.error(str(error))
     is_overlap = BERT in set(cases["workload"])
-    holds = tell_overlap(gains(cases)) if is_overlap else tell_scaling(added_by_scaling(cases))
+    if is_overlap:
+        holds = tell_overlap(gains(cases))
+    else:
+        found = added_by_scaling(cases)
+        if found.empty:
+            parser.error("the run has no model of the published table under DDP at 1 rank and at more")
+        holds = tell_scaling(found)
     print("within what was promised" if holds else "NOT within what was promised")
     return 0 if holds else 1
 

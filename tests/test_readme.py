@@ -84,10 +84,10 @@ def test_a_strategy_that_forgets_to_average_is_found_out(extended: Path) -> None
 def test_the_readmes_workload_trains(tmp_path: Path) -> None:
     path = tmp_path / "my_workload.py"
     path.write_text(block("python", "# my_workload.py"), encoding="utf-8")
-    arguments = ("--strategy", "ddp", "--workload", f"{path}:Regression", "--world-size", "2")
-    result = run(ROOT, "verify", *arguments)
+    arguments = ("--algorithm", "all_reduce", "--workload", f"{path}:Regression", "--world-size", "2")
+    result = run(ROOT, "verify", "--strategy", "ddp", *arguments)
     assert result.returncode == 0, result
-    assert "1 proved, 0 not, 0 skipped" in result.stdout
+    assert "2 proved, 0 not, 0 skipped" in result.stdout
 
 
 def test_the_readmes_experiment_is_valid() -> None:

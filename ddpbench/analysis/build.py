@@ -17,7 +17,7 @@ from ddpbench.analysis.findings import MOST_FINDINGS, comparisons_table, finding
 from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.input_findings import input_findings
 from ddpbench.analysis.inputs import input_groups
-from ddpbench.analysis.labels import case_names, cases_words
+from ddpbench.analysis.labels import Names
 from ddpbench.analysis.launches import CaseRun, resume_command
 from ddpbench.analysis.network import network_table
 from ddpbench.analysis.one_step import one_step
@@ -342,22 +342,23 @@ def _validity(
     measured = [case for case in cases if case.timings]
     if not measured:
         yield "No case has a launch that ended well: there are no numbers."
-        yield from _damage(cases)
+        yield from _damage(cases, Names(cases))
         return
+    names = Names(measured)
     if stop_reason == "interrupted":
         launcher = measured[0].case.launcher
         yield f"The sweep was interrupted; resume with: {resume_command(launcher, path)}"
     crowded = [case for case in measured if case.planned.oversubscribed]
     if crowded:
         yield (
-            f"{cases_words(crowded)} ran with more ranks than cores (oversubscribed): their numbers are kept out of "
-            f"headlines and fits{case_names(crowded)}."
+            f"{names.count(crowded)} ran with more ranks than cores (oversubscribed): their numbers are kept out of "
+            f"headlines and fits{names.listed(crowded)}."
         )
     few = [case for case in measured if len(case.timings) < MIN_ROUNDS]
     if few:
         yield (
-            f"{cases_words(few)} {_have(few)} under {MIN_ROUNDS} rounds: too few rounds to conclude "
-            f"anything{case_names(few)}."
+            f"{names.count(few)} {_have(few)} under {MIN_ROUNDS} rounds: too few rounds to conclude "
+            f"anything{names.listed(few)}."
         )
     flags = Counter(flag for case in measured for launch in case.good for flag in set(launch.flags))
     total = sum(len(case.good) for case in measured)
@@ -376,40 +377,40 @@ def _validity(
             f"{flag[:1].upper()}{flag[1:]} in {count} of {total} launches: {meaning[flag]}. They are kept, and "
             "their cases are marked."
         )
-    yield from fault_sentences(measured)
+    yield from fault_sentences(measured, names)
     wide = set(table.loc[~table["ci_reached"].fillna(value=True), "case_id"])
     if wide:
         chosen = [case for case in measured if case.case_id in wide]
         yield (
-            f"{cases_words(chosen)} did not reach the target half-width of {100 * plan.budget.target_half_width:g} %"
-            f"{_END_WORDS.get(stop_reason, '')}{case_names(chosen)}."
+            f"{names.count(chosen)} did not reach the target half-width of {100 * plan.budget.target_half_width:g} %"
+            f"{_END_WORDS.get(stop_reason, '')}{names.listed(chosen)}."
         )
     unequal = [case for case in measured if any(launch.params_equal is False for launch in case.launches)]
     if unequal:
-        yield f"{cases_words(unequal)} ended a launch with parameters that differ between ranks{case_names(unequal)}."
+        yield f"{names.count(unequal)} ended a launch with parameters that differ between ranks{names.listed(unequal)}."
     sharing = [case for case in measured if any(launch.shares_cores for launch in case.good)]
     if sharing:
-        yield f"{cases_words(sharing)} had loader workers on the ranks' own cores{case_names(sharing)}."
+        yield f"{names.count(sharing)} had loader workers on the ranks' own cores{names.listed(sharing)}."
     long = set(breakdown.loc[breakdown["instrumentation_overhead"] > OVERHEAD_LIMIT, "case_id"])
     slow = [case for case in measured if case.case_id in long]
     if slow:
         yield (
-            f"{cases_words(slow)} took over {100 * OVERHEAD_LIMIT:g} % longer in instrumented than in timed steps: "
-            f"where the time goes is then approximate{case_names(slow)}."
+            f"{names.count(slow)} took over {100 * OVERHEAD_LIMIT:g} % longer in instrumented than in timed steps: "
+            f"where the time goes is then approximate{names.listed(slow)}."
         )
     apart = [case for case in measured if any(launch.hosts > 1 for launch in case.good)]
     if apart:
         yield (
-            f"{cases_words(apart)} ran on several hosts, which share no clock: a block took as long as its slowest "
+            f"{names.count(apart)} ran on several hosts, which share no clock: a block took as long as its slowest "
             "rank's; a transfer that ends on all ranks at once took as long as its shortest rank's part; in other "
-            f"transfers waiting for ranks counts as communication{case_names(apart)}."
+            f"transfers waiting for ranks counts as communication{names.listed(apart)}."
         )
-    yield from _damage(cases)
+    yield from _damage(cases, names)
     notes = dict.fromkeys(p.note for case in measured if case.proof for p in case.proof.proofs if p.note)
     yield from (f"Proofs: {note}." for note in notes)
 
 
-def _damage(cases: Sequence[CaseRun]) -> Iterable[str]:
+def _damage(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
     damaged = [text for case in cases for launch in case.launches for text in launch.damage]
     if damaged:
         more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
@@ -418,7 +419,7 @@ def _damage(cases: Sequence[CaseRun]) -> Iterable[str]:
     if dropped:
         count = sum(case.parts.dropped_transfers for case in dropped if case.parts is not None)
         lack = "1 transfer lacks" if count == 1 else f"{count} transfers lack"
-        yield f"{lack} a rank's record: left out{case_names(dropped)}."
+        yield f"{lack} a rank's record: left out{names.listed(dropped)}."
 
 
 def _have(cases: Sequence[CaseRun]) -> str:

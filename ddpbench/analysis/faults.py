@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.labels import case_names, cases_words
+from ddpbench.analysis.labels import Names
 from ddpbench.records import Block
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def faults_per_step(ranks: Sequence[Mapping[int, Block]]) -> float | None:
     return max(counted, default=None)
 
 
-def fault_sentences(cases: Iterable[CaseRun]) -> Iterable[str]:
+def fault_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
     """A sentence on the cases whose launches differ in it by enough to show in their times; none without any."""
     unlike: list[tuple[float, float, CaseRun]] = []
     for case in cases:
@@ -51,9 +51,9 @@ def fault_sentences(cases: Iterable[CaseRun]) -> Iterable[str]:
         fewest, most, _ = max(unlike, key=lambda one: one[1] - one[0])
         alike = [case for _, _, case in unlike]
         yield (
-            f"Page faults differ between launches of {cases_words(alike)} ({fewest:,.0f} to {most:,.0f} a step at "
-            "worst): malloc gave memory back to the kernel in some and kept it in others, as it may from one start of "
-            "your own training to the next, and their times differ by that. MALLOC_TRIM_THRESHOLD_=1000000000 and "
-            "MALLOC_TOP_PAD_=100000000 in the environment hold both alike, and change what is measured"
-            f"{case_names(alike)}."
+            f"Page faults differ between launches of {names.count(alike).lower()} ({fewest:,.0f} to {most:,.0f} a "
+            "step at worst): malloc gave memory back to the kernel in some and kept it in others, as it may from one "
+            "start of your own training to the next, and their times differ by that. MALLOC_TRIM_THRESHOLD_=1000000000 "
+            "and MALLOC_TOP_PAD_=100000000 in the environment hold both alike, and change what is measured"
+            f"{names.listed(alike)}."
         )

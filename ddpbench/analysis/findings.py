@@ -278,11 +278,19 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
     return tuple(result[:most])
 
 
+_BATCH = "scaling and batch"
+
+
 def _options_apart(groups: Sequence[Sequence[CaseRun]]) -> list[str]:
-    """The workload's options that are not the same in all of these groups."""
-    options = [members[0].case.workload_options for members in groups]
+    """The workload's options that are not the same in all of these groups; and `_BATCH`, if that is not."""
+    cases = [members[0].case for members in groups]
+    options = [case.workload_options for case in cases]
     keys = dict.fromkeys(key for one in options for key in one)
-    return [key for key in keys if len({str(one.get(key)) for one in options}) > 1]
+    batches = {
+        (case.scaling, case.local_batch if case.scaling == "weak" else case.global_batch) for case in cases
+    }
+    found = [key for key in keys if len({str(one.get(key)) for one in options}) > 1]
+    return found + ([_BATCH] if len(batches) > 1 else [])
 
 
 def _exchanges(run: CaseRun) -> bool:
@@ -457,7 +465,11 @@ def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
         words.append("(threads)")
     if other is not None and other.case.strategy == case.strategy:
         names = ("algorithm", "schedule", "backend")
-        words += [getattr(case, name) for name in names if getattr(case, name) != getattr(other.case, name)]
+        words += [
+            str(getattr(case, name)).replace("_", " ")
+            for name in names
+            if getattr(case, name) != getattr(other.case, name)
+        ]
         theirs = other.case.options
         words += [f"{key}={value}" for key, value in case.options.items() if theirs.get(key) != value]
         if case.nodes != other.case.nodes:
@@ -474,8 +486,8 @@ def _place(run: CaseRun, *, apart: Sequence[str] | None) -> str:
     held = "local" if case.scaling == "weak" else "global"
     setting = ""
     if apart is not None:
-        setting = f", {case.scaling} scaling with a {held} batch of {batch}"
-        setting += "".join(f", {key}={case.workload_options.get(key)}" for key in apart)
+        setting = f", {case.scaling} scaling with a {held} batch of {batch}" if _BATCH in apart else ""
+        setting += "".join(f", {key}={case.workload_options.get(key)}" for key in apart if key != _BATCH)
     autocast = f", {case.precision} autocast" if case.precision != "full" else ""
     return f"{_ranks(run)}, {case.workload}{autocast}{setting}{labels_of(run)}"
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from ddpbench.spec import Case
+
 PAYLOAD = 0.95
 """The share of a link's rate that gradients get: of 1,538 bytes that a frame takes on the wire 1,448 are TCP's
 payload (94.1 %), and where shaping counts frames without preamble and gap, as here, of 1,514 (95.6 %)."""
@@ -43,13 +45,23 @@ def tree_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
 
 
 def halving_doubling_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Recursive halving, then doubling, for a power of two: 2 log2 n · α + 2(n-1)/n · S/B."""
-    return 2 * math.log2(n) * alpha + lower_bound_s(n, size, rate)
+    """Recursive halving, then doubling, p the largest power of two in n: 2 log2 p · α + 2(p-1)/p · S/B.
+
+    Where n is none, the ranks beyond p give their gradient to another first and get the result last: 2(α + S/B).
+    """
+    p = power_of_two(n)
+    folded = 2 * (alpha + size / rate) if p != n else 0.0
+    return folded + 2 * math.log2(p) * alpha + lower_bound_s(p, size, rate)
 
 
-def sharded_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Each rank serves one n-th of the parameters: a message to and from every other, and the ring's bytes."""
-    return 2 * (n - 1) * alpha + lower_bound_s(n, size, rate)
+def sharded_master_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
+    """Each rank serves one n-th of the parameters, to all at once: 2α + 2(n-1)/n · S/B."""
+    return (2 * alpha if n > 1 else 0.0) + lower_bound_s(n, size, rate)
+
+
+def power_of_two(n: int) -> int:
+    """The largest power of two that is not above n."""
+    return 1 << (n.bit_length() - 1)
 
 
 def lower_bound_s(n: int, size: float, rate: float) -> float:
@@ -64,20 +76,57 @@ TIMES: Mapping[str, tuple[str, Callable[[int, float, float, float], float]]] = {
     "master": ("master", master_s),
     "tree": ("tree", tree_s),
     "halving_doubling": ("halving-doubling", halving_doubling_s),
-    "sharded": ("sharded", sharded_s),
+    "sharded_master": ("sharded master", sharded_master_s),
+    "hierarchical": ("ring", ring_s),  # for ranks that have a node each it is one
 }
 """By a case's `algorithm`: the formula's name, and its time for ranks that have a node each."""
+
+
+def bytes_to_aggregate(case: Case, gradient_bytes: float) -> float:
+    """The gradient as it is sent: two bytes a number where it is compressed to fp16 or bf16."""
+    if case.options.get("compression", "none") == "none":
+        return gradient_bytes
+    return gradient_bytes * 2 / (8 if case.dtype == "float64" else 4)
 
 
 def busiest_node_bytes(algorithm: str, nodes: int, ranks_per_node: int, size: float) -> float | None:
     """What the busiest node sends a step, bytes; None where no formula is known, or nothing leaves a node.
 
-    A ring over ranks in the order of nodes leaves each node once, with 2(n-1)/n · S, however many ranks it has. A
-    master's node sends (n - r) S, and receives as much: its own r ranks are served within it.
+    A ring over ranks in the order of nodes leaves each node once, with 2(n-1)/n · S, however many ranks it has; a
+    naive one likewise. A master's node sends (n - r) S, and receives as much: its own r ranks are served within it.
+    Across m nodes each of r ranks has its ring for an r-th of the gradient, hierarchically: 2(m-1)/m · S. For the
+    others it is told for ranks that have a node each.
     """
     n = nodes * ranks_per_node
     if nodes < 2:
         return None
-    if algorithm == "all_reduce":
+    if algorithm in ("all_reduce", "ring"):
         return 2 * (n - 1) / n * size
-    return (n - ranks_per_node) * size if algorithm == "master" else None
+    if algorithm == "naive_ring":
+        return (n - 1) * size
+    if algorithm == "master":
+        return (n - ranks_per_node) * size
+    if algorithm == "hierarchical":
+        return 2 * (nodes - 1) / nodes * size
+    return busiest_rank_bytes(algorithm, n, size) if ranks_per_node == 1 else None
+
+
+def busiest_rank_bytes(algorithm: str, n: int, size: float) -> float | None:
+    """What the rank that sends most sends, bytes, of ranks that have a node each; None for an unknown algorithm.
+
+    Exact where n divides the gradient's length.
+    """
+    if n < 2:
+        return 0.0
+    p = power_of_two(n)
+    sent = {
+        "all_reduce": 2 * (n - 1) / n * size,
+        "ring": 2 * (n - 1) / n * size,
+        "hierarchical": 2 * (n - 1) / n * size,
+        "sharded_master": 2 * (n - 1) / n * size,
+        "naive_ring": (n - 1) * size,
+        "master": (n - 1) * size,
+        "tree": math.ceil(math.log2(n)) * size,
+        "halving_doubling": 2 * (p - 1) / p * size + (size if p != n else 0.0),
+    }
+    return sent.get(algorithm)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ddpbench.analysis.checkpoints import snapshot_costs
-from ddpbench.analysis.formulas import busiest_node_bytes
+from ddpbench.analysis.formulas import busiest_node_bytes, bytes_to_aggregate
 from ddpbench.analysis.launches import CaseRun, noise_words, read_cases
 from ddpbench.analysis.pace import dilation_needed, host_share, lateness_p95_s
 from ddpbench.analysis.peaks import mfu, peak_of
@@ -151,7 +151,8 @@ def _traffic(run: CaseRun, gradient_bytes: int | None) -> dict[str, Any]:
         return {}
     expected = None
     if gradient_bytes:
-        expected = busiest_node_bytes(case.algorithm, case.nodes, case.ranks_per_node, gradient_bytes)
+        size = bytes_to_aggregate(case, gradient_bytes)
+        expected = busiest_node_bytes(case.algorithm, case.nodes, case.ranks_per_node, size)
     return {
         "node_sent_bytes": traffic.sent,
         "node_received_bytes": traffic.received,
@@ -165,13 +166,10 @@ def _pace(run: CaseRun) -> dict[str, Any]:
     paced = [launch.pace for launch in run.good if launch.pace is not None]
     if not paced:
         return {}
-    share, k = host_share(paced), run.case.dilation
-    own = sum(pace.optimizer_s for pace in paced) / len(paced)
-    due = sum(pace.due_s for pace in paced) / len(paced)
     return {
         "lateness_p95_s": lateness_p95_s(paced),
-        "host_share": share,
-        "dilation_needed": dilation_needed(k, share, own, due),
+        "host_share": host_share(paced),
+        "dilation_needed": dilation_needed(run.case.dilation, paced),
     }
 
 

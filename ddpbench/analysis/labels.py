@@ -90,13 +90,44 @@ def virtual_words(case: Virtual) -> list[str]:
     return words
 
 
-def cases_words(cases: Sequence[CaseRun]) -> str:
-    """How many: `1 case`, `3 cases`."""
-    return f"{len(cases)} case{'s' if len(cases) != 1 else ''}"
+class Names:
+    """How sentences name a run's cases: by what of their labels is not said of all."""
 
+    def __init__(self, among: Sequence[CaseRun]) -> None:
+        """`among` are all that could be meant."""
+        self._count = len(among)
+        telling = len({run.case.workload for run in among}) > 1
+        words = {run.case_id: run.case.label.split(" · ") for run in among}
+        joined = [set(words[run.case_id]) for run in among if run.case.fabric or run.case.world_size > 1]
+        shared = set.intersection(*joined) if len(joined) > 1 else set()
+        self._names = {
+            run.case_id: " · ".join(
+                [
+                    words[run.case_id][0],
+                    *([run.case.workload.removeprefix("replay:")] if telling else []),
+                    *(
+                        word
+                        for word in words[run.case_id][1:]
+                        if word not in shared or word.endswith(" ranks")
+                    ),
+                ]
+            )
+            for run in among
+        }
 
-def case_names(cases: Sequence[CaseRun]) -> str:
-    """The first few of them, in brackets."""
-    words = [case.case.label for case in cases[:4]]
-    more = f" and {len(cases) - 4} more" if len(cases) > 4 else ""
-    return f" ({', '.join(words)}{more})"
+    def of(self, run: CaseRun) -> str:
+        """One case's."""
+        return self._names.get(run.case_id, run.case.label)
+
+    def count(self, cases: Sequence[CaseRun]) -> str:
+        """How many: `1 case`, `3 cases`, `All 24 cases`."""
+        every = "All " if len(cases) == self._count > 1 else ""
+        return f"{every}{len(cases)} case{'s' if len(cases) != 1 else ''}"
+
+    def listed(self, cases: Sequence[CaseRun]) -> str:
+        """The first few of them, in brackets; empty where all are meant."""
+        if len(cases) == self._count > 1:
+            return ""
+        words = [self.of(run) for run in cases[:4]]
+        more = f" and {len(cases) - 4} more" if len(cases) > 4 else ""
+        return f" ({', '.join(words)}{more})"

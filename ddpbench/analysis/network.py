@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.findings import BOUNDS
-from ddpbench.analysis.formulas import PAYLOAD, TIMES
+from ddpbench.analysis.formulas import PAYLOAD, TIMES, busiest_rank_bytes, bytes_to_aggregate, lower_bound_s
 from ddpbench.analysis.labels import links_of
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import Interval, half_width
@@ -22,14 +22,16 @@ from ddpbench.spec import Case, Links
 
 COLUMNS = (
     *("case_id", "network_s", "network_ci_low_s", "network_ci_high_s", "rounds"),
-    *("formula", "formula_s"),
+    *("formula", "formula_s", "bound_s", "gradient_bytes", "sent_bytes", "formula_bytes"),
 )
 
 
 def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     """One row a case that exchanges gradients over emulated links and was instrumented; seconds.
 
-    `formula` names the textbook's algorithm and `formula_s` its time; empty and NaN where there is none.
+    `formula` names the textbook's algorithm and `formula_s` its time; empty and NaN where there is none. `bound_s` is
+    the least that any algorithm needs at that rate. `sent_bytes` is what the rank that sent most handed to the
+    network, counted, and `formula_bytes` what its algorithm should; NaN where the library sent, or ranks share nodes.
     """
     rows: list[tuple[Any, ...]] = []
     for run in cases:
@@ -41,15 +43,26 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         found = Interval.around(
             math.fsum(times) / len(times), half_width([math.log(value) for value in times])
         )
-        size = next((launch.gradient_bytes for launch in run.good if launch.gradient_bytes), None)
+        whole = next((launch.gradient_bytes for launch in run.good if launch.gradient_bytes), None)
+        size = bytes_to_aggregate(run.case, whole) if whole else None
         name, formula_s = formula_of(run.case, size)
-        rows.append((run.case_id, found.value, found.low, found.high, len(times), name, formula_s))
+        bound_s, sent = None, run.parts.sent_bytes
+        links, n = links_of(run.case.fabric), run.case.world_size
+        if formula_s is not None and size and links is not None:
+            bound_s = lower_bound_s(n, size, PAYLOAD * slowest_rate(run.case, links) / 8)
+        expected = busiest_rank_bytes(run.case.algorithm, n, size) if size and sent is not None else None
+        rows.append(
+            (
+                *(run.case_id, found.value, found.low, found.high, len(times)),
+                *(name, formula_s, bound_s, size, sent, expected),
+            )
+        )
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    numbers = ("network_s", "network_ci_low_s", "network_ci_high_s", "formula_s")
+    numbers = [name for name in COLUMNS if name not in ("case_id", "rounds", "formula")]
     return frame.astype(dict.fromkeys(numbers, "float64"))
 
 
-def formula_of(case: Case, size: int | None) -> tuple[str, float | None]:
+def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
     """The textbook's name and time of a case's algorithm for gradients of `size` bytes; none across shared nodes."""
     links = links_of(case.fabric)
     if links is None or not size or case.algorithm not in TIMES or case.nodes != case.world_size:
@@ -71,5 +84,10 @@ def limiting_rate(case: Case, links: Links) -> float:
             beyond = (nodes - nodes / links.racks) / (nodes - 1)  # of what its own link carries
             rate = min(rate, links.uplink / beyond)
         return rate
-    slowest = min(links.of_node(node) for node in range(nodes))
+    return slowest_rate(case, links)
+
+
+def slowest_rate(case: Case, links: Links) -> float:
+    """The rate, bit/s, of the slowest link that every algorithm's gradients must pass."""
+    slowest = min(links.of_node(node) for node in range(case.nodes))
     return slowest if links.uplink is None else min(slowest, links.uplink)

@@ -91,6 +91,8 @@ class Breakdown:
     """By round: how long a step's transfers were under way on any rank, mean over steps; none across hosts.
 
     The union of the times from a transfer's last start to its last end. A rank's own part in a gather is shorter."""
+    sent_bytes: float | None = None
+    """What the rank that sent most handed to the network a step, mean over steps; None where it was not counted."""
 
     @property
     def overlap_fraction(self) -> float | None:
@@ -200,7 +202,20 @@ def breakdown(
         },
         transfers=sizes,
         network_s=network,
+        sent_bytes=_busiest_bytes(launches),
     )
+
+
+def _busiest_bytes(launches: Sequence[Mapping[int, RankSteps]]) -> float | None:
+    """Bytes a step that the busiest rank of any launch sent."""
+    found = [
+        sum(sent) / len(noted.steps)
+        for ranks in launches
+        for noted in ranks.values()
+        if (sent := [part.sent_bytes for part in noted.transfers if part.sent_bytes is not None])
+        and noted.steps
+    ]
+    return max(found, default=None)
 
 
 def _by_launch_s(

@@ -16,6 +16,7 @@ and at least 1. It is necessary, not sufficient: that moments came when they wer
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -95,11 +96,16 @@ def host_share(launches: Sequence[Pacing]) -> float:
     return sum(launch.cpu_s for launch in launches) / sum(launch.cores_s for launch in launches)
 
 
-def dilation_needed(dilation: float, share: float, own_s: float, due_s: float) -> float:
-    """The smallest dilation that hides the host's own work, from a run with `dilation`; see the file's head.
+def dilation_needed(dilation: float, launches: Sequence[Pacing]) -> float:
+    """The smallest dilation that hides the host's own work, from launches with `dilation`; see the file's head.
 
-    `own_s` and `due_s` are a rank's own and the profiled optimizer time, both as they passed on the machine's clock;
-    where either is 0 only the share counts.
+    The median over the launches: one beside which something else ran says more than is so. A launch that was not
+    told its optimizer's times says what the share asks for.
     """
-    hidden = dilation * own_s / due_s if own_s > 0 and due_s > 0 else 0.0
+    return statistics.median(_needed(dilation, launch) for launch in launches)
+
+
+def _needed(dilation: float, launch: Pacing) -> float:
+    share = launch.cpu_s / launch.cores_s
+    hidden = dilation * launch.optimizer_s / launch.due_s if launch.due_s > 0 else 0.0
     return max(1.0, dilation * share / MOST_SHARE, hidden)

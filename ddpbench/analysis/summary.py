@@ -102,7 +102,8 @@ class RunSummary:
             bytes, time_s, time_ci_low_s, time_ci_high_s, busbw` (bytes/s), `busbw_ci_low, busbw_ci_high,
             factor, rounds, transfers`.
         network: one row a case whose transfers went over emulated links, as `analysis/network.py` works it out:
-            `case_id, network_s, network_ci_low_s, network_ci_high_s, rounds, formula, formula_s`.
+            `case_id, network_s, network_ci_low_s, network_ci_high_s, rounds, formula, formula_s, bound_s,
+            gradient_bytes, sent_bytes, formula_bytes`.
     """
 
     name: str

@@ -58,7 +58,11 @@ def _nominal(record: Record, k: float, m: int) -> Record:
             )
         case CommRecord():
             return replace(
-                record, start_ns=at(record.start_ns), end_ns=at(record.end_ns), bytes=record.bytes * m
+                record,
+                start_ns=at(record.start_ns),
+                end_ns=at(record.end_ns),
+                bytes=record.bytes * m,
+                sent_bytes=None if record.sent_bytes is None else record.sent_bytes * m,
             )
         case Pace():
             return replace(record, lateness_ns=tuple(at(ns) for ns in record.lateness_ns))

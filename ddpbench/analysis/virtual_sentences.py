@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
 from ddpbench.analysis.findings import BOUNDS, grouped
-from ddpbench.analysis.labels import case_names, cases_words, links_of
+from ddpbench.analysis.labels import Names, links_of
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.pace import MOST_SHARE
 from ddpbench.analysis.traffic import FEWEST, MOST, explained
@@ -17,38 +18,32 @@ from ddpbench.analysis.traffic import FEWEST, MOST, explained
 def virtual_sentences(cases: Sequence[CaseRun], table: pd.DataFrame) -> Iterable[str]:
     """For the report's Validity, in order of how much they change the meaning of a number."""
     measured = [run for run in cases if run.timings]
-    yield from _kinds(measured)
-    yield from _dilated(measured)
+    names = Names(measured)
+    yield from _kinds(measured, names)
+    yield from _dilated(measured, names)
     shrunk = [run for run in measured if run.case.shrink != 1]
     for (m,), members in grouped(shrunk, lambda run: (run.case.shrink,)).items():
-        who, names = _subject(members, measured)
+        who, listed = names.count(members), names.listed(members)
         yield (
             f"{who} ran shrunk: gradients, bucket caps and links were all divided by {m}, and the "
-            f"sizes told here are multiplied by it again; memory is the shrunk job's{names}."
+            f"sizes told here are multiplied by it again; memory is the shrunk job's{listed}."
         )
-    yield from _loopback(measured)
+    yield from _loopback(measured, names)
     by_id = {run.case_id: run for run in measured}
-    yield from _unhidden(by_id, table)
-    yield from _traffic(by_id, table)
+    yield from _unhidden(by_id, table, names)
+    yield from _traffic(by_id, table, names)
 
 
-def _subject(members: Sequence[CaseRun], measured: Sequence[CaseRun]) -> tuple[str, str]:
-    """How many cases a sentence is on, and which: neither is told of all."""
-    if len(members) == len(measured) > 1:
-        return f"All {cases_words(members)}", ""
-    return cases_words(members), case_names(members)
-
-
-def _kinds(measured: Sequence[CaseRun]) -> Iterable[str]:
+def _kinds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
     emulated = [run for run in measured if run.case.fabric]
     if emulated:
         linked = [run for run in measured if run.case.world_size > 1 and run.case.strategy not in BOUNDS]
-        who, names = _subject(emulated, measured)
+        who, listed = names.count(emulated), names.listed(emulated)
         if len(emulated) == len(linked) > 1:  # one rank and independent ones use no link
-            who, names = "All cases that use links", ""
+            who, listed = "All cases that use links", ""
         yield (
             f"{who} ran over emulated links: network namespaces of this one machine behind links held to a rate. "
-            f"Their numbers are not the machine's own{names}."
+            f"Their numbers are not the machine's own{listed}."
         )
     for kind, how in (
         ("replayed", "as long as a measured profile says"),
@@ -59,38 +54,38 @@ def _kinds(measured: Sequence[CaseRun]) -> Iterable[str]:
     ):
         replays = [run for run in measured if run.case.compute == kind]
         if replays:
-            who, names = _subject(replays, measured)
+            who, listed = names.count(replays), names.listed(replays)
             yield (
                 f"{who} had {kind} computation: ranks slept {how}, and handed the reducer real "
                 "gradients of no meaning. They have no loss, and a GPU's interference between its computation and "
-                f"its transfers is absent{names}."
+                f"its transfers is absent{listed}."
             )
 
 
-def _dilated(measured: Sequence[CaseRun]) -> Iterable[str]:
+def _dilated(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
     dilated = [run for run in measured if run.case.dilation != 1]
     for (k,), members in grouped(dilated, lambda run: (run.case.dilation,)).items():
-        who, names = _subject(members, measured)
+        who, listed = names.count(members), names.listed(members)
         yield (
             f"{who} ran in virtual time, dilated x{k:g}: computation and links were {k:g} times "
             f"slower, and every time of training told here is the clock's divided by {k:g} (1 s is {k:g} s of wall "
             "time). TCP's timers, the bursts that links let pass, disks and the host's own work (the reducer's copies, "
             "the optimizer, sockets) do not dilate: in virtual time they look that much "
-            f"shorter{names}."
+            f"shorter{listed}."
         )
 
 
-def _loopback(measured: Sequence[CaseRun]) -> Iterable[str]:
+def _loopback(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
     """Ranks that share a node without a link of a given rate between them: what they use cannot be slowed."""
     using = [run for run in measured if _uses_loopback(run)]
     for (faster,), members in grouped(using, lambda run: (run.case.dilation * run.case.shrink,)).items():
         if faster == 1:
             continue
-        who, names = _subject(members, measured)
+        who, listed = names.count(members), names.listed(members)
         yield (
             f"{who} had ranks of one node talk over its loopback, which was not slowed as the links were: in the "
             f"numbers told here it seems {faster:g} times as fast as it is. local_bandwidth gives such ranks links "
-            f"of a known rate{names}."
+            f"of a known rate{listed}."
         )
 
 
@@ -101,28 +96,32 @@ def _uses_loopback(run: CaseRun) -> bool:
     return links is None or links.local_bandwidth is None
 
 
-def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame) -> Iterable[str]:
+def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame, names: Names) -> Iterable[str]:
     """Replays whose dilation does not hide what the host really does beside them."""
     needed = {
-        str(row["case_id"]): (float(row["dilation_needed"]), float(row["host_share"]), float(row["dilation"]))
+        str(row["case_id"]): (float(row["dilation_needed"]), float(row["dilation"]))
         for row in table.to_dict("records")
         if str(row["case_id"]) in by_id and not pd.isna(row["dilation_needed"])
     }
-    short = {case_id: found for case_id, found in needed.items() if found[0] > found[2] * (1 + 1e-9)}
+    short = {case_id: found for case_id, found in needed.items() if found[0] > found[1] * (1 + 1e-9)}
     if not short:
         return
     worst = max(short, key=lambda case_id: short[case_id][0])
-    k, share, used = short[worst]
+    k, used = short[worst]
+    paced = [launch.pace for launch in by_id[worst].good if launch.pace is not None]
+    share = statistics.median(pace.cpu_s / pace.cores_s for pace in paced)
     members = [by_id[case_id] for case_id in short]
     why = (
         f"its ranks used {share:.0%} of their cores' time, and above {MOST_SHARE:.0%} they wait for each other"
-        if used * share / MOST_SHARE >= k * (1 - 1e-9)
+        if used * share / MOST_SHARE >= 0.99 * k
         else "its optimizer takes longer here than the profiled one"
     ).replace("%", " %")
-    who, names = _subject(members, list(by_id.values()))
+    every = len(members) == len(by_id) > 1
+    start = f"None of {len(members)} cases hid" if every else f"{names.count(members)} did not hide"
+    listed = names.listed(members)
     yield (
-        f"{who} did not hide the host's own work at the dilation given: of "
-        f"{by_id[worst].case.label}, {why}. Set dilation = {_round_up(k):g} or more{names}."
+        f"{start} the host's own work at the dilation given: of {names.of(by_id[worst])}, {why}. Set dilation = "
+        f"{_round_up(k):g} or more{listed}."
     )
 
 
@@ -132,7 +131,7 @@ def _round_up(value: float) -> float:
     return math.ceil(value * scale * (1 - 1e-9)) / scale
 
 
-def _traffic(by_id: dict[str, CaseRun], table: pd.DataFrame) -> Iterable[str]:
+def _traffic(by_id: dict[str, CaseRun], table: pd.DataFrame, names: Names) -> Iterable[str]:
     ratios = {
         str(row["case_id"]): float(row["traffic_ratio"])
         for row in table.to_dict("records")
@@ -142,8 +141,11 @@ def _traffic(by_id: dict[str, CaseRun], table: pd.DataFrame) -> Iterable[str]:
     if odd:
         worst = max(odd, key=lambda case_id: abs(math.log(max(odd[case_id], 1e-9))))
         members = [by_id[case_id] for case_id in odd]
+        small = ""
+        if all(odd[run.case_id] > MOST and run.case.shrink > 1 for run in members):
+            small = " Shrinking divides payloads and not headers: of short messages they are a larger part."
         yield (
-            f"{cases_words(members)} moved other bytes than the algorithm's formula says: the busiest node of "
-            f"{by_id[worst].case.label} sent {odd[worst]:.2f} times as many, where headers and acknowledgements "
-            f"explain {FEWEST:g} to {MOST:g}{case_names(members)}."
+            f"{names.count(members)} moved other bytes than the algorithm's formula says: the busiest node of "
+            f"{names.of(by_id[worst])} sent {odd[worst]:.2f} times as many, where headers and acknowledgements "
+            f"explain {FEWEST:g} to {MOST:g}{names.listed(members)}.{small}"
         )

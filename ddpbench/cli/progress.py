@@ -48,7 +48,7 @@ class LineListener(Listener):
         self._console.print(text, markup=False, soft_wrap=True)
 
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
-        resumed = f"{done} launches are done already; " if done else ""
+        resumed = f"launches done already: {done}; " if done else ""
         self._say(f"{resumed}about {format_seconds(round(estimate_s))} to go")
 
     def looked_at(self, what: str) -> None:

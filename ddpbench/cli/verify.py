@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from ddpbench.launch.verify import Verdict
 
 
+WIDTH = 36
+
+
 def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
     parser = commands.add_parser(
@@ -21,6 +24,10 @@ def add_parser(commands: Any) -> None:
         "one process that runs the same shards; then three updates, after which all replicas must be equal.",
     )
     parser.add_argument("--strategy", nargs="+", default=None, help="default: all")
+    parser.add_argument(
+        "--algorithm", nargs="+", default=None, help="of strategies with a choice; default: all"
+    )
+    parser.add_argument("--schedule", nargs="+", choices=["overlapped", "after_backward"], help="likewise")
     parser.add_argument("--workload", nargs="+", default=["mlp", "gpt:nano"], help="default: mlp gpt:nano")
     parser.add_argument("--world-size", nargs="+", type=_world, default=[1, 2, 3, 4], help="default: 1 2 3 4")
     parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
@@ -47,10 +54,15 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.strategies import TABLE
 
     cases = verification_cases(
-        arguments.strategy or list(TABLE), arguments.workload, arguments.world_size, arguments.backend
+        arguments.strategy or list(TABLE),
+        arguments.workload,
+        arguments.world_size,
+        arguments.backend,
+        algorithms=arguments.algorithm,
+        schedules=arguments.schedule,
     )
     if not arguments.json:
-        print(f"{'strategy':<14} {'workload':<10} ranks  {'result':<9} largest gradient error")  # noqa: T201
+        print(f"{'strategy':<{WIDTH}} {'workload':<10} ranks  {'result':<9} largest gradient error")  # noqa: T201
     verdicts = verify(
         cases,
         lambda verdict: None if arguments.json else print(_line(verdict), flush=True),  # noqa: T201
@@ -67,7 +79,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _line(verdict: Verdict) -> str:
-    head = f"{verdict.strategy:<14} {verdict.workload:<10} {verdict.world_size:>5}  {verdict.status:<9}"
+    how = (
+        (verdict.algorithm, verdict.schedule.replace("_", " "))
+        if verdict.algorithm != verdict.strategy
+        else ()
+    )
+    who = " ".join(word for word in (verdict.strategy, *how) if word)
+    head = f"{who:<{WIDTH}} {verdict.workload:<10} {verdict.world_size:>5}  {verdict.status:<9}"
     if verdict.status != "ok":
         return f"{head} {verdict.reason}"
     worst: dict[str, float] = {}

@@ -81,17 +81,21 @@ class Fabric:
         ours, theirs = socket.socketpair()
         self._connection = ours
         self._received = b""
-        with log.open("ab") as output, theirs:
-            # A session of its own: Ctrl-C reaches the controlling side alone, which ends all in order.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ddpbench.fabric", str(theirs.fileno()), str(os.getpid())],
-                env=child_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+        try:
+            with theirs, log.open("ab") as output:
+                # A session of its own: Ctrl-C reaches the controlling side alone, which ends all in order.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "ddpbench.fabric", str(theirs.fileno()), str(os.getpid())],
+                    env=child_environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            raise FabricError(f"the process that holds a fabric could not be started: {error}") from None
         try:
             made = self._ask(
                 MAKE_TIMEOUT_S, do="make", wiring=self._topology.wiring.to_json(), store_port=STORE_PORT
@@ -190,8 +194,11 @@ class Fabric:
         return answer
 
     def _gone(self) -> FabricError:
-        code = self._process.wait(timeout=5)
-        return FabricError(f"the process that holds the fabric ended with exit code {code}; see {self._log}")
+        try:
+            end = f"ended with exit code {self._process.wait(timeout=5)}"
+        except subprocess.TimeoutExpired:
+            end = "hung up without ending"
+        return FabricError(f"the process that holds the fabric {end}; see {self._log}")
 
     def close(self) -> None:
         """Ends the process that holds it, and with it all of it that no rank is still in."""

@@ -75,7 +75,8 @@ def _run(flows: Sequence[Flow], spaces: Spaces, ready: int) -> None:
     receivers: list[socket.socket] = []
 
     def accept(listener: socket.socket) -> None:
-        receivers.append(listener.accept()[0])
+        with contextlib.suppress(OSError):  # none came: fewer receivers than flows, which is told below
+            receivers.append(listener.accept()[0])
 
     senders: list[socket.socket] = []
     waiting: list[tuple[Flow, socket.socket]] = []
@@ -94,9 +95,10 @@ def _run(flows: Sequence[Flow], spaces: Spaces, ready: int) -> None:
         senders.append(sender)
     for thread in accepting:
         thread.join()
-    started = (
-        threading.Event()
-    )  # no one sends yet: on a machine that this overloads threads would start slowly
+    if len(receivers) != len(flows):
+        raise FabricError(f"of {len(flows)} connections {len(receivers)} were accepted in {_CONNECT_S:g} s")
+    # No one sends before all are ready: on a machine that this overloads threads would start slowly.
+    started = threading.Event()
     for receiver in receivers:
         receiver.settimeout(None)
         receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, _WAKE_BYTES)

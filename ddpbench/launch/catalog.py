@@ -45,6 +45,8 @@ class TableCatalog:
             one_process=found.one_process,
             note=found.note,
             check=found.check,
+            algorithms=found.algorithms,
+            schedules=found.schedules,
         )
 
     def workload(self, name: str) -> WorkloadInfo:

@@ -22,11 +22,6 @@ MOST_AT_ONCE = 24
 """Fabrics kept standing; beyond that the one used longest ago makes room, and is made and proved anew when needed."""
 
 
-def slowed(case: Case) -> float:
-    """By how much a case's links are slower than what they stand for."""
-    return case.dilation * case.shrink
-
-
 def made_links(case: Case) -> Links:
     """A case's links as they are made."""
     return Links.parse(case.fabric).slowed(dilation=case.dilation, shrink=case.shrink)
@@ -106,7 +101,7 @@ class Fabrics:
         from ddpbench.fabric import Fabric
 
         links = made_links(case)
-        key = (links, case.nodes, case.ranks_per_node)
+        key = (links, case.nodes, case.ranks_per_node)  # latency is dilated and not shrunk: `links` tells
         if key in self._standing:
             fabric = self._standing.pop(key)
             if _stands(fabric):
@@ -148,7 +143,8 @@ class Fabrics:
             "links": case.fabric,
             "nodes": case.nodes,
             "ranks_per_node": case.ranks_per_node,
-            "slowed": slowed(case),
+            "dilation": case.dilation,
+            "shrink": case.shrink,
             "privileged": fabric.privileged,
             "kernel": platform.release(),
             "asked_bit_per_s": [link.asked_bit_per_s for link in proof.links],
@@ -167,7 +163,7 @@ class Fabrics:
 
 def _which(record: dict[str, Any]) -> list[Any]:
     """What tells a recorded fabric from others of its run."""
-    return [record.get(key) for key in ("links", "nodes", "ranks_per_node", "slowed")]
+    return [record.get(key) for key in ("links", "nodes", "ranks_per_node", "dilation", "shrink")]
 
 
 def _stands(fabric: Fabric) -> bool:

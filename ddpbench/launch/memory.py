@@ -37,8 +37,14 @@ def needed_bytes(case: Case) -> int | None:
     size = 8 if case.dtype == "float64" else 4
     gradient = size * sum(parameter.elements for parameter in workload.profile.parameters) / case.shrink
     ranks = case.world_size
-    gathered = MASTER_COPIES * ranks * gradient if case.algorithm == "master" else 0
+    gathered = _gathered(case) * MASTER_COPIES * gradient
     return round(SERVER_BYTES + ranks * (RANK_BYTES + PROOF_COPIES * gradient) + gathered)
+
+
+def _gathered(case: Case) -> int:
+    """How many gradients of others all ranks together keep at once."""
+    ranks = case.world_size
+    return {"master": ranks, "naive_ring": ranks * ranks}.get(case.algorithm, 0)
 
 
 def memory_limit(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:

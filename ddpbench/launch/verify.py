@@ -28,6 +28,8 @@ class Verdict:
     """What a case's proof came to. `proofs` holds every comparison made."""
 
     strategy: str
+    algorithm: str
+    schedule: str
     workload: str
     world_size: int
     status: Status
@@ -36,9 +38,15 @@ class Verdict:
 
 
 def verification_cases(
-    strategies: Sequence[str], workloads: Sequence[str], worlds: Sequence[int], backend: str
+    strategies: Sequence[str],
+    workloads: Sequence[str],
+    worlds: Sequence[int],
+    backend: str,
+    *,
+    algorithms: Sequence[str] | None = None,
+    schedules: Sequence[str] | None = None,
 ) -> list[PlannedCase]:
-    """The cases to prove.
+    """The cases to prove: strategies that leave a choice by each algorithm and schedule, or those named.
 
     Raises:
         ExperimentError: a name is unknown.
@@ -65,7 +73,15 @@ def verification_cases(
     replays = [name for name in workloads if name.startswith(PREFIX)]
     for group, batch in (([name for name in workloads if name not in replays], 4), (replays, None)):
         if group:
-            cases += _cases(strategies, group, worlds, backend, local_batch=batch)
+            cases += _cases(
+                strategies,
+                group,
+                worlds,
+                backend,
+                algorithms=algorithms,
+                schedules=schedules,
+                local_batch=batch,
+            )
     return cases
 
 
@@ -75,9 +91,15 @@ def _cases(
     worlds: Sequence[int],
     backend: str,
     *,
+    algorithms: Sequence[str] | None,
+    schedules: Sequence[str] | None,
     local_batch: int | None,
 ) -> list[PlannedCase]:
     """The cases of workloads that take this local batch, or their own."""
+    catalog = TableCatalog()
+    infos = [catalog.strategy(name) for name in strategies]
+    by = list(algorithms or dict.fromkeys(name for info in infos for name in info.algorithms) or ["default"])
+    when = list(schedules or dict.fromkeys(name for info in infos for name in info.schedules) or ["default"])
     text = f"""
         [base]
         {f"local_batch = {local_batch}" if local_batch else ""}
@@ -86,11 +108,12 @@ def _cases(
         [axes]
         workload = {list(workloads)}
         strategy = {list(strategies)}
+        algorithm = {by}
+        schedule = {when}
         world_size = {list(worlds)}
         [budget]
         seed = 0
     """
-    catalog = TableCatalog()
     experiment = parse_experiment(text, catalog, name="verify", source="verify")
     hardware = read_hardware()
     devices = usable_devices(hardware)
@@ -133,6 +156,8 @@ def verify(
             if entry.skip_reason is not None:
                 verdict = Verdict(
                     strategy=case.strategy,
+                    algorithm=case.algorithm,
+                    schedule=case.schedule,
                     workload=case.workload,
                     world_size=case.world_size,
                     status="skipped",
@@ -150,6 +175,8 @@ def verify(
                 ranks = read_launch(directory).ranks
                 verdict = Verdict(
                     strategy=case.strategy,
+                    algorithm=case.algorithm,
+                    schedule=case.schedule,
                     workload=case.workload,
                     world_size=case.world_size,
                     status=outcome.status,

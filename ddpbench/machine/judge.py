@@ -41,7 +41,15 @@ STACKS_S = 0.3
 GIVE_UP_AFTER = 2
 """A case that failed this often and never succeeded is not launched again."""
 EXIT_NO_RECORD = 74  # os.EX_IOERR: the rank could not write its records
-_PEER_ERRORS = ("connection closed by peer", "connection reset by peer", "connection refused", "broken pipe")
+_NO_MESSAGE = "did not go through"
+"""How `collectives.transport.CollectiveError` ends what it says of a message."""
+_PEER_ERRORS = (
+    _NO_MESSAGE,
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+)
 _UNBORN = Pulse(0, "starting")
 
 Key = tuple[str, Purpose, int]
@@ -167,9 +175,11 @@ def judge(records: LaunchRecords, seen: Seen, *, purpose: Purpose, oom: bool) ->
         if oom and name == "SIGKILL":
             error = f"rank {killed} was killed {where}: this machine ran out of memory; use a smaller batch or model"
             return Verdict(status="oom", error=error, rank=killed, phase=pulse.phase)
-        error = f"rank {killed} was killed by {name} {where}; see {directory.log(killed).name}"
+        error = (
+            f"rank {killed} was killed by {name} {where}{_missed(records)}; see {directory.log(killed).name}"
+        )
         return Verdict(status="failed", error=error, rank=killed, phase=pulse.phase)
-    outcomes = {rank.rank: rank.last(RankOutcome) for rank in records.ranks}
+    outcomes = _outcomes(records)
     bad = [
         (rank, outcome)
         for rank, outcome in outcomes.items()
@@ -233,6 +243,18 @@ def conclude(
     )
     write_atomically(directory.outcome, json.dumps(as_json(outcome), indent=1) + "\n")
     return outcome
+
+
+def _outcomes(records: LaunchRecords) -> dict[int, RankOutcome | None]:
+    return {rank.rank: rank.last(RankOutcome) for rank in records.ranks}
+
+
+def _missed(records: LaunchRecords) -> str:
+    """What another rank was waiting for when it failed, where it could tell: which collective, and from whom."""
+    told = (outcome.error for outcome in _outcomes(records).values() if outcome is not None)
+    missed = next((error for error in told if _NO_MESSAGE in error), "")
+    start = missed.find("rank ")
+    return f"; {missed[start : missed.index(_NO_MESSAGE)]}{_NO_MESSAGE}" if missed else ""
 
 
 def _is_peer_error(outcome: RankOutcome) -> bool:

@@ -28,10 +28,13 @@ class Recorder(Protocol):
     def add_span(self, name: str, start: Mark, end: Mark) -> None:
         """Notes a span whose ends are known."""
 
-    def add_transfer(self, *, bucket: int, op: str, size: int, start: Mark, end: Mark) -> None:
+    def add_transfer(
+        self, *, bucket: int, op: str, size: int, start: Mark, end: Mark, sent: int | None = None
+    ) -> None:
         """Notes this rank's part in one transfer of `size` bytes, from handing it over to its result.
 
-        May be called from another thread than the step's.
+        `sent` is what the rank handed to the network for it, bytes, where that was counted. May be called from
+        another thread than the step's.
         """
 
 
@@ -52,7 +55,9 @@ class NullRecorder:
     def add_span(self, name: str, start: Mark, end: Mark) -> None:
         pass
 
-    def add_transfer(self, *, bucket: int, op: str, size: int, start: Mark, end: Mark) -> None:
+    def add_transfer(
+        self, *, bucket: int, op: str, size: int, start: Mark, end: Mark, sent: int | None = None
+    ) -> None:
         pass
 
 
@@ -72,7 +77,7 @@ class StepRecorder:
         self._clock = clock
         self._steps: list[_Step] = []
         self._spans: list[tuple[int, str, Mark, Mark]] = []
-        self._transfers: list[tuple[int, int, str, int, Mark, Mark]] = []
+        self._transfers: list[tuple[int, int, str, int, int | None, Mark, Mark]] = []
         self._step = -1
 
     def begin_step(self, number: int) -> None:
@@ -96,8 +101,10 @@ class StepRecorder:
     def add_span(self, name: str, start: Mark, end: Mark) -> None:
         self._spans.append((self._step, name, start, end))
 
-    def add_transfer(self, *, bucket: int, op: str, size: int, start: Mark, end: Mark) -> None:
-        self._transfers.append((self._step, bucket, op, size, start, end))
+    def add_transfer(
+        self, *, bucket: int, op: str, size: int, start: Mark, end: Mark, sent: int | None = None
+    ) -> None:
+        self._transfers.append((self._step, bucket, op, size, sent, start, end))
 
     def records(self) -> list[StepRecord | CommRecord]:
         """The steps' records, each followed by its transfers; forgets them. Waits for the device."""
@@ -109,9 +116,15 @@ class StepRecorder:
         spans = [(number, (name, next(times), next(times))) for number, name, _, _ in self._spans]
         transfers = [
             CommRecord(
-                step=number, bucket=bucket, op=op, bytes=size, start_ns=next(times), end_ns=next(times)
+                step=number,
+                bucket=bucket,
+                op=op,
+                bytes=size,
+                sent_bytes=sent,
+                start_ns=next(times),
+                end_ns=next(times),
             )
-            for number, bucket, op, size, _, _ in self._transfers
+            for number, bucket, op, size, sent, _, _ in self._transfers
         ]
         spans_of: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
         for number, span in spans:

@@ -123,6 +123,8 @@ class CommRecord:
     bytes: int
     start_ns: int
     end_ns: int
+    sent_bytes: int | None = None
+    """What this rank handed to the network for it, counted message by message; None where the library sends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

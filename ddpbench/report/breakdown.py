@@ -110,7 +110,7 @@ def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
 
 
 def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Picture:
-    heading = f"{panel}: {_heading(bars)}" if panel else _heading(bars)
+    heading = f"{panel} · {_heading(bars)}" if panel else _heading(bars)
     overheads = [bar.overhead for bar in bars if bar.overhead is not None]
     marks = []
     if overheads:

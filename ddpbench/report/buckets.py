@@ -171,7 +171,7 @@ def _heading(
     panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str], bounds: Mapping[str, float]
 ) -> str:
     """The lowest mean at the most ranks that had cores of their own, and who is as good."""
-    prefix = f"{panel_name}: " if panel_name else ""
+    prefix = f"{panel_name} · " if panel_name else ""
     fair = [row for row in shown if not row.oversubscribed]
     if not fair:
         return f"{prefix}No headline: every case with buckets ran oversubscribed"

@@ -147,12 +147,15 @@ def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[
 
 
 def decades(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic y axis around some values: ticks at 1, 2 and 5 times powers of ten, in plain numbers."""
+    """A logarithmic y axis around some values: ticks at 1, 2 and 5 times powers of ten or closer, in plain numbers."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     low, high = min(values) / 1.25, max(values) * 1.25
+    leading: tuple[float, ...]
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     leading = (1, 2, 5) if high / low < 2000 else (1,)
+    if high / low < 6:
+        leading = (1, 1.5, 2, 3, 4, 5, 6, 8)
     places = [digit * 10.0**power for power in powers for digit in leading]
     axes.set_ylim(low, high)
     axes.yaxis.set_major_locator(FixedLocator([place for place in places if low <= place <= high]))

@@ -123,7 +123,7 @@ def _picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int)
     drawn = curves[:MOST_SERIES]
     heading = _heading(name, drawn)
     if panel and panel.name:
-        heading = f"{panel.name}: {heading}"
+        heading = f"{panel.name} · {heading}"
     lines = _cap_lines(caps, drawn)
     marks = []
     outside = [bucket_name(cap) for cap in caps if cap is not None and cap not in lines]

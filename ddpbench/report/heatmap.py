@@ -145,7 +145,7 @@ def _heading(
     across: Across,
 ) -> str:
     """The caps that are best or as good as best wherever ranks had cores of their own."""
-    prefix = f"{panel_name}: " if panel_name else ""
+    prefix = f"{panel_name} · " if panel_name else ""
     name = shown[0].strategy_name
     fair = [row for row in shown if not row.oversubscribed and row.case_id in verdicts]
     sizes = sorted({_key(row, across) for row in fair if verdicts[row.case_id] == BEST}, key=_order)

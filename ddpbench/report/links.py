@@ -202,8 +202,6 @@ def _paint_dots(sheet: Sheet, *, groups: Sequence[Sequence[Row]], raw: Mapping[s
 
     names = {case_id: name for group in groups for case_id, name in settings_apart(group).items()}
     left = min(4.2, 0.35 + max(text_width_in(name, style.TICK_PT) for name in names.values()))
-    right = 2.3
-    axes = sheet.axes(left, 0.5, style.FULL_WIDTH_IN - left - right, sheet.height_in - 0.6)
 
     def point(row: Row, group: Sequence[Row]) -> Point:
         step = row.step_time_s.scaled(1e3) if row.step_time_s is not None else None
@@ -216,11 +214,15 @@ def _paint_dots(sheet: Sheet, *, groups: Sequence[Sequence[Row]], raw: Mapping[s
             told=f"{step}   {_told(row, group)}",
         )
 
+    points = [[point(row, group) for row in group] for group in groups]
+    told = max(text_width_in(each.told, style.NOTE_PT) for of_group in points for each in of_group)
+    width = style.FULL_WIDTH_IN - left - told - 0.35
+    axes = sheet.axes(left, 0.5, width, sheet.height_in - 0.6)
     grouped_rows(
         axes,
         [
-            (_name(group), any(row.oversubscribed for row in group), [point(row, group) for row in group])
-            for group in groups
+            (_name(group), any(row.oversubscribed for row in group), of_group)
+            for group, of_group in zip(groups, points, strict=True)
         ],
         "ms per step",
     )

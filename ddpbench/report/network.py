@@ -36,7 +36,18 @@ class Point:
     time_ms: Estimate
     formula: str
     formula_ms: float | None
+    bound_ms: float | None
+    gradient_bytes: float | None
+    sent_bytes: float | None
+    formula_bytes: float | None
     rounds: int
+
+    def per_byte(self, time_ms: float | None) -> Cell:
+        """A time for each byte of the gradients, ns."""
+        if time_ms is None or not self.gradient_bytes:
+            return Cell(text="", number=True)
+        value = 1e6 * time_ms / self.gradient_bytes
+        return Cell(text=number(value), key=value, number=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +62,8 @@ class Line:
     @property
     def look(self) -> style.Look:
         """Its colour and marker."""
-        return style.look(self.strategy, self.variant)
+        row = self.points[0].row
+        return style.look(self.strategy, self.variant, row.algorithm, row.schedule)
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
@@ -89,7 +101,11 @@ def _points(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Point]:
             continue
         ends = [
             None if pd.isna(record[name]) else 1e3 * float(record[name])
-            for name in ("network_s", "network_ci_low_s", "network_ci_high_s", "formula_s")
+            for name in ("network_s", "network_ci_low_s", "network_ci_high_s", "formula_s", "bound_s")
+        ]
+        counts = [
+            None if pd.isna(record[name]) else float(record[name])
+            for name in ("gradient_bytes", "sent_bytes", "formula_bytes")
         ]
         assert ends[0] is not None
         found[row.case_id] = Point(
@@ -97,6 +113,10 @@ def _points(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Point]:
             time_ms=Estimate(ends[0], ends[1], ends[2]),
             formula=str(record["formula"]),
             formula_ms=ends[3],
+            bound_ms=ends[4],
+            gradient_bytes=counts[0],
+            sent_bytes=counts[1],
+            formula_bytes=counts[2],
             rounds=int(record["rounds"]),
         )
     return found
@@ -132,7 +152,7 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
     formulas = list(dict.fromkeys(point.formula for point in every if point.formula_ms is not None))
     heading = _heading(lines)
     if panel.name:
-        heading = f"{panel.name}: {heading}"
+        heading = f"{panel.name} · {heading}"
     rounds = sorted({point.rounds for point in every})
     span = f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else counted(rounds[0], "round")
     behind = (
@@ -197,6 +217,11 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
         Column("Formula"),
         Column("By the formula, ms", number=True),
         Column("Measured over formula", number=True),
+        Column("Per gradient byte, ns", number=True),
+        Column("By the formula, ns", number=True),
+        Column("Least, ns", number=True),
+        Column("Busiest rank sent", number=True),
+        Column("By the formula", number=True),
         Column("Rounds", number=True),
     )
     rows = tuple(
@@ -217,6 +242,11 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
                 key=None if not point.formula_ms else point.time_ms.value / point.formula_ms,
                 number=True,
             ),
+            point.per_byte(point.time_ms.value),
+            point.per_byte(point.formula_ms),
+            point.per_byte(point.bound_ms),
+            _size(point.sent_bytes),
+            _size(point.formula_bytes),
             Cell.count(point.rounds),
         )
         for line in lines
@@ -229,6 +259,7 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
 def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     """What the busiest node's link carried a step, case by case; None where nothing was counted."""
     by_id = {row.case_id: row for row in rows}
+    several = len({row.workload for row in rows}) > 1
     lines = []
     for record in summary.cases.to_dict("records"):
         row = by_id.get(str(record["case_id"]))
@@ -237,7 +268,7 @@ def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
         ratio = record["traffic_ratio"]
         lines.append(
             (
-                Cell(text=row.name),
+                Cell(text=row.name, under=row.workload if several else ""),
                 Cell(text=short_links(row.fabric)),
                 Cell.count(row.nodes),
                 _size(record["gradient_bytes"]),

@@ -126,7 +126,7 @@ def _heading(panel: Panel, series: Sequence[Series]) -> str:
         for row in item.rows
         if _has(row) and row.world_size > 1 and row.world_size not in panel.oversubscribed_sizes
     ]
-    prefix = f"{panel.name}: " if panel.name else ""
+    prefix = f"{panel.name} · " if panel.name else ""
     if not eligible:
         if panel.oversubscribed_sizes:
             return f"{prefix}No headline: every case above one rank ran oversubscribed"

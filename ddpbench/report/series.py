@@ -181,7 +181,7 @@ class Series:
     @property
     def look(self) -> Look:
         """Its colour and marker."""
-        return look(self.strategy, self.variant)
+        return look(self.strategy, self.variant, self.rows[0].algorithm, self.rows[0].schedule)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -256,7 +256,7 @@ def _differences(strategy: str, variant: Sequence[str], variants: Sequence[Seque
     if len(variants) < 2:
         return []
     words = [
-        value
+        value.replace("_", " ")
         for index, value in enumerate(variant[:3])
         if value and value != strategy and len({other[index] for other in variants}) > 1
     ]

@@ -47,8 +47,11 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
     sizes.sort(key=lambda size: size in panel.oversubscribed_sizes)  # stable: fair ones first
     kept = sizes[:MOST_SIZES]
     if len(sizes) > MOST_SIZES:
-        left = series_of([f"{size}" for size in sorted(sizes[MOST_SIZES:])])
-        notes.append(f"Omitted for space: {left} ranks; see the summary table.")
+        omitted = sorted(sizes[MOST_SIZES:])
+        left = (
+            ranks(omitted[0]) if len(omitted) == 1 else f"{series_of([f'{size}' for size in omitted])} ranks"
+        )
+        notes.append(f"Omitted for space: {left}; see the summary table.")
     groups = [
         (size, [(item, row) for item in series for row in item.rows if row.world_size == size])
         for size in kept
@@ -104,7 +107,7 @@ _Groups = Sequence[tuple[int, Sequence[tuple[Series, Row]]]]
 
 def _heading(panel: Panel, groups: _Groups) -> str:
     """Throughputs at the most ranks that had cores of their own, the upper bound beside them."""
-    prefix = f"{panel.name}: " if panel.name else ""
+    prefix = f"{panel.name} · " if panel.name else ""
     most = max(size for size, _ in groups)
     for size, members in groups:
         if size == 1 < most:

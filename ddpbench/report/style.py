@@ -47,15 +47,31 @@ STRATEGIES: dict[str, Look] = {
 }
 
 
+ALGORITHMS: dict[str, Look] = {
+    "ring": Look("ring", "#D55E00", "D"),
+    "naive_ring": Look("naive ring", "#56B4E9", "X", OUTLINE),
+    "tree": Look("tree", "#009E73", "^"),
+    "halving_doubling": Look("halving-doubling", "#CC79A7", "s"),
+    "master": Look("master", "#000000", "v"),
+    "sharded_master": Look("sharded master", "#E69F00", "P", OUTLINE),
+    "hierarchical": Look("hierarchical", "#F0E442", "h", OUTLINE),
+}
+"""Of algorithms other than a strategy's own: they are the subject where they stand side by side."""
+
 _VARIANT_MARKERS = "*X<>dH8h"
 
 
-def look(strategy: str, variant: int = 0) -> Look:
+def look(strategy: str, variant: int = 0, algorithm: str = "", schedule: str = "") -> Look:
     """A strategy's look; one that is not in the table gets the colour of "other" and its own name.
 
-    A strategy's further variants (other algorithms or options) keep its colour and get another marker.
+    With another algorithm than its own it has that one's colour, and its marker while it is overlapped. Further
+    variants (sent after backward, or with other options) keep the colour and get another marker.
     """
     first = STRATEGIES.get(strategy) or Look(strategy, "#E69F00", "X", OUTLINE)
+    if algorithm != strategy and algorithm in ALGORITHMS:
+        first = replace(ALGORITHMS[algorithm], name=first.name)
+        if schedule == "overlapped":
+            return first
     if not variant:
         return first
     return replace(first, marker=_VARIANT_MARKERS[(variant - 1) % len(_VARIANT_MARKERS)])

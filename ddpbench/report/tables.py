@@ -11,7 +11,7 @@ import pandas as pd
 
 from ddpbench.analysis.fabrics import FabricRun
 from ddpbench.analysis.findings import BOUNDS, cap_order
-from ddpbench.analysis.labels import short_links, virtual_words
+from ddpbench.analysis.labels import link_words, short_links, virtual_words
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.series import Row, variant_words
@@ -44,9 +44,12 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
         if rows
         else []
     )
+    fabrics = {row.fabric for row in rows if row.fabric}
+    links = link_words(fabrics.pop()) if len(fabrics) == 1 else ""
+    told = [*shared, *([f"where they use links, an {links}"] if links and links not in shared else [])]
     return Table(
         caption=(
-            f"All cases{f', each with {series_of(shared)}' if shared else ''}; in brackets 95 % t-intervals over "
+            f"All cases{f', each with {series_of(told)}' if told else ''}; in brackets 95 % t-intervals over "
             "launches. Bold: the highest mean at its number of ranks "
             "among cases that exchange gradients."
         ),
@@ -59,7 +62,11 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
                 *(Cell(text=_setting(row, name)) for name in extra),
                 Cell(
                     text=row.backend,
-                    under=", ".join(word for word in virtual_words(row) if word not in shared),
+                    under=", ".join(
+                        "emulated" if word == links else word
+                        for word in virtual_words(row)
+                        if word not in shared
+                    ),
                     key=f"{row.backend} {short_links(row.fabric)}",
                 ),
                 *_numbers(row, strong=row.case_id in highest),
@@ -288,7 +295,8 @@ def fabrics_table(fabrics: Sequence[FabricRun]) -> Table | None:
         (
             Cell(text=short_links(one.links)),
             Cell(text="" if one.nodes is None else f"{one.nodes} x {one.ranks_per_node or 1}", key=one.nodes),
-            Cell(text=f"{one.slowed:g}", key=one.slowed, number=True),
+            Cell(text=f"{one.dilation:g}", key=one.dilation, number=True),
+            Cell(text=f"{one.shrink:g}", key=one.shrink, number=True),
             Cell(
                 text="not recorded"
                 if one.privileged is None
@@ -313,7 +321,8 @@ def fabrics_table(fabrics: Sequence[FabricRun]) -> Table | None:
     columns = (
         Column("Links, nominal"),
         Column("Nodes x ranks"),
-        Column("Made slower by", number=True),
+        Column("Dilated by", number=True),
+        Column("Shrunk by", number=True),
         Column("Made by"),
         Column("Kernel"),
         Column("Asked"),

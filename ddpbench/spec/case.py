@@ -98,6 +98,10 @@ class Case:
     def label(self) -> str:
         """A few words for a progress line: strategy, world size, bucket cap."""
         words = [self.strategy, f"{self.world_size} rank{'s' if self.world_size != 1 else ''}"]
+        if self.algorithm not in ("", "all_reduce", self.strategy):
+            words.insert(1, self.algorithm)
+        if self.schedule == "after_backward" and self.algorithm != self.strategy:
+            words.insert(-1, "after backward")
         if self.bucket_cap_mb is not None:
             cap = self.bucket_cap_mb
             words.append("default buckets" if cap == "default" else f"{cap:g} MiB buckets")

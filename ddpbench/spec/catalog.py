@@ -24,12 +24,15 @@ class StrategyInfo:
     options: type[BaseModel]
     algorithm: str
     schedule: str
+    """Its own; `algorithms` and `schedules` are what it can do instead, empty where there is no choice."""
     uses_buckets: bool
     uses_backend: bool
     one_process: bool
     note: str
     check: Callable[[Case], str | None]
     """Why the strategy cannot run a case, or None."""
+    algorithms: tuple[str, ...] = ()
+    schedules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

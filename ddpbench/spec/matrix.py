@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from ddpbench.errors import ExperimentError, Problem
+from ddpbench.errors import ExperimentError, Problem, nearest
 from ddpbench.spec.case import BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo
 from ddpbench.spec.experiment import explain
@@ -83,6 +83,7 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
         entry = _plan_case(experiment, setting, catalog, devices, problems)
         if entry is not None:
             planned.setdefault(entry.case.case_id, entry)
+    problems.extend(_unknown_algorithms(experiment, catalog))
     if not planned and not problems:
         problems.append(Problem(path="exclude", message="leaves no case to run"))
     if problems:
@@ -165,8 +166,8 @@ def _plan_case(
         experiment=experiment.name,
         workload=workload.name,
         strategy=strategy.name,
-        algorithm=strategy.algorithm,
-        schedule=strategy.schedule,
+        algorithm=_chosen(setting["algorithm"], strategy.algorithm, strategy.algorithms),
+        schedule=_chosen(setting["schedule"], strategy.schedule, strategy.schedules),
         options_json=json.dumps(strategy_options.model_dump(mode="json"), sort_keys=True),
         workload_options_json=json.dumps(workload_options.model_dump(mode="json"), sort_keys=True),
         backend=backend if strategy.uses_backend else "",
@@ -203,6 +204,29 @@ def _plan_case(
             "gloo copies GPU memory through the host, and when it is done cannot be stamped; use nccl on GPUs"
         )
     return PlannedCase(case=case, skip_reason=reason, oversubscribed=_oversubscribed(case, devices))
+
+
+def _chosen(asked: str, own: str, choice: Sequence[str]) -> str:
+    """What a case does: what was asked for where its strategy leaves the choice, else the strategy's own."""
+    return asked if asked in choice else own
+
+
+def _unknown_algorithms(experiment: Experiment, catalog: Catalog) -> Iterable[Problem]:
+    """Algorithms that no strategy of the experiment can be asked for."""
+    asked = set(experiment.axes.get("algorithm", [experiment.base.algorithm])) - {"default"}
+    if not asked:
+        return
+    names = experiment.axes.get("strategy", [experiment.base.strategy])
+    choices = {name: choice for name in names if (choice := catalog.strategy(name).algorithms)}
+    known = sorted({algorithm for choice in choices.values() for algorithm in choice})
+    where = "axes.algorithm" if "algorithm" in experiment.axes else "base.algorithm"
+    for algorithm in sorted(asked - set(known)):
+        if known:
+            who = " and ".join(choices)
+            message = f'{who} has no "{algorithm}"; {nearest(algorithm, known)}'
+        else:
+            message = f'{" and ".join(names)} leaves no choice of it; set strategy = "ddp"'
+        yield Problem(path=where, message=message)
 
 
 def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> dict[str, Any]:

@@ -32,6 +32,10 @@ class Base(BaseModel, extra="forbid", frozen=True):
 
     workload: str = "gpt:nano"
     strategy: str = "ddp"
+    algorithm: str = "default"
+    """How gradients are aggregated, where the strategy leaves a choice; `default`: as the strategy does."""
+    schedule: Literal["default", "overlapped", "after_backward"] = "default"
+    """When they are sent, where the strategy leaves a choice: while backward goes on, or after it."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     world_size: Ranks | Literal["auto"] = 1

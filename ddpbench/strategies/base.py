@@ -45,6 +45,9 @@ class Job:
 class Replica(ABC):
     """A model under a strategy, in one rank. One step is `gradients_of(batch)`, then `apply()`."""
 
+    unit_roundoff: float = 0.0
+    """What aggregation itself rounds gradients to, relative: 2^-11 where they are sent in fp16. 0: as they are."""
+
     def __init__(self, job: Job) -> None:
         self.job = job
         self.optimizer = job.make_optimizer(job.model.parameters())
@@ -88,6 +91,10 @@ class Strategy(ABC, Generic[OptionsT]):
     algorithm: ClassVar[str] = ""
     """How gradients are aggregated: `all_reduce`, `master`, ... Empty: they are not."""
     schedule: ClassVar[Literal["", "overlapped", "after_backward"]] = ""
+    algorithms: ClassVar[tuple[str, ...]] = ()
+    """All that a case may ask for with the setting `algorithm`; empty: there is no choice."""
+    schedules: ClassVar[tuple[str, ...]] = ()
+    """All that a case may ask for with the setting `schedule`; empty: there is no choice."""
     uses_buckets: ClassVar[bool] = False
     uses_backend: ClassVar[bool] = True
     one_process: ClassVar[bool] = False

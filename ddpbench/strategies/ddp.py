@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from ddpbench.collectives import TABLE as COLLECTIVES
+from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, Replica, Strategy
+from ddpbench.strategies.nested import chunk
 
 if TYPE_CHECKING:
     import torch
-    from torch._C._distributed_c10d import GradBucket
 
-    from ddpbench.measure.clock import Mark
+    from ddpbench.strategies.ddp_hooks import BucketHook
 
 REBUILD_BY_STEP = 4
 """Without find_unused_parameters buckets are rebuilt in the second forward pass and the logger tells so in
@@ -32,10 +35,17 @@ class DdpOptions(BaseModel, extra="forbid", frozen=True):
     broadcast_buffers: bool = True
     """Rank 0's buffers, such as BatchNorm's running statistics, are sent out before every forward pass, and
     so count as `forward`."""
+    accumulate: int = Field(default=1, ge=1, strict=True)
+    """Each batch is computed in so many parts, and only the last one's backward sends (`no_sync` before it)."""
+    compression: Literal["none", "fp16", "bf16"] = "none"
+    """Gradients are averaged in this type: half the bytes, and its rounding."""
 
 
 class Ddp(Strategy[DdpOptions]):
-    """Gradients leave in buckets, all-reduced while backward goes on (Li et al., VLDB 2020)."""
+    """Gradients leave in buckets, all-reduced while backward goes on (Li et al., VLDB 2020).
+
+    What is sent and when are settings: another algorithm, or the same buckets only after backward.
+    """
 
     name = "ddp"
     summary = "DistributedDataParallel: buckets of gradients are all-reduced while backward goes on"
@@ -43,18 +53,34 @@ class Ddp(Strategy[DdpOptions]):
     algorithm = "all_reduce"
     schedule = "overlapped"
     uses_buckets = True
+    algorithms = ("all_reduce", *COLLECTIVES)
+    schedules = ("overlapped", "after_backward")
+
+    def check(self, case: Case) -> str | None:
+        parts = DdpOptions.model_validate(case.options).accumulate
+        if parts > 1 and case.compute != "real":
+            return "a replay's times are those of a whole batch: set accumulate = 1"
+        if case.local_batch % parts:
+            return f"accumulate = {parts} does not divide a local batch of {case.local_batch}"
+        if case.algorithm in COLLECTIVES and case.device == "cuda":
+            return (
+                f"{case.algorithm} is made of point-to-point messages between ranks on the CPU, over gloo: on GPUs "
+                'set algorithm = "all_reduce"'
+            )
+        return None
 
     def build(self, job: Job, options: DdpOptions) -> Replica:
         return DdpReplica(job, options)
 
 
 class DdpReplica(Replica):
-    """A model under DDP. Its instrumented twin has a communication hook; the timed one has none."""
+    """A model under DDP. With DDP's own algorithm and schedule only its instrumented twin has a communication hook."""
 
     def __init__(self, job: Job, options: DdpOptions) -> None:
         from torch.nn.parallel import DistributedDataParallel
 
         super().__init__(job)
+        self._parts = options.accumulate
         cap, shrink = job.case.bucket_cap_mb, job.case.shrink
         # Newer torch renames this option and warns of the old name: its default is left unsaid.
         buffers: dict[str, Any] = {} if options.broadcast_buffers else {"broadcast_buffers": False}
@@ -74,18 +100,32 @@ class DdpReplica(Replica):
         self._rebuilds = options.static_graph or not options.find_unused_parameters
         self._steps = 0
         self._rebuilt = False
-        self._hook: _StampingHook | None = None
-        if job.recorder.active:
-            hook = self._hook = _StampingHook(job)
+        self._hook: BucketHook | None = None
+        plain = (
+            job.case.algorithm not in COLLECTIVES
+            and job.case.schedule != "after_backward"
+            and options.compression == "none"
+        )
+        if job.recorder.active or not plain:
+            from ddpbench.strategies.ddp_hooks import BucketHook
+
+            hook = self._hook = BucketHook(job, options.compression)
+            self.unit_roundoff = hook.unit_roundoff
             # DDP insists on the parameter's name and compares annotations, which are strings here: a
             # lambda has none.
-            self._ddp.register_comm_hook(None, lambda _state, bucket: hook.all_reduce(bucket))
+            self._ddp.register_comm_hook(None, lambda _state, bucket: hook.aggregate(bucket))
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         assert self._ddp is not None
-        job, recorder = self.job, self.job.recorder
-        with recorder.span("forward"):
-            loss = job.loss(self._ddp(inputs), targets)
+        recorder = self.job.recorder
+        *before, last = chunk((inputs, targets), self._parts) if self._parts > 1 else [(inputs, targets)]
+        losses = []
+        with self._ddp.no_sync() if before else nullcontext():
+            for part in before:
+                losses.append(self._loss(*part))
+                with recorder.span("backward"):
+                    losses[-1].backward()  # type: ignore[no-untyped-call]
+        loss = self._loss(*last)
         if self._hook is None:
             loss.backward()  # type: ignore[no-untyped-call]
         else:
@@ -97,7 +137,14 @@ class DdpReplica(Replica):
             recorder.add_span("backward", start, self._hook.last_start)
             recorder.add_span("synchronize", self._hook.last_start, returned)
         self._steps += 1
-        return loss.detach()
+        return sum((part.detach() for part in losses), loss.detach())
+
+    def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
+        """The loss of a part of the batch, as it counts in the whole's mean."""
+        assert self._ddp is not None
+        with self.job.recorder.span("forward"):
+            loss = self.job.loss(self._ddp(inputs), targets)
+            return loss / self._parts if self._parts > 1 else loss
 
     def bucket_bytes(self) -> tuple[int, ...] | None:
         """Of the last step as the hook saw them; without a hook as the reducer logged them last.
@@ -122,6 +169,8 @@ class DdpReplica(Replica):
             return
         # Others may still refer to this replica: its reducer must stop listening to the parameters now.
         self._ddp._remove_autograd_hooks()  # type: ignore[no-untyped-call]
+        if self._hook is not None:
+            self._hook.close()
         self._ddp = self._hook = None
         for parameter in self.job.model.parameters():
             parameter.grad = None  # may be a view of the reducer's buckets
@@ -130,40 +179,3 @@ class DdpReplica(Replica):
         assert self._ddp is not None
         logged: dict[str, Any] = self._ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
         return logged
-
-
-class _StampingHook:
-    """Does what DDP does without a hook, bit for bit, and notes when each bucket left and came back."""
-
-    def __init__(self, job: Job) -> None:
-        self._recorder = job.recorder
-        # Without a hook the reducer multiplies gradients by the reciprocal while it copies them into the
-        # bucket (reducer.cpp, mark_variable_ready_dense). Dividing the bucket, as torch's allreduce_hook
-        # does, gives other bits where the world size is no power of two.
-        self._scale = 1.0 / job.world_size
-        self.sizes: list[int] = []
-        self.last_start: Mark = None
-
-    def start_step(self) -> None:
-        """Forgets the step before."""
-        self.sizes = []
-
-    def all_reduce(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Sends a bucket on its way; the future holds the averaged gradients."""
-        import torch.distributed as dist
-
-        recorder, number = self._recorder, bucket.index()
-        buffer = bucket.buffer().mul_(self._scale)
-        size = buffer.numel() * buffer.element_size()
-        self.sizes.append(size)
-        start = self.last_start = recorder.mark()
-        work = dist.all_reduce(buffer, async_op=True)
-        assert work is not None
-
-        def arrived(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-            # On CUDA the current stream is here one that waits for the transfer, so the mark is its end.
-            recorder.add_transfer(bucket=number, op="all_reduce", size=size, start=start, end=recorder.mark())
-            return future.value()[0]
-
-        averaged: torch.futures.Future[torch.Tensor] = work.get_future().then(arrived)
-        return averaged

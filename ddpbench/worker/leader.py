@@ -213,7 +213,7 @@ class Leader:
             self._run, [entry.case.case_id for entry in self._plan.runnable]
         )
         if self._outcomes:
-            _say(f"{len(self._outcomes)} launches are done already")
+            _say(f"launches done already: {len(self._outcomes)}")
         if self._retry_failed:
             for key, outcome in list(self._outcomes.items()):
                 if outcome.status != "ok" or key in damaged:

@@ -31,6 +31,9 @@ AUTOCAST_ROUNDOFFS = 16
 up otherwise rounds other sums, independently, so that errors add up as a random walk: about u √(2L) for L layers,
 and √n more where the gradients of n shards nearly cancel. 16 covers L = 32 at n = 4. A strategy that forgets to
 average, or a rank, is wrong by a half or more."""
+COMPRESSED_ROUNDOFFS = 8
+"""Where gradients are sent in a narrower type of unit roundoff u: each rank's share is rounded to it, and so is each
+of n - 1 partial sums, independently: about u √n, and more where shares nearly cancel. 8 covers n = 16 and a gap."""
 AUTOCAST_SMALL_GRADIENT = 0.1
 """`SMALL_GRADIENT` under autocast, where what ought to vanish is rounding of that size."""
 MOST_HALVINGS = 40
@@ -230,6 +233,9 @@ class _Comparer:
         self._settle_scale(model, (inputs, targets))
         distributed = dist.is_initialized() and strategy.uses_backend
         replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
+        if replica.unit_roundoff:
+            self._tolerance = max(self._tolerance, COMPRESSED_ROUNDOFFS * replica.unit_roundoff)
+            self._small = max(self._small, AUTOCAST_SMALL_GRADIENT)
         self._seed(prover.rank)
         replica.gradients_of(inputs, targets)
         prover.on_step()

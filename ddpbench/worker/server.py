@@ -259,7 +259,10 @@ def _enter_network(env: Mapping[str, str]) -> None:
     if net_ns := env.get("DDPBENCH_NET_NS"):
         from ddpbench.fabric.entering import enter
 
-        enter(net_ns, env.get("DDPBENCH_USER_NS", ""))
+        try:
+            enter(net_ns, env.get("DDPBENCH_USER_NS", ""))
+        except OSError as error:
+            raise RuntimeError(f"the emulated network cannot be entered; is it gone? {error}") from None
 
 
 def _flush() -> None:

@@ -27,7 +27,12 @@ def test_every_scheme_at_eight_ranks() -> None:
     assert formulas.master_s(*given) == pytest.approx(0.002 + 14 * 0.064)
     assert formulas.tree_s(*given) == pytest.approx(6 * 0.065)
     assert formulas.halving_doubling_s(*given) == pytest.approx(0.006 + 0.112)
-    assert formulas.sharded_s(*given) == pytest.approx(0.014 + 0.112)
+    assert formulas.sharded_master_s(*given) == pytest.approx(0.002 + 0.112)
+
+
+def test_halving_of_six_folds_two_into_four() -> None:
+    """Four halve and double 8 MB (96 ms, 4 messages); two gave theirs away before and get the result after."""
+    assert formulas.halving_doubling_s(6, 8 * MB, GBIT, 1e-3) == pytest.approx(0.130 + 0.100)
 
 
 def test_a_tree_of_five_needs_three_levels() -> None:
@@ -50,5 +55,10 @@ def test_bytes_of_the_busiest_node() -> None:
     # the master's node sends one copy to every rank of the others
     assert formulas.busiest_node_bytes("master", 8, 1, 8000) == 56_000
     assert formulas.busiest_node_bytes("master", 2, 4, 8000) == 32_000
+    assert formulas.busiest_node_bytes("naive_ring", 2, 4, 8000) == 56_000
+    # each of the node's 4 ranks carries a quarter round a ring of 2 nodes
+    assert formulas.busiest_node_bytes("hierarchical", 2, 4, 8000) == 8000
+    assert formulas.busiest_node_bytes("tree", 8, 1, 8000) == 24_000
+    assert formulas.busiest_node_bytes("tree", 2, 4, 8000) is None
     assert formulas.busiest_node_bytes("all_reduce", 1, 8, 8000) is None
     assert formulas.busiest_node_bytes("", 4, 1, 8000) is None

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import load, summarize
-from ddpbench.analysis.pace import dilation_needed
+from ddpbench.analysis.pace import Pacing, dilation_needed
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
@@ -237,10 +237,18 @@ def test_an_optimizer_that_the_profiles_cannot_hide_needs_dilation(tmp_path: Pat
     assert any("optimizer takes longer" in text and "dilation = 4.5" in text for text in found.validity)
 
 
+def own_work(share: float, own_s: float = 0.001, due_s: float = 0.01) -> Pacing:
+    return Pacing(lateness_s=np.zeros(1), cpu_s=share, cores_s=1.0, optimizer_s=own_s, due_s=due_s)
+
+
 def test_a_dilation_of_one_is_the_least() -> None:
-    assert dilation_needed(1, 0.1, 0.001, 0.01) == 1
-    assert dilation_needed(4, 0.05, 0.001, 0.04) == 1
-    assert dilation_needed(4, 0.25, 0, 0) == 2
+    assert dilation_needed(1, [own_work(0.1)]) == 1
+    assert dilation_needed(4, [own_work(0.05, due_s=0.04)]) == 1
+    assert dilation_needed(4, [own_work(0.25, own_s=0, due_s=0)]) == 2
+
+
+def test_one_disturbed_launch_does_not_say_which_dilation_is_needed() -> None:
+    assert dilation_needed(4, [own_work(0.25), own_work(0.3), own_work(0.9)]) == pytest.approx(2.4)
 
 
 def test_a_loopback_that_is_not_slowed_as_links_are_is_told(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ import json
 import os
 import sys
 import time
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -19,15 +22,7 @@ from ddpbench.fabric.entering import die_with_parent, enter
 from ddpbench.spec import Links
 
 
-def rank_main(
-    rank: int, place: RankPlace, nodes: int, count: int, repeats: int, times: int, folder: Path
-) -> None:
-    enter(place.net_ns, place.user_ns)
-    os.environ["GLOO_SOCKET_IFNAME"] = place.interface
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", store=dist.FileStore(str(folder / "store"), nodes), rank=rank, world_size=nodes
-    )
+def rank_main(rank: int, nodes: int, count: int, repeats: int, times: int, folder: Path) -> None:
     tensor = torch.ones(count // 4)
     dist.all_reduce(tensor)
     assert tensor[0] == tensor[-1] == nodes
@@ -46,22 +41,41 @@ def rank_main(
     dist.barrier()
 
 
-def main(text: str, nodes: int, count: int, repeats: int, times: int, folder: Path) -> None:
-    with Fabric(Links.parse(text), nodes=nodes, ranks_per_node=1, log=folder / "fabric.log") as fabric:
+def on_nodes(links: str, nodes: int, folder: Path, work: Callable[[int], None]) -> None:
+    """Calls `work(rank)` in a process on each node of a fabric, or on loopback where `links` is empty."""
+    with ExitStack() as stack:
+        places: tuple[RankPlace | None, ...] = (None,) * nodes
+        if links:
+            log = folder / "fabric.log"
+            places = stack.enter_context(
+                Fabric(Links.parse(links), nodes=nodes, ranks_per_node=1, log=log)
+            ).places
         parent, pids = os.getpid(), []
-        for rank, place in enumerate(fabric.places):
+        for rank, place in enumerate(places):
             pid = os.fork()
             if pid == 0:
                 code = 1
                 try:
                     die_with_parent(parent)
-                    rank_main(rank, place, nodes, count, repeats, times, folder)
+                    if place is not None:
+                        enter(place.net_ns, place.user_ns)
+                    os.environ["GLOO_SOCKET_IFNAME"] = place.interface if place is not None else "lo"
+                    torch.set_num_threads(1)
+                    store = dist.FileStore(str(folder / "store"), nodes)
+                    dist.init_process_group("gloo", store=store, rank=rank, world_size=nodes)
+                    work(rank)
                     code = 0
+                except BaseException:
+                    traceback.print_exc()
                 finally:
                     os._exit(code)
             pids.append(pid)
         codes = [os.waitpid(pid, 0)[1] for pid in pids]
     assert not any(codes), codes
+
+
+def main(text: str, nodes: int, count: int, repeats: int, times: int, folder: Path) -> None:
+    on_nodes(text, nodes, folder, lambda rank: rank_main(rank, nodes, count, repeats, times, folder))
     print((folder / "took.json").read_text(encoding="ascii"))
 
 

@@ -90,6 +90,24 @@ def test_a_sound_case_beside_them_is_measured(outcomes: dict[str, list[LaunchOut
     assert all(outcome.measured_s > 0.05 for outcome in outcomes["Sound"] if outcome.purpose == "measure")
 
 
+def test_a_rank_that_dies_in_a_collective_is_named_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "faults.toml"
+    path.write_text(
+        experiment_text([workload("KilledOnRank1")], rounds=1, measured="50 ms"), encoding="utf-8"
+    )
+    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
+    listener = Outcomes()
+    overrides = ("base.algorithm=ring",)
+    Sweep(prepare(SweepRequest(experiment=path, out=tmp_path / "run", overrides=overrides)), listener).run()
+    (outcome,) = [one for one in listener.seen["KilledOnRank1"] if one.status != "ok"]
+    assert outcome.failed_rank == 1
+    assert "rank 1 was killed by SIGKILL in" in outcome.error
+    assert "steps; rank 0: ring of 676 numbers: the message " in outcome.error  # 16 x 32 + 32 + 32 x 4 + 4
+    assert "rank 1 did not go through" in outcome.error
+
+
 def test_the_death_of_the_fork_server_is_one_launchs_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,9 @@ pytestmark = pytest.mark.multiprocess
 OWN = ROOT / "tests/failures/own.py"
 
 
+PLAIN_DDP = ("--strategy", "ddp", "--algorithm", "all_reduce", "--schedule", "overlapped")
+
+
 def experiment(folder: Path, profile: str = "tiny.json", base: str = "", **changes: Any) -> Path:
     """A sweep of a profile that lies beside it."""
     if changes.pop("write", True):
@@ -190,7 +193,7 @@ def test_a_profile_is_measured_and_replayed(tmp_path: Path) -> None:
         (4, 16),
         (4,),
     }
-    proved = run_cli("verify", "--workload", f"replay:{out}", "--strategy", "ddp", "--world-size", 2)
+    proved = run_cli("verify", "--workload", f"replay:{out}", *PLAIN_DDP, "--world-size", 2)
     assert proved.returncode == 0, proved
     assert "1 proved, 0 not, 0 skipped" in proved.stdout
 
@@ -225,9 +228,8 @@ def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("strategy", ["single", "ddp", "master", "data_parallel", "independent"])
 def test_replays_are_proved_under_every_strategy(strategy: str, tmp_path: Path) -> None:
     experiment(tmp_path)
-    result = run_cli(
-        "verify", "--workload", f"replay:{tmp_path}/tiny.json", "--strategy", strategy, timeout=240
-    )
+    chosen = PLAIN_DDP if strategy == "ddp" else ("--strategy", strategy)
+    result = run_cli("verify", "--workload", f"replay:{tmp_path}/tiny.json", *chosen, timeout=240)
     assert result.returncode == 0, result
     proved = 1 if strategy == "single" else 4
     assert f"{proved} proved, 0 not, {4 - proved} skipped" in result.stdout

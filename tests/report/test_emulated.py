@@ -198,8 +198,8 @@ def test_how_fabrics_were_made_stands_in_the_provenance(document: Read, summary:
     table = fabrics_table(summary.fabrics)
     assert table is not None
     ladder = table.rows[0]
-    assert [cell.text for cell in ladder[:4]] == ["1 Gbit/s", "2 x 1", "40", "root"]
-    assert ladder[7].text == "\N{MINUS SIGN}2.2"
+    assert [cell.text for cell in ladder[:5]] == ["1 Gbit/s", "2 x 1", "10", "4", "root"]
+    assert ladder[8].text == "\N{MINUS SIGN}2.2"
     assert any("Emulated networks, as made" in one.text for one in document.all("caption"))
 
 

@@ -17,6 +17,7 @@ from tests.strategies.training import (
     Reference,
     Run,
     bit_equal,
+    departures,
     reference,
     relative_error,
     three_runs,
@@ -36,8 +37,19 @@ SETUPS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "ddp, views": ("ddp", {"gradient_as_bucket_view": True}, SMALL_CAP_BYTES / 2**20),
     "ddp, static graph": ("ddp", {"static_graph": True}, SMALL_CAP_BYTES / 2**20),
     "ddp, find unused": ("ddp", {"find_unused_parameters": True}, SMALL_CAP_BYTES / 2**20),
+    "ddp, after backward": ("ddp", {}, SMALL_CAP_BYTES / 2**20),
+    "ddp, ring": ("ddp", {}, SMALL_CAP_BYTES / 2**20),
+    "ddp, halving, after backward": ("ddp", {}, SMALL_CAP_BYTES / 2**20),
+    "ddp, accumulated": ("ddp", {"accumulate": 2}, SMALL_CAP_BYTES / 2**20),
+    "ddp, master": ("ddp", {"gradient_as_bucket_view": True}, SMALL_CAP_BYTES / 2**20),
     "master": ("master", {}, None),
     "data_parallel": ("data_parallel", {}, None),
+}
+SETTINGS: dict[str, dict[str, str]] = {
+    "ddp, after backward": {"schedule": "after_backward"},
+    "ddp, ring": {"algorithm": "ring"},
+    "ddp, halving, after backward": {"algorithm": "halving_doubling", "schedule": "after_backward"},
+    "ddp, master": {"algorithm": "master"},
 }
 DDP = [name for name in SETUPS if name.startswith("ddp")]
 DISTRIBUTED = [*DDP, "master"]
@@ -52,7 +64,7 @@ def runs(setup: str, world_size: int) -> list[tuple[Run, Run, Run]]:
     """What every rank of a set-up saw: a plain run, an instrumented one, a plain one on its module."""
     strategy, options, cap = SETUPS[setup]
     processes = 1 if strategy == "data_parallel" else world_size
-    return run_ranks(three_runs, processes, strategy, world_size, options, cap)
+    return run_ranks(three_runs, processes, strategy, world_size, options, cap, SETTINGS.get(setup))
 
 
 @cache
@@ -123,6 +135,8 @@ def by_step(run: Run) -> list[tuple[StepRecord, dict[str, tuple[int, int]], list
 @every_setup
 def test_spans_follow_each_other_within_their_step(setup: str, world_size: int) -> None:
     names = ["forward", "backward", "synchronize"]
+    if setup == "ddp, accumulated":
+        names = ["forward", "backward", *names]
     if setup == "data_parallel" and world_size == 1:
         names = ["forward", "backward"]
     elif setup == "data_parallel":
@@ -141,13 +155,27 @@ def test_every_bucket_is_sent_once_a_step(setup: str, world_size: int) -> None:
     for _, noted, _ in runs(setup, world_size):
         for (_, spans, transfers), buckets in zip(by_step(noted), noted.buckets, strict=True):
             assert [transfer.bucket for transfer in transfers] == list(range(len(transfers)))
-            assert {transfer.op for transfer in transfers} == {"all_reduce"}
+            algorithm = SETTINGS.get(setup, {}).get("algorithm", "all_reduce")
+            assert {transfer.op for transfer in transfers} == {algorithm}
             assert sum(transfer.bytes for transfer in transfers) == GRADIENT_BYTES
             assert tuple(transfer.bytes for transfer in transfers) == buckets
             assert all(transfer.start_ns < transfer.end_ns for transfer in transfers)
             assert transfers[0].start_ns > spans["backward"][0]
             assert transfers[-1].start_ns == spans["backward"][1] == spans["synchronize"][0]
             assert max(transfer.end_ns for transfer in transfers) <= spans["synchronize"][1]
+
+
+@pytest.mark.parametrize("algorithm", ["all_reduce", "ring"])
+@pytest.mark.parametrize("schedule", ["overlapped", "after_backward"])
+def test_the_schedule_says_whether_buckets_leave_before_the_last_gradient(
+    schedule: str, algorithm: str
+) -> None:
+    settings = {"schedule": schedule, "algorithm": algorithm}
+    for steps in run_ranks(departures, 2, SMALL_CAP_BYTES / 2**20, settings):
+        for last_gradient_ns, starts in steps:
+            assert len(starts) == 3
+            before = [start < last_gradient_ns for start in sorted(starts)]
+            assert before == ([True, True, False] if schedule == "overlapped" else [False] * 3)
 
 
 @every_world

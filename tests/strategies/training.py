@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,8 @@ def build(
     world_size: int = 1,
     options: dict[str, Any] | None = None,
     bucket_cap_mb: Any = None,
+    algorithm: str = "",
+    schedule: str = "",
 ) -> Replica:
     """A rank's replica of the model under a strategy."""
     chosen = load_strategy(strategy)
@@ -59,6 +62,8 @@ def build(
         case=Case(
             workload="tests",
             strategy=strategy,
+            algorithm=algorithm or chosen.algorithm,
+            schedule=schedule or chosen.schedule,
             world_size=world_size,
             bucket_cap_mb=bucket_cap_mb,
             local_batch=LOCAL_BATCH,
@@ -119,7 +124,13 @@ def reducers() -> int:
 
 
 def three_runs(
-    rank: int, processes: int, strategy: str, world_size: int, options: dict[str, Any], bucket_cap_mb: Any
+    rank: int,
+    processes: int,
+    strategy: str,
+    world_size: int,
+    options: dict[str, Any],
+    bucket_cap_mb: Any,
+    settings: dict[str, str] | None = None,
 ) -> tuple[Run, Run, Run]:
     """The same training three times: plain; instrumented; plain again on the instrumented one's module."""
     ranks = range(world_size) if processes == 1 else [rank]
@@ -127,7 +138,13 @@ def three_runs(
     for step in range(STEPS):
         shards = [shard(number, step) for number in ranks]
         batches.append((torch.cat([x for x, _ in shards]), torch.cat([y for _, y in shards])))
-    how = {"rank": rank, "world_size": world_size, "options": options, "bucket_cap_mb": bucket_cap_mb}
+    how: dict[str, Any] = {
+        "rank": rank,
+        "world_size": world_size,
+        "options": options,
+        "bucket_cap_mb": bucket_cap_mb,
+        **(settings or {}),
+    }
     plain = train(build(strategy, make_model(), **how), batches)
     model = make_model()
     closed = build(strategy, model, StepRecorder(HostClock()), **how)  # still referred to below, on purpose
@@ -137,6 +154,32 @@ def three_runs(
     again = train(build(strategy, model, **how), batches)
     del closed
     return plain, noted, again
+
+
+def departures(
+    rank: int, processes: int, bucket_cap_mb: float, settings: dict[str, str]
+) -> list[tuple[int, list[int]]]:
+    """Of each step once buckets are rebuilt: when the last gradient was there, and when each bucket left; ns."""
+    model, clock = make_model(), HostClock()
+    moments: list[int] = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_hook(lambda _: moments.append(time.perf_counter_ns()))
+    recorder = StepRecorder(clock)
+    how: dict[str, Any] = {"rank": rank, "world_size": processes, "bucket_cap_mb": bucket_cap_mb, **settings}
+    replica = build("ddp", model, recorder, **how)
+    found = []
+    for step in range(STEPS):
+        moments.clear()
+        recorder.begin_step(step)
+        replica.gradients_of(*shard(rank, step))
+        recorder.end_step()
+        replica.apply()
+        sent = [record.start_ns for record in recorder.records() if isinstance(record, CommRecord)]
+        if step >= 2:
+            found.append((max(moments), sent))
+    replica.close()
+    return found
 
 
 @dataclass

@@ -1,0 +1,54 @@
+"""What an all-reduce over point-to-point messages is. Imports torch at once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+
+from ddpbench.collectives.transport import Transport
+
+
+class Collective(ABC):
+    """One algorithm, in one rank. Right for any number of ranks and any length, of any type that can be added.
+
+    All ranks end with the same bits: each element is summed up by one rank, or by all in the same order.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, transport: Transport, *, ranks_per_node: int = 1) -> None:
+        """`ranks_per_node` ranks in a row share a node; only some algorithms care."""
+        self.transport = transport
+        self.rank, self.size = transport.rank, transport.size
+        self.ranks_per_node = ranks_per_node
+        self._scratch: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """Replaces a contiguous one-dimensional tensor by the sum over all ranks; blocks until it is there.
+
+        Raises:
+            CollectiveError: another rank did not take part to the end.
+        """
+        if self.size > 1 and tensor.numel():
+            self.transport.phase = f"{self.name} of {tensor.numel():,} numbers"
+            self._all_reduce(tensor)
+            self.transport.flush()
+
+    @abstractmethod
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        """The algorithm, for two ranks and more and at least one number."""
+
+    def scratch(self, tensor: torch.Tensor, elements: int) -> torch.Tensor:
+        """A memory of so many numbers like the tensor's, kept from call to call: its contents are anything."""
+        key = (tensor.dtype, tensor.device)
+        found = self._scratch.get(key)
+        if found is None or found.numel() < elements:
+            found = self._scratch[key] = torch.empty(elements, dtype=tensor.dtype, device=tensor.device)
+        return found[:elements]
+
+
+def shares(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
+    """The tensor in so many parts whose lengths differ by one at most; some are empty if it is shorter."""
+    return list(torch.tensor_split(tensor, count))

@@ -1,0 +1,36 @@
+"""Within each node first, then across nodes, then within again. Imports torch at once."""
+
+from __future__ import annotations
+
+import torch
+
+from ddpbench.collectives.base import Collective
+from ddpbench.collectives.ring import Rounds
+from ddpbench.collectives.transport import Transport
+
+
+class Hierarchical(Collective):
+    """A reduce-scatter within the node, a ring over nodes for each share, an all-gather within the node.
+
+    With r ranks a node and m nodes each node's link carries 2(m-1)/m · S bytes, the least that m nodes need, and all
+    its ranks send at once; within a node it is 2(r-1)/r · S a rank.
+    """
+
+    name = "hierarchical"
+
+    def __init__(self, transport: Transport, *, ranks_per_node: int = 1) -> None:
+        """Raises ValueError if the ranks do not fill their nodes evenly."""
+        if transport.size % ranks_per_node:
+            raise ValueError(f"{transport.size} ranks do not fill nodes of {ranks_per_node} evenly")
+        super().__init__(transport, ranks_per_node=ranks_per_node)
+
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        r = self.ranks_per_node
+        node, place = divmod(self.rank, r)
+        within = Rounds(self, tensor, range(node * r, node * r + r))
+        within.run(0, r - 1)
+        share = within.owned
+        if share.numel() and self.size > r:
+            ring = Rounds(self, share, range(place, self.size, r))
+            ring.run(0, 2 * (self.size // r - 1))
+        within.run(r - 1, 2 * (r - 1))

@@ -1,0 +1,31 @@
+"""Rank 0 takes every gradient, adds them up and sends the sum to each. Imports torch at once."""
+
+from __future__ import annotations
+
+import torch
+
+from ddpbench.collectives.base import Collective
+
+
+class Master(Collective):
+    """The master's link carries (n-1) · S bytes in and as many out, everyone else's S in and S out."""
+
+    name = "master"
+
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        transport = self.transport
+        if self.rank:
+            arrival = transport.receive(tensor, 0)
+            transport.send(tensor, 0)
+            arrival.wait()
+            return
+        others = range(1, self.size)
+        memory = self.scratch(tensor, len(others) * tensor.numel()).view(len(others), tensor.numel())
+        arrivals = [transport.receive(memory[other - 1], other) for other in others]
+        for contribution, arrival in zip(
+            memory, arrivals, strict=True
+        ):  # in rank order, to repeat bit for bit
+            arrival.wait()
+            tensor.add_(contribution)
+        for other in others:
+            transport.send(tensor, other)

@@ -1,0 +1,85 @@
+"""Ring all-reduce: a reduce-scatter, then an all-gather (Patarasuk & Yuan 2009). Imports torch at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+
+from ddpbench.collectives.base import Collective, shares
+from ddpbench.collectives.transport import Arrival, Transport
+
+SEGMENT_BYTES = 1 << 20
+"""Shares travel in pieces of this size, so that one is passed on while the next is on its way ..."""
+PIECES = 4
+"""... and in so many at least, unless they would be smaller than `LEAST_BYTES`."""
+LEAST_BYTES = 16 << 10
+AHEAD = 4
+"""So many pieces are expected at once: each has its memory before its sender sends it."""
+
+
+class Ring(Collective):
+    """Every link carries 2(n-1)/n · S bytes, the least there is, in 2(n-1) hops."""
+
+    name = "ring"
+
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        Rounds(self, tensor, range(self.size)).run(0, 2 * (self.size - 1))
+
+
+class Rounds:
+    """The rounds of a ring of some ranks over one tensor.
+
+    The rank at place i of the ring sends share i - t in round t and receives share i - t - 1: in the first n - 1
+    rounds, the reduce-scatter, it adds it to its own, after which it holds share i + 1 summed up; in the n - 1 that
+    follow, the all-gather, it keeps it. What was received in one round is sent in the next.
+    """
+
+    def __init__(self, collective: Collective, tensor: torch.Tensor, ring: Sequence[int]) -> None:
+        """`ring` names the ranks in their order, this one among them."""
+        self._collective = collective
+        self._transport: Transport = collective.transport
+        self._ring = list(ring)
+        self._place = self._ring.index(collective.rank)
+        self._shares = shares(tensor, len(self._ring))
+        longest = max(share.numel() for share in self._shares) * tensor.element_size()
+        piece = min(SEGMENT_BYTES, max(LEAST_BYTES, -(-longest // PIECES)))
+        self._elements = max(1, piece // tensor.element_size())
+        self._tensor = tensor
+
+    @property
+    def owned(self) -> torch.Tensor:
+        """The share that this rank holds summed up after the reduce-scatter."""
+        return self._shares[(self._place + 1) % len(self._ring)]
+
+    def run(self, first: int, end: int) -> None:
+        """Rounds `first` to `end` - 1: 0 to n - 1 is the reduce-scatter, n - 1 to 2(n - 1) the all-gather."""
+        n, transport = len(self._ring), self._transport
+        right, left = self._ring[(self._place + 1) % n], self._ring[self._place - 1]
+        memory_of_all = self._collective.scratch(self._tensor, AHEAD * self._elements)
+        scratch = torch.split(memory_of_all, self._elements)
+        pieces = [torch.split(share, self._elements) if share.numel() else () for share in self._shares]
+        to_come = ((t, piece) for t in range(first, end) for piece in pieces[(self._place - t - 1) % n])
+        expected: deque[tuple[int, torch.Tensor, torch.Tensor, Arrival]] = deque()
+        slots = itertools.cycle(scratch)
+
+        def expect_more() -> None:
+            while len(expected) < AHEAD and (found := next(to_come, None)) is not None:
+                t, piece = found
+                memory = next(slots)[: piece.numel()] if t < n - 1 else piece
+                expected.append((t, piece, memory, transport.receive(memory, left)))
+
+        expect_more()
+        if first < end:
+            for piece in pieces[(self._place - first) % n]:
+                transport.send(piece, right)
+        while expected:
+            t, piece, memory, arrival = expected.popleft()
+            arrival.wait()
+            if t < n - 1:
+                piece.add_(memory)
+            if t + 1 < end:
+                transport.send(piece, right)
+            expect_more()

@@ -1,0 +1,35 @@
+"""Every rank is the master of an n-th of the gradient: a parameter server spread over the workers."""
+
+from __future__ import annotations
+
+import torch
+
+from ddpbench.collectives.base import Collective, shares
+
+
+class ShardedMaster(Collective):
+    """The ring's bytes, 2(n-1)/n · S, in two hops; but each rank talks to all others at once."""
+
+    name = "sharded_master"
+
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        n, rank, transport = self.size, self.rank, self.transport
+        parts = shares(tensor, n)
+        own = parts[rank]
+        # Each starts with its right neighbour: all would else begin with rank 0 and queue there.
+        others = [(rank + distance) % n for distance in range(1, n)]
+        memory = self.scratch(tensor, n * own.numel()).view(n, own.numel())
+        arrivals = {other: transport.receive(memory[other], other) for other in reversed(others)}
+        for other in others:
+            transport.send(parts[other], other)
+        memory[rank].copy_(own)
+        own.zero_()
+        for contributor in range(n):  # in rank order, to repeat bit for bit
+            if contributor != rank:
+                arrivals[contributor].wait()
+            own.add_(memory[contributor])
+        arrivals = {other: transport.receive(parts[other], other) for other in reversed(others)}
+        for other in others:
+            transport.send(own, other)
+        for arrival in arrivals.values():
+            arrival.wait()

@@ -1,0 +1,97 @@
+"""Messages between the ranks of a process group, counted. Imports torch at once."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+import torch.distributed as dist
+
+MOST_SENDS = 64
+"""Messages that are on their way at once; a sender of more waits for the first of them."""
+
+
+class CollectiveError(RuntimeError):
+    """A message did not go through: another rank has died, or the network has."""
+
+
+class Transport:
+    """One rank's end. Messages between two ranks arrive in the order in which they were sent.
+
+    Every byte that is handed to the network is counted: `sent` and `received` hold them by the other's rank.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        """`group` is one of all ranks, by default the default one; it is used by nobody else meanwhile."""
+        self._group = group
+        self.rank = dist.get_rank(group)
+        self.size = dist.get_world_size(group)
+        self.sent = [0] * self.size
+        self.received = [0] * self.size
+        self.phase = ""
+        """What is under way, for the message of an error."""
+        self._sends: deque[tuple[int, dist.Work]] = deque()
+
+    def send(self, part: torch.Tensor, to: int) -> None:
+        """Starts to send a contiguous tensor, which must not change before its receiver has it; waits for no one."""
+        if not part.numel():
+            return
+        work = dist.isend(part, dst=to, group=self._group)
+        assert work is not None
+        self.sent[to] += part.numel() * part.element_size()
+        self._sends.append((to, work))
+        if len(self._sends) > MOST_SENDS:
+            self._settle()
+
+    def receive(self, part: torch.Tensor, source: int) -> Arrival:
+        """Makes ready to receive into a contiguous tensor; `wait()` of what is returned says that it is there."""
+        if not part.numel():
+            return Arrival(self, source, None)
+        work = dist.irecv(part, src=source, group=self._group)
+        assert work is not None
+        self.received[source] += part.numel() * part.element_size()
+        return Arrival(self, source, work)
+
+    def flush(self) -> None:
+        """Waits until all that was sent has left this rank's memory."""
+        while self._sends:
+            self._settle()
+
+    def busiest_bytes(self) -> int:
+        """What this rank sent or received in all, whichever is more."""
+        return max(sum(self.sent), sum(self.received))
+
+    def _settle(self) -> None:
+        to, work = self._sends.popleft()
+        self.wait(work, to, "to")
+
+    def wait(self, work: dist.Work, other: int, direction: str) -> None:
+        """Waits for a message to or from another rank.
+
+        Raises:
+            CollectiveError: it will not come; names both ranks and what was under way.
+        """
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise CollectiveError(
+                f"rank {self.rank}: {self.phase}: the message {direction} rank {other} did not go through: {error}"
+            ) from error
+
+
+class Arrival:
+    """A message that is expected."""
+
+    __slots__ = ("_source", "_transport", "_work")
+
+    def __init__(self, transport: Transport, source: int, work: dist.Work | None) -> None:
+        self._transport, self._source, self._work = transport, source, work
+
+    def wait(self) -> None:
+        """Returns once it is there.
+
+        Raises:
+            CollectiveError: it will not come.
+        """
+        if self._work is not None:
+            self._transport.wait(self._work, self._source, "from")

@@ -1,0 +1,30 @@
+"""A binomial tree: sums go up to rank 0, the result comes down (Thakur et al. 2005). Imports torch at once."""
+
+from __future__ import annotations
+
+import torch
+
+from ddpbench.collectives.base import Collective
+
+
+class Tree(Collective):
+    """⌈log2 n⌉ steps up and as many down, each of the whole gradient; nothing is pipelined."""
+
+    name = "tree"
+
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        rank, transport = self.rank, self.transport
+        memory = self.scratch(tensor, tensor.numel())
+        bit = 1
+        while bit < self.size and not rank & bit:  # children come nearest first
+            if rank + bit < self.size:
+                transport.receive(memory, rank + bit).wait()
+                tensor.add_(memory)
+            bit <<= 1
+        if rank:  # its lowest bit that is set leads to its parent
+            arrival = transport.receive(tensor, rank - bit)
+            transport.send(tensor, rank - bit)
+            arrival.wait()
+        while bit := bit >> 1:  # the farthest child has the most below it
+            if rank + bit < self.size:
+                transport.send(tensor, rank + bit)

@@ -1,0 +1,129 @@
+"""What DDP does with a bucket that is full: by which algorithm it is aggregated, and when. Imports torch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from ddpbench.collectives import TABLE as COLLECTIVES
+from ddpbench.strategies.base import Job
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+
+    from ddpbench.collectives.background import Background
+    from ddpbench.measure.clock import Mark
+
+_TYPES = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
+Summed = torch.futures.Future[torch.Tensor]
+
+
+class BucketHook:
+    """Averages buckets over ranks, as DDP without a hook does, bit for bit where the algorithm is the library's.
+
+    Notes when each left and came back. With `after_backward` none leaves before the last one is full, which it is
+    when the last gradient is there: the same buckets, but nothing is hidden behind computation.
+    """
+
+    def __init__(self, job: Job, compression: str = "none") -> None:
+        """`compression` names the type in which buckets are sent and added up, or is `none`."""
+        self._recorder = job.recorder
+        self._type = _TYPES[compression]
+        self.unit_roundoff = torch.finfo(self._type).eps / 2 if self._type is not None else 0.0
+        # Without a hook the reducer multiplies gradients by the reciprocal while it copies them into the
+        # bucket (reducer.cpp, mark_variable_ready_dense). Dividing the bucket, as torch's allreduce_hook
+        # does, gives other bits where the world size is no power of two.
+        self._scale = 1.0 / job.world_size
+        self._waits = job.case.schedule == "after_backward"
+        self._waiting: list[tuple[int, torch.Tensor, Summed]] = []
+        self._background = _background(job)
+        self._op = job.case.algorithm or "all_reduce"
+        self.sizes: list[int] = []
+        self.last_start: Mark = None
+
+    def start_step(self) -> None:
+        """Forgets the step before."""
+        self.sizes = []
+
+    def aggregate(self, bucket: GradBucket) -> Summed:
+        """Sends a bucket on its way, or keeps it until it may leave; the future holds the averaged gradients."""
+        whole = bucket.buffer().mul_(self._scale)
+        buffer = whole if self._type is None else whole.to(self._type)
+        self.sizes.append(whole.numel() * whole.element_size())
+        if not self._waits:
+            return self._restored(whole, self._sent(bucket.index(), buffer))
+        devices = [buffer.device] if buffer.is_cuda else None
+        averaged: Summed = torch.futures.Future(devices=devices)  # type: ignore[arg-type]
+        self._waiting.append((bucket.index(), buffer, averaged))
+        if bucket.is_last():
+            waiting, self._waiting = self._waiting, []
+            for number, kept, promised in waiting:
+                self._sent(number, kept).add_done_callback(_pass_on(promised))
+        return self._restored(whole, averaged)
+
+    def _restored(self, whole: torch.Tensor, averaged: Summed) -> Summed:
+        """The average in the bucket's own type and memory, which the reducer expects."""
+        if self._type is None:
+            return averaged
+        restored: Summed = averaged.then(lambda future: whole.copy_(future.value()))
+        return restored
+
+    def close(self) -> None:
+        """Ends the thread that sends, if there is one."""
+        if self._background is not None:
+            self._background.close()
+
+    def _sent(self, number: int, buffer: torch.Tensor) -> Summed:
+        recorder = self._recorder
+        start = self.last_start = recorder.mark()
+        size = buffer.numel() * buffer.element_size()
+
+        def done(sent: int | None) -> None:
+            # On CUDA the current stream is here one that waits for the transfer, so the mark is its end.
+            recorder.add_transfer(
+                bucket=number, op=self._op, size=size, start=start, end=recorder.mark(), sent=sent
+            )
+
+        if self._background is not None:
+            return self._background.all_reduce(buffer, done if recorder.active else None)
+        return _library_all_reduce(buffer, done)
+
+
+def _library_all_reduce(buffer: torch.Tensor, done: Callable[[None], None]) -> Summed:
+    work = dist.all_reduce(buffer, async_op=True)
+    assert work is not None
+
+    def arrived(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        done(None)
+        return future.value()[0]
+
+    summed: Summed = work.get_future().then(arrived)
+    return summed
+
+
+def _background(job: Job) -> Background | None:
+    """The thread that sends by an algorithm of our own; None for the library's."""
+    if job.case.algorithm not in COLLECTIVES:
+        return None
+    from ddpbench.collectives import load_collective
+    from ddpbench.collectives.background import Background
+    from ddpbench.collectives.transport import Transport
+
+    group = dist.new_group() if job.distributed else None  # DDP's own messages shall not meet these
+    transport = Transport(group)
+    return Background(load_collective(job.case.algorithm)(transport, ranks_per_node=job.case.ranks_per_node))
+
+
+def _pass_on(promised: Summed) -> Callable[[Summed], None]:
+    def passed(future: Summed) -> None:
+        try:
+            value = future.value()
+        except Exception as error:
+            promised.set_exception(error)  # type: ignore[arg-type]  # torch names the wrong type
+        else:
+            promised.set_result(value)
+
+    return passed

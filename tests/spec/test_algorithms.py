@@ -1,0 +1,97 @@
+"""What is sent and when, as settings and axes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpbench.errors import ExperimentError
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.spec import Devices, PlannedCase, expand, parse_experiment
+
+DEVICES = Devices(kind="cpu", gpus=0, cores=8)
+
+
+def planned(text: str) -> list[PlannedCase]:
+    catalog = TableCatalog()
+    cases = expand(parse_experiment(text, catalog, name="algorithms"), catalog, DEVICES)
+    return [entry for entry in cases if not entry.added_as_baseline]
+
+
+def test_every_pair_of_algorithm_and_schedule_is_a_case_with_a_name_and_an_id_of_its_own() -> None:
+    cases = planned(
+        """
+        [base]
+        world_size = 4
+        [axes]
+        algorithm = ["all_reduce", "ring"]
+        schedule = ["overlapped", "after_backward"]
+        """
+    )
+    assert [entry.case.label for entry in cases] == [
+        "ddp · 4 ranks · default buckets",
+        "ddp · after backward · 4 ranks · default buckets",
+        "ddp · ring · 4 ranks · default buckets",
+        "ddp · ring · after backward · 4 ranks · default buckets",
+    ]
+    assert len({entry.case.case_id for entry in cases}) == 4
+
+
+def test_a_strategy_without_a_choice_keeps_its_own_and_is_one_case() -> None:
+    cases = planned(
+        """
+        [base]
+        world_size = 2
+        [axes]
+        strategy = ["ddp", "master"]
+        algorithm = ["ring", "tree"]
+        schedule = ["overlapped", "after_backward"]
+        """
+    )
+    of_master = [entry.case for entry in cases if entry.case.strategy == "master"]
+    assert [(case.algorithm, case.schedule) for case in of_master] == [("master", "after_backward")]
+    assert len(cases) == 5
+
+
+def test_a_plain_ddp_case_is_the_same_with_the_settings_given() -> None:
+    (plain,) = planned("[base]\nworld_size = 2")
+    (given,) = planned('[base]\nworld_size = 2\nalgorithm = "all_reduce"\nschedule = "overlapped"')
+    assert plain.case == given.case
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            '[base]\nalgorithm = "rign"',
+            "base.algorithm: ddp has no \"rign\"; did you mean 'ring'? known: all_reduce",
+        ),
+        (
+            '[axes]\nalgorithm = ["ring", "butterfly"]',
+            'axes.algorithm: ddp has no "butterfly"; known: all_reduce, halving_doubling, hierarchical, master',
+        ),
+        (
+            '[base]\nstrategy = "master"\nalgorithm = "ring"',
+            'base.algorithm: master leaves no choice of it; set strategy = "ddp"',
+        ),
+        ('[base]\nschedule = "later"', "base.schedule"),
+    ],
+)
+def test_what_there_is_not_is_named(text: str, told: str) -> None:
+    with pytest.raises(ExperimentError) as error:
+        planned(text)
+    assert told in str(error.value)
+
+
+def test_algorithms_of_messages_between_cpu_ranks_are_skipped_on_gpus() -> None:
+    catalog = TableCatalog()
+    text = '[base]\nworld_size = 2\ndevice = "cuda"\n[axes]\nalgorithm = ["all_reduce", "tree"]'
+    experiment = parse_experiment(text, catalog, name="algorithms")
+    devices = Devices(kind="cuda", gpus=2, cores=8)
+    reasons = {
+        entry.case.algorithm: entry.skip_reason
+        for entry in expand(experiment, catalog, devices)
+        if not entry.added_as_baseline
+    }
+    assert reasons["all_reduce"] is None
+    assert reasons["tree"] is not None
+    assert 'set algorithm = "all_reduce"' in reasons["tree"]
