@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from ddpbench.analysis.checkpoints import snapshot_costs
-from ddpbench.analysis.formulas import busiest_node_bytes, bytes_to_aggregate
 from ddpbench.analysis.launches import CaseRun, noise_words, read_cases
+from ddpbench.analysis.network import bytes_to_aggregate
 from ddpbench.analysis.pace import dilation_needed, host_share, lateness_p95_s
 from ddpbench.analysis.peaks import mfu, peak_of
 from ddpbench.analysis.rounds import width_of
@@ -22,6 +22,7 @@ from ddpbench.analysis.stats import Comparison, Interval, Timing, compare, sampl
 from ddpbench.analysis.summary import COLUMNS
 from ddpbench.analysis.traffic import mean_traffic
 from ddpbench.errors import OutputError
+from ddpbench.formulas import busiest_node_bytes
 from ddpbench.records import RunDir, explain_os_error, write_atomically
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.spec import Case

@@ -14,11 +14,11 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.findings import BOUNDS
-from ddpbench.analysis.formulas import PAYLOAD, TIMES, busiest_rank_bytes, bytes_to_aggregate, lower_bound_s
 from ddpbench.analysis.labels import links_of
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import Interval, half_width
-from ddpbench.spec import Case, Links
+from ddpbench.formulas import PAYLOAD, TIMES, busiest_rank_bytes, lower_bound_s
+from ddpbench.spec import Case
 
 COLUMNS = (
     *("case_id", "network_s", "network_ci_low_s", "network_ci_high_s", "rounds"),
@@ -49,7 +49,7 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         bound_s, sent = None, run.parts.sent_bytes
         links, n = links_of(run.case.fabric), run.case.world_size
         if formula_s is not None and size and links is not None:
-            bound_s = lower_bound_s(n, size, PAYLOAD * slowest_rate(run.case, links) / 8)
+            bound_s = lower_bound_s(n, size, PAYLOAD * links.slowest(run.case.nodes) / 8)
         expected = busiest_rank_bytes(run.case.algorithm, n, size) if size and sent is not None else None
         rows.append(
             (
@@ -68,26 +68,11 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
     if links is None or not size or case.algorithm not in TIMES or case.nodes != case.world_size:
         return "", None
     name, seconds = TIMES[case.algorithm]
-    return name, seconds(case.world_size, size, PAYLOAD * limiting_rate(case, links) / 8, 0.0)
+    return name, seconds(case.world_size, size, PAYLOAD * links.limiting(case.algorithm, case.nodes) / 8, 0.0)
 
 
-def limiting_rate(case: Case, links: Links) -> float:
-    """The rate, bit/s, of the link that limits a case's algorithm.
-
-    A ring goes at its slowest link; between racks each uplink carries what one node's link does. To a master, all
-    others' gradients pass its own link, those of the other racks its rack's uplink, and one of them each other link.
-    """
-    nodes = case.nodes
-    if case.algorithm == "master":
-        rate = min(links.of_node(0), *((nodes - 1) * links.of_node(node) for node in range(1, nodes)))
-        if links.uplink is not None and links.racks > 1:
-            beyond = (nodes - nodes / links.racks) / (nodes - 1)  # of what its own link carries
-            rate = min(rate, links.uplink / beyond)
-        return rate
-    return slowest_rate(case, links)
-
-
-def slowest_rate(case: Case, links: Links) -> float:
-    """The rate, bit/s, of the slowest link that every algorithm's gradients must pass."""
-    slowest = min(links.of_node(node) for node in range(case.nodes))
-    return slowest if links.uplink is None else min(slowest, links.uplink)
+def bytes_to_aggregate(case: Case, gradient_bytes: float) -> float:
+    """The gradient as it is sent: two bytes a number where it is compressed to fp16 or bf16."""
+    if case.options.get("compression", "none") == "none":
+        return gradient_bytes
+    return gradient_bytes * 2 / (8 if case.dtype == "float64" else 4)

@@ -74,7 +74,7 @@ def _head(planned: Planned) -> list[str]:
 
     plan, nodes, budget = planned.plan, planned.nodes, planned.plan.experiment.budget
     cases = len(plan.runnable)
-    seconds = plan.estimate_s(launches=cases * budget.rounds_min, rounds=budget.rounds_min, proofs=cases)
+    seconds = plan.estimate_s(budget.rounds_min)
     shape = f"{len(nodes.names)} x {nodes.ranks_per_node} (nodes x ranks)"
     first = plan.runnable[0].case.device
     took = f"about {format_seconds(round(seconds))} for {budget.rounds_min} rounds"

@@ -109,11 +109,7 @@ def _dry_run(request: SweepRequest, *, as_json: bool) -> int:
         )
         lines.append(f"round {number + 1:<3} {case_id}")
         lines += [f"    {rank.command(run, case_id, str(number))}" for rank in launch.ranks]
-    cases = len(plan.runnable)
-    least, most = (
-        plan.estimate_s(launches=cases * rounds, rounds=rounds, proofs=cases)
-        for rounds in (budget.rounds_min, budget.rounds_max)
-    )
+    least, most = (plan.estimate_s(rounds) for rounds in (budget.rounds_min, budget.rounds_max))
     lines.append(
         f"about {format_seconds(least)} for {budget.rounds_min} rounds; up to {budget.rounds_max} rounds "
         f"({format_seconds(min(most, max(budget.total, least)))}) while intervals are wider than "

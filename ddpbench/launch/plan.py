@@ -6,29 +6,19 @@ import json
 import random
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ddpbench.launch.estimate import SERVER_START_S, launch_s, proof_s
 from ddpbench.machine.hardware import Hardware, numa_cores
 from ddpbench.machine.placement import deal, thread_env
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case, Catalog, Experiment, PlannedCase
 
-LAUNCH_OVERHEAD_S = 0.4
-"""A guess for the estimate before anything has run: start, building, drift computations, end."""
-PROOF_S = 0.7
-SERVER_START_S = 2.5
-WARMUP_AND_INSTRUMENTED = 0.5
-"""Likewise: warm-up and instrumented steps as a share of the timed steps."""
-EVALUATION = 0.3
-"""Likewise: evaluation, its warm-up included."""
-SNAPSHOTS_S = 1.0
 FABRIC_PORT = 29500
 FABRIC_INTERFACE = "eth0"
-LOADER_START_S = 2.5
-"""Likewise: a rank's loader workers are forked from a process that imports torch first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,22 +66,23 @@ class Plan:
         """The cases that are not skipped."""
         return tuple(entry for entry in self.cases if entry.skip_reason is None)
 
-    @property
-    def launch_s(self) -> float:
-        """A guess of what one launch takes, seconds: the mean over cases."""
-        measured_s = self.experiment.budget.measured_s
-        cases = [entry.case for entry in self.runnable]
-        extra_s = sum(
-            case.evaluation * EVALUATION * measured_s
-            + case.checkpoint * SNAPSHOTS_S
-            + (case.loader_workers > 0) * LOADER_START_S
-            for case in cases
-        )
-        return measured_s * (1 + WARMUP_AND_INSTRUMENTED) + LAUNCH_OVERHEAD_S + extra_s / max(len(cases), 1)
+    def launch_s(self, case: Case) -> float:
+        """About how long one launch of a case takes, seconds."""
+        return launch_s(case, self.experiment.budget)
 
-    def estimate_s(self, *, launches: int, rounds: int, proofs: int) -> float:
-        """About how long this much work takes, seconds."""
-        return launches * self.launch_s + (rounds + 1) * SERVER_START_S + proofs * PROOF_S
+    def estimate_s(
+        self, rounds: int, left: Mapping[str, int] | None = None, proofs: Iterable[Case] | None = None
+    ) -> float:
+        """About how long so many rounds take, seconds, with the proofs before them.
+
+        `left` says of each case id how many launches are to be done, and `proofs` which are; by default all.
+        """
+        cases = [entry.case for entry in self.runnable]
+        launches_s = sum(
+            (rounds if left is None else left.get(case.case_id, 0)) * self.launch_s(case) for case in cases
+        )
+        proofs_s = sum(proof_s(case) for case in (to_prove(self.runnable) if proofs is None else proofs))
+        return launches_s + (rounds + 1) * SERVER_START_S + proofs_s
 
     def to_json(self) -> dict[str, Any]:
         """The plan as `plan.json` holds it."""
@@ -115,6 +106,19 @@ class Plan:
     def dumps(self) -> str:
         """`to_json` as text."""
         return json.dumps(self.to_json(), indent=1) + "\n"
+
+
+def proof_key(case: Case) -> str:
+    """Cases of one key train alike: how fast their links are, and by how much time is dilated, is no part of it."""
+    return replace(case, fabric="links", dilation=1.0).case_id if case.fabric else case.case_id
+
+
+def to_prove(entries: Iterable[PlannedCase]) -> list[Case]:
+    """Of cases that share a proof the first."""
+    first: dict[str, Case] = {}
+    for entry in entries:
+        first.setdefault(proof_key(entry.case), entry.case)
+    return list(first.values())
 
 
 def make_plan(experiment: Experiment, cases: Sequence[PlannedCase]) -> Plan:

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from ddpbench.errors import FabricError, IdentityError, MachineError, OutputError, RequestError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.estimate import SERVER_START_S, proof_s
 from ddpbench.launch.fabrics import Fabrics, check_drawable
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.memory import memory_limit, within_memory
 from ddpbench.launch.merge import refuse_merged
 from ddpbench.launch.own_workloads import with_located
-from ddpbench.launch.plan import PROOF_S, SERVER_START_S, LaunchPlan, Plan, make_plan, plan_launch
+from ddpbench.launch.plan import LaunchPlan, Plan, make_plan, plan_launch, proof_key, to_prove
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.hardware import Hardware, read_hardware
@@ -248,7 +249,7 @@ class Sweep:
             shared=self._shared,
         )
         self._gpu_addresses: list[str | None] = []
-        self._launch_walls: list[float] = []
+        self._took_s = self._guessed_s = 0.0
         self._outcomes: dict[Key, LaunchOutcome] = {}
         self._damaged: set[Key] = set()
         self._identified = False
@@ -295,12 +296,12 @@ class Sweep:
     def _work(self, started: float) -> None:
         self._read_outcomes()
         unproved = [entry for entry in self._plan.runnable if not self._finished(entry, "proof", 0)]
-        proofs = len({proof_key(entry.case) for entry in unproved})
-        estimate = self._plan.estimate_s(
-            launches=self._rounds_todo(self._budget.rounds_min),
-            rounds=self._budget.rounds_min,
-            proofs=proofs,
-        )
+        left = {
+            entry.case.case_id: self._unfinished(entry, self._budget.rounds_min)
+            for entry in self._plan.runnable
+            if not self._given_up(entry)
+        }
+        estimate = self._plan.estimate_s(self._budget.rounds_min, left, to_prove(unproved))
         self._listener.planned(self._plan, self._run, len(self._outcomes), estimate)
         if estimate > self._budget.total:
             self._warn(
@@ -455,7 +456,7 @@ class Sweep:
             and (entry.case.case_id in wide or self._succeeded(entry) < self._budget.rounds_min)
         ]
         reason = "target reached" if not open_cases else ""
-        expected = len(todo) * self._mean_launch_s() + SERVER_START_S
+        expected = sum(self._expected_s(entry) for entry in todo) + SERVER_START_S
         if not reason and time.monotonic() - started + expected > self._budget.total:
             reason = "budget"
         self._listener.round_ended(number - 1, widths, reason)
@@ -465,10 +466,9 @@ class Sweep:
         """Rounds, and so fork servers, that are promised and not begun."""
         return max(0, self._budget.rounds_min - number - 1)
 
-    def _mean_launch_s(self) -> float:
-        if self._launch_walls:
-            return sum(self._launch_walls) / len(self._launch_walls)
-        return self._plan.launch_s
+    def _expected_s(self, entry: PlannedCase) -> float:
+        """A launch of the case, seconds: as was guessed, put right by how long launches have taken so far."""
+        return self._plan.launch_s(entry.case) * (self._took_s / self._guessed_s if self._guessed_s else 1.0)
 
     def _round(self, number: int) -> None:
         entries = [self._plan.case(case_id) for at, case_id in self._plan.order if at == number]
@@ -506,13 +506,15 @@ class Sweep:
         case = entry.case
         plan = self._fabrics.placed(self.launch_plan(case, purpose, number))
         what = "proof" if purpose == "proof" else f"round {number + 1}"
-        todo = [entry for entry in self._plan.runnable if not self._finished(entry, "proof", 0)]
-        proofs = len({proof_key(entry.case) for entry in todo})
-        launches = self._rounds_todo(max(self._budget.rounds_min, number + 1))
-        total = len(self._outcomes) + proofs + launches
-        left_s = (
-            proofs * PROOF_S + launches * self._mean_launch_s() + self._servers_todo(number) * SERVER_START_S
+        proofs = to_prove(entry for entry in self._plan.runnable if not self._finished(entry, "proof", 0))
+        rounds = max(self._budget.rounds_min, number + 1)
+        left_s = sum(map(proof_s, proofs)) + self._servers_todo(number) * SERVER_START_S
+        left_s += sum(
+            self._unfinished(entry, rounds) * self._expected_s(entry)
+            for entry in self._plan.runnable
+            if not self._given_up(entry)
         )
+        total = len(self._outcomes) + len(proofs) + self._rounds_todo(rounds)
         self._listener.launch_started(entry, what, len(self._outcomes), total, left_s)
         server = server_for(plan.server_env)
         progress = _Progress(entry, self._listener)
@@ -525,7 +527,8 @@ class Sweep:
             on_pulse=progress.pulse,
         )
         if purpose == "measure":
-            self._launch_walls.append(time.monotonic() - began)
+            self._took_s += time.monotonic() - began
+            self._guessed_s += self._plan.launch_s(case)
         self._outcomes[case.case_id, purpose, number] = outcome
         self.result.launches += 1
         self.result.measured_s += outcome.measured_s
@@ -558,11 +561,6 @@ class Sweep:
     def _warn(self, text: str) -> None:
         self.result.warnings.append(text)
         self._listener.warn(text)
-
-
-def proof_key(case: Case) -> str:
-    """Cases of one key train alike: how fast their links are, and by how much time is dilated, is no part of it."""
-    return replace(case, fabric="links", dilation=1.0).case_id if case.fabric else case.case_id
 
 
 def _few(ids: Iterable[str]) -> str:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddpbench.analysis.formulas import PAYLOAD
 from ddpbench.analysis.labels import short_links
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.traffic import FEWEST, MOST
+from ddpbench.formulas import PAYLOAD
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import MOST_SERIES, Panel, Row, label_of, panels_of, setting_of

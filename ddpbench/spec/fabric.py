@@ -129,6 +129,25 @@ class Links:
         """A node's rate."""
         return self.bandwidth[node] if len(self.bandwidth) > 1 else self.bandwidth[0]
 
+    def slowest(self, nodes: int) -> float:
+        """The rate of the slowest link that every algorithm's gradients must pass."""
+        rate = min(self.of_node(node) for node in range(nodes))
+        return rate if self.uplink is None else min(rate, self.uplink)
+
+    def limiting(self, algorithm: str, nodes: int) -> float:
+        """The rate of the link that limits a way to aggregate, for ranks that have a node each.
+
+        A ring goes at its slowest link; between racks each uplink carries what one node's link does. To a master, all
+        others' gradients pass its own link, those of the other racks its rack's uplink, and one of them each other.
+        """
+        if algorithm != "master" or nodes == 1:
+            return self.slowest(nodes)
+        rate = min(self.of_node(0), *((nodes - 1) * self.of_node(node) for node in range(1, nodes)))
+        if self.uplink is not None and self.racks > 1:
+            beyond = (nodes - nodes / self.racks) / (nodes - 1)  # of what its own link carries
+            rate = min(rate, self.uplink / beyond)
+        return rate
+
     def slowed(self, *, dilation: float = 1.0, shrink: float = 1.0) -> Links:
         """The links as they are made for time dilated and gradients shrunk: a delay is time, and is dilated alone."""
         by = dilation * shrink

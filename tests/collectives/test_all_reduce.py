@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddpbench.analysis.formulas import busiest_rank_bytes
 from ddpbench.collectives import TABLE, load_collective
+from ddpbench.formulas import busiest_rank_bytes
 from tests.ranks import run_ranks
 
 WORLDS = (1, 2, 3, 4, 5, 8)

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpbench.analysis.formulas import busiest_rank_bytes
 from ddpbench.collectives import TABLE, load_collective, ring
+from ddpbench.formulas import busiest_rank_bytes
 from tests.collectives.threads import Network, ThreadTransport, run_threads
 
 TYPES = (torch.float64, torch.float32, torch.bfloat16)

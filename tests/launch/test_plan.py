@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.plan import Plan, make_plan, plan_launch
-from ddpbench.launch.sweep import proof_key
+from ddpbench.launch.plan import Plan, make_plan, plan_launch, proof_key
 from ddpbench.machine.hardware import Hardware
 from ddpbench.records import LaunchDir, RunDir
 from ddpbench.spec import Case, Devices, expand, parse_experiment
@@ -105,10 +104,40 @@ def test_a_rank_prints_as_a_command_that_a_shell_takes() -> None:
 
 def test_an_estimate_counts_launches_rounds_and_proofs() -> None:
     plan = plan_of("[budget]\nmeasured_s = 2")
-    one, two = (plan.estimate_s(launches=n, rounds=1, proofs=0) for n in (1, 2))
-    assert two - one == pytest.approx(plan.launch_s)
-    assert plan.launch_s > 2
-    assert plan.estimate_s(launches=0, rounds=0, proofs=1) > plan.estimate_s(launches=0, rounds=0, proofs=0)
+    ids = [entry.case.case_id for entry in plan.runnable]
+    one, two = (plan.estimate_s(1, {ids[0]: n}, []) for n in (1, 2))
+    assert two - one == pytest.approx(plan.launch_s(plan.runnable[0].case))
+    assert two - one > 2
+    assert plan.estimate_s(1) > plan.estimate_s(1, proofs=[])
+    assert plan.estimate_s(3) - plan.estimate_s(2) > 2 * len(ids)
+
+
+def test_an_estimate_of_a_replay_knows_its_steps_and_its_links() -> None:
+    """ResNet-50 on a V100: 97 ms a step, and 102 MB over 10 Gbit/s, of which 95 % are payload."""
+    text = """
+        [base]
+        workload = "replay:resnet50-v100"
+        dilation = {dilation}
+        shrink = 50
+        bucket_cap_mb = 1000
+        [axes]
+        strategy = ["ddp", "master"]
+        [fabric]
+        nodes = 8
+        bandwidth = "10 Gbit/s"
+        [budget]
+        measured_s = 1
+    """
+    for dilation in (1.0, 4.0):
+        plan = plan_of(text.format(dilation=dilation))
+        by_strategy = {entry.case.strategy: plan.launch_s(entry.case) for entry in plan.runnable}
+        master_step_s = dilation * (0.097 + 14 * 102.2e6 * 8 / 9.5e9)
+        assert by_strategy["master"] == pytest.approx(20 * master_step_s + 0.4, rel=0.05)
+        ring_step_s = dilation * max(0.097, 0.032 + 14 / 8 * 102.2e6 * 8 / 9.5e9)
+        assert by_strategy["ddp"] == pytest.approx(
+            max(1 + 16 * ring_step_s, 20 * ring_step_s) + 0.4, rel=0.05
+        )
+    assert plan.estimate_s(1) - plan.estimate_s(1, proofs=[]) > 12 * 4 * 14 * 102.2e6 * 8 / 9.5e9
 
 
 def test_cases_that_differ_in_nothing_but_their_links_share_a_proof() -> None:

@@ -17,8 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from ddpbench.spec import Case
-
 PAYLOAD = 0.95
 """The share of a link's rate that gradients get: of 1,538 bytes that a frame takes on the wire 1,448 are TCP's
 payload (94.1 %), and where shaping counts frames without preamble and gap, as here, of 1,514 (95.6 %)."""
@@ -80,13 +78,6 @@ TIMES: Mapping[str, tuple[str, Callable[[int, float, float, float], float]]] = {
     "hierarchical": ("ring", ring_s),  # for ranks that have a node each it is one
 }
 """By a case's `algorithm`: the formula's name, and its time for ranks that have a node each."""
-
-
-def bytes_to_aggregate(case: Case, gradient_bytes: float) -> float:
-    """The gradient as it is sent: two bytes a number where it is compressed to fp16 or bf16."""
-    if case.options.get("compression", "none") == "none":
-        return gradient_bytes
-    return gradient_bytes * 2 / (8 if case.dtype == "float64" else 4)
 
 
 def busiest_node_bytes(algorithm: str, nodes: int, ranks_per_node: int, size: float) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpbench.analysis import formulas
+from ddpbench import formulas
 
 MB = 1e6
 GBIT = 1e9 / 8

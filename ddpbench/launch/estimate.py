@@ -1,0 +1,82 @@
+"""About how long a case's launches take, told before anything has run. Guesses, but not of one size for all."""
+
+from __future__ import annotations
+
+from ddpbench.formulas import PAYLOAD, TIMES
+from ddpbench.spec import Budget, Case, Links
+from ddpbench.workloads import load_workload
+from ddpbench.workloads.profile import PREFIX
+from ddpbench.workloads.replay import Replay
+
+SERVER_START_S = 2.5
+LAUNCH_OVERHEAD_S = 0.4
+"""Start, building, drift computations, end."""
+PROOF_S = 0.7
+WARMUP_AND_INSTRUMENTED = 0.5
+"""Warm-up and instrumented steps as a share of the timed steps."""
+EVALUATION = 0.3
+"""Evaluation as a share of the timed steps, its warm-up included."""
+SNAPSHOTS_S = 1.0
+LOADER_START_S = 2.5
+"""A rank's loader workers are forked from a process that imports torch first."""
+REPLAY_STEPS = 16
+"""Steps of a replay's launch beside its timed ones: one-time work twice, warm-up, instrumented steps."""
+REPLAY_TIMED = 4
+"""It times as many at least."""
+PROOF_TRANSFERS = 12
+"""So many times float32's gradients are sent in a proof: four steps in float32, and in float64, twice as large."""
+
+
+def launch_s(case: Case, budget: Budget) -> float:
+    """What one launch takes, seconds."""
+    extra_s = (
+        case.evaluation * EVALUATION * budget.measured_s
+        + case.checkpoint * SNAPSHOTS_S
+        + (case.loader_workers > 0) * LOADER_START_S
+    )
+    steps_s = budget.measured_s * (1 + WARMUP_AND_INSTRUMENTED)
+    replay = _replay(case)
+    if replay is not None:
+        step_s = _step_s(case, replay)
+        steps_s = max(
+            steps_s, budget.measured_s + REPLAY_STEPS * step_s, (REPLAY_TIMED + REPLAY_STEPS) * step_s
+        )
+    return steps_s + LAUNCH_OVERHEAD_S + extra_s
+
+
+def proof_s(case: Case) -> float:
+    """What its proof takes, seconds."""
+    replay = _replay(case)
+    return PROOF_S + (PROOF_TRANSFERS * _transfer_s(case, replay) if replay is not None else 0.0)
+
+
+def _replay(case: Case) -> Replay | None:
+    if not case.workload.startswith(PREFIX):
+        return None
+    workload = load_workload(case.workload)
+    assert isinstance(workload, Replay)
+    return workload
+
+
+def _step_s(case: Case, replay: Replay) -> float:
+    """A step on the machine's clock."""
+    profile = replay.profile
+    sent_s = _transfer_s(case, replay)
+    backward_s = case.dilation * profile.backward_s.mean
+    overlapped_s = max(backward_s, sent_s) if case.schedule == "overlapped" else backward_s + sent_s
+    return case.dilation * (profile.forward_s.mean + profile.optimizer_s.mean) + overlapped_s
+
+
+def _transfer_s(case: Case, replay: Replay) -> float:
+    """One aggregation of the gradients over emulated links, on the machine's clock; 0 without any."""
+    if not case.fabric or case.world_size == 1 or case.algorithm not in TIMES:
+        return 0.0
+    links = Links.parse(case.fabric)
+    size = (8 if case.dtype == "float64" else 4) * sum(p.elements for p in replay.profile.parameters)
+    n, rate = case.nodes, links.limiting(case.algorithm, case.nodes)
+    if n == 1 and links.local_bandwidth is None:
+        return 0.0
+    if n == 1 and links.local_bandwidth is not None:
+        n, rate = case.world_size, links.local_bandwidth
+    _, seconds = TIMES[case.algorithm]
+    return case.dilation * seconds(n, size, PAYLOAD * rate / 8, 0.0)
