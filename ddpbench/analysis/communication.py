@@ -18,6 +18,7 @@ from ddpbench.analysis.findings import BOUNDS, grouped, layouts_of, panel_key, v
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.overlap import Moved
 from ddpbench.analysis.stats import Interval, half_width
+from ddpbench.formulas import TIMES
 
 MIN_SIZES = 3
 """With fewer sizes of one operation on one number of ranks a curve says nothing about latency or bandwidth."""
@@ -27,7 +28,7 @@ COLUMNS = (
     *("factor", "rounds", "transfers"),
 )
 FACTORS: Mapping[str, tuple[str, Callable[[int], float]]] = {
-    "all_reduce": ("2(n-1)/n", lambda n: 2 * (n - 1) / n),
+    **dict.fromkeys(TIMES, ("2(n-1)/n", lambda n: 2 * (n - 1) / n)),  # every way to reduce to all
     "reduce_scatter": ("(n-1)/n", lambda n: (n - 1) / n),
     "all_gather": ("(n-1)/n", lambda n: (n - 1) / n),
     "broadcast": ("1", lambda n: 1.0),

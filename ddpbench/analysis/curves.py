@@ -31,7 +31,7 @@ class CaseCurve:
     """The ok cases of one configuration by world size, one rank included where it was measured.
 
     `runs` had cores or GPUs of their own; `crowded` ran oversubscribed. `panel` counts the groups of comparable
-    cases, `variant` the strategy's variants within one, both from 0.
+    cases, `variant` those of its strategy and algorithm within one, both from 0.
     """
 
     name: str
@@ -62,6 +62,7 @@ class CurveLaws:
     panel: int
     variant: int
     strategy: str
+    algorithm: str
     case_ids: Mapping[int, str]
     """By world size, those with cores of their own."""
     laws: Laws
@@ -78,10 +79,11 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
     seen: set[tuple[str, ...]] = set()  # a curve that uses no link is in the group of every fabric
     for number, members in enumerate(sorted(panels(able), key=lambda members: -len(members))):
         own = [run for run in members if run.case.strategy != "single"]
-        variants: dict[str, int] = {}
+        variants: dict[tuple[str, str], int] = {}
         for key, group in grouped(own, _variant).items():
             strategy = group[0].case.strategy
-            variant = variants[strategy] = variants.get(strategy, -1) + 1
+            kind = (strategy, group[0].case.algorithm)
+            variant = variants[kind] = variants.get(kind, -1) + 1
             cap = min((run.case.bucket_cap_mb for run in group), key=cap_order)
             caps = {run.case.bucket_cap_mb for run in group}
             at_cap = [run for run in group if run.case.bucket_cap_mb == cap]
@@ -150,6 +152,7 @@ def laws_of(cases: Sequence[CaseRun], machine: Mapping[str, object]) -> tuple[Cu
             panel=curve.panel,
             variant=curve.variant,
             strategy=curve.first.case.strategy,
+            algorithm=curve.first.case.algorithm,
             case_ids={run.case.world_size: run.case_id for run in curve.runs},
             laws=fit_laws(
                 _numbers(curve, curve.base),

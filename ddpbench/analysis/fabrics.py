@@ -17,8 +17,8 @@ class FabricRun:
     links: str
     nodes: int | None
     ranks_per_node: int | None
-    dilation: float
-    shrink: float
+    dilation: float | None
+    shrink: float | None
     privileged: bool | None
     """Made as root; False: in an unprivileged user namespace."""
     kernel: str
@@ -53,8 +53,8 @@ def _fabric(entry: Mapping[str, Any]) -> FabricRun:
         links=str(entry.get("links") or ""),
         nodes=_whole(entry.get("nodes")),
         ranks_per_node=_whole(entry.get("ranks_per_node")),
-        dilation=next(iter(_reals([entry.get("dilation")])), 1.0),
-        shrink=next(iter(_reals([entry.get("shrink")])), 1.0),
+        dilation=next(iter(_reals([entry.get("dilation")])), None),
+        shrink=next(iter(_reals([entry.get("shrink")])), None),
         privileged=privileged if isinstance(privileged, bool) else None,
         kernel=str(entry.get("kernel") or ""),
         asked_bit_per_s=tuple(_reals(entry.get("asked_bit_per_s"))),

@@ -20,6 +20,8 @@ from ddpbench.analysis.stats import Interval, half_width
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_rank_bytes, lower_bound_s
 from ddpbench.spec import Case
 
+_KNOWN_OVER_UPLINKS = ("all_reduce", "ring", "naive_ring", "hierarchical", "master")
+"""How much of what these send passes the uplink between racks, `Links.limiting` knows."""
 COLUMNS = (
     *("case_id", "network_s", "network_ci_low_s", "network_ci_high_s", "rounds"),
     *("formula", "formula_s", "bound_s", "gradient_bytes", "sent_bytes", "formula_bytes"),
@@ -30,8 +32,8 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     """One row a case that exchanges gradients over emulated links and was instrumented; seconds.
 
     `formula` names the textbook's algorithm and `formula_s` its time; empty and NaN where there is none. `bound_s` is
-    the least that any algorithm needs at that rate. `sent_bytes` is what the rank that sent most handed to the
-    network, counted, and `formula_bytes` what its algorithm should; NaN where the library sent, or ranks share nodes.
+    the least that any algorithm needs where all links are alike. `sent_bytes` is what the rank that sent most
+    handed to the network, counted, and `formula_bytes` what its algorithm should; NaN where the library sent.
     """
     rows: list[tuple[Any, ...]] = []
     for run in cases:
@@ -48,7 +50,8 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         name, formula_s = formula_of(run.case, size)
         bound_s, sent = None, run.parts.sent_bytes
         links, n = links_of(run.case.fabric), run.case.world_size
-        if formula_s is not None and size and links is not None:
+        alike = links is not None and links.uplink is None and len(set(links.bandwidth)) == 1
+        if formula_s is not None and size and links is not None and alike:
             bound_s = lower_bound_s(n, size, PAYLOAD * links.slowest(run.case.nodes) / 8)
         expected = busiest_rank_bytes(run.case.algorithm, n, size) if size and sent is not None else None
         rows.append(
@@ -66,6 +69,8 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
     """The textbook's name and time of a case's algorithm for gradients of `size` bytes; none across shared nodes."""
     links = links_of(case.fabric)
     if links is None or not size or case.algorithm not in TIMES or case.nodes != case.world_size:
+        return "", None
+    if links.uplink is not None and case.algorithm not in _KNOWN_OVER_UPLINKS:
         return "", None
     name, seconds = TIMES[case.algorithm]
     return name, seconds(case.world_size, size, PAYLOAD * links.limiting(case.algorithm, case.nodes) / 8, 0.0)

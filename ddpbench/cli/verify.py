@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 WIDTH = 36
+"""Of the first column: the longest is `ddp halving doubling after backward`."""
 
 
 def add_parser(commands: Any) -> None:
@@ -79,12 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _line(verdict: Verdict) -> str:
-    how = (
-        (verdict.algorithm, verdict.schedule.replace("_", " "))
-        if verdict.algorithm != verdict.strategy
-        else ()
-    )
-    who = " ".join(word for word in (verdict.strategy, *how) if word)
+    who = " ".join([verdict.strategy, *verdict.chosen])
     head = f"{who:<{WIDTH}} {verdict.workload:<10} {verdict.world_size:>5}  {verdict.status:<9}"
     if verdict.status != "ok":
         return f"{head} {verdict.reason}"

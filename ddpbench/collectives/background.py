@@ -38,16 +38,20 @@ class Background:
                 self._collective.all_reduce(tensor)
                 if done is not None:
                     done(sum(transport.sent) - before)
-            except BaseException as error:
+            except Exception as error:
                 future.set_exception(error)  # type: ignore[arg-type]  # torch names the wrong type
+            except BaseException as error:  # which a future does not take
+                future.set_exception(RuntimeError(repr(error)))  # type: ignore[arg-type]
             else:
                 future.set_result(tensor)
 
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ddpbench-collectives", daemon=True)
             self._thread.start()
+        # What is set as an exception is a value to the reducer, in C++; through `then` it becomes one there too.
+        summed: torch.futures.Future[torch.Tensor] = future.then(lambda done: done.value())
         self._work.put(work)
-        return future
+        return summed
 
     def close(self) -> None:
         """Ends the thread after what it has been given."""

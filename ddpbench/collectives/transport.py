@@ -7,9 +7,6 @@ from collections import deque
 import torch
 import torch.distributed as dist
 
-MOST_SENDS = 64
-"""Messages that are on their way at once; a sender of more waits for the first of them."""
-
 
 class CollectiveError(RuntimeError):
     """A message did not go through: another rank has died, or the network has."""
@@ -39,9 +36,8 @@ class Transport:
         work = dist.isend(part, dst=to, group=self._group)
         assert work is not None
         self.sent[to] += part.numel() * part.element_size()
+        # Not waited for: two ranks that did would each wait for the other to make ready.
         self._sends.append((to, work))
-        if len(self._sends) > MOST_SENDS:
-            self._settle()
 
     def receive(self, part: torch.Tensor, source: int) -> Arrival:
         """Makes ready to receive into a contiguous tensor; `wait()` of what is returned says that it is there."""
@@ -55,15 +51,8 @@ class Transport:
     def flush(self) -> None:
         """Waits until all that was sent has left this rank's memory."""
         while self._sends:
-            self._settle()
-
-    def busiest_bytes(self) -> int:
-        """What this rank sent or received in all, whichever is more."""
-        return max(sum(self.sent), sum(self.received))
-
-    def _settle(self) -> None:
-        to, work = self._sends.popleft()
-        self.wait(work, to, "to")
+            to, work = self._sends.popleft()
+            self.wait(work, to, "to")
 
     def wait(self, work: dist.Work, other: int, direction: str) -> None:
         """Waits for a message to or from another rank.

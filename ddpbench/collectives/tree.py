@@ -28,3 +28,4 @@ class Tree(Collective):
         while bit := bit >> 1:  # the farthest child has the most below it
             if rank + bit < self.size:
                 transport.send(tensor, rank + bit)
+                transport.flush()  # one after the other: copies that share a link all arrive late

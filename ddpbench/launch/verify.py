@@ -19,7 +19,7 @@ from ddpbench.machine.noise import own_environment_allows_sharing
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import inspect_own
 from ddpbench.records import Proof, RunDir, Status, read_launch
-from ddpbench.spec import PlannedCase, expand, parse_experiment
+from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
 from ddpbench.workloads.profile import PREFIX
 
 
@@ -30,6 +30,8 @@ class Verdict:
     strategy: str
     algorithm: str
     schedule: str
+    chosen: tuple[str, ...]
+    """Algorithm and schedule in words, where they are not the strategy's usual ones."""
     workload: str
     world_size: int
     status: Status
@@ -119,8 +121,19 @@ def _cases(
     devices = usable_devices(hardware)
     if backend == "nccl" and not devices.gpus:
         raise MachineError("--backend nccl: there is no GPU here that torch can use")
-    cases = [entry for entry in expand(experiment, catalog, devices) if not entry.added_as_baseline]
+    cases = [
+        entry
+        for entry in expand(experiment, catalog, devices)
+        # at one rank no algorithm has anything to do: one of them stands for all
+        if not entry.added_as_baseline
+        and (entry.case.world_size > 1 or not _one_of_many(entry.case, by, when))
+    ]
     return [within_gpus(entry, devices) for entry in cases]
+
+
+def _one_of_many(case: Case, algorithms: Sequence[str], schedules: Sequence[str]) -> bool:
+    """Whether a case has an algorithm or schedule asked for after another one."""
+    return case.algorithm in algorithms[1:] or case.schedule in schedules[1:]
 
 
 def verify(
@@ -158,6 +171,7 @@ def verify(
                     strategy=case.strategy,
                     algorithm=case.algorithm,
                     schedule=case.schedule,
+                    chosen=tuple(case.chosen),
                     workload=case.workload,
                     world_size=case.world_size,
                     status="skipped",
@@ -177,6 +191,7 @@ def verify(
                     strategy=case.strategy,
                     algorithm=case.algorithm,
                     schedule=case.schedule,
+                    chosen=tuple(case.chosen),
                     workload=case.workload,
                     world_size=case.world_size,
                     status=outcome.status,

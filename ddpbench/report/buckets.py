@@ -299,7 +299,15 @@ def _point(
         )
         return
     times = [1e3 * value for value in launches]
-    mark(axes, place, estimate, times, style.look(row.strategy), hollow=row.emulated, aside=0.2)
+    mark(
+        axes,
+        place,
+        estimate,
+        times,
+        style.look(row.strategy, algorithm=row.algorithm),
+        hollow=row.emulated,
+        aside=0.2,
+    )
     label = estimate.number + {"best": "\nbest", "as good as best": "\nas good"}.get(verdict, "")
     highest = max([estimate.high or estimate.value, *times])
     axes.annotate(

@@ -153,7 +153,11 @@ def _picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int)
             f"transfers of it; whiskers: 95 % t-intervals over {rounds[0]} to {rounds[-1]} rounds."
             if len(rounds) > 1
             else f"transfers of it; whiskers: 95 % t-intervals over {counted(rounds[0], 'round')}.",
-            f"busbw is bytes over time, times nccl-tests' factor for n ranks ({'; '.join(factors)}).",
+            *(
+                [f"busbw is bytes over time, times nccl-tests' factor for n ranks ({'; '.join(factors)})."]
+                if factors
+                else []
+            ),
             *marks,
         ]
     )
@@ -301,7 +305,7 @@ def _size_axis(axes: Axes, low: float, high: float) -> None:
 
 
 def _curve(axes: Axes, row: Row, curve: Curve, points: Sequence[tuple[float, Estimate]]) -> None:
-    look = style.look(row.strategy, curve.variant)
+    look = style.look(row.strategy, curve.variant, row.algorithm)
     values = [estimate.value for _, estimate in points]
     whiskers = [
         [0.0 if e.low is None else e.value - e.low for _, e in points],
@@ -335,7 +339,7 @@ def _label(axes: Axes, row: Row, curves: Sequence[Curve]) -> None:
     ]
     places = spread([height for _, height in ends], gap=0.08, low=0.04, high=0.96)
     for (curve, _), place in zip(ends, places, strict=True):
-        look = style.look(row.strategy, curve.variant)
+        look = style.look(row.strategy, curve.variant, row.algorithm)
         axes.plot(
             [1.05],
             [place],

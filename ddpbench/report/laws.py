@@ -291,7 +291,7 @@ def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
                 linewidth=1.3,
                 zorder=2,
             )
-    look = style.look(curve.strategy, curve.variant)
+    look = style.look(curve.strategy, curve.variant, curve.algorithm)
     base = style.look("single")
     axes.plot([1], [1], base.marker, color=base.colour, markersize=6, zorder=3)
     estimates = _efficiencies(curve)

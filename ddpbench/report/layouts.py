@@ -219,7 +219,7 @@ def _paint(
             name=shape(row),
             estimate=step,
             launches=[1e3 * value for value in raw.get(row.case_id, ())],
-            look=style.look(row.strategy),
+            look=style.look(row.strategy, algorithm=row.algorithm),
             hollow=row.emulated,
             told=f"{step}   {gap}".rstrip() if step is not None else row.status,
         )

@@ -209,7 +209,7 @@ def _paint_dots(sheet: Sheet, *, groups: Sequence[Sequence[Row]], raw: Mapping[s
             name=names[row.case_id],
             estimate=step,
             launches=[1e3 * value for value in raw.get(row.case_id, ())],
-            look=style.look(row.strategy),
+            look=style.look(row.strategy, algorithm=row.algorithm),
             hollow=row.emulated,
             told=f"{step}   {_told(row, group)}",
         )

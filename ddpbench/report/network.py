@@ -62,8 +62,7 @@ class Line:
     @property
     def look(self) -> style.Look:
         """Its colour and marker."""
-        row = self.points[0].row
-        return style.look(self.strategy, self.variant, row.algorithm, row.schedule)
+        return style.look(self.strategy, self.variant, self.points[0].row.algorithm)
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:

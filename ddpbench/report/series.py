@@ -175,13 +175,13 @@ class Series:
     name: str
     strategy: str
     variant: int
-    """Which of its strategy's variants in the panel this is, from 0: they share a colour, not a marker."""
+    """Which variant of its strategy and algorithm in the panel this is, from 0: they share a colour, not a marker."""
     rows: tuple[Row, ...]
 
     @property
     def look(self) -> Look:
         """Its colour and marker."""
-        return look(self.strategy, self.variant, self.rows[0].algorithm, self.rows[0].schedule)
+        return look(self.strategy, self.variant, self.rows[0].algorithm)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,12 +213,13 @@ class Panel:
         chosen: list[Series] = []
         notes: list[str] = []
         words = variant_words(self.rows)
-        seen: dict[str, int] = {}
+        seen: dict[tuple[str, str], int] = {}
         for key, by_cap in groups.items():
             cap = min(by_cap, key=cap_order)
             rows = sorted(by_cap[cap], key=lambda row: row.world_size)
             name = " ".join([rows[0].strategy_name, words[rows[0].case_id]]).rstrip()
-            variant = seen[key[0]] = seen.get(key[0], -1) + 1
+            kind = (rows[0].strategy, rows[0].algorithm)
+            variant = seen[kind] = seen.get(kind, -1) + 1
             chosen.append(Series(name=name, strategy=key[0], variant=variant, rows=tuple(rows)))
             if len(by_cap) > 1:
                 others = series_of([bucket_name(other) for other in sorted(by_cap, key=cap_order)[1:]])

@@ -61,17 +61,15 @@ ALGORITHMS: dict[str, Look] = {
 _VARIANT_MARKERS = "*X<>dH8h"
 
 
-def look(strategy: str, variant: int = 0, algorithm: str = "", schedule: str = "") -> Look:
+def look(strategy: str, variant: int = 0, algorithm: str = "") -> Look:
     """A strategy's look; one that is not in the table gets the colour of "other" and its own name.
 
-    With another algorithm than its own it has that one's colour, and its marker while it is overlapped. Further
-    variants (sent after backward, or with other options) keep the colour and get another marker.
+    Under ddp another algorithm than its own has a colour and a marker of its own. Further variants (schedules or
+    options, from 1) keep the colour and get another marker.
     """
     first = STRATEGIES.get(strategy) or Look(strategy, "#E69F00", "X", OUTLINE)
-    if algorithm != strategy and algorithm in ALGORITHMS:
+    if strategy == "ddp" and algorithm in ALGORITHMS:
         first = replace(ALGORITHMS[algorithm], name=first.name)
-        if schedule == "overlapped":
-            return first
     if not variant:
         return first
     return replace(first, marker=_VARIANT_MARKERS[(variant - 1) % len(_VARIANT_MARKERS)])

@@ -295,8 +295,8 @@ def fabrics_table(fabrics: Sequence[FabricRun]) -> Table | None:
         (
             Cell(text=short_links(one.links)),
             Cell(text="" if one.nodes is None else f"{one.nodes} x {one.ranks_per_node or 1}", key=one.nodes),
-            Cell(text=f"{one.dilation:g}", key=one.dilation, number=True),
-            Cell(text=f"{one.shrink:g}", key=one.shrink, number=True),
+            Cell(text="" if one.dilation is None else f"{one.dilation:g}", key=one.dilation, number=True),
+            Cell(text="" if one.shrink is None else f"{one.shrink:g}", key=one.shrink, number=True),
             Cell(
                 text="not recorded"
                 if one.privileged is None

@@ -11,6 +11,7 @@ Scaling = Literal["weak", "strong"]
 BucketCap = float | Literal["default"] | None
 Precision = Literal["full", "bf16", "fp16"]
 DataSource = Literal["loader", "memory"]
+_NOTHING = object()
 _ADDED_LATER = {
     "precision": "full",
     "data": "loader",
@@ -20,6 +21,10 @@ _ADDED_LATER = {
     "shrink": 1,
 }
 """Fields that cases once lacked: at these values they are left out of the id, so that old runs keep theirs."""
+_OPTIONS_ADDED_LATER = {"ddp": {"accumulate": 1, "compression": "none"}}
+"""Likewise a strategy's options."""
+_USUAL = {"ddp": ("all_reduce", "overlapped")}
+"""Of strategies that leave a choice of algorithm and schedule what they do unasked: it goes without saying."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +88,9 @@ class Case:
         for name, usual in _ADDED_LATER.items():
             if contents[name] == usual:
                 del contents[name]
+        if added := _OPTIONS_ADDED_LATER.get(self.strategy):
+            options = {key: value for key, value in self.options.items() if added.get(key, _NOTHING) != value}
+            contents["options_json"] = json.dumps(options, sort_keys=True)
         digest = hashlib.sha256(json.dumps(contents, sort_keys=True).encode()).hexdigest()[:8]
         parts = [self.strategy, f"w{self.world_size}"]
         if self.bucket_cap_mb is not None:
@@ -98,10 +106,7 @@ class Case:
     def label(self) -> str:
         """A few words for a progress line: strategy, world size, bucket cap."""
         words = [self.strategy, f"{self.world_size} rank{'s' if self.world_size != 1 else ''}"]
-        if self.algorithm not in ("", "all_reduce", self.strategy):
-            words.insert(1, self.algorithm)
-        if self.schedule == "after_backward" and self.algorithm != self.strategy:
-            words.insert(-1, "after backward")
+        words[1:1] = self.chosen
         if self.bucket_cap_mb is not None:
             cap = self.bucket_cap_mb
             words.append("default buckets" if cap == "default" else f"{cap:g} MiB buckets")
@@ -120,6 +125,13 @@ class Case:
         elif self.loader_workers:
             words.append(f"{self.loader_workers} loader worker{'s' if self.loader_workers != 1 else ''}")
         return " · ".join(words)
+
+    @property
+    def chosen(self) -> list[str]:
+        """What was chosen of algorithm and schedule, in words, where it is not what the strategy does unasked."""
+        usual = _USUAL.get(self.strategy)
+        asked = zip((self.algorithm, self.schedule), usual, strict=True) if usual else ()
+        return [word.replace("_", " ") for word, own in asked if word not in ("", own)]
 
     @property
     def options(self) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class Links:
         return self.bandwidth[node] if len(self.bandwidth) > 1 else self.bandwidth[0]
 
     def slowest(self, nodes: int) -> float:
-        """The rate of the slowest link that every algorithm's gradients must pass."""
+        """The rate of the slowest link, uplinks included."""
         rate = min(self.of_node(node) for node in range(nodes))
         return rate if self.uplink is None else min(rate, self.uplink)
 

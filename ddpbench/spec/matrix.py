@@ -83,7 +83,7 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
         entry = _plan_case(experiment, setting, catalog, devices, problems)
         if entry is not None:
             planned.setdefault(entry.case.case_id, entry)
-    problems.extend(_unknown_algorithms(experiment, catalog))
+    problems.extend(_unknown_choices(experiment, catalog))
     if not planned and not problems:
         problems.append(Problem(path="exclude", message="leaves no case to run"))
     if problems:
@@ -211,22 +211,21 @@ def _chosen(asked: str, own: str, choice: Sequence[str]) -> str:
     return asked if asked in choice else own
 
 
-def _unknown_algorithms(experiment: Experiment, catalog: Catalog) -> Iterable[Problem]:
-    """Algorithms that no strategy of the experiment can be asked for."""
-    asked = set(experiment.axes.get("algorithm", [experiment.base.algorithm])) - {"default"}
-    if not asked:
-        return
+def _unknown_choices(experiment: Experiment, catalog: Catalog) -> Iterable[Problem]:
+    """Algorithms and schedules that no strategy of the experiment can be asked for."""
     names = experiment.axes.get("strategy", [experiment.base.strategy])
-    choices = {name: choice for name in names if (choice := catalog.strategy(name).algorithms)}
-    known = sorted({algorithm for choice in choices.values() for algorithm in choice})
-    where = "axes.algorithm" if "algorithm" in experiment.axes else "base.algorithm"
-    for algorithm in sorted(asked - set(known)):
-        if known:
-            who = " and ".join(choices)
-            message = f'{who} has no "{algorithm}"; {nearest(algorithm, known)}'
-        else:
-            message = f'{" and ".join(names)} leaves no choice of it; set strategy = "ddp"'
-        yield Problem(path=where, message=message)
+    infos = [catalog.strategy(name) for name in names]
+    for setting in ("algorithm", "schedule"):
+        asked = set(experiment.axes.get(setting, [getattr(experiment.base, setting)])) - {"default"}
+        choices = {info.name: getattr(info, f"{setting}s") for info in infos if getattr(info, f"{setting}s")}
+        known = sorted({value for choice in choices.values() for value in choice})
+        where = f"axes.{setting}" if setting in experiment.axes else f"base.{setting}"
+        for value in sorted(asked - set(known)):
+            if known:
+                message = f'{" and ".join(choices)} has no "{value}"; {nearest(value, known)}'
+            else:
+                message = f'{" and ".join(names)} leaves no choice of it; set strategy = "ddp"'
+            yield Problem(path=where, message=message)
 
 
 def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from ddpbench.collectives.background import Background
     from ddpbench.measure.clock import Mark
 
+NEVER = timedelta(hours=24)
+"""A hang is the watchdog's to end, and not the process group's."""
 _TYPES = {"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 Summed = torch.futures.Future[torch.Tensor]
 
@@ -39,7 +42,10 @@ class BucketHook:
         self._scale = 1.0 / job.world_size
         self._waits = job.case.schedule == "after_backward"
         self._waiting: list[tuple[int, torch.Tensor, Summed]] = []
-        self._background = _background(job)
+        self._group: dist.ProcessGroup | None = None
+        if job.case.algorithm in COLLECTIVES and job.distributed:
+            self._group = dist.new_group(timeout=NEVER)  # DDP's own messages shall not meet the collectives'
+        self._background = _background(job, self._group)
         self._op = job.case.algorithm or "all_reduce"
         self.sizes: list[int] = []
         self.last_start: Mark = None
@@ -62,7 +68,9 @@ class BucketHook:
             waiting, self._waiting = self._waiting, []
             for number, kept, promised in waiting:
                 self._sent(number, kept).add_done_callback(_pass_on(promised))
-        return self._restored(whole, averaged)
+        # What is set as an exception is a value to the reducer, in C++; through `then` it becomes one there too.
+        kept_word: Summed = averaged.then(lambda future: future.value())
+        return self._restored(whole, kept_word)
 
     def _restored(self, whole: torch.Tensor, averaged: Summed) -> Summed:
         """The average in the bucket's own type and memory, which the reducer expects."""
@@ -75,6 +83,9 @@ class BucketHook:
         """Ends the thread that sends, if there is one."""
         if self._background is not None:
             self._background.close()
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
+            self._group = None
 
     def _sent(self, number: int, buffer: torch.Tensor) -> Summed:
         recorder = self._recorder
@@ -104,7 +115,7 @@ def _library_all_reduce(buffer: torch.Tensor, done: Callable[[None], None]) -> S
     return summed
 
 
-def _background(job: Job) -> Background | None:
+def _background(job: Job, group: dist.ProcessGroup | None) -> Background | None:
     """The thread that sends by an algorithm of our own; None for the library's."""
     if job.case.algorithm not in COLLECTIVES:
         return None
@@ -112,7 +123,6 @@ def _background(job: Job) -> Background | None:
     from ddpbench.collectives.background import Background
     from ddpbench.collectives.transport import Transport
 
-    group = dist.new_group() if job.distributed else None  # DDP's own messages shall not meet these
     transport = Transport(group)
     return Background(load_collective(job.case.algorithm)(transport, ranks_per_node=job.case.ranks_per_node))
 

@@ -9,6 +9,7 @@ that averages over shards are the whole batch's.
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,8 +73,8 @@ class ReplayModel(nn.Module):
         if torch.is_grad_enabled():
             parameters = list(self.parameters())
             chain = self._chains.take(parameters) if self._replica is None else None
-            chain = chain or _Chain(self, parameters)
-            chain.time, chain.batch = time, batch
+            chain = chain or _Chain(parameters, self.rhythm.together())
+            chain.model, chain.time, chain.batch = self, time, batch
             outputs = _Start.apply(chain.end, outputs, chain)  # type: ignore[no-untyped-call]
         time.end(self.rhythm.forward_ns, _stir)
         return outputs
@@ -94,6 +95,7 @@ class ReplayModel(nn.Module):
     def end_pass(self, chain: _Chain) -> None:
         """Backward ended; the next pass over the same parameters may walk the same nodes."""
         chain.time.end(self.rhythm.end_ns, _stir)
+        chain.model = None
         if self._replica is None:
             self._chains.give(chain)
 
@@ -141,27 +143,38 @@ class _Chain:
     Gradients that become ready together come from one node: a node costs the host some 20 µs.
     """
 
-    def __init__(self, model: ReplayModel, parameters: list[nn.Parameter]) -> None:
-        self.model, self.parameters = model, parameters
+    def __init__(self, parameters: list[nn.Parameter], groups: Sequence[Sequence[int]]) -> None:
+        self.parameters = parameters
+        self.model: ReplayModel | None = None
+        """Whose pass is on it; none while it is kept for the next, or the two would keep each other alive."""
         self.time: Pass
         self.batch: torch.Tensor
         self.row: torch.Tensor
-        node: Any = _End.apply(torch.zeros(1, requires_grad=True), self)  # type: ignore[no-untyped-call]
-        for numbers in reversed(model.rhythm.together()):
+        # The nodes are the chain's: were the chain theirs too, no garbage collector would see the circle.
+        own = weakref.ref(self)
+        node: Any = _End.apply(torch.zeros(1, requires_grad=True), own)  # type: ignore[no-untyped-call]
+        for numbers in reversed(groups):
             chosen = [parameters[number] for number in numbers]
-            node = _Ready.apply(node, self, numbers, *chosen)  # type: ignore[no-untyped-call]
+            node = _Ready.apply(node, own, numbers, *chosen)  # type: ignore[no-untyped-call]
         self.end: torch.Tensor = node
+
+    @property
+    def owner(self) -> ReplayModel:
+        """The model whose pass is on it."""
+        assert self.model is not None
+        return self.model
 
     def start(self, slope: torch.Tensor) -> None:
         """Backward begins, with the loss's slope at each sample's output."""
-        if self.model._replica is not None:  # its master waited for the outputs of the slowest replica
-            self.time.resume(self.model.rhythm.forward_ns)
+        if self.owner._replica is not None:  # its master waited for the outputs of the slowest replica
+            self.time.resume(self.owner.rhythm.forward_ns)
         self.row = slope @ self.batch
 
     def gradients(self, numbers: Sequence[int]) -> list[torch.Tensor]:
         """Gradients that are ready together, at the moment of the first."""
-        rhythm, row = self.model.rhythm, self.row
-        found = [self.model.gradient(number, self.parameters[number], row) for number in numbers]
+        model, row = self.owner, self.row
+        rhythm = model.rhythm
+        found = [model.gradient(number, self.parameters[number], row) for number in numbers]
         self.time.until(rhythm.ready_ns[numbers[0]], rhythm.grain_ns)
         return found
 
@@ -209,27 +222,32 @@ class _Ready(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, node: torch.Tensor, chain: _Chain, numbers: Sequence[int], *parameters: torch.Tensor
+        ctx: Any,
+        node: torch.Tensor,
+        chain: weakref.ref[_Chain],
+        numbers: Sequence[int],
+        *parameters: torch.Tensor,
     ) -> torch.Tensor:
         ctx.chain, ctx.numbers = chain, numbers
         return node.clone()
 
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> Any:
-        return slope, None, None, *ctx.chain.gradients(ctx.numbers)
+        return slope, None, None, *ctx.chain().gradients(ctx.numbers)
 
 
 class _End(Function):
     """The first node of forward, the last of backward; `anchor` is there to have it walked at all."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, chain: _Chain) -> torch.Tensor:
+    def forward(ctx: Any, anchor: torch.Tensor, chain: weakref.ref[_Chain]) -> torch.Tensor:
         ctx.chain = chain
         return anchor.clone()
 
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> Any:
-        ctx.chain.model.end_pass(ctx.chain)
+        chain = ctx.chain()
+        chain.owner.end_pass(chain)
         return None, None
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ddpbench.report import style
 from ddpbench.report.words import (
     Estimate,
     clean,
@@ -64,3 +65,15 @@ def test_clean_takes_out_what_could_deceive() -> None:
 def test_a_value_is_parted_from_a_name_that_ends_in_a_number() -> None:
     assert valued("DDP", Estimate(409, 403, 416)) == "DDP 409 [403, 416]"
     assert valued("DDP on nodes of 1", Estimate(409, 403, 416)) == "DDP on nodes of 1: 409 [403, 416]"
+
+
+def test_no_two_series_that_stand_together_look_alike() -> None:
+    strategies = [
+        style.look(name, 0, {"data_parallel": "master", "master": "master"}.get(name, ""))
+        for name in style.STRATEGIES
+    ]
+    algorithms = [
+        style.look("ddp", variant, name) for name in ("all_reduce", *style.ALGORITHMS) for variant in (0, 1)
+    ]
+    for looks in (strategies, algorithms):
+        assert len({(look.colour, look.marker) for look in looks}) == len(looks)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from ddpbench.errors import ExperimentError
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.spec import Devices, PlannedCase, expand, parse_experiment
+from ddpbench.spec import Case, Devices, PlannedCase, expand, parse_experiment
 
+ROOT = Path(__file__).parents[2]
 DEVICES = Devices(kind="cpu", gpus=0, cores=8)
 
 
@@ -73,6 +78,10 @@ def test_a_plain_ddp_case_is_the_same_with_the_settings_given() -> None:
             '[base]\nstrategy = "master"\nalgorithm = "ring"',
             'base.algorithm: master leaves no choice of it; set strategy = "ddp"',
         ),
+        (
+            '[base]\nstrategy = "master"\n[axes]\nschedule = ["overlapped", "after_backward"]',
+            'axes.schedule: master leaves no choice of it; set strategy = "ddp"',
+        ),
         ('[base]\nschedule = "later"', "base.schedule"),
     ],
 )
@@ -95,3 +104,26 @@ def test_algorithms_of_messages_between_cpu_ranks_are_skipped_on_gpus() -> None:
     assert reasons["all_reduce"] is None
     assert reasons["tree"] is not None
     assert 'set algorithm = "all_reduce"' in reasons["tree"]
+
+
+def test_runs_from_before_an_option_was_there_keep_their_ids() -> None:
+    plan = json.loads((ROOT / "reports/quick-two-cores-gloo/plan.json").read_text(encoding="utf-8"))
+    catalog = TableCatalog()
+    compared = 0
+    for data in plan["cases"]:
+        case = Case.from_json(data)
+        options = catalog.strategy(case.strategy).options.model_validate(case.options)
+        now = replace(case, options_json=json.dumps(options.model_dump(mode="json"), sort_keys=True))
+        assert now.case_id == data["case_id"]
+        compared += now.options_json != case.options_json
+    assert compared >= 3  # DDP's, which has got options since
+
+
+def test_a_choice_that_is_made_is_part_of_the_id() -> None:
+    cases = planned("[base]\nworld_size = 2\n[axes]\n'options.ddp.accumulate' = [1, 2, 4]")
+    assert len({entry.case.case_id for entry in cases}) == 3
+
+
+def test_a_strategy_without_a_choice_is_labelled_by_its_name() -> None:
+    (case,) = planned('[base]\nworld_size = 2\nstrategy = "data_parallel"')
+    assert case.case.label == "data_parallel · 2 ranks"

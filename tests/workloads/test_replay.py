@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import statistics
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,21 @@ def test_without_gradients_a_pass_takes_forwards_time_and_leaves_nothing_behind(
     assert rig.host.now_ns - rig.start_ns == 10 * MS
     assert rig.step()[-1] == 33 * MS
     assert [name for name, _ in rig.moments] == ["b.weight", "scale", "a.bias", "a.weight"]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_model_that_is_dropped_is_gone_at_once(ended: bool, tmp_path: Path) -> None:
+    workload = load_workload(written(tmp_path))
+    workload.for_case(case_of(workload.name), 0)
+    assert isinstance(workload, Replay)
+    model: Any = workload.model(ReplayOptions())
+    batch = torch.rand(4, 256)
+    workload.loss(model(batch), None).backward()
+    if not ended:
+        workload.loss(model(batch), None)  # a pass whose backward never comes
+    kept = [weakref.ref(model), *(weakref.ref(parameter) for parameter in model.parameters())]
+    del model
+    assert [one() for one in kept] == [None] * len(kept)
 
 
 def test_parameters_that_were_replaced_get_the_gradients(tmp_path: Path) -> None:
