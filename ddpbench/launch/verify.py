@@ -119,21 +119,21 @@ def _cases(
     experiment = parse_experiment(text, catalog, name="verify", source="verify")
     hardware = read_hardware()
     devices = usable_devices(hardware)
+
+    def another(case: Case) -> bool:
+        """Whether a case is one of several that differ in a choice of its strategy's, and not the first."""
+        chosen = bool(catalog.strategy(case.strategy).algorithms)
+        return chosen and (case.algorithm in by[1:] or case.schedule in when[1:])
+
     if backend == "nccl" and not devices.gpus:
         raise MachineError("--backend nccl: there is no GPU here that torch can use")
     cases = [
         entry
         for entry in expand(experiment, catalog, devices)
-        # at one rank no algorithm has anything to do: one of them stands for all
-        if not entry.added_as_baseline
-        and (entry.case.world_size > 1 or not _one_of_many(entry.case, by, when))
+        # at one rank no algorithm has anything to do: the first stands for all
+        if not entry.added_as_baseline and not (entry.case.world_size == 1 and another(entry.case))
     ]
     return [within_gpus(entry, devices) for entry in cases]
-
-
-def _one_of_many(case: Case, algorithms: Sequence[str], schedules: Sequence[str]) -> bool:
-    """Whether a case has an algorithm or schedule asked for after another one."""
-    return case.algorithm in algorithms[1:] or case.schedule in schedules[1:]
 
 
 def verify(
