@@ -85,7 +85,10 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         pictures=tuple(
             _picture(panel, lines, index) for index, (panel, lines) in enumerate(drawable[:MOST_FIGURES])
         ),
-        notes=not_drawn([panel.name for panel, _ in drawable[MOST_FIGURES:]]),
+        notes=(
+            *(note for panel, _ in drawable[:MOST_FIGURES] for note in panel.of_strategies()[1]),
+            *not_drawn([panel.name for panel, _ in drawable[MOST_FIGURES:]]),
+        ),
         absent=absent,
         tables=(traffic,) if traffic is not None else (),
     )
