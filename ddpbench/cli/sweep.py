@@ -7,6 +7,8 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,8 +192,55 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
     return 1 if bad else 0
 
 
-_SETTINGS = {"workload": "workload", "precision": "precision", "data": "data", "loader_workers": "workers"}
-"""Settings that get a column of the printed table where they vary."""
+_SETTINGS = {
+    "workload": "workload",
+    "algorithm": "algorithm",
+    "schedule": "schedule",
+    "precision": "precision",
+    "data": "data",
+    "loader_workers": "workers",
+    "nodes": "nodes",
+    "fabric": "link",
+}
+"""Settings that get a column of the printed table where they vary: `algorithm` to `nodes` within a strategy at a number
+of ranks, `fabric` over the cases that have one."""
+
+
+def _varied(frame: Any) -> dict[str, Callable[[dict[str, Any]], str]]:
+    """By title what tells the rows apart beside strategy, ranks and bucket."""
+    from ddpbench.analysis.labels import short_links
+
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {}
+    for name, title in _SETTINGS.items():
+        values = frame[name].fillna("")
+        if name == "fabric":
+            varies = values[values != ""].nunique() > 1
+        elif name in ("algorithm", "schedule", "nodes"):
+            varies = values.groupby([frame["strategy"], frame["world_size"]]).nunique().max() > 1
+        else:
+            varies = values.nunique() > 1
+        if varies:
+            columns[title] = partial(_shown, name, short_links if name == "fabric" else str)
+    for name, owner in (("options_json", "strategy"), ("workload_options_json", "workload")):
+        parsed = frame[name].fillna("{}").map(lambda text: json.loads(text or "{}"))
+        found = {key for _, own in parsed.groupby(frame[owner]) for key in _differing(list(own))}
+        for key in sorted(found):
+            columns[key] = partial(_option, name, key)
+    return columns
+
+
+def _differing(options: Sequence[dict[str, Any]]) -> list[str]:
+    keys = dict.fromkeys(key for one in options for key in one)
+    return [key for key in keys if len({json.dumps(one.get(key)) for one in options}) > 1]
+
+
+def _shown(name: str, text: Callable[[Any], str], row: dict[str, Any]) -> str:
+    return "" if row[name] is None else text(row[name]).replace("_", " ")
+
+
+def _option(name: str, key: str, row: dict[str, Any]) -> str:
+    found = json.loads(row[name] or "{}").get(key)
+    return "" if found is None else str(found)
 
 
 def _print_table(frame: Any) -> None:
@@ -199,12 +248,12 @@ def _print_table(frame: Any) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    varied = [name for name in _SETTINGS if frame[name].nunique() > 1]
+    varied = _varied(frame)
     for name in (
         "strategy",
         "ranks",
         "bucket",
-        *(_SETTINGS[name] for name in varied),
+        *varied,
         "samples/s",
         "95 % interval",
         "speed-up",
@@ -223,7 +272,7 @@ def _print_table(frame: Any) -> None:
             row["strategy"],
             str(row["world_size"]),
             "" if row["bucket_cap_mb"] is None else str(row["bucket_cap_mb"]),
-            *(str(row[name]) for name in varied),
+            *(told(row) for told in varied.values()),
             format_rate(row["samples_per_s"]) if known(row["samples_per_s"]) else "",
             f"{format_rate(low)} to {format_rate(high)}" if known(low) and known(high) else "",
             f"{row['speedup']:.2f}" if known(row["speedup"]) else "",
