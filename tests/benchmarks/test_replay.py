@@ -17,13 +17,17 @@ from tests.benchmarks.ratio import paired_ratio
 pytestmark = pytest.mark.multiprocess
 
 
-@pytest.mark.parametrize(("workload", "batch"), [("gpt:micro", 8), ("resnet:18", 2)])
-def test_a_replay_keeps_its_originals_times(
-    workload: str, batch: int, full: bool, say: Say, tmp_path: Path
-) -> None:
+def test_a_replay_keeps_its_originals_times(full: bool, say: Say, tmp_path: Path) -> None:
     """Bounds: the interval of step times, replay / original, within 0.98 to 1.02; each gradient's moment within
     2 % of the step, as the mean over pairs. A block is profiled and replayed in turn: the machine drifts less.
     """
+    for workload, batch in (("gpt:micro", 8), ("resnet:18", 2)) if full else (("gpt:micro", 1),):
+        folder = tmp_path / workload.replace(":", "-")
+        folder.mkdir()
+        _keeps_times(workload, batch, full, say, folder)
+
+
+def _keeps_times(workload: str, batch: int, full: bool, say: Say, tmp_path: Path) -> None:
     out = tmp_path / "pairs.json"
     sizes = ("--pairs", "20" if full else "1", "--block-seconds", "1.0" if full else "0.05")
     command = [sys.executable, str(ROOT / "tests/benchmarks/replaying.py"), "--workload", workload]
