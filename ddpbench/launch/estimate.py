@@ -35,7 +35,7 @@ def launch_s(case: Case, budget: Budget) -> float:
         + (case.loader_workers > 0) * LOADER_START_S
     )
     steps_s = budget.measured_s * (1 + WARMUP_AND_INSTRUMENTED)
-    replay = _replay(case)
+    replay = replay_of(case)
     if replay is not None:
         step_s = _step_s(case, replay)
         steps_s = max(
@@ -46,16 +46,22 @@ def launch_s(case: Case, budget: Budget) -> float:
 
 def proof_s(case: Case) -> float:
     """What its proof takes, seconds."""
-    replay = _replay(case)
+    replay = replay_of(case)
     return PROOF_S + (PROOF_TRANSFERS * _transfer_s(case, replay) if replay is not None else 0.0)
 
 
-def _replay(case: Case) -> Replay | None:
+def replay_of(case: Case) -> Replay | None:
+    """The replay that a case runs; None for other workloads, of which no profile tells."""
     if not case.workload.startswith(PREFIX):
         return None
     workload = load_workload(case.workload)
     assert isinstance(workload, Replay)
     return workload
+
+
+def gradient_bytes(case: Case, replay: Replay) -> int:
+    """A replay's gradients as large as they stand for, before shrinking."""
+    return (8 if case.dtype == "float64" else 4) * sum(p.elements for p in replay.profile.parameters)
 
 
 def _step_s(case: Case, replay: Replay) -> float:
@@ -72,7 +78,7 @@ def _transfer_s(case: Case, replay: Replay) -> float:
     if not case.fabric or case.world_size == 1 or case.algorithm not in TIMES:
         return 0.0
     links = Links.parse(case.fabric)
-    size = (8 if case.dtype == "float64" else 4) * sum(p.elements for p in replay.profile.parameters)
+    size = gradient_bytes(case, replay)
     n, rate = case.nodes, links.limiting(case.algorithm, case.nodes)
     if n == 1 and links.local_bandwidth is None:
         return 0.0

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import psutil
 
+from ddpbench.launch.estimate import gradient_bytes, replay_of
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.units import format_bytes
-from ddpbench.workloads import load_workload
-from ddpbench.workloads.profile import PREFIX
-from ddpbench.workloads.replay import Replay
 
 PROOF_COPIES = 19
 """So many times a rank's gradients fit into what it takes during its proof: models, gradients and buckets in float32
@@ -30,12 +28,10 @@ MOST = 0.9
 
 def needed_bytes(case: Case) -> int | None:
     """The memory that all ranks of a replay take together at most; None for other workloads: no profile tells."""
-    if not case.workload.startswith(PREFIX):
+    replay = replay_of(case)
+    if replay is None:
         return None
-    workload = load_workload(case.workload)
-    assert isinstance(workload, Replay)
-    size = 8 if case.dtype == "float64" else 4
-    gradient = size * sum(parameter.elements for parameter in workload.profile.parameters) / case.shrink
+    gradient = gradient_bytes(case, replay) / case.shrink
     ranks = case.world_size
     gathered = _gathered(case) * MASTER_COPIES * gradient
     return round(SERVER_BYTES + ranks * (RANK_BYTES + PROOF_COPIES * gradient) + gathered)
