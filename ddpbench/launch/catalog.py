@@ -47,6 +47,8 @@ class TableCatalog:
             check=found.check,
             algorithms=found.algorithms,
             schedules=found.schedules,
+            trainers=found.trainers,
+            pieces=found.pieces,
         )
 
     def workload(self, name: str) -> WorkloadInfo:
@@ -64,4 +66,5 @@ class TableCatalog:
             check=found.check,
             compute=found.compute,
             default_batch=found.default_batch,
+            pieces=found.pieces,
         )

@@ -102,6 +102,19 @@ class Buckets:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """What a rank holds of the model's state between backward and update: its own part of whatever is sharded.
+
+    Buckets, activations and what the library keeps for itself are not in it.
+    """
+
+    kind: Literal["held"] = "held"
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StepRecord:
     """One instrumented step: its spans as (name, start_ns, end_ns), in order of their starts."""
 
@@ -147,6 +160,19 @@ class Snapshot:
     """The rank's own part of it; None where it only waited."""
 
 
+Compared = Literal[
+    "initial state",
+    "gradients, same shards",
+    "gradients, whole batch",
+    "update, same gradients",
+    "sums of gradients, with what is kept",
+    "parameters, averaged",
+    "parameters, updates in the server's order",
+    "every parameter has a rank",
+    "final replicas",
+]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
     """One comparison with a single process, before timing.
@@ -156,7 +182,7 @@ class Proof:
     """
 
     kind: Literal["proof"] = "proof"
-    compared: Literal["initial state", "gradients, same shards", "gradients, whole batch", "final replicas"]
+    compared: Compared
     dtype: str
     error: float
     tolerance: float
@@ -237,6 +263,7 @@ Record = (
     | Warmup
     | Block
     | Buckets
+    | Held
     | StepRecord
     | CommRecord
     | Snapshot

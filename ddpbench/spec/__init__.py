@@ -1,7 +1,7 @@
 """What to run: experiments and the cases they expand to. Values only; nothing here starts anything."""
 
 from ddpbench.spec.case import BucketCap, Case
-from ddpbench.spec.catalog import Catalog, Devices, NoOptions, StrategyInfo, WorkloadInfo
+from ddpbench.spec.catalog import Catalog, Devices, NoOptions, Pieces, StrategyInfo, WorkloadInfo
 from ddpbench.spec.experiment import load_experiment, parse_experiment
 from ddpbench.spec.fabric import FabricSettings, Links
 from ddpbench.spec.matrix import PlannedCase, expand, resolve
@@ -18,6 +18,7 @@ __all__ = [
     "FabricSettings",
     "Links",
     "NoOptions",
+    "Pieces",
     "PlannedCase",
     "StrategyInfo",
     "WorkloadInfo",

@@ -11,6 +11,14 @@ from pydantic import BaseModel
 from ddpbench.spec.case import Case
 
 
+Pieces = Literal["", "stages", "branches"]
+"""What a strategy cuts a model into, a piece for each rank."""
+
+
+def _all(world_size: int) -> int:
+    return world_size
+
+
 class NoOptions(BaseModel, extra="forbid", frozen=True):
     """The options of a thing that has none."""
 
@@ -33,6 +41,9 @@ class StrategyInfo:
     """Why the strategy cannot run a case, or None."""
     algorithms: tuple[str, ...] = ()
     schedules: tuple[str, ...] = ()
+    trainers: Callable[[int], int] = _all
+    """Of a world size: how many ranks train on samples of their own."""
+    pieces: Pieces = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +62,8 @@ class WorkloadInfo:
     """Whether it trains, or replays a profile that was measured or made."""
     default_batch: int | None = None
     """The local batch where an experiment gives none."""
+    pieces: Callable[[Pieces], int] = lambda _: 0
+    """Into how many stages or branches its model can be cut; 0: it cannot."""
 
 
 class Catalog(Protocol):

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ddpbench.errors import ExperimentError, Problem, nearest
 from ddpbench.spec.case import BucketCap, Case
-from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo
+from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo, WorkloadInfo
 from ddpbench.spec.experiment import explain
 from ddpbench.spec.fabric import MAX_NODES, FabricSettings, Links
 from ddpbench.spec.settings import Experiment
@@ -122,6 +122,7 @@ def _plan_case(
     if layout is None:
         return None
     world_size, nodes = layout
+    trainers = max(1, strategy.trainers(world_size))  # at world size 1 a server has none: its check says so
     local_batch, global_batch = setting["local_batch"], setting["global_batch"]
     if setting["scaling"] == "weak":
         if global_batch is not None:
@@ -129,17 +130,17 @@ def _plan_case(
             problems.append(Problem(path="base.global_batch", message=message))
             return None
         local_batch = local_batch or workload.default_batch or 8
-        global_batch = local_batch * world_size
+        global_batch = local_batch * trainers
     else:
         if global_batch is None or local_batch is not None:
             message = "strong scaling fixes global_batch: give it, and not local_batch"
             problems.append(Problem(path="base.global_batch", message=message))
             return None
-        if global_batch % world_size:
-            message = f"{global_batch} samples do not divide evenly over {world_size} ranks"
+        if global_batch % trainers:
+            message = f"{global_batch} samples do not divide evenly over {trainers} ranks"
             problems.append(Problem(path="base.global_batch", message=message))
             return None
-        local_batch = global_batch // world_size
+        local_batch = global_batch // trainers
     backend = setting["backend"]
     if backend == "auto":
         backend = "nccl" if device == "cuda" else "gloo"
@@ -196,7 +197,9 @@ def _plan_case(
         shrink=setting["shrink"],
     )
     reason = _layout_reason(case, nodes) or _virtual_reason(case)
-    reason = reason or strategy.check(case) or workload.check(case)
+    reason = (
+        reason or strategy.check(case) or _pieces_reason(case, strategy, workload) or workload.check(case)
+    )
     if reason is None and backend == "nccl" and device != "cuda" and strategy.uses_backend:
         reason = "nccl moves data between GPUs only; use gloo on CPU"
     if reason is None and backend == "gloo" and device == "cuda" and strategy.uses_backend:
@@ -298,6 +301,20 @@ def _links(
     except ValidationError as error:
         problems.extend(explain(error, "fabric", list(FabricSettings.model_fields)))
         return None
+
+
+def _pieces_reason(case: Case, strategy: StrategyInfo, workload: WorkloadInfo) -> str | None:
+    """Why this workload's model cannot be cut into a piece for each rank, or None."""
+    if not strategy.pieces:
+        return None
+    found = workload.pieces(strategy.pieces)
+    if not found:
+        return f"{case.workload} cannot be cut into {strategy.pieces}"
+    if strategy.pieces == "branches" and found != case.world_size:
+        return f"{case.workload} has {found} branches, one for each rank; world size {case.world_size} given"
+    if found < case.world_size:
+        return f"{case.workload} has {found} layers to cut at, too few for {case.world_size} stages"
+    return None
 
 
 def _virtual_reason(case: Case) -> str | None:

@@ -6,7 +6,7 @@ import importlib
 from functools import cache
 from typing import Any
 
-from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
+from ddpbench.strategies.base import PROMISES, Job, NoOptions, Promise, Replica, Strategy
 
 TABLE: dict[str, str] = {
     "single": "ddpbench.strategies.single:Single",
@@ -30,4 +30,13 @@ def load_strategy(name: str) -> Strategy[Any]:
     return strategy
 
 
-__all__ = ["TABLE", "Job", "NoOptions", "Replica", "Strategy", "load_strategy"]
+__all__ = [
+    "PROMISES",
+    "TABLE",
+    "Job",
+    "NoOptions",
+    "Promise",
+    "Replica",
+    "Strategy",
+    "load_strategy",
+]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from ddpbench.spec import Case, NoOptions
+from ddpbench.spec import Case, NoOptions, Pieces
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from ddpbench.measure.recorder import Recorder
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel)
+Promise = Literal["nothing", "gradients", "delayed", "averaged", "ordered"]
+"""What of a strategy is proved before it is timed; `PROMISES` has it in words."""
+PROMISES: dict[Promise, str] = {
+    "nothing": "nothing is aggregated",
+    "gradients": "every step's gradients, and the update made of them, are those of one process over the same samples",
+    "delayed": "what compression leaves out of a step's gradients is kept and sent later: the sums over steps, with "
+    "what is still kept, are those of one process",
+    "averaged": "after each averaging all replicas are equal: to the average of as many processes that trained apart "
+    "since the one before",
+    "ordered": "every gradient is applied once, computed at the version its worker had: one process that redoes the "
+    "server's log has the same parameters",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +60,11 @@ class Replica(ABC):
     unit_roundoff: float = 0.0
     """What aggregation itself rounds gradients to, relative: 2^-11 where they are sent in fp16. 0: as they are."""
 
+    draws: bool = True
+    """Whether this rank takes batches; where it does not, `gradients_of` is given None twice."""
+    knows_loss: bool = True
+    """Whether the loss that `gradients_of` returns is one of this rank's: a server or an inner stage has none."""
+
     def __init__(self, job: Job) -> None:
         self.job = job
         self.optimizer = job.make_optimizer(job.model.parameters())
@@ -69,6 +86,33 @@ class Replica(ABC):
         """The aggregated gradients after `gradients_of`, in the order of `model.parameters()`."""
         return [p.grad for p in self.job.model.parameters() if p.grad is not None]
 
+    def own_parameters(self) -> dict[str, torch.Tensor]:
+        """Copies of the trained parameters that this rank has a part in, by the model's names and each whole.
+
+        All ranks call it together: shards are gathered.
+        """
+        return {
+            name: parameter.detach().clone()
+            for name, parameter in self.job.model.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def own_gradients(self) -> dict[str, torch.Tensor]:
+        """The aggregated gradients of `own_parameters`, alike; zeros for a parameter that took no part."""
+        import torch
+
+        return {
+            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+            for name, parameter in self.job.model.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def held_bytes(self) -> tuple[int, int, int]:
+        """What this rank holds of parameters, gradients and optimizer state, bytes; after `gradients_of`."""
+        parameters = list(self.job.model.parameters())
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        return local_bytes(parameters), local_bytes(gradients), state_bytes(self.optimizer)
+
     def bucket_bytes(self) -> Sequence[int] | None:
         """Sizes of the gradient buckets as last used, bytes; None where the strategy has none."""
         return None
@@ -80,6 +124,53 @@ class Replica(ABC):
     def close(self) -> None:
         """Lets go of hooks on the model and of threads, so that another replica may be built on it."""
         return
+
+
+class PeriodicReplica(Replica):
+    """One that promises `averaged`: it trains apart, or in groups, and averages parameters now and then."""
+
+    @abstractmethod
+    def due(self, step: int) -> tuple[list[list[int]], bool]:
+        """Of a step, counted from 0: the groups of ranks whose gradients are averaged, and whether all ranks'
+        parameters are averaged after its update."""
+
+
+class CompensatedReplica(Replica):
+    """One that promises `delayed`: what compression left out of its own gradient is kept."""
+
+    exact_steps: int
+    """So many steps come first whose gradients are not compressed."""
+
+    @abstractmethod
+    def kept(self) -> dict[str, torch.Tensor]:
+        """What this rank has kept back so far, by the parameters' names."""
+
+
+class OrderedReplica(Replica):
+    """One that promises `ordered`: a server applies the gradients in the order in which they come."""
+
+    @abstractmethod
+    def log(self) -> list[tuple[int, int]]:
+        """Rank 0's: of every update in turn, whose gradient it was (a rank), and how many updates that rank's
+        parameters had had when it computed it. Empty on other ranks."""
+
+
+def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of tensors as far as they are in this process: of a sharded one its shard's."""
+    total = 0
+    for tensor in tensors:
+        part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        total += part.numel() * part.element_size()
+    return total
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of an optimizer's state in this process, such as momenta."""
+    import torch
+
+    return local_bytes(
+        value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)
+    )
 
 
 class Strategy(ABC, Generic[OptionsT]):
@@ -103,8 +194,26 @@ class Strategy(ABC, Generic[OptionsT]):
     """Gradients after a step equal those of one process over all ranks' shards; proved before timing."""
     replicas_equal: ClassVar[bool] = True
     """All ranks' parameters are bit-equal after any number of steps; checked at the end."""
+    whole_batches: ClassVar[bool] = False
+    """Every rank that takes batches takes the job's whole batch, as the stages of a pipeline do."""
+    whole_state: ClassVar[bool] = True
+    """Every rank holds the whole model and optimizer: snapshots and evaluation are those of any replica."""
+    pieces: ClassVar[Pieces] = ""
+    """What the model is cut into, a piece a rank: `stages` or `branches`. Empty: it stays whole."""
     note: ClassVar[str] = ""
     """What a report must say beside the strategy's numbers."""
+
+    def promise(self, options: OptionsT) -> Promise:
+        """What is proved of the strategy with these options."""
+        return "gradients" if self.aggregates else "nothing"
+
+    def trainers(self, world_size: int) -> int:
+        """How many of the ranks train on samples; those that do not, such as a server, are the first."""
+        return world_size
+
+    def parts(self, case: Case) -> int:
+        """Into how many equal parts the job's whole batch goes, each with a mean loss of its own."""
+        return case.world_size
 
     def check(self, case: Case) -> str | None:
         """Why the strategy cannot run this case, or None. Called without torch."""
@@ -115,4 +224,14 @@ class Strategy(ABC, Generic[OptionsT]):
         """The rank's replica. Import torch here."""
 
 
-__all__ = ["Job", "NoOptions", "Replica", "Strategy"]
+__all__ = [
+    "PROMISES",
+    "CompensatedReplica",
+    "Job",
+    "NoOptions",
+    "OrderedReplica",
+    "PeriodicReplica",
+    "Promise",
+    "Replica",
+    "Strategy",
+]

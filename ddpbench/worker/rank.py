@@ -8,7 +8,7 @@ import resource
 import sys
 import traceback
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,7 @@ from ddpbench.records import (
     Block,
     Buckets,
     Drift,
+    Held,
     LaunchDir,
     LaunchRequest,
     RankOutcome,
@@ -78,7 +79,6 @@ class Rank:
     def run(self) -> int:
         """Runs to the end and returns the exit code. Never raises: what goes wrong is recorded."""
         started_ns = self.host_clock.now()
-        _reset_peak_memory()
         try:
             writer = RecordWriter(self.directory.records(self.place.rank, self.place.attempt))
         except OSError:
@@ -188,7 +188,7 @@ class Rank:
             batches = in_memory(batches, self.heartbeat.beat)
         if store := os.environ.get("DDPBENCH_STORAGE"):
             batches = fetched(batches, store, training.batch_bytes())
-        samples = self.case.global_batch // self.place.processes
+        samples = training.share
         edges = Edges(training.workload.pacer, link_of(self.case, self.place))
         null = NullRecorder()
         replica = training.replica(model, null, distributed=distributed)
@@ -200,11 +200,12 @@ class Rank:
         warmup = warm_up(stepper, replica.ready, self.request.measured_s, least)
         loop.check_loss()
         writer.write(warmup)
+        _reset_peak_memory(self.case.device)
         self.heartbeat.enter("timed steps")
         timed_ns = 0
         for block in timed_blocks(stepper, self.request.measured_s, warmup.step_ns, least):
             loss = loop.check_loss()
-            self._final_loss = loss if training.workload.has_loss else None
+            self._final_loss = loss if training.workload.has_loss and replica.knows_loss else None
             writer.write(block, *edges.records(block))
             timed_ns += block.end_ns - block.start_ns
             step_ns = (block.end_ns - block.start_ns) / block.steps
@@ -234,8 +235,11 @@ class Rank:
         records = [record for record in recorder.records() if record.step > 0]  # step 0 follows the barrier
         buckets = replica.bucket_bytes()
         made = [Buckets(bytes=tuple(buckets))] if buckets is not None else []
-        writer.write(again, block, *made, *records)
+        writer.write(again, block, *made, *records, self._held(replica, batches, training))
         loop.check_loss()
+        if not training.strategy.whole_state:
+            replica.close()
+            return
         if self.case.evaluation:
             self.heartbeat.enter("evaluation")
             beat = self.heartbeat.beat
@@ -243,6 +247,13 @@ class Rank:
         if self.case.checkpoint and (training.strategy.aggregates or self.case.world_size == 1):
             self._save(writer, replica, clock, control)
         replica.close()
+
+    def _held(self, replica: Replica, batches: Any, training: Training) -> Held:
+        """What the rank holds of the model's state between a step's backward and its update: one more step."""
+        replica.gradients_of(*(next(batches) if replica.draws else (None, None)))
+        parameters, gradients, optimizer = replica.held_bytes()
+        training.precision.update(replica)
+        return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
 
     def _save(self, writer: RecordWriter, replica: Replica, clock: Clock, control: Control) -> None:
         """Snapshots; of ranks that train models of their own there is no common state to save."""
@@ -303,7 +314,11 @@ def _classify(problem: BaseException) -> tuple[Status, str]:
     return "failed", f"{type(problem).__name__}: {first}"
 
 
-def _reset_peak_memory() -> None:
+def _reset_peak_memory(device: str) -> None:
+    """What was needed only to begin, such as a whole model that is then sharded, does not count."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     except OSError:

@@ -39,14 +39,24 @@ class Training:
         self.options = self.strategy.options.model_validate(case.options)
         self.dtype: torch.dtype = getattr(torch, case.dtype)
         self.precision = precision_of(case.precision, device)
-        self.samples = case.global_batch // place.processes
-        """Of one step of this process."""
+        trainers = self.strategy.trainers(case.world_size)
+        trainer = max(
+            0, place.rank - (case.world_size - trainers)
+        )  # those that only serve are the first ranks
+        whole = place.processes == 1 or self.strategy.whole_batches
+        self.samples = case.global_batch if whole else case.local_batch
+        """Of a batch that this process takes."""
+        self.share = case.global_batch if place.processes == 1 else case.local_batch
+        """Of a step's samples what counts as this process's: all ranks' shares are the job's batch."""
+        if place.rank < case.world_size - trainers:
+            self.share = 0
+        dealt = (0, 1) if whole else (trainer, trainers)
         torch.manual_seed(case.seed)  # what a user's object draws when it is made is alike on all ranks
-        own = self.workload.loader(self.workload_options, place.rank, place.processes, self.samples)
+        own = self.workload.loader(self.workload_options, *dealt, self.samples)
         dataset = self.workload.dataset(self.workload_options) if own is None else None
         self.shards_itself = own is not None or isinstance(dataset, IterableDataset)
         """Which samples a rank gets is the workload's choice, not ours."""
-        self.loader = own if own is not None else self._made_loader(dataset)
+        self.loader = own if own is not None else self._made_loader(dataset, *dealt)
         self._own_loader = own is not None
         self.dataset_samples = (
             _length(getattr(self.loader, "dataset", None)) if self.workload.has_loss else None
@@ -56,12 +66,12 @@ class Training:
         self._begun = 0
         """Batches taken of the pass under way."""
 
-    def _made_loader(self, dataset: Any) -> DataLoader[Any]:
+    def _made_loader(self, dataset: Any, rank: int, processes: int) -> DataLoader[Any]:
         return make_loader(
             dataset,
             self.case,
-            rank=self.place.rank,
-            processes=self.place.processes,
+            rank=rank,
+            processes=processes,
             loader_cores=self.place.loader_cores,
             collate=self.workload.collate,
         )
@@ -188,8 +198,10 @@ class StepLoop:
     def step(self) -> None:
         """One step. The loss stays on the device; `check_loss` reads it outside timed regions."""
         recorder = self._recorder
-        with recorder.span("data"):
-            inputs, targets = next(self._batches)
+        inputs = targets = None
+        if self.replica.draws:
+            with recorder.span("data"):
+                inputs, targets = next(self._batches)
         self.loss = self.replica.gradients_of(inputs, targets)
         with recorder.span("optimizer"):
             self._update(self.replica)
@@ -202,6 +214,8 @@ class StepLoop:
             DivergedError: it is NaN or infinite.
         """
         assert self.loss is not None
+        if not self.replica.knows_loss:
+            return 0.0
         value = self._precision.true_loss(self.loss)
         if not math.isfinite(value):
             raise DivergedError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from ddpbench.spec import Case, NoOptions
+from ddpbench.spec import Case, NoOptions, Pieces
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +63,15 @@ class Workload(ABC, Generic[OptionsT]):
     def check(self, case: Case) -> str | None:
         """Why the workload cannot run this case, or None. Called without torch."""
         return None
+
+    def pieces(self, kind: Pieces) -> int:
+        """Into how many `stages` (layers in a row) or `branches` (side by side) its model can be cut; 0: it cannot.
+
+        Called without torch. A model that can be has a method of that name: `stages() -> list[torch.nn.Module]`, which
+        called in turn are the model; `branches() -> (list[Module], Module)`, the branches, which all take the inputs,
+        and the head, which takes the list of their outputs.
+        """
+        return 0
 
     @abstractmethod
     def model(self, options: OptionsT) -> torch.nn.Module:
