@@ -10,7 +10,6 @@ from pydantic import BaseModel
 
 from ddpbench.spec.case import Case
 
-
 Pieces = Literal["", "stages", "branches"]
 """What a strategy cuts a model into, a piece for each rank."""
 

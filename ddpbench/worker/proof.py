@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Costs, Proof
-from ddpbench.strategies.nested import chunk, concatenate, map_tensors, tensors
+from ddpbench.strategies.nested import chunk, map_tensors, tensors
 from ddpbench.worker.comparing import Comparer, Tensors, not_compared
 from ddpbench.worker.precision import FULL, Precision
 from ddpbench.worker.promises import compare
