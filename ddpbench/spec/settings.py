@@ -45,7 +45,7 @@ class Base(BaseModel, extra="forbid", frozen=True):
     local_batch: Positive | None = None
     global_batch: Positive | None = None
     scaling: Literal["weak", "strong"] = "weak"
-    dtype: Literal["float32", "float64"] = "float32"
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     precision: Literal["full", "bf16", "fp16"] = "full"
     data: Literal["loader", "memory"] = "loader"
     evaluation: Annotated[bool, Field(strict=True)] = False

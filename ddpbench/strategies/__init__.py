@@ -13,6 +13,7 @@ TABLE: dict[str, str] = {
     "independent": "ddpbench.strategies.independent:Independent",
     "data_parallel": "ddpbench.strategies.data_parallel:DataParallel",
     "ddp": "ddpbench.strategies.ddp:Ddp",
+    "post_local_sgd": "ddpbench.strategies.post_local_sgd:PostLocalSgd",
     "master": "ddpbench.strategies.master:Master",
 }
 """Name -> `module:Class`, in the order of lists and legends."""

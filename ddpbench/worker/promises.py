@@ -164,12 +164,13 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 def _averaged(
     comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any
 ) -> Iterator[Proof]:
-    """Up to the first averaging after the ranks have trained apart; as many models are trained in this process."""
+    """Up to the second averaging, between which ranks train apart; as many models are trained in this process."""
     assert isinstance(replica, PeriodicReplica)
     prover, training = comparer.prover, comparer.training
     ranks = range(len(comparer.shards))
     models = [copy.deepcopy(reference) for _ in ranks]
     optimizers = [training.make_optimizer(model.parameters()) for model in models]
+    found = 0
     for step in range(MOST_STEPS_APART):
         groups, averages = replica.due(step)
         comparer.seed(prover.rank)
@@ -183,9 +184,11 @@ def _averaged(
             state = mean([_parameters(model) for model in models])
             for model in models:
                 _load(model, state)
+            found += 1
+        if found == 2:
             break
     else:
-        raise ValueError(f"no averaging within {MOST_STEPS_APART} steps: give a shorter period")
+        raise ValueError(f"no two averagings within {MOST_STEPS_APART} steps: give a shorter period")
     error = comparer.error(replica.own_parameters(), _parameters(models[prover.rank]))
     yield comparer.proof("parameters, averaged", error)
     if prover.processes > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -203,7 +204,7 @@ class StepLoop:
             with recorder.span("data"):
                 inputs, targets = next(self._batches)
         self.loss = self.replica.gradients_of(inputs, targets)
-        with recorder.span("optimizer"):
+        with nullcontext() if self.replica.notes_update else recorder.span("optimizer"):
             self._update(self.replica)
         self._beat()
 
