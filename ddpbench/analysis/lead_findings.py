@@ -39,9 +39,8 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         ring = next(
             (name for name in _RINGS if (name, "overlapped") in by and (name, "after_backward") in by), ""
         )
-        if ring and ("master", "after_backward") in by:
-            if (told := _told(by, ring)) is not None:
-                found.append((members[0].case.world_size, *told))
+        if ring and ("master", "after_backward") in by and (told := _told(by, ring)) is not None:
+            found.append((members[0].case.world_size, *told))
     most = max((world for world, _, _ in found), default=0)
     there = sorted((lead, number) for number, (world, lead, _) in enumerate(found) if world == most)
     chosen = dict.fromkeys(number for _, number in (there[-1:] + there[:1])[:MOST])
