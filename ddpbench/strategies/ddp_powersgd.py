@@ -47,6 +47,12 @@ class PowerSgdHook(BucketHook):
         """Whether a step has been compressed."""
         return int(self.state.iter) > int(self.state.start_powerSGD_iter)
 
+    def close(self) -> None:
+        """Ends the thread. The group stays until all are destroyed: torch's callbacks hold on to it, in its own threads,
+        one of which would wait for itself if it were the last to let go."""
+        if self._background is not None:
+            self._background.close()
+
     def kept(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Each parameter, and what has been kept back of its gradient."""
         found = []
