@@ -36,8 +36,8 @@ class PostLocalSgdReplica(PeriodicReplica):
         node = job.case.ranks_per_node
         self._subgroup: dist.ProcessGroup | None = None
         if options.within_nodes and 1 < node < job.world_size:
-            self._subgroup, _ = dist.new_subgroups(group_size=node, timeout=NEVER)
-        self._state = PostLocalSGDState(
+            self._subgroup, _ = dist.new_subgroups(group_size=node, timeout=NEVER)  # type: ignore[no-untyped-call]
+        self._state = PostLocalSGDState(  # type: ignore[no-untyped-call]
             process_group=None,
             subgroup=self._subgroup,
             start_localSGD_iter=options.start_local_sgd_iter,
