@@ -68,9 +68,9 @@ def norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The norm of all of them as one vector."""
     if not tensors:
         return torch.zeros((), dtype=torch.float64)
-    return torch.linalg.vector_norm(
-        torch.stack([torch.linalg.vector_norm(each.double()) for each in tensors])
-    )
+    norms = [torch.linalg.vector_norm(each.double()) for each in tensors]
+    whole: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return whole
 
 
 def not_compared(compared: Compared, dtype: str, note: str) -> Proof:
