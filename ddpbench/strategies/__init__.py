@@ -14,6 +14,8 @@ TABLE: dict[str, str] = {
     "data_parallel": "ddpbench.strategies.data_parallel:DataParallel",
     "ddp": "ddpbench.strategies.ddp:Ddp",
     "master": "ddpbench.strategies.master:Master",
+    "pipeline": "ddpbench.strategies.pipeline:Pipeline",
+    "branches": "ddpbench.strategies.branches:Branches",
 }
 """Name -> `module:Class`, in the order of lists and legends."""
 
