@@ -315,9 +315,10 @@ def _pieces_reason(
     found = workload.pieces(strategy.pieces)
     if not found:
         able = [name for name in catalog.workload_names() if catalog.workload(name).pieces(strategy.pieces)]
-        return f"{case.workload} cannot be cut into {strategy.pieces}: take {', '.join(able)}"
+        names = dict.fromkeys(name.partition(":")[0] for name in able)
+        return f"{case.workload} cannot be cut into {strategy.pieces}: take {' or '.join(names)}"
     if strategy.pieces == "branches" and found != case.world_size:
-        return f"{case.workload} has {found} branches, one for each rank; world size {case.world_size} given"
+        return f"{case.workload} has {found} branches, a rank each: set world_size = {found}"
     if found < case.world_size:
         few = f"too few for {case.world_size} stages: use a world size of {found} or less"
         return f"{case.workload} has {found} layers to cut at, {few}"

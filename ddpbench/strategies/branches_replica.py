@@ -18,7 +18,7 @@ class BranchesReplica(PieceReplica):
 
     def __init__(self, job: Job) -> None:
         branches: list[nn.Module]
-        branches, head = job.model.branches()  # type: ignore[operator, assignment]
+        branches, head = job.model.branches()  # type: ignore[operator]
         first, *others = branches
         pieces = [nn.ModuleList([first, head]), *others]
         super().__init__(job, pieces, pieces[job.rank])

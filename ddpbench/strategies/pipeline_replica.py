@@ -54,7 +54,7 @@ class PipelineReplica(PieceReplica):
     """One stage of several. The first takes the batch's inputs, the last its targets; those between take nothing."""
 
     def __init__(self, job: Job, options: PipelineOptions) -> None:
-        layers: list[nn.Module] = job.model.stages()  # type: ignore[operator, assignment]
+        layers: list[nn.Module] = job.model.stages()  # type: ignore[operator]
         pieces = [
             nn.Sequential(*(layers[number] for number in numbers))
             for numbers in dealt(len(layers), job.world_size)

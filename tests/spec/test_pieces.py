@@ -39,7 +39,7 @@ def reason(base: str, options: str = "") -> str | None:
             6,
             "gpt:nano has 5 layers to cut at, too few for 6 stages: use a world size of 5 or less",
         ),
-        ("hf:distilbert", 2, "hf:distilbert cannot be cut into stages: take mlp:small, mlp:large, gpt:nano"),
+        ("hf:bert-tiny", 2, "hf:bert-tiny cannot be cut into stages: take mlp or gpt or resnet"),
         ("replay:resnet50-v100", 2, "a replay has no layers to cut"),
         ("train.py:Mine", 2, "train.py:Mine cannot be cut into stages"),
     ],
@@ -53,9 +53,9 @@ def test_a_pipeline_needs_a_layer_for_each_stage(workload: str, world_size: int,
     ("workload", "world_size", "told"),
     [
         ("two_branch:small", 2, None),
-        ("two_branch:small", 1, "two_branch:small has 2 branches, one for each rank; world size 1 given"),
-        ("two_branch:small", 4, "two_branch:small has 2 branches, one for each rank; world size 4 given"),
-        ("mlp:small", 2, "mlp:small cannot be cut into branches: take two_branch:small, two_branch:large"),
+        ("two_branch:small", 1, "two_branch:small has 2 branches, a rank each: set world_size = 2"),
+        ("two_branch:small", 4, "two_branch:small has 2 branches, a rank each: set world_size = 2"),
+        ("mlp:small", 2, "mlp:small cannot be cut into branches: take two_branch"),
     ],
 )
 def test_branches_need_a_rank_each(workload: str, world_size: int, told: str | None) -> None:
@@ -87,7 +87,7 @@ def test_a_pipeline_says_why_its_options_do_not_fit(base: str, options: str, tol
 
 
 def test_a_dry_run_says_what_is_skipped(capsys: pytest.CaptureFixture[str]) -> None:
-    sets = ["base.workload=mlp:small", "axes.strategy=[pipeline]", "axes.world_size=[2,8]"]
+    sets = ["base.workload=mlp:small", 'axes.strategy=["pipeline"]', "axes.world_size=[2,8]"]
     arguments = [part for text in sets for part in ("--set", text)]
     assert run(["sweep", "quick", "--dry-run", "--json", *arguments]) == 0
     plan = json.loads(capsys.readouterr().out)
