@@ -139,7 +139,7 @@ def _transfers(sent: Mapping[int, Sequence[CommRecord]], origin: int) -> dict[in
             seen[key] += 1
     result: dict[int, list[Transfer]] = {rank: [] for rank in sent}
     for of in named.values():
-        if len(of) < len(sent):
+        if len(of) < min(record.ranks or len(sent) for record in of.values()):
             continue
         begin = max(record.start_ns for record in of.values())
         for rank, record in of.items():

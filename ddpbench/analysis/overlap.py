@@ -129,8 +129,8 @@ def breakdown(
 ) -> Breakdown | None:
     """The mean step of a case's launches, each by rank. None where nothing was instrumented.
 
-    `processes` is how many ranks take part in every transfer; one that lacks a rank is left out. `rounds`
-    are the launches' own; without them they count from 0.
+    `processes` is how many ranks take part in every transfer that does not say; one that lacks a rank is left out.
+    `rounds` are the launches' own; without them they count from 0.
     """
     names: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     named: list[tuple[int, int, int, int]] = []  # spans: whose (group), which name, from and to
@@ -247,6 +247,7 @@ def _transfers(
     under_way: dict[int, list[tuple[int, int]]] = {}
     parts: dict[tuple[int, int, str, int], list[tuple[tuple[int, int], int, int]]] = {}
     bytes_of: dict[tuple[int, int, str, int], int] = {}
+    wanted: dict[tuple[int, int, str, int], int] = {}
     for rank, noted in ranks.items():
         seen: set[tuple[int, int, str, int]] = set()
         for transfer in noted.transfers:
@@ -257,12 +258,13 @@ def _transfers(
             seen.add(name)
             parts.setdefault(name, []).append(((rank, step), transfer.start_ns, transfer.end_ns))
             bytes_of[name] = transfer.bytes
+            wanted[name] = transfer.ranks or processes
     whole: list[tuple[tuple[int, int], int, int, int]] = []
     sizes: dict[tuple[str, int], Moved] = {}
     lost = 0
     one_clock = len({noted.host for noted in ranks.values()}) <= 1
     for name, found in parts.items():
-        if len(found) < processes:
+        if len(found) < wanted[name]:
             lost += 1
             continue
         if one_clock:

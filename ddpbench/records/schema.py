@@ -138,6 +138,8 @@ class CommRecord:
     end_ns: int
     sent_bytes: int | None = None
     """What this rank handed to the network for it, counted message by message; None where the library sends."""
+    ranks: int | None = None
+    """How many ranks take part, as two in a message from one to another; None: all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -198,7 +198,10 @@ def _plan_case(
     )
     reason = _layout_reason(case, nodes) or _virtual_reason(case)
     reason = (
-        reason or strategy.check(case) or _pieces_reason(case, strategy, workload) or workload.check(case)
+        reason
+        or strategy.check(case)
+        or _pieces_reason(case, strategy, workload, catalog)
+        or workload.check(case)
     )
     if reason is None and backend == "nccl" and device != "cuda" and strategy.uses_backend:
         reason = "nccl moves data between GPUs only; use gloo on CPU"
@@ -303,17 +306,22 @@ def _links(
         return None
 
 
-def _pieces_reason(case: Case, strategy: StrategyInfo, workload: WorkloadInfo) -> str | None:
+def _pieces_reason(
+    case: Case, strategy: StrategyInfo, workload: WorkloadInfo, catalog: Catalog
+) -> str | None:
     """Why this workload's model cannot be cut into a piece for each rank, or None."""
     if not strategy.pieces:
         return None
     found = workload.pieces(strategy.pieces)
     if not found:
-        return f"{case.workload} cannot be cut into {strategy.pieces}"
+        able = [name for name in catalog.workload_names() if catalog.workload(name).pieces(strategy.pieces)]
+        names = dict.fromkeys(name.partition(":")[0] for name in able)
+        return f"{case.workload} cannot be cut into {strategy.pieces}: take {' or '.join(names)}"
     if strategy.pieces == "branches" and found != case.world_size:
-        return f"{case.workload} has {found} branches, one for each rank; world size {case.world_size} given"
+        return f"{case.workload} has {found} branches, a rank each: set world_size = {found}"
     if found < case.world_size:
-        return f"{case.workload} has {found} layers to cut at, too few for {case.world_size} stages"
+        few = f"too few for {case.world_size} stages: use a world size of {found} or less"
+        return f"{case.workload} has {found} layers to cut at, {few}"
     return None
 
 

@@ -15,6 +15,8 @@ TABLE: dict[str, str] = {
     "ddp": "ddpbench.strategies.ddp:Ddp",
     "post_local_sgd": "ddpbench.strategies.post_local_sgd:PostLocalSgd",
     "master": "ddpbench.strategies.master:Master",
+    "pipeline": "ddpbench.strategies.pipeline:Pipeline",
+    "branches": "ddpbench.strategies.branches:Branches",
 }
 """Name -> `module:Class`, in the order of lists and legends."""
 
