@@ -454,7 +454,13 @@ def _notes(members: Sequence[CaseRun], *, apart: Sequence[str] | None) -> Iterab
         yield Finding(text=_capital(text), evidence="breakdown", verdict="note")
 
 
-_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "data_parallel": "DataParallel", "independent": "independent ranks"}
+_NAMES = {
+    "ddp": "DDP",
+    "fsdp": "FSDP",
+    "zero1": "ZeRO-1",
+    "data_parallel": "DataParallel",
+    "independent": "independent ranks",
+}
 
 
 def name_of(run: CaseRun, other: CaseRun | None = None) -> str:

@@ -18,6 +18,7 @@ from ddpbench.records import (
     CommRecord,
     Costs,
     Drift,
+    Held,
     LaunchDir,
     LaunchOutcome,
     Noise,
@@ -55,6 +56,7 @@ RECORDS: list[Any] = [
     CommRecord(step=1, bucket=0, op="all_reduce", bytes=10, start_ns=2, end_ns=5),
     Proof(compared="initial state", dtype="float64", error=float("inf"), tolerance=0.0, passed=False),
     Costs(flops_per_sample=None),
+    Held(parameter_bytes=8, gradient_bytes=4, optimizer_bytes=NS),
     RankOutcome(status="ok", finished_ns=4, final_loss=3.5, peak_memory_bytes=None),
 ]
 
