@@ -101,7 +101,7 @@ def test_one_line_a_record_flushed_at_once(launch: LaunchDir) -> None:
     with RecordWriter(launch.records(0)) as writer:
         writer.write(RECORDS[1])
         assert launch.records(0).read_text(encoding="utf-8").count("\n") == 1
-        writer.write(RECORDS[8], RECORDS[9])
+        writer.write(RECORDS[8], RECORDS[10])
         lines = launch.records(0).read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["drift", "costs", "outcome"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ddpbench.analysis import summarize
 from ddpbench.analysis.summary import RunSummary
@@ -15,7 +16,7 @@ from tests.report.reading import read
 from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan, write_sessions
 
 MIB = 2**20
-STEPS = [(ORIGIN_NS, ORIGIN_NS + 10 * MS, [("forward", ORIGIN_NS, ORIGIN_NS + 4 * MS)], [])]
+STEPS: list[Any] = [(ORIGIN_NS, ORIGIN_NS + 10 * MS, [("forward", ORIGIN_NS, ORIGIN_NS + 4 * MS)], [])]
 SINGLE = case_of("single", 1)
 DDP = case_of("ddp", 2)
 SMALL = case_of("ddp", 2, bucket_cap_mb=1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import CommRecord, StepRecord
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, load_strategy
+from ddpbench.worker.precision import FULL, Precision, ScaledAutocast
 from tests.strategies.training import CLASSES, FEATURES, LOCAL_BATCH, shard
 
 STEPS = 3
@@ -81,7 +83,8 @@ def runs(
     """Three runs of `STEPS` steps on one module, each by a replica of its own: plain, instrumented, plain."""
     model = make_stack(dtype)
     found = []
-    for number, recorder in enumerate((NullRecorder(), StepRecorder(HostClock()), NullRecorder())):
+    recorders: list[Recorder] = [NullRecorder(), StepRecorder(HostClock()), NullRecorder()]
+    for number, recorder in enumerate(recorders):
         replica = _build(rank, processes, strategy, options, OPTIMIZERS[optimizer], model, recorder)
         found.append(_run(replica, rank, number * STEPS, dtype))
     return found[0], found[1], found[2]
@@ -95,6 +98,7 @@ def _build(
     make_optimizer: Any,
     model: nn.Module,
     recorder: Recorder,
+    precision: Precision = FULL,
 ) -> Replica:
     chosen = load_strategy(strategy)
     case = Case(
@@ -109,7 +113,7 @@ def _build(
     job = Job(
         case=case,
         model=model,
-        loss=nn.functional.cross_entropy,
+        loss=precision.loss(nn.functional.cross_entropy),
         make_optimizer=make_optimizer,
         device=torch.device("cpu"),
         rank=rank,
@@ -119,6 +123,25 @@ def _build(
         recorder=recorder,
     )
     return chosen.build(job, chosen.options(**options))
+
+
+def overflowed(rank: int, processes: int, strategy: str) -> tuple[bool, bool]:
+    """Whether an fp16 update is left out, where one number on the last rank is infinite, and taken where none is."""
+    found = []
+    for infinite in (True, False):
+        precision = ScaledAutocast("fp16", "cpu", torch.float16)
+        model = make_stack(torch.float32)
+        replica = _build(rank, processes, strategy, {}, adamw, model, NullRecorder(), precision)
+        replica.gradients_of(*shard(rank, 0, torch.float32))
+        before = replica.own_parameters()
+        if infinite and rank == processes - 1:
+            gradient: Any = model.entry.weight.grad
+            gradient.to_local()[0, 0] = math.inf
+        precision.update(replica)
+        after = replica.own_parameters()
+        found.append(all(torch.equal(before[name], after[name]) for name in before))
+        replica.close()
+    return found[0], not found[1]
 
 
 def _run(replica: Replica, rank: int, first: int, dtype: torch.dtype) -> Seen:

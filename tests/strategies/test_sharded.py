@@ -15,7 +15,7 @@ from ddpbench.records import COMPUTE_SPANS, CommRecord, StepRecord
 from ddpbench.spec import Case, Devices, expand, parse_experiment
 from ddpbench.strategies import load_strategy
 from tests.ranks import run_ranks
-from tests.strategies.sharding import STEPS, Seen, Values, make_stack, one_process, runs
+from tests.strategies.sharding import STEPS, Seen, Values, make_stack, one_process, overflowed, runs
 
 SETUPS: dict[str, tuple[str, dict[str, Any], str, torch.dtype]] = {
     "zero1": ("zero1", {}, "adamw", torch.float64),
@@ -81,6 +81,11 @@ def test_zero1_leaves_replicas_bit_equal(setup: str, world_size: int) -> None:
     for other in others:
         for mine, its in zip(first, other, strict=True):
             assert all(torch.equal(mine.parameters[name], its.parameters[name]) for name in mine.parameters)
+
+
+@pytest.mark.multiprocess
+def test_an_infinite_number_in_one_rank_s_shard_leaves_the_update_out_on_all() -> None:
+    assert run_ranks(overflowed, 3, "fsdp") == [(True, True)] * 3
 
 
 def rows(length: int, rank: int, world_size: int) -> int:
