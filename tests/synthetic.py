@@ -84,6 +84,8 @@ class RankLaunch:
     """(node, bytes sent, bytes received) a step, told for every timed block."""
     pace: tuple[int, int, int, int] | None = None
     """(lateness, processor time, optimizer time, profiled optimizer time) a step, for every timed block."""
+    held: tuple[int, int, int] | None = None
+    """Bytes of parameters, gradients and optimizer state, told after the instrumented steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +150,9 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
         records.append(_block("instrumented", 0, times, first, what.samples_per_step) | {"end_ns": last})
         if what.buckets is not None:
             records.append({"kind": "buckets", "bytes": list(what.buckets)})
+        if what.held is not None:
+            names = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+            records.append({"kind": "held", **dict(zip(names, what.held, strict=True))})
         for number, (start, end, spans, transfers) in enumerate(what.steps, start=1):
             records.append(
                 {"kind": "step", "step": number, "start_ns": start, "end_ns": end, "spans": list(spans)}

@@ -34,8 +34,10 @@ _TEXT = tuple(
 )
 _WHOLE = tuple(
     """world_size nodes ranks_per_node threads_per_rank loader_workers local_batch global_batch
-    launches launches_failed steps gradient_bytes peak_memory_bytes snapshot_bytes parameters shrink""".split()  # noqa: SIM905
+    launches launches_failed steps gradient_bytes peak_memory_bytes snapshot_bytes parameters shrink
+    held_parameter_bytes held_gradient_bytes held_optimizer_bytes""".split()  # noqa: SIM905
 )
+_HELD = ("held_parameter_bytes", "held_gradient_bytes", "held_optimizer_bytes")
 _TRUTH = ("params_equal", "oversubscribed", "ci_reached")
 _OF_THE_CASE = [field.name for field in fields(Case) if field.name in COLUMNS]
 DTYPES: dict[str, str] = {
@@ -134,6 +136,9 @@ def _row(
     row["gradient_bytes"] = next((x.gradient_bytes for x in good if x.gradient_bytes is not None), None)
     peaks = [launch.peak_memory_bytes for launch in good if launch.peak_memory_bytes is not None]
     row["peak_memory_bytes"] = max(peaks, default=None)
+    held = [launch.held_bytes for launch in good if launch.held_bytes is not None]
+    if held:
+        row |= dict(zip(_HELD, max(held, key=sum), strict=True))
     evaluations = [launch.evaluation for launch in good if launch.evaluation is not None]
     if evaluations:
         _put(row, "evaluation_step_time{}_s", step_time(evaluations))

@@ -30,6 +30,7 @@ from ddpbench.records import (
     CommRecord,
     Costs,
     Drift,
+    Held,
     LaunchDir,
     LaunchRecords,
     Noise,
@@ -87,6 +88,8 @@ class Launch:
     gradient_bytes: int | None = None
     bucket_bytes: tuple[int, ...] | None = None
     peak_memory_bytes: int | None = None
+    held_bytes: tuple[int, int, int] | None = None
+    """Parameters, gradients and optimizer state of the rank that holds most of them together."""
     params_equal: bool | None = None
     shares_cores: bool = False
     """Its loader workers run on the ranks' cores."""
@@ -241,6 +244,11 @@ def read_measurement(
     warmups = [warmup for rank in ranks.values() for warmup in rank.of(Warmup)[-1:]]
     buckets = next((record for rank in ranks.values() for record in reversed(rank.of(Buckets))), None)
     peaks = [end.peak_memory_bytes for end in ends if end.peak_memory_bytes is not None]
+    held = [
+        (each.parameter_bytes, each.gradient_bytes, each.optimizer_bytes)
+        for rank in ranks.values()
+        for each in rank.of(Held)
+    ]
     checksums = [end.params_checksum for end in ends if end.params_checksum]
     drifts = [_drift(rank) for rank in ranks.values()]
     steady = all(warmup.steady for warmup in warmups) if warmups else None
@@ -267,6 +275,7 @@ def read_measurement(
         gradient_bytes=start.gradient_bytes if start is not None else None,
         bucket_bytes=buckets.bytes if buckets is not None else None,
         peak_memory_bytes=max(peaks, default=None),
+        held_bytes=max(held, key=sum, default=None),
         params_equal=len(set(checksums)) == 1 if len(checksums) > 1 else None,
         shares_cores=case.loader_workers > 0 and start is not None and not start.loader_cores,
         evaluation=evaluation,

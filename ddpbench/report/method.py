@@ -264,5 +264,12 @@ COLUMNS: tuple[tuple[str, str], ...] = (
         "dilation_needed",
         "replays: the smallest dilation that hides the host's own work; above `dilation` it does not",
     ),
+    (
+        "held_parameter_bytes, held_gradient_bytes, held_optimizer_bytes",
+        (
+            "what a rank holds between backward and update of parameters, gradients and optimizer state: the rank that "
+            "holds most"
+        ),
+    ),
 )
 """The columns of cases.csv. Units stand in names; empty means not measured or not defined."""

@@ -25,6 +25,7 @@ from ddpbench.report import (
     laws,
     layouts,
     links,
+    memory,
     network,
     one_step,
     precision,
@@ -57,6 +58,7 @@ FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
     inputs.section,
     buckets.section,
     communication.section,
+    memory.section,
     checkpoints.section,
 )
 """The sections with figures, in the page's order: one file and one entry here for each."""

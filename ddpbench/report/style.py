@@ -40,6 +40,7 @@ STRATEGIES: dict[str, Look] = {
     "single": Look("single", "#6B7280", "p"),
     "ddp": Look("DDP", "#0072B2", "o"),
     "fsdp": Look("FSDP", "#009E73", "s"),
+    "zero1": Look("ZeRO-1", "#56B4E9", "X", OUTLINE),
     "data_parallel": Look("DataParallel", "#CC79A7", "^"),
     "ring": Look("ring", "#D55E00", "D"),
     "master": Look("master", "#000000", "v"),

@@ -13,6 +13,8 @@ TABLE: dict[str, str] = {
     "independent": "ddpbench.strategies.independent:Independent",
     "data_parallel": "ddpbench.strategies.data_parallel:DataParallel",
     "ddp": "ddpbench.strategies.ddp:Ddp",
+    "zero1": "ddpbench.strategies.zero1:Zero1",
+    "fsdp": "ddpbench.strategies.fsdp:Fsdp",
     "post_local_sgd": "ddpbench.strategies.post_local_sgd:PostLocalSgd",
     "master": "ddpbench.strategies.master:Master",
     "pipeline": "ddpbench.strategies.pipeline:Pipeline",

@@ -3,7 +3,8 @@
 Autocast holds for a thread, and data_parallel runs replicas in threads of their own: so the model is wrapped,
 not the step. Under fp16 the loss is scaled before backward and gradients are unscaled before the update, which
 is left out where one of them is infinite (torch.amp.GradScaler). Ranks decide that alike as long as each holds
-all averaged gradients: an infinite one is infinite in every average it is part of.
+all averaged gradients: an infinite one is infinite in every average it is part of. Of shards (DTensor) torch tells
+every rank what any has found.
 """
 
 from __future__ import annotations
