@@ -70,6 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _dry_run(request: SweepRequest, *, as_json: bool) -> int:
     from ddpbench.launch.catalog import TableCatalog
+    from ddpbench.launch.estimate import about
     from ddpbench.launch.plan import plan_launch
     from ddpbench.launch.sweep import prepare
     from ddpbench.units import format_seconds
@@ -113,7 +114,7 @@ def _dry_run(request: SweepRequest, *, as_json: bool) -> int:
         lines += [f"    {rank.command(run, case_id, str(number))}" for rank in launch.ranks]
     least, most = (plan.estimate_s(rounds) for rounds in (budget.rounds_min, budget.rounds_max))
     lines.append(
-        f"about {format_seconds(least)} for {budget.rounds_min} rounds; up to {budget.rounds_max} rounds "
+        f"{about(budget)} {format_seconds(least)} for {budget.rounds_min} rounds; up to {budget.rounds_max} rounds "
         f"({format_seconds(min(most, max(budget.total, least)))}) while intervals are wider than "
         f"{budget.target_half_width:.1%}"
     )
