@@ -16,8 +16,8 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import MOST_SERIES, Row, fullest, label_of, setting_of, variant_words
-from ddpbench.spec.goal import SMOOTHED_BATCHES
 from ddpbench.report.words import Estimate, counted, launches_each, not_drawn, number, ranks, series_of
+from ddpbench.spec.goal import SMOOTHED_BATCHES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,6 +80,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         pictures=tuple(
             _picture(number, lines, group, rows)
             for number, (lines, group) in enumerate(zip(drawn, shown, strict=True))
+            if lines
         ),
         tables=tuple(_table(group) for group in shown),
         notes=tuple(notes),
@@ -266,9 +267,9 @@ def _picture(place: int, lines: Sequence[Line], group: Sequence[Line], rows: Seq
         [
             f"{_setting(group)}.",
             f"Mean loss of the last {over} steps (as many samples in each case as {SMOOTHED_BATCHES} steps of its base",
-            f"case have), means over launches ({launches_each(line.launches for line in lines)}), against training time",
-            "and samples of the whole job. Markers: the target is reached; whiskers: 95 % t-intervals over launches.",
-            "Grey: one device.",
+            f"case have), means over launches ({launches_each(line.launches for line in lines)}), against training",
+            "time and samples of the whole job. Markers: the target is reached; whiskers: 95 % t-intervals over",
+            "launches. Grey: one device.",
             *(
                 ["A line without a marker: not every launch reached it."]
                 if any(x.time_s is None for x in lines)
