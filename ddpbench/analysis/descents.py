@@ -214,7 +214,7 @@ def goals_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
             )
         )
     frame = pd.DataFrame(rows, columns=list(GOAL_COLUMNS))
-    return frame.astype({"lowest_loss": "float64", "apart": "float64"})
+    return frame.astype({"lowest_loss": "float64", "apart": "float64", "one_device_case_id": "string"})
 
 
 def one_device(run: CaseRun, cases: Sequence[CaseRun]) -> CaseRun | None:

@@ -291,7 +291,8 @@ def measured_seconds(records: LaunchRecords) -> float:
             continue
         timed = [block.end_ns for block in blocks if block.phase == "timed"]
         extra = sum(block.end_ns - block.start_ns for block in blocks if block.phase != "timed")
-        extra += sum(part.end_ns - part.start_ns for part in (*rank.of(Snapshot), *rank.of(Curve)))
+        extra += sum(snapshot.end_ns - snapshot.start_ns for snapshot in rank.of(Snapshot))
+        extra += sum(curve.end_ns - curve.start_ns for curve in rank.of(Curve))
         return (max(timed, default=warmup.end_ns) - warmup.start_ns + extra) / 1e9
     return 0.0
 

@@ -166,7 +166,7 @@ def test_one_devices_losses_are_those_of_the_same_batch(run: RunDir) -> None:
     goals = write(run, launches, 1).goals.set_index("case_id")
     assert goals.loc[STRONG.case_id, "one_device_case_id"] == STRONG_SINGLE.case_id
     assert goals.loc[STRONG.case_id, "apart"] == pytest.approx(1e-6, rel=1e-3)
-    assert goals.loc[DDP.case_id, "one_device_case_id"] is None  # its batch is twice as large
+    assert pd.isna(goals.loc[DDP.case_id, "one_device_case_id"])  # its batch is twice as large
     assert goals.loc[DDP.case_id, "batch"] == 16
     assert pd.isna(goals.loc[STRONG_SINGLE.case_id, "apart"])
 

@@ -37,9 +37,9 @@ NEVER = Goal(loss=1e-9, steps=STEPS, seconds=600.0)
 
 
 def train(
-    rank: int, processes: int, strategy: str, changes: dict[str, Any], goal: Goal
+    rank: int, processes: int, strategy: str, changes: dict[str, Any], goal: Goal, before: int = 0
 ) -> tuple[list[Curve], str]:
-    """A rank's records, and what ended it if it was an error."""
+    """A rank's records, and what ended it if it was an error; `before` batches are taken first."""
     if strategy == "served":
         strategies.TABLE["served"] = "tests.worker.small_task:Served"
     values: dict[str, Any] = {
@@ -62,6 +62,9 @@ def train(
     control: Control = AloneControl()
     if processes > 1:
         control = GroupControl(dist.new_group(backend="gloo"), rank)
+    earlier = training.batches()
+    for _ in range(before):
+        next(earlier)
     heartbeat = Heartbeat(bytearray(PAGE_BYTES), 0)
     records: list[Curve] = []
     try:
@@ -131,6 +134,13 @@ def test_a_synchronous_strategy_has_one_devices_losses_over_the_same_batch(
 def test_one_process_for_all_devices_has_them_too() -> None:
     found = run_ranks(train, 1, "data_parallel", {"world_size": 3, "local_batch": 4}, NEVER)
     assert apart(job([records for records, _ in found]), plain_loop()) < 1e-6
+
+
+def test_a_loader_worker_that_is_ahead_begins_anew_with_the_data() -> None:
+    """Its batches of the measured steps are dropped, and the training's first is the data's first."""
+    ((records, error),) = run_ranks(train, 1, "single", {"loader_workers": 1}, NEVER, 5)
+    assert error == ""
+    assert apart(job([records]), plain_loop()) < 1e-6
 
 
 def test_ranks_that_only_serve_tell_no_loss_and_hold_nobody_up() -> None:

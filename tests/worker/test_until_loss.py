@@ -26,7 +26,6 @@ question = "Who gets there first?"
 workload = "{FILE}:Sides"
 global_batch = 12
 scaling = "strong"
-loader_workers = 1
 [axes]
 strategy = ["single", "independent", "ddp"]
 world_size = [1, 2]
@@ -43,7 +42,7 @@ measured_s = "60 ms"
 hang_timeout = "20 s"
 until_loss = 0.5
 until_steps = 400
-until_s = "15 s"
+until_s = "200 s"
 """
 
 
@@ -68,9 +67,9 @@ def test_a_sweep_trains_to_a_loss_after_its_measured_steps_and_resumes(tmp_path:
     path.write_text(EXPERIMENT, encoding="utf-8")
     heard = Estimates()
     run = Sweep(prepare(SweepRequest(experiment=path, out=out)), heard).run().run
-    assert heard.first_s > 3 * 2 * 15  # before any launch: as if each took all of its seconds
-    assert heard.left_s[-1] < 15  # and then what launches took
-    assert read_plan(run).budget.goal == Goal(loss=0.5, steps=400, seconds=15.0)
+    assert heard.first_s > 3 * 2 * 200  # before any launch: as if each took all of its seconds
+    assert heard.left_s[-1] < 200  # and then what launches took
+    assert read_plan(run).budget.goal == Goal(loss=0.5, steps=400, seconds=200.0)
 
     frame = load(run).set_index("strategy")
     assert set(frame["status"]) == {"ok"}
@@ -107,5 +106,5 @@ def test_a_sweep_trains_to_a_loss_after_its_measured_steps_and_resumes(tmp_path:
     resumed = Sweep(prepare(SweepRequest(experiment=out)), again).run()
     assert resumed.launches == 1
     assert again.launched == ["ddp round 1"]
-    assert again.left_s[0] < 15  # from the wall times of the launches before
+    assert again.left_s[0] < 200  # from the wall times of the launches before
     assert load(run).set_index("strategy").loc["ddp", "launches"] == 2
