@@ -14,6 +14,8 @@ from ddpbench.analysis.stats import MIN_ROUNDS, Comparison, compare, judge_all, 
 from ddpbench.analysis.summary import Finding
 
 EVIDENCE = "time-to-loss"
+NOTABLE = 0.05
+"""Two speed-ups whose logarithms are further apart than this are told as a contrast."""
 MOST_TOLD = 3
 """So many of the cases that fell short are told one by one."""
 
@@ -97,10 +99,11 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
     assert cost.time_s is not None
     baseline = by_id[run.baseline_id]
     few = "; too few rounds" if loss.rounds < MIN_ROUNDS else ""
+    turn = "but" if abs(rate.log - loss.log) > NOTABLE else "and"
     text = (
-        f"{_who(run, baseline)} is {plain(rate.rate_ratio())} times as fast per sample as {_who(baseline, run)}, and "
-        f"reaches a loss of {cost.target:g} {plain(loss.rate_ratio())} times as fast, in {plain(cost.time_s)} s "
-        f"instead of {plain(step_time(to_loss(baseline)))} s ({run.case.workload}; {loss.rounds} launches each{few})."
+        f"{_who(run, baseline)} is {plain(rate.rate_ratio())} times as fast per sample as {_who(baseline, run)}, "
+        f"{turn} {plain(loss.rate_ratio())} times as fast to a loss of {cost.target:g}: {plain(cost.time_s)} s instead of "
+        f"{plain(step_time(to_loss(baseline)))} s ({run.case.workload}; {loss.rounds} launches each{few})."
     )
     return Finding(text=_capital(text), evidence=EVIDENCE, verdict="note")
 

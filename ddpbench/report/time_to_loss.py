@@ -51,6 +51,12 @@ class Line:
     speedup: Estimate | None
     points: tuple[tuple[int, int, float, float], ...]
 
+    @property
+    def drawn_name(self) -> str:
+        """Its name in the figure, where one device stands once for both kinds of scaling."""
+        scaling = f", {self.row.scaling} scaling"
+        return self.name.removesuffix(scaling) if self.row.strategy == "single" else self.name
+
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     """The section on trainings to a loss; None where no case was trained to one."""
@@ -208,16 +214,13 @@ def _drawn(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
             chosen.setdefault(key, line)
     kept = [line for line in group if any(line is one for one in chosen.values())]
     kept.sort(key=lambda line: line.row.strategy != "single")
-    twins = {line.name.removesuffix(f", {line.row.scaling} scaling") for line in kept}
+    devices = {line.drawn_name for line in kept if line.row.strategy == "single"}
     omitted = [
         line
         for line in group
         if line.points
         and not any(line is one for one in kept[:MOST_SERIES])
-        and (
-            line.row.strategy != "single"
-            or line.name.removesuffix(f", {line.row.scaling} scaling") not in twins
-        )
+        and line.drawn_name not in devices
     ]
     return kept[:MOST_SERIES], omitted
 
@@ -241,10 +244,10 @@ def _heading(lines: Sequence[Line]) -> str:
         who = "in every launch" if any(line.reached for line in lines) else "in any launch"
         return f"No case with cores of its own reached a loss of {target:g} {who}"
     first = min(others or reached, key=_seconds)
-    text = f"Loss {target:g}: {first.name} takes {first.time_s} s"
+    text = f"{first.drawn_name}: {first.time_s} s to a loss of {target:g}"
     if others and bases:
         best = min(bases, key=_seconds)
-        text += f", {best.name} {best.time_s} s"
+        text += f"; {best.drawn_name}: {best.time_s} s"
     return text
 
 
@@ -289,7 +292,7 @@ def _picture(place: int, lines: Sequence[Line], group: Sequence[Line], rows: Seq
         caption=caption,
         alt=(
             "Two line charts of the mean training loss, left against time, s, right against samples, for "
-            f"{series_of([line.name for line in lines])}. {heading}."
+            f"{series_of([line.drawn_name for line in lines])}. {heading}."
         ),
         table=_points_table(lines),
         width_in=style.FULL_WIDTH_IN,
@@ -317,7 +320,7 @@ def _points_table(lines: Sequence[Line]) -> Table:
         ),
         rows=tuple(
             (
-                Cell(text=line.name),
+                Cell(text=line.drawn_name),
                 Cell.count(step),
                 Cell.count(samples),
                 Cell(text=number(time_s), key=time_s, number=True),
@@ -331,6 +334,8 @@ def _points_table(lines: Sequence[Line]) -> Table:
 
 def _table(group: Sequence[Line]) -> Table:
     """What each case needs to reach the loss, beside its speed-up in samples/s."""
+    notes = {line.row.case_id: _notes(line) for line in group}
+    noted = any(notes.values())
     columns = (
         Column("Case"),
         Column("Steps", number=True),
@@ -340,7 +345,7 @@ def _table(group: Sequence[Line]) -> Table:
         Column("Speed-up in samples/s", number=True),
         Column("Apart from one device", number=True),
         Column("Reached it", number=True),
-        Column("Notes"),
+        *([Column("Notes")] if noted else []),
     )
     return Table(
         caption=(
@@ -359,7 +364,7 @@ def _table(group: Sequence[Line]) -> Table:
                 Cell.estimate(line.row.speedup),
                 Cell(text="" if line.apart is None else f"{line.apart:.1g}", key=line.apart, number=True),
                 Cell(text=f"{line.reached} of {line.launches}", key=line.reached, number=True),
-                Cell(text="; ".join(word for word in (_far(line), line.row.flaws) if word)),
+                *([Cell(text=notes[line.row.case_id])] if noted else []),
             )
             for line in group
         ),
@@ -370,16 +375,16 @@ def _mean_cell(value: float | None) -> Cell:
     return Cell(text="" if value is None else f"{value:,.0f}", key=value, number=True)
 
 
-def _far(line: Line) -> str:
-    """How far a case came that did not reach the loss in every launch."""
-    if line.time_s is not None:
-        return ""
-    steps = counted(line.steps_trained, "step")
-    return (
-        f"lowest mean loss {line.lowest:.3g} in up to {steps}"
-        if line.lowest is not None
-        else f"ended after {steps}"
-    )
+def _notes(line: Line) -> str:
+    """Whether it had cores of its own, and how far it came if it did not reach the loss in every launch."""
+    words = ["oversubscribed"] if line.row.oversubscribed else []
+    if line.time_s is None:
+        steps = counted(line.steps_trained, "step")
+        lowest = line.lowest
+        words.append(
+            f"ended after {steps}" if lowest is None else f"lowest mean {lowest:.3g} in up to {steps}"
+        )
+    return "; ".join(words)
 
 
 _LEGEND_LINE_IN = 0.17
@@ -402,7 +407,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
                 color=look.colour,
                 linestyle=dash,
                 linewidth=1.4,
-                zorder=2 if line.row.strategy == "single" else 3,
+                zorder=4 if line.row.strategy == "single" else 3,  # to be seen on what follows it
             )
             _reach(axes, line, look, line.time_s if column == 2 else _exact(line.samples))
     _finish(panels, lines)
@@ -418,7 +423,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
                 markersize=5.5,
                 markerfacecolor="white" if line.row.emulated else look.colour,
                 markeredgecolor=look.outline or look.colour,
-                label=line.name,
+                label=line.drawn_name,
             )
             for line, (look, dash) in zip(lines, looks, strict=True)
         ],

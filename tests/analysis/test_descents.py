@@ -199,4 +199,4 @@ def test_a_finding_tells_where_the_faster_per_sample_is_the_later_one(run: RunDi
     assert (
         "is 1.25 [1.25, 1.25] times as fast per sample as single at 1 rank (8 samples a step)" in findings[1]
     )
-    assert "reaches a loss of 2 0.603 [0.603, 0.603] times as fast, in 0.928 [" in findings[1]
+    assert "(8 samples a step), but 0.603 [0.603, 0.603] times as fast to a loss of 2: 0.928 [" in findings[1]

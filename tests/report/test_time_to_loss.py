@@ -76,7 +76,9 @@ def test_the_table_has_steps_samples_time_and_speed_up(summary: RunSummary) -> N
 def test_the_figure_draws_one_device_once_and_names_the_first(summary: RunSummary) -> None:
     section = made(summary)
     (picture,) = section.pictures
-    assert "Loss 2: DDP, 2 ranks, batch 8 takes 0.336 [0.336, 0.336] s" in picture.heading
+    assert picture.heading.startswith(
+        "DDP, 2 ranks, batch 8: 0.336 [0.336, 0.336] s to a loss of 2; single, 1 rank,"
+    )
     drawn = list(dict.fromkeys(cells(picture.table, "Case")))
     assert len(drawn) == 3
     assert sum(name.startswith("single") for name in drawn) == 1
@@ -92,7 +94,7 @@ def test_a_case_that_did_not_get_there_says_how_far_it_came(tmp_path: Path) -> N
     (table,) = section.tables
     assert cells(table, "Time to the loss, s") == [""]
     assert cells(table, "Reached it") == ["0 of 5"]
-    assert cells(table, "Notes")[0].startswith("lowest mean loss 2.69 in up to 65 steps")
+    assert cells(table, "Notes")[0].startswith("lowest mean 2.69 in up to 65 steps")
     assert section.pictures[0].heading == "No case with cores of its own reached a loss of 2 in any launch"
     assert "A line without a marker" in section.pictures[0].caption
 
