@@ -102,8 +102,8 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
     turn = "but" if abs(rate.log - loss.log) > NOTABLE else "and"
     text = (
         f"{_who(run, baseline)} is {plain(rate.rate_ratio())} times as fast per sample as {_who(baseline, run)}, "
-        f"{turn} {plain(loss.rate_ratio())} times as fast to a loss of {cost.target:g}: {plain(cost.time_s)} s instead of "
-        f"{plain(step_time(to_loss(baseline)))} s ({run.case.workload}; {loss.rounds} launches each{few})."
+        f"{turn} {plain(loss.rate_ratio())} times as fast to a loss of {cost.target:g}: {plain(cost.time_s)} s instead "
+        f"of {plain(step_time(to_loss(baseline)))} s ({run.case.workload}; {loss.rounds} launches each{few})."
     )
     return Finding(text=_capital(text), evidence=EVIDENCE, verdict="note")
 

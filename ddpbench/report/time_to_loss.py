@@ -28,7 +28,9 @@ MOST_FIGURES = 3
 TOLD_POINTS = 10
 """Of each curve so many points are in the figure's table."""
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.4, 1.2, 1.4)), (0, (3, 3)))
-_BASE_DASHES: tuple[Any, ...] = ((0, (4, 2)), (0, (1.5, 1.5)), (0, (7, 2, 1.5, 2)))
+_BASE_DASHES: tuple[Any, ...] = ((0, (3, 3)), (0, (1.2, 2.4)), (0, (5, 2.5, 1.2, 2.5)))
+_ROW = 0.055
+"""Of the losses' range: how far apart the rows of markers beneath the target are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,8 +273,8 @@ def _picture(place: int, lines: Sequence[Line], group: Sequence[Line], rows: Seq
             f"{_setting(group)}.",
             f"Mean loss of the last {over} steps (as many samples in each case as {SMOOTHED_BATCHES} steps of its base",
             f"case have), means over launches ({launches_each(line.launches for line in lines)}), against training",
-            "time and samples of the whole job. Markers: the target is reached; whiskers: 95 % t-intervals over",
-            "launches. Grey: one device.",
+            "time and samples of the whole job. Markers beneath the target, a row a case: where it was reached;",
+            "whiskers: 95 % t-intervals over launches. Grey: one device.",
             *(
                 ["A line without a marker: not every launch reached it."]
                 if any(x.time_s is None for x in lines)
@@ -400,16 +402,17 @@ def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
     panels = [sheet.axes(left + index * (width + gap), bottom, width, height) for index in range(2)]
     looks = _looks(lines)
     for axes, column in zip(panels, (2, 1), strict=True):
-        for line, (look, dash) in zip(lines, looks, strict=True):
+        for place, (line, (look, dash)) in enumerate(zip(lines, looks, strict=True), start=1):
             axes.plot(
                 [point[column] for point in line.points],
                 [point[3] for point in line.points],
                 color=look.colour,
                 linestyle=dash,
-                linewidth=1.4,
+                linewidth=1.8 if line.row.strategy == "single" else 1.4,
                 zorder=4 if line.row.strategy == "single" else 3,  # to be seen on what follows it
             )
-            _reach(axes, line, look, line.time_s if column == 2 else _exact(line.samples))
+            at = line.time_s if column == 2 else _exact(line.samples)
+            _reach(axes, line, look, at, line.target - place * _ROW * _range(lines))
     _finish(panels, lines)
     sheet.legend(
         [
@@ -428,6 +431,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
             for line, (look, dash) in zip(lines, looks, strict=True)
         ],
         columns=2,
+        length=3.4,
     )
 
 
@@ -448,7 +452,13 @@ def _exact(value: float | None) -> Estimate | None:
     return None if value is None else Estimate(value)
 
 
-def _reach(axes: Axes, line: Line, look: style.Look, at: Estimate | None) -> None:
+def _range(lines: Sequence[Line]) -> float:
+    """From the target, or the lowest loss that is drawn, to the highest."""
+    losses = [lines[0].target, *(point[3] for line in lines for point in line.points)]
+    return max(losses) - min(losses)
+
+
+def _reach(axes: Axes, line: Line, look: style.Look, at: Estimate | None, place: float) -> None:
     if at is None:
         return
     whiskers = None
@@ -456,7 +466,7 @@ def _reach(axes: Axes, line: Line, look: style.Look, at: Estimate | None) -> Non
         whiskers = [[at.value - at.low], [at.high - at.value]]
     axes.errorbar(
         [at.value],
-        [line.target],
+        [place],
         xerr=whiskers,
         fmt=look.marker,
         color=look.colour,
@@ -474,7 +484,8 @@ def _reach(axes: Axes, line: Line, look: style.Look, at: Estimate | None) -> Non
 def _finish(panels: Sequence[Axes], lines: Sequence[Line]) -> None:
     target = lines[0].target
     losses = [point[3] for line in lines for point in line.points]
-    low, high = min([target, *losses]), max([target, *losses])
+    high, whole = max([target, *losses]), _range(lines)
+    low = min(target - _ROW * whole * (len(lines) + 1), *losses)
     for axes, title, unit in zip(
         panels,
         ("Mean loss against training time", "Mean loss against samples"),
@@ -482,7 +493,7 @@ def _finish(panels: Sequence[Axes], lines: Sequence[Line]) -> None:
         strict=True,
     ):
         axes.axhline(target, color=style.MUTED, linestyle=":", linewidth=1.0, zorder=1)
-        axes.set_ylim(low - 0.07 * (high - low), high + 0.04 * (high - low))
+        axes.set_ylim(low, high + 0.04 * whole)
         axes.set_xlim(left=0)
         axes.set_title(title)
         axes.set_xlabel(unit)
