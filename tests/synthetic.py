@@ -74,6 +74,10 @@ class RankLaunch:
     """Blocks of evaluation steps."""
     snapshots: Sequence[tuple[str, int, int, int, int | None]] = ()
     """(method, bytes, start, end, write) of each, `start` from the blocks' end."""
+    curve: Sequence[tuple[int, Sequence[int], Sequence[float]]] = ()
+    """Groups of a training to a loss: (start from the blocks' end, step times, losses)."""
+    target: float = 2.0
+    """The loss it trains down to."""
     host: str = "node-1"
     status: str = "ok"
     cores: Sequence[int] | None = None
@@ -184,6 +188,19 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
                 "start_ns": at + begin,
                 "end_ns": at + until,
                 "write_ns": write,
+            }
+        )
+    for index, (begin, step_ns, losses) in enumerate(what.curve):
+        records.append(
+            {
+                "kind": "curve",
+                "index": index,
+                "target": what.target,
+                "samples": what.samples_per_step * len(step_ns),
+                "start_ns": at + begin,
+                "end_ns": at + begin + sum(step_ns),
+                "step_ns": list(step_ns),
+                "losses": list(losses),
             }
         )
     records += [

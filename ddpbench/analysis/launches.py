@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpbench.analysis.checkpoints import SnapshotRun, snapshot_runs
+from ddpbench.analysis.descents import Descent, descent_of
 from ddpbench.analysis.faults import faults_per_step
 from ddpbench.analysis.overlap import Breakdown, RankSteps, breakdown
 from ddpbench.analysis.pace import LATE_SHARE, Pacing, pacing
@@ -29,6 +30,7 @@ from ddpbench.records import (
     Buckets,
     CommRecord,
     Costs,
+    Curve,
     Drift,
     Held,
     LaunchDir,
@@ -97,6 +99,8 @@ class Launch:
     """Evaluation steps, where it was asked for."""
     snapshots: Mapping[str, SnapshotRun] = field(default_factory=dict)
     """By method."""
+    descent: Descent | None = None
+    """Its training to a loss, where it was asked for."""
     hosts: int = 1
     """On how many hosts its ranks ran; more than one share no clock."""
     traffic: NodeTraffic | None = None
@@ -218,6 +222,7 @@ def read_measurement(
     step_ns: NDArray[np.int64] | None = None
     evaluation: Timing | None = None
     snapshots: Mapping[str, SnapshotRun] = {}
+    descent: Descent | None = None
     pace: Pacing | None = None
     faults: float | None = None
     starts = [start for rank in ranks.values() for start in rank.of(RankStart)]
@@ -231,6 +236,7 @@ def read_measurement(
         evaluated = _spans([_blocks(rank, "evaluation") for rank in every])
         evaluation = time_blocks(number, evaluated, one_host=one_host)
         snapshots = snapshot_runs(number, [rank.of(Snapshot) for rank in every], one_host=one_host)
+        descent = descent_of(number, [rank.of(Curve) for rank in every], case, one_host=one_host)
         cores = len({core for start in starts for core in start.cores})
         paces = [_timed_paces(rank) for rank in every]
         pace = pacing(blocks, paces, cores=cores, dilation=case.dilation)
@@ -280,6 +286,7 @@ def read_measurement(
         shares_cores=case.loader_workers > 0 and start is not None and not start.loader_cores,
         evaluation=evaluation,
         snapshots=snapshots,
+        descent=descent,
         hosts=len(set(hosts.values())),
         traffic=node_traffic(record for rank in ranks.values() for record in rank.of(Traffic)),
         pace=pace,

@@ -32,6 +32,7 @@ from ddpbench.report import (
     scaling,
     strategies,
     tables,
+    time_to_loss,
     waterfall,
 )
 from ddpbench.report.canvas import Drawn
@@ -51,6 +52,7 @@ FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
     links.section,
     laws.section,
     strategies.section,
+    time_to_loss.section,
     precision.section,
     breakdown.section,
     waterfall.section,

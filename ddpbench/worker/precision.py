@@ -39,9 +39,13 @@ class Precision:
         """The same as backward is to start from it."""
         return self.value(loss)
 
+    def unscaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """The workload's own value of the loss that the last step gave, on its device."""
+        return loss
+
     def true_loss(self, loss: torch.Tensor) -> float:
-        """The workload's own value of the loss that the last step gave."""
-        return float(loss)
+        """The same as a number."""
+        return float(self.unscaled(loss))
 
     def update(self, replica: Replica) -> None:
         """Updates the parameters from a step's gradients."""
@@ -92,8 +96,8 @@ class ScaledAutocast(Autocast):
 
         return scaled
 
-    def true_loss(self, loss: torch.Tensor) -> float:
-        return float(loss if self._loss is None else self._loss)
+    def unscaled(self, loss: torch.Tensor) -> torch.Tensor:
+        return loss if self._loss is None else self._loss
 
     def update(self, replica: Replica) -> None:
         applied: Any = _Update(replica)
