@@ -277,8 +277,7 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ),
     (
         "held_parameter_bytes, held_gradient_bytes, held_optimizer_bytes",
-        "what a rank holds between backward and update of parameters, gradients and optimizer state: the rank that "
-        "holds most",
+        "what a rank holds of parameters, gradients and optimizer state before its update: the rank that holds most",
     ),
     ("target_loss, lowest_loss", "the loss that launches trained down to, and the lowest mean they came to"),
     (

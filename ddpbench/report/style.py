@@ -46,7 +46,6 @@ STRATEGIES: dict[str, Look] = {
     "master": Look("master", "#000000", "v"),
     "independent": Look("independent", "#E69F00", "P", OUTLINE),
     "post_local_sgd": Look("local SGD", "#56B4E9", "X", OUTLINE),
-    "zero1": Look("ZeRO-1", "#009E73", "<"),
     "async_server": Look("async server", "#D55E00", "d"),
     "pipeline": Look("pipeline", "#F0E442", "h", OUTLINE),
     "branches": Look("branches", "#CC79A7", ">"),
