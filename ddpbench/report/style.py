@@ -45,7 +45,7 @@ STRATEGIES: dict[str, Look] = {
     "ring": Look("ring", "#D55E00", "D"),
     "master": Look("master", "#000000", "v"),
     "independent": Look("independent", "#E69F00", "P", OUTLINE),
-    "post_local_sgd": Look("local SGD", "#56B4E9", "X", OUTLINE),
+    "post_local_sgd": Look("local SGD", "#56B4E9", "*", OUTLINE),
     "async_server": Look("async server", "#D55E00", "d"),
     "pipeline": Look("pipeline", "#F0E442", "h", OUTLINE),
     "branches": Look("branches", "#CC79A7", ">"),
