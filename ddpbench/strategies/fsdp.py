@@ -40,6 +40,7 @@ class Fsdp(Strategy[FsdpOptions]):
     schedule = "overlapped"
     replicas_equal = False
     whole_state = False
+    variants = ({"wrap": "whole"}, {"reshard_after_forward": False})
     note = (
         "gloo has no reduce-scatter of its own: torch's is an all-reduce of which each rank keeps its slice. A step "
         "then moves up to 4(n-1)/n times the parameters' bytes over each link (two all-gathers and that), where it "
