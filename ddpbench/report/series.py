@@ -201,7 +201,7 @@ class Panel:
         """The numbers of ranks at which a case had fewer cores than ranks."""
         return sorted({row.world_size for row in self.rows if row.oversubscribed})
 
-    def of_strategies(self) -> tuple[list[Series], list[str]]:
+    def of_strategies(self, most: int = MOST_SERIES) -> tuple[list[Series], list[str]]:
         """One series a strategy and variant, at one bucket cap each, and sentences on what is left out.
 
         The cap is DDP's default where it was run, otherwise the smallest: a fixed choice, because taking
@@ -225,13 +225,11 @@ class Panel:
                 others = series_of([bucket_name(other) for other in sorted(by_cap, key=cap_order)[1:]])
                 shown = bucket_name(cap) or "no"
                 notes.append(f"{name} is shown with {shown} buckets; {others}: see Buckets.")
-        chosen.sort(key=lambda series: (series.strategy not in BOUNDS, -len(series.rows)))
-        if len(chosen) > MOST_SERIES:
-            left = chosen[MOST_SERIES:]
-            notes.append(
-                f"Only {MOST_SERIES} series fit; omitted: {series_of([item.name for item in left])}."
-            )
-            chosen = chosen[:MOST_SERIES]
+        chosen.sort(key=lambda series: (series.strategy not in BOUNDS, -sum(row.ok for row in series.rows)))
+        if len(chosen) > most:
+            left = chosen[most:]
+            notes.append(f"Only {most} series fit; omitted: {series_of([item.name for item in left])}.")
+            chosen = chosen[:most]
         order = list(dict.fromkeys(row.strategy for row in self.rows))
         chosen.sort(key=lambda series: (series.strategy in BOUNDS, order.index(series.strategy)))
         return chosen, list(dict.fromkeys(notes))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ddpbench.report.canvas import Sheet
 
 MOST_FIGURES = 2
+MOST_ROWS = 16
+"""Of strategies and their variants: each has a line of its own, unlike a curve's."""
 MOST_SIZES = 4
 _PITCH_IN = 0.27
 
@@ -50,7 +52,7 @@ def _has(row: Row) -> bool:
 
 
 def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Picture:
-    series, notes = panel.of_strategies()
+    series, notes = panel.of_strategies(MOST_ROWS)
     sizes = sorted({row.world_size for item in series for row in item.rows if _has(row)}, reverse=True)
     sizes.sort(key=lambda size: size in panel.oversubscribed_sizes)  # stable: fair ones first
     kept = sizes[:MOST_SIZES]
