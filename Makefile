@@ -1,6 +1,8 @@
 # make sweep | test | bench set up everything they need in .venv; nothing else on the machine is touched.
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest --benchmark-disable
+RANKS := multiprocess or root or browser or slurm or gpu
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
 .PHONY: sweep test bench check clean help
@@ -14,7 +16,13 @@ sweep: .venv/.runtime  ## run the default experiment and report on it
 
 test: .venv/.dev  ## run all tests and checks
 	$(MAKE) check
-	$(BIN)/python -m pytest --benchmark-disable --durations=15
+	@# Tests that start ranks mostly wait for them: those that start none run beside, and are told of at the end.
+	@told=$$(mktemp); trap 'rm -f $$told' EXIT; \
+	$(PYTEST) -q -p no:cacheprovider -m 'not ($(RANKS))' >$$told 2>&1 & \
+	$(PYTEST) --durations=15 -m '$(RANKS)'; ranks=$$?; \
+	wait $$!; rest=$$?; \
+	echo; echo "Tests without ranks:"; cat $$told; \
+	exit $$((ranks || rest))
 
 check: .venv/.dev  ## lint, types, layers
 	$(BIN)/ruff check .

@@ -74,6 +74,10 @@ class RankLaunch:
     """Blocks of evaluation steps."""
     snapshots: Sequence[tuple[str, int, int, int, int | None]] = ()
     """(method, bytes, start, end, write) of each, `start` from the blocks' end."""
+    curve: Sequence[tuple[int, Sequence[int], Sequence[float]]] = ()
+    """Groups of a training to a loss: (start from the blocks' end, step times, losses)."""
+    target: float = 2.0
+    """The loss it trains down to."""
     host: str = "node-1"
     status: str = "ok"
     cores: Sequence[int] | None = None
@@ -84,6 +88,8 @@ class RankLaunch:
     """(node, bytes sent, bytes received) a step, told for every timed block."""
     pace: tuple[int, int, int, int] | None = None
     """(lateness, processor time, optimizer time, profiled optimizer time) a step, for every timed block."""
+    held: tuple[int, int, int] | None = None
+    """Bytes of parameters, gradients and optimizer state, told after the instrumented steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +154,9 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
         records.append(_block("instrumented", 0, times, first, what.samples_per_step) | {"end_ns": last})
         if what.buckets is not None:
             records.append({"kind": "buckets", "bytes": list(what.buckets)})
+        if what.held is not None:
+            names = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+            records.append({"kind": "held", **dict(zip(names, what.held, strict=True))})
         for number, (start, end, spans, transfers) in enumerate(what.steps, start=1):
             records.append(
                 {"kind": "step", "step": number, "start_ns": start, "end_ns": end, "spans": list(spans)}
@@ -180,6 +189,19 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
                 "start_ns": at + begin,
                 "end_ns": at + until,
                 "write_ns": write,
+            }
+        )
+    for index, (begin, step_ns, losses) in enumerate(what.curve):
+        records.append(
+            {
+                "kind": "curve",
+                "index": index,
+                "target": what.target,
+                "samples": what.samples_per_step * len(step_ns),
+                "start_ns": at + begin,
+                "end_ns": at + begin + sum(step_ns),
+                "step_ns": list(step_ns),
+                "losses": list(losses),
             }
         )
     records += [
@@ -289,6 +311,7 @@ def write_proof(
     case: Case,
     outcome: Outcome = Outcome(),
     *,
+    compared: str = "gradients, same shards",
     error: float = 3e-16,
     flops_per_sample: float | None = 6.3e8,
     dataset_samples: int | None = None,
@@ -299,7 +322,7 @@ def write_proof(
     passed = outcome.status == "ok"
     proof = {
         "kind": "proof",
-        "compared": "gradients, same shards",
+        "compared": compared,
         "dtype": "float64",
         "error": error if passed else 0.3,
         "tolerance": 1e-10,

@@ -17,7 +17,8 @@ class Background:
     Its thread sleeps in the kernel while it waits for a message, and holds Python's lock for some 50 µs a message.
     """
 
-    def __init__(self, collective: Collective) -> None:
+    def __init__(self, collective: Collective | None = None) -> None:
+        """Without a `collective` it works off what is `put`."""
         self._collective = collective
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -29,29 +30,40 @@ class Background:
 
         Right before, `done` is called with the bytes that this rank sent for it, in the thread that did.
         """
+        collective = self._collective
+        assert collective is not None
+
+        def act() -> torch.Tensor:
+            transport = collective.transport
+            before = sum(transport.sent)
+            collective.all_reduce(tensor)
+            if done is not None:
+                done(sum(transport.sent) - before)
+            return tensor
+
+        return self.put(act)
+
+    def put(self, act: Callable[[], torch.Tensor]) -> torch.futures.Future[torch.Tensor]:
+        """Has it called when its turn comes; the future then holds what it gives, or its error."""
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
 
         def work() -> None:
-            transport = self._collective.transport
-            before = sum(transport.sent)
             try:
-                self._collective.all_reduce(tensor)
-                if done is not None:
-                    done(sum(transport.sent) - before)
+                result = act()
             except Exception as error:
                 future.set_exception(error)  # type: ignore[arg-type]  # torch names the wrong type
             except BaseException as error:  # which a future does not take
                 future.set_exception(RuntimeError(repr(error)))  # type: ignore[arg-type]
             else:
-                future.set_result(tensor)
+                future.set_result(result)
 
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ddpbench-collectives", daemon=True)
             self._thread.start()
         # What is set as an exception is a value to the reducer, in C++; through `then` it becomes one there too.
-        summed: torch.futures.Future[torch.Tensor] = future.then(lambda done: done.value())
+        given: torch.futures.Future[torch.Tensor] = future.then(lambda done: done.value())
         self._work.put(work)
-        return summed
+        return given
 
     def close(self) -> None:
         """Ends the thread after what it has been given."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import tomli_w
 
 from ddpbench.errors import ExperimentError, MachineError, Problem, nearest
 from ddpbench.launch.catalog import TableCatalog
@@ -20,6 +24,7 @@ from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import inspect_own
 from ddpbench.records import Proof, RunDir, Status, read_launch
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
+from ddpbench.strategies import load_strategy
 from ddpbench.workloads.profile import PREFIX
 
 
@@ -32,6 +37,10 @@ class Verdict:
     schedule: str
     chosen: tuple[str, ...]
     """Algorithm and schedule in words, where they are not the strategy's usual ones."""
+    options: str
+    """Options that are not the defaults, such as `compression=fp16`."""
+    promise: str
+    """What is proved, one of `strategies.PROMISES`; those but `gradients` are inexact by design."""
     workload: str
     world_size: int
     status: Status
@@ -49,6 +58,8 @@ def verification_cases(
     schedules: Sequence[str] | None = None,
 ) -> list[PlannedCase]:
     """The cases to prove: strategies that leave a choice by each algorithm and schedule, or those named.
+
+    What a strategy has as variants, with options of its own, is proved by its own algorithm and schedule.
 
     Raises:
         ExperimentError: a name is unknown.
@@ -84,6 +95,19 @@ def verification_cases(
                 schedules=schedules,
                 local_batch=batch,
             )
+            if algorithms is None and schedules is None:
+                for name in strategies:
+                    for options in load_strategy(name).variants:
+                        cases += _cases(
+                            [name],
+                            group,
+                            worlds,
+                            backend,
+                            algorithms=["default"],
+                            schedules=["default"],
+                            local_batch=batch,
+                            options={name: dict(options)},
+                        )
     return cases
 
 
@@ -96,6 +120,7 @@ def _cases(
     algorithms: Sequence[str] | None,
     schedules: Sequence[str] | None,
     local_batch: int | None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[PlannedCase]:
     """The cases of workloads that take this local batch, or their own."""
     catalog = TableCatalog()
@@ -115,7 +140,7 @@ def _cases(
         world_size = {list(worlds)}
         [budget]
         seed = 0
-    """
+    """ + tomli_w.dumps({"options": options or {}})
     experiment = parse_experiment(text, catalog, name="verify", source="verify")
     hardware = read_hardware()
     devices = usable_devices(hardware)
@@ -134,6 +159,25 @@ def _cases(
         if not entry.added_as_baseline and not (entry.case.world_size == 1 and another(entry.case))
     ]
     return [within_gpus(entry, devices) for entry in cases]
+
+
+def _verdict(case: Case, status: Status, proofs: tuple[Proof, ...] = (), reason: str = "") -> Verdict:
+    strategy = load_strategy(case.strategy)
+    usual = strategy.options().model_dump(mode="json")
+    given = {name: value for name, value in case.options.items() if value != usual.get(name)}
+    return Verdict(
+        strategy=case.strategy,
+        algorithm=case.algorithm,
+        schedule=case.schedule,
+        chosen=tuple(case.chosen),
+        options=" ".join(f"{name}={json.dumps(value).strip(chr(34))}" for name, value in given.items()),
+        promise=strategy.promise(strategy.options.model_validate(case.options)),
+        workload=case.workload,
+        world_size=case.world_size,
+        status=status,
+        proofs=proofs,
+        reason=reason,
+    )
 
 
 def verify(
@@ -167,16 +211,7 @@ def verify(
         for entry in cases:
             case = entry.case
             if entry.skip_reason is not None:
-                verdict = Verdict(
-                    strategy=case.strategy,
-                    algorithm=case.algorithm,
-                    schedule=case.schedule,
-                    chosen=tuple(case.chosen),
-                    workload=case.workload,
-                    world_size=case.world_size,
-                    status="skipped",
-                    reason=entry.skip_reason,
-                )
+                verdict = _verdict(case, "skipped", reason=entry.skip_reason)
             else:
                 directory = run.launch(case.case_id, "proof")
                 plan = plan_launch(case, "proof", 0, directory=directory, hardware=hardware, catalog=catalog)
@@ -187,17 +222,8 @@ def verify(
                     inspected = True
                 outcome = runner.run_launch(server, plan, measured_s=0.0, server_share_s=0.0)
                 ranks = read_launch(directory).ranks
-                verdict = Verdict(
-                    strategy=case.strategy,
-                    algorithm=case.algorithm,
-                    schedule=case.schedule,
-                    chosen=tuple(case.chosen),
-                    workload=case.workload,
-                    world_size=case.world_size,
-                    status=outcome.status,
-                    proofs=tuple(ranks[0].of(Proof)) if ranks else (),
-                    reason=outcome.error,
-                )
+                proofs = tuple(ranks[0].of(Proof)) if ranks else ()
+                verdict = _verdict(case, outcome.status, proofs, outcome.error)
             verdicts.append(verdict)
             on_verdict(verdict)
     return verdicts

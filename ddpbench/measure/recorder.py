@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,7 +20,10 @@ class Recorder(Protocol):
         """Whether anything is kept."""
 
     def span(self, name: str) -> AbstractContextManager[None]:
-        """Notes the enclosed work under this name; see `ddpbench.records.COMPUTE_SPANS`."""
+        """Notes the enclosed work under this name; see `ddpbench.records.COMPUTE_SPANS`.
+
+        A `synchronize` span within another interrupts it: what the rank is blocked in is no work of its own.
+        """
 
     def mark(self) -> Mark:
         """This moment, for `add_span` and `add_transfer`."""
@@ -159,10 +162,25 @@ class StepRecorder:
             sent_in[transfer.step].append(transfer)
         records: list[StepRecord | CommRecord] = []
         for number, start_ns, end_ns in steps:
-            own = sorted(spans_of[number], key=lambda span: span[1])
+            own = interrupted(spans_of[number])
             records.append(StepRecord(step=number, start_ns=start_ns, end_ns=end_ns, spans=tuple(own)))
             sent = sent_in[number]
             sent.sort(key=lambda transfer: (transfer.start_ns, transfer.bucket))
             records += sent
         self._steps, self._spans, self._transfers = [], [], []
         return records
+
+
+def interrupted(spans: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """Spans in the order of their starts, each cut where a `synchronize` lies within it: the rank was blocked there."""
+    blocked = sorted((start, end) for name, start, end in spans if name == "synchronize")
+    found: list[tuple[str, int, int]] = []
+    for name, start, end in spans:
+        at = start
+        for begin, until in blocked if name != "synchronize" else ():
+            if at <= begin and until <= end:
+                found += [(name, at, begin)] if begin > at else []
+                at = until
+        if at < end or at == start:
+            found.append((name, at, end))
+    return sorted(found, key=lambda span: span[1])

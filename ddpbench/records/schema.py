@@ -162,6 +162,26 @@ class Snapshot:
     """The rank's own part of it; None where it only waited."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """Consecutive steps of a training to a loss, which begins with a fresh model and the data's first batch.
+
+    Ranks agree between these records whether to go on; the time for it is in none of them. `samples` are this rank's.
+    """
+
+    kind: Literal["curve"] = "curve"
+    index: int
+    target: float
+    """The loss it trains down to."""
+    samples: int
+    start_ns: int
+    end_ns: int
+    step_ns: tuple[int, ...]
+    """This rank's step times, in order; their sum is `end_ns - start_ns`."""
+    losses: tuple[float, ...]
+    """This rank's loss of each step, before its update, in seven digits; empty where it knows none, as a server."""
+
+
 Compared = Literal[
     "initial state",
     "gradients, same shards",
@@ -269,6 +289,7 @@ Record = (
     | StepRecord
     | CommRecord
     | Snapshot
+    | Curve
     | Proof
     | Costs
     | Traffic

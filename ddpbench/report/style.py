@@ -40,11 +40,17 @@ STRATEGIES: dict[str, Look] = {
     "single": Look("single", "#6B7280", "p"),
     "ddp": Look("DDP", "#0072B2", "o"),
     "fsdp": Look("FSDP", "#009E73", "s"),
+    "zero1": Look("ZeRO-1", "#56B4E9", "X", OUTLINE),
     "data_parallel": Look("DataParallel", "#CC79A7", "^"),
     "ring": Look("ring", "#D55E00", "D"),
     "master": Look("master", "#000000", "v"),
     "independent": Look("independent", "#E69F00", "P", OUTLINE),
+    "post_local_sgd": Look("local SGD", "#56B4E9", "*", OUTLINE),
+    "async_server": Look("async server", "#D55E00", "d"),
+    "pipeline": Look("pipeline", "#F0E442", "h", OUTLINE),
+    "branches": Look("branches", "#CC79A7", ">"),
 }
+"""The palette has eight colours (Okabe & Ito): kin share one, and differ in their marker."""
 
 
 ALGORITHMS: dict[str, Look] = {

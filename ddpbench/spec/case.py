@@ -21,7 +21,14 @@ _ADDED_LATER = {
     "shrink": 1,
 }
 """Fields that cases once lacked: at these values they are left out of the id, so that old runs keep theirs."""
-_OPTIONS_ADDED_LATER = {"ddp": {"accumulate": 1, "compression": "none"}}
+_OPTIONS_ADDED_LATER = {
+    "ddp": {
+        "accumulate": 1,
+        "compression": "none",
+        "matrix_approximation_rank": 1,
+        "start_powersgd_iter": 2,
+    }
+}
 """Likewise a strategy's options."""
 _USUAL = {"ddp": ("all_reduce", "overlapped")}
 """Of strategies that leave a choice of algorithm and schedule what they do unasked: it goes without saying."""

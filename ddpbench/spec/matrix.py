@@ -124,6 +124,9 @@ def _plan_case(
     world_size, nodes = layout
     trainers = max(1, strategy.trainers(world_size))  # at world size 1 a server has none: its check says so
     local_batch, global_batch = setting["local_batch"], setting["global_batch"]
+    if "scaling" in experiment.axes:  # each kind takes the batch that it fixes
+        local_batch = local_batch if setting["scaling"] == "weak" else None
+        global_batch = global_batch if setting["scaling"] == "strong" else None
     if setting["scaling"] == "weak":
         if global_batch is not None:
             message = "weak scaling fixes local_batch; global_batch belongs to scaling = 'strong'"
@@ -196,7 +199,7 @@ def _plan_case(
         dilation=setting["dilation"],
         shrink=setting["shrink"],
     )
-    reason = _layout_reason(case, nodes) or _virtual_reason(case)
+    reason = _layout_reason(case, nodes) or _virtual_reason(case) or _loss_reason(case, experiment)
     reason = (
         reason
         or strategy.check(case)
@@ -337,6 +340,13 @@ def _virtual_reason(case: Case) -> str | None:
             "GPUs have links of their own: a fabric is for ranks on the CPU, and a replay can stand for a GPU"
         )
     return None
+
+
+def _loss_reason(case: Case, experiment: Experiment) -> str | None:
+    """Why this case cannot be trained down to a loss that was asked for, or None."""
+    if experiment.budget.until_loss is None or case.compute == "real":
+        return None
+    return "a replay has no loss to bring down: leave budget.until_loss out, or train the workload itself"
 
 
 def _layout_reason(case: Case, nodes: int) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -65,6 +65,9 @@ class Replica(ABC):
     knows_loss: bool = True
     """Whether the loss that `gradients_of` returns is one of this rank's: a server or an inner stage has none."""
 
+    notes_update: bool = False
+    """Whether `apply` notes its own spans, because a part of it is not the optimizer's: averaging over ranks."""
+
     def __init__(self, job: Job) -> None:
         self.job = job
         self.optimizer = job.make_optimizer(job.model.parameters())
@@ -98,11 +101,11 @@ class Replica(ABC):
         }
 
     def own_gradients(self) -> dict[str, torch.Tensor]:
-        """The aggregated gradients of `own_parameters`, alike; zeros for a parameter that took no part."""
+        """The aggregated gradients of `own_parameters`, zeros for one that took no part; until the next step."""
         import torch
 
         return {
-            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for name, parameter in self.job.model.named_parameters()
             if parameter.requires_grad
         }
@@ -200,6 +203,8 @@ class Strategy(ABC, Generic[OptionsT]):
     """Every rank holds the whole model and optimizer: snapshots and evaluation are those of any replica."""
     pieces: ClassVar[Pieces] = ""
     """What the model is cut into, a piece a rank: `stages` or `branches`. Empty: it stays whole."""
+    variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """Options beside the defaults that make it another thing to prove."""
     note: ClassVar[str] = ""
     """What a report must say beside the strategy's numbers."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -9,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, Replica, Strategy
+from ddpbench.strategies.base import Job, Promise, Replica, Strategy
 from ddpbench.strategies.nested import chunk
 
 if TYPE_CHECKING:
@@ -37,8 +38,14 @@ class DdpOptions(BaseModel, extra="forbid", frozen=True):
     so count as `forward`."""
     accumulate: int = Field(default=1, ge=1, strict=True)
     """Each batch is computed in so many parts, and only the last one's backward sends (`no_sync` before it)."""
-    compression: Literal["none", "fp16", "bf16"] = "none"
-    """Gradients are averaged in this type: half the bytes, and its rounding."""
+    compression: Literal["none", "fp16", "bf16", "powersgd"] = "none"
+    """Gradients are averaged in this type: half the bytes, and its rounding. Or their matrices are sent as products of
+    two of low rank, and what that leaves out of a step is kept for the next (PowerSGD)."""
+    matrix_approximation_rank: int = Field(default=1, ge=1, le=256, strict=True)
+    """PowerSGD: that low rank."""
+    start_powersgd_iter: int = Field(default=2, ge=2, le=16, strict=True)
+    """PowerSGD: so many steps come first that are not compressed; they are part of the warm-up. torch's default is
+    1,000, for the sake of the loss; less than 2 it does not allow, because buckets are rebuilt after the first."""
 
 
 class Ddp(Strategy[DdpOptions]):
@@ -55,9 +62,20 @@ class Ddp(Strategy[DdpOptions]):
     uses_buckets = True
     algorithms = ("all_reduce", *COLLECTIVES)
     schedules = ("overlapped", "after_backward")
+    variants = (
+        {"gradient_as_bucket_view": True},
+        {"static_graph": True},
+        {"find_unused_parameters": True},
+        {"accumulate": 2},
+        {"compression": "fp16"},
+        {"compression": "bf16"},
+        {"compression": "powersgd"},
+        {"compression": "powersgd", "matrix_approximation_rank": 4},
+    )
 
     def check(self, case: Case) -> str | None:
-        parts = DdpOptions.model_validate(case.options).accumulate
+        options = DdpOptions.model_validate(case.options)
+        parts = options.accumulate
         if parts > 1 and case.compute != "real":
             return "a replay's times are those of a whole batch: set accumulate = 1"
         if case.local_batch % parts:
@@ -67,10 +85,44 @@ class Ddp(Strategy[DdpOptions]):
                 f"{case.algorithm} is made of point-to-point messages between ranks on the CPU, over gloo: on GPUs "
                 'set algorithm = "all_reduce"'
             )
+        if options.compression == "powersgd":
+            return _powersgd_reason(case)
         return None
 
+    def promise(self, options: DdpOptions) -> Promise:
+        return "delayed" if options.compression == "powersgd" else "gradients"
+
     def build(self, job: Job, options: DdpOptions) -> Replica:
+        if options.compression == "powersgd":
+            from ddpbench.strategies.ddp_powersgd import PowerSgdReplica
+
+            return PowerSgdReplica(job, options)
         return DdpReplica(job, options)
+
+
+def _powersgd_reason(case: Case) -> str | None:
+    """Why PowerSGD cannot be had in this case, or None."""
+    if case.dtype == "bfloat16":
+        return (
+            "PowerSGD orthogonalizes in the gradients' own type, and bfloat16 has too few digits for what it leaves "
+            'out to be kept: set dtype = "float32"'
+        )
+    if case.precision == "fp16":
+        return (
+            "under fp16 autocast gradients may be infinite, and PowerSGD would keep the infinity for ever: set "
+            'precision = "bf16" or "full"'
+        )
+    if case.algorithm in COLLECTIVES:
+        return f'PowerSGD has all-reduces of its own and no {case.algorithm}: set algorithm = "all_reduce"'
+    return None
+
+
+def buffers_stay() -> dict[str, Any]:
+    """DDP's argument for buffers that are not sent out in every forward; newer torch warns of its old name."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    names = inspect.signature(DistributedDataParallel.__init__).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
 
 
 class DdpReplica(Replica):
@@ -82,8 +134,7 @@ class DdpReplica(Replica):
         super().__init__(job)
         self._parts = options.accumulate
         cap, shrink = job.case.bucket_cap_mb, job.case.shrink
-        # Newer torch renames this option and warns of the old name: its default is left unsaid.
-        buffers: dict[str, Any] = {} if options.broadcast_buffers else {"broadcast_buffers": False}
+        buffers: dict[str, Any] = {} if options.broadcast_buffers else buffers_stay()
         wrapper = DistributedDataParallel
         if cap == "default" and shrink != 1:
             from ddpbench.strategies.ddp_shrunk import shrunk
@@ -107,13 +158,16 @@ class DdpReplica(Replica):
             and options.compression == "none"
         )
         if job.recorder.active or not plain:
-            from ddpbench.strategies.ddp_hooks import BucketHook
-
-            hook = self._hook = BucketHook(job, options.compression)
+            hook = self._hook = self._make_hook(job, options)
             self.unit_roundoff = hook.unit_roundoff
             # DDP insists on the parameter's name and compares annotations, which are strings here: a
             # lambda has none.
             self._ddp.register_comm_hook(None, lambda _state, bucket: hook.aggregate(bucket))
+
+    def _make_hook(self, job: Job, options: DdpOptions) -> BucketHook:
+        from ddpbench.strategies.ddp_hooks import BucketHook
+
+        return BucketHook(job, options.compression)
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         assert self._ddp is not None

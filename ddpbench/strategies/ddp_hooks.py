@@ -41,12 +41,12 @@ class BucketHook:
         # does, gives other bits where the world size is no power of two.
         self._scale = 1.0 / job.world_size
         self._waits = job.case.schedule == "after_backward"
-        self._waiting: list[tuple[int, torch.Tensor, Summed]] = []
+        self._waiting: list[tuple[GradBucket, torch.Tensor, Summed]] = []
         self._group: dist.ProcessGroup | None = None
         if job.case.algorithm in COLLECTIVES and job.distributed:
             self._group = dist.new_group(timeout=NEVER)  # DDP's own messages shall not meet the collectives'
         self._background = _background(job, self._group)
-        self._op = job.case.algorithm or "all_reduce"
+        self._op = job.case.algorithm if job.case.algorithm in COLLECTIVES else "all_reduce"
         self.sizes: list[int] = []
         self.last_start: Mark = None
 
@@ -56,18 +56,20 @@ class BucketHook:
 
     def aggregate(self, bucket: GradBucket) -> Summed:
         """Sends a bucket on its way, or keeps it until it may leave; the future holds the averaged gradients."""
-        whole = bucket.buffer().mul_(self._scale)
+        whole = bucket.buffer()
+        if self._scale != 1:
+            whole.mul_(self._scale)
         buffer = whole if self._type is None else whole.to(self._type)
         self.sizes.append(whole.numel() * whole.element_size())
         if not self._waits:
-            return self._restored(whole, self._sent(bucket.index(), buffer))
+            return self._restored(whole, self._sent(bucket, buffer))
         devices = [buffer.device] if buffer.is_cuda else None
         averaged: Summed = torch.futures.Future(devices=devices)  # type: ignore[arg-type]
-        self._waiting.append((bucket.index(), buffer, averaged))
+        self._waiting.append((bucket, buffer, averaged))
         if bucket.is_last():
             waiting, self._waiting = self._waiting, []
-            for number, kept, promised in waiting:
-                self._sent(number, kept).add_done_callback(_pass_on(promised))
+            for one, kept, promised in waiting:
+                self._sent(one, kept).add_done_callback(_pass_on(promised))
         # What is set as an exception is a value to the reducer, in C++; through `then` it becomes one there too.
         kept_word: Summed = averaged.then(lambda future: future.value())
         return self._restored(whole, kept_word)
@@ -87,8 +89,8 @@ class BucketHook:
             dist.destroy_process_group(self._group)
             self._group = None
 
-    def _sent(self, number: int, buffer: torch.Tensor) -> Summed:
-        recorder = self._recorder
+    def _sent(self, bucket: GradBucket, buffer: torch.Tensor) -> Summed:
+        recorder, number = self._recorder, bucket.index()
         start = self.last_start = recorder.mark()
         size = buffer.numel() * buffer.element_size()
 

@@ -37,6 +37,7 @@ class Pipeline(Strategy[PipelineOptions]):
     whole_batches = True
     whole_state = False
     pieces = "stages"
+    variants = ({"order": "1f1b"},)
     note = "Every rank holds and trains only its own layers: no gradients are aggregated."
 
     def parts(self, case: Case) -> int:

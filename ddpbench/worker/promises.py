@@ -15,7 +15,7 @@ from ddpbench.records import Proof
 from ddpbench.strategies import Promise, Replica
 from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, PeriodicReplica
 from ddpbench.strategies.nested import concatenate
-from ddpbench.worker.comparing import TOLERANCES, Comparer, Tensors, mean, not_compared
+from ddpbench.worker.comparing import AMPLIFIED, TOLERANCES, Comparer, Tensors, mean, not_compared
 from ddpbench.worker.training import all_equal, checksum
 
 FINAL_STEPS = 3
@@ -164,12 +164,13 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 def _averaged(
     comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any
 ) -> Iterator[Proof]:
-    """Up to the first averaging after the ranks have trained apart; as many models are trained in this process."""
+    """Up to the second averaging, between which ranks train apart; as many models are trained in this process."""
     assert isinstance(replica, PeriodicReplica)
     prover, training = comparer.prover, comparer.training
     ranks = range(len(comparer.shards))
     models = [copy.deepcopy(reference) for _ in ranks]
     optimizers = [training.make_optimizer(model.parameters()) for model in models]
+    found = 0
     for step in range(MOST_STEPS_APART):
         groups, averages = replica.due(step)
         comparer.seed(prover.rank)
@@ -183,11 +184,13 @@ def _averaged(
             state = mean([_parameters(model) for model in models])
             for model in models:
                 _load(model, state)
+            found += 1
+        if found == 2:
             break
     else:
-        raise ValueError(f"no averaging within {MOST_STEPS_APART} steps: give a shorter period")
+        raise ValueError(f"no two averagings within {MOST_STEPS_APART} steps: give a shorter period")
     error = comparer.error(replica.own_parameters(), _parameters(models[prover.rank]))
-    yield comparer.proof("parameters, averaged", error)
+    yield comparer.proof("parameters, averaged", error, AMPLIFIED * comparer.tolerance)
     if prover.processes > 1:
         equal = all_equal(checksum(replica.job.model), prover.control, prover.processes)
         yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
@@ -225,7 +228,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
         _apply(current, comparer.gradient(other, rank - first), optimizer)
         versions.append(_parameters(current))
     error = comparer.error(replica.own_parameters(), versions[-1])
-    yield comparer.proof("parameters, updates in the server's order", error)
+    yield comparer.proof("parameters, updates in the server's order", error, AMPLIFIED * comparer.tolerance)
 
 
 _CHECKS: dict[Promise, Callable[[Comparer, Replica, torch.nn.Module, Any], Iterator[Proof]]] = {

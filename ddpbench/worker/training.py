@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -203,9 +204,14 @@ class StepLoop:
             with recorder.span("data"):
                 inputs, targets = next(self._batches)
         self.loss = self.replica.gradients_of(inputs, targets)
-        with recorder.span("optimizer"):
+        with nullcontext() if self.replica.notes_update else recorder.span("optimizer"):
             self._update(self.replica)
         self._beat()
+
+    def unscaled_loss(self) -> torch.Tensor:
+        """The last step's loss where it is: reading it would wait for the device."""
+        assert self.loss is not None
+        return self._precision.unscaled(self.loss)
 
     def check_loss(self) -> float:
         """The last step's loss.
@@ -253,3 +259,13 @@ def gather_number(value: int, control: Control, processes: int) -> list[int]:
     gathered = [torch.empty_like(own) for _ in range(processes)]
     dist.all_gather(gathered, own, group=getattr(control, "group", None))
     return [int(other) for other in gathered]
+
+
+def gather_numbers(values: Sequence[float], control: Control, processes: int) -> list[list[float]]:
+    """Every rank's numbers, equally many, in the order of ranks."""
+    if processes == 1:
+        return [list(values)]
+    own = torch.tensor(values, dtype=torch.float64)
+    gathered = [torch.empty_like(own) for _ in range(processes)]
+    dist.all_gather(gathered, own, group=getattr(control, "group", None))
+    return [other.tolist() for other in gathered]

@@ -1,0 +1,98 @@
+"""A strategy that breaks what it promises does not pass its proof: each kind of promise, broken on purpose."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from ddpbench.spec import Case
+from ddpbench.strategies import load_strategy
+from tests.ranks import run_ranks
+
+pytestmark = pytest.mark.multiprocess
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "powersgd": {"compression": "powersgd"},
+    "post_local_sgd": {"period": 2, "start_local_sgd_iter": 1},
+}
+
+
+def proofs(rank: int, processes: int, kind: str, breaks: str) -> dict[str, bool]:
+    """What a case's proof compares, and whether it passed in every type."""
+    from ddpbench.records import Proof
+    from ddpbench.worker.control import GroupControl
+    from ddpbench.worker.place import Place
+    from ddpbench.worker.proof import Prover
+    from ddpbench.worker.training import Training
+
+    _break(breaks)
+    strategy = "ddp" if kind == "powersgd" else kind
+    options = load_strategy(strategy).options.model_validate(OPTIONS[kind])
+    case = Case(
+        workload="mlp:small",
+        strategy=strategy,
+        algorithm="all_reduce",
+        schedule="overlapped",
+        options_json=json.dumps(options.model_dump(mode="json")),
+        world_size=processes,
+        bucket_cap_mb="default" if strategy == "ddp" else None,
+        local_batch=4,
+        global_batch=4 * processes,
+    )
+    place = Place(
+        rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
+    )
+    training = Training(case, place, torch.device("cpu"))
+    control = GroupControl(torch.distributed.new_group(), rank)
+    found: dict[str, bool] = {}
+    for record in Prover(training, control, lambda: None).run():
+        if isinstance(record, Proof):
+            found[record.compared] = found.get(record.compared, True) and record.passed
+    return found
+
+
+def _break(what: str) -> None:
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+    from ddpbench.strategies.ddp import DdpReplica
+    from ddpbench.strategies.ddp_powersgd import PowerSgdReplica
+
+    if what == "update":
+        right = DdpReplica.apply
+
+        def twice(self: DdpReplica) -> None:
+            for group in self.optimizer.param_groups:
+                group["lr"] *= 2
+            right(self)
+
+        DdpReplica.apply = twice  # type: ignore[method-assign]
+    elif what == "memory":
+        kept = PowerSgdReplica.kept
+        PowerSgdReplica.kept = lambda self: {name: 0 * part for name, part in kept(self).items()}  # type: ignore[method-assign]
+    elif what == "averaging":
+
+        def counts_only(self: PeriodicModelAverager, params: Any) -> None:
+            self.step += 1
+
+        PeriodicModelAverager.average_parameters = counts_only  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("kind", "breaks", "broken"),
+    [
+        ("ddp", "", set()),
+        ("ddp", "update", {"update, same gradients"}),
+        ("powersgd", "", set()),
+        ("powersgd", "memory", {"sums of gradients, with what is kept"}),
+        ("post_local_sgd", "", set()),
+        ("post_local_sgd", "averaging", {"parameters, averaged", "final replicas"}),
+    ],
+)
+def test_a_broken_promise_is_seen_for_what_it_is(kind: str, breaks: str, broken: set[str]) -> None:
+    for found in run_ranks(proofs, 2, kind, breaks):
+        assert {compared for compared, passed in found.items() if not passed} == broken
+        assert len(found) >= 3
