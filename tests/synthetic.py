@@ -167,6 +167,7 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
                     "step": number,
                     "bucket": bucket,
                     "op": op,
+                    "ranks": 2 if op == "send" else None,
                     "bytes": size,
                     "start_ns": begin,
                     "end_ns": until,

@@ -42,8 +42,7 @@ class PieceReplica(Replica):
 
     def own_gradients(self) -> dict[str, torch.Tensor]:
         return {
-            name: torch.zeros_like(each) if each.grad is None else each.grad.clone()
-            for name, each in self._trained()
+            name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in self._trained()
         }
 
     def held_bytes(self) -> tuple[int, int, int]:

@@ -117,6 +117,21 @@ def test_of_many_ranks_those_that_tell_most(tmp_path: Path) -> None:
     assert told.backward_rank == 8
 
 
+def test_a_message_is_told_of_the_two_ranks_that_exchange_it(tmp_path: Path) -> None:
+    def stage(messages: Sequence[tuple[int, int, int]]) -> RankLaunch:
+        """A step of 20 ms with messages of (bucket, start, end) in ms."""
+        at = ORIGIN_NS + 10**9
+        sent = [(bucket, "send", 64, at + start * MS, at + end * MS) for bucket, start, end in messages]
+        return RankLaunch(blocks=[[20 * MS] * 10], steps=[(at, at + 20 * MS, [], sent)])
+
+    # the first stage sends at 5 what the second has waited for since 2; nothing of bucket 1 came from the third
+    ranks = [stage([(0, 5, 5)]), stage([(0, 2, 7), (1, 8, 9)]), stage([])]
+    told = step_of(summary_of(tmp_path, [ranks], case_of("ddp", 3)))
+    assert [len(lane.transfers) for lane in told.lanes] == [1, 1, 0]
+    (message,) = told.lanes[1].transfers
+    assert (message.ready_s, message.begin_s, message.end_s) == (ms(2), ms(5), ms(7))
+
+
 def test_hosts_without_a_common_clock_are_not_drawn(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, [[rank((20,), 12, host="a"), rank((20,), 10, host="b")]])
     assert summary.one_step is None

@@ -144,7 +144,7 @@ def train(
         if isinstance(recorder, StepRecorder):
             recorder.end_step()
         seen.losses.append(float(loss))
-        seen.gradients.append(replica.own_gradients())
+        seen.gradients.append({name: each.clone() for name, each in replica.own_gradients().items()})
         seen.held = replica.held_bytes()
         replica.apply()
     seen.parameters = replica.own_parameters()

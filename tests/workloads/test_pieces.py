@@ -8,7 +8,7 @@ from torch.utils.data import default_collate
 
 from ddpbench.workloads import TABLE, load_workload, workload_names
 
-STAGED = ["mlp:small", "gpt:nano", "gpt:micro", "resnet:18", "resnet:50"]
+STAGED = ["mlp:small", "gpt:nano", "gpt:micro", "resnet:18"]
 
 
 def one_batch(name: str) -> tuple[torch.nn.Module, torch.Tensor]:
@@ -64,3 +64,10 @@ def test_only_what_can_be_cut_says_so() -> None:
         assert bool(workload.pieces("stages")) == (head in ("mlp", "gpt", "resnet"))
         assert bool(workload.pieces("branches")) == (head == "two_branch")
         assert workload.pieces("") == 0
+
+
+@pytest.mark.parametrize("name", [name for name in workload_names() if load_workload(name).pieces("stages")])
+def test_every_size_has_as_many_stages_as_it_says(name: str) -> None:
+    workload = load_workload(name)
+    with torch.device("meta"):
+        assert len(workload.model(workload.options()).stages()) == workload.pieces("stages")
