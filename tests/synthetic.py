@@ -84,6 +84,8 @@ class RankLaunch:
     """(node, bytes sent, bytes received) a step, told for every timed block."""
     pace: tuple[int, int, int, int] | None = None
     """(lateness, processor time, optimizer time, profiled optimizer time) a step, for every timed block."""
+    staleness: Sequence[int] | None = None
+    """A server's: of the gradients applied in a timed block how many were 0, 1, 2 ... updates old."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +218,8 @@ def _beside(index: int, steps: int, what: RankLaunch) -> list[dict[str, Any]]:
         late, cpu, own, due = what.pace
         told = {"lateness_ns": [late] * steps, "cpu_ns": cpu * steps, "optimizer_ns": own}
         records.append({"kind": "pace", **same, **told, "optimizer_due_ns": due})
+    if what.staleness is not None:
+        records.append({"kind": "staleness", "counts": list(what.staleness)})
     return records
 
 

@@ -28,7 +28,7 @@ COLUMNS: tuple[str, ...] = tuple(
     snapshot_plain_s snapshot_plain_ci_low_s snapshot_plain_ci_high_s
     snapshot_dcp_s snapshot_dcp_ci_low_s snapshot_dcp_ci_high_s snapshot_bytes parameters
     shrink workload_options_json node_sent_bytes node_received_bytes expected_node_bytes traffic_ratio
-    lateness_p95_s host_share dilation_needed""".split()  # noqa: SIM905
+    lateness_p95_s host_share dilation_needed staleness_mean staleness_max""".split()  # noqa: SIM905
 )
 """The columns of `cases.csv`, in their order. Later work appends columns, never renames."""
 

@@ -29,12 +29,21 @@ class Recorder(Protocol):
         """Notes a span whose ends are known."""
 
     def add_transfer(
-        self, *, bucket: int, op: str, size: int, start: Mark, end: Mark, sent: int | None = None
+        self,
+        *,
+        bucket: int,
+        op: str,
+        size: int,
+        start: Mark,
+        end: Mark,
+        sent: int | None = None,
+        message: int | None = None,
     ) -> None:
         """Notes this rank's part in one transfer of `size` bytes, from handing it over to its result.
 
-        `sent` is what the rank handed to the network for it, bytes, where that was counted. May be called from
-        another thread than the step's.
+        `sent` is what the rank handed to the network for it, bytes, where that was counted. `message` is a number by
+        which two ranks know what only they exchange; without it all ranks take part. May be called from another
+        thread than the step's.
         """
 
 
@@ -56,7 +65,15 @@ class NullRecorder:
         pass
 
     def add_transfer(
-        self, *, bucket: int, op: str, size: int, start: Mark, end: Mark, sent: int | None = None
+        self,
+        *,
+        bucket: int,
+        op: str,
+        size: int,
+        start: Mark,
+        end: Mark,
+        sent: int | None = None,
+        message: int | None = None,
     ) -> None:
         pass
 
@@ -77,7 +94,7 @@ class StepRecorder:
         self._clock = clock
         self._steps: list[_Step] = []
         self._spans: list[tuple[int, str, Mark, Mark]] = []
-        self._transfers: list[tuple[int, int, str, int, int | None, Mark, Mark]] = []
+        self._transfers: list[tuple[int, int, str, int, int | None, int | None, Mark, Mark]] = []
         self._step = -1
 
     def begin_step(self, number: int) -> None:
@@ -102,9 +119,17 @@ class StepRecorder:
         self._spans.append((self._step, name, start, end))
 
     def add_transfer(
-        self, *, bucket: int, op: str, size: int, start: Mark, end: Mark, sent: int | None = None
+        self,
+        *,
+        bucket: int,
+        op: str,
+        size: int,
+        start: Mark,
+        end: Mark,
+        sent: int | None = None,
+        message: int | None = None,
     ) -> None:
-        self._transfers.append((self._step, bucket, op, size, sent, start, end))
+        self._transfers.append((self._step, bucket, op, size, sent, message, start, end))
 
     def records(self) -> list[StepRecord | CommRecord]:
         """The steps' records, each followed by its transfers; forgets them. Waits for the device."""
@@ -121,10 +146,11 @@ class StepRecorder:
                 op=op,
                 bytes=size,
                 sent_bytes=sent,
+                message=message,
                 start_ns=next(times),
                 end_ns=next(times),
             )
-            for number, bucket, op, size, sent, _, _ in self._transfers
+            for number, bucket, op, size, sent, message, _, _ in self._transfers
         ]
         spans_of: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
         for number, span in spans:

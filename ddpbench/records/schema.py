@@ -138,6 +138,8 @@ class CommRecord:
     end_ns: int
     sent_bytes: int | None = None
     """What this rank handed to the network for it, counted message by message; None where the library sends."""
+    message: int | None = None
+    """What only two ranks exchange they know by this number, whatever step it is to each; None: all take part."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,6 +244,17 @@ class Pace:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Staleness:
+    """How stale the gradients were that a server applied in a block of timed steps, and the step before it.
+
+    `counts[s]` of them were computed from parameters to which s updates had been made since.
+    """
+
+    kind: Literal["staleness"] = "staleness"
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankOutcome:
     """How a rank ended. A rank that was killed leaves none."""
 
@@ -271,6 +284,7 @@ Record = (
     | Costs
     | Traffic
     | Pace
+    | Staleness
     | RankOutcome
 )
 _Tagged = Annotated[Record, Field(discriminator="kind")]

@@ -43,6 +43,7 @@ STRATEGIES: dict[str, Look] = {
     "data_parallel": Look("DataParallel", "#CC79A7", "^"),
     "ring": Look("ring", "#D55E00", "D"),
     "master": Look("master", "#000000", "v"),
+    "async_server": Look("async server", "#56B4E9", "X", OUTLINE),
     "independent": Look("independent", "#E69F00", "P", OUTLINE),
 }
 

@@ -15,6 +15,7 @@ TABLE: dict[str, str] = {
     "ddp": "ddpbench.strategies.ddp:Ddp",
     "post_local_sgd": "ddpbench.strategies.post_local_sgd:PostLocalSgd",
     "master": "ddpbench.strategies.master:Master",
+    "async_server": "ddpbench.strategies.async_server:AsyncServer",
 }
 """Name -> `module:Class`, in the order of lists and legends."""
 

@@ -197,7 +197,10 @@ def _averaged(
 
 
 def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """The server's log redone: each gradient at the version it was computed at, applied in the log's order."""
+    """The server's log redone: each gradient at the version it was computed at, applied in the log's order.
+
+    A worker's parameters are held against those right after its last update.
+    """
     assert isinstance(replica, OrderedReplica)
     prover, training = comparer.prover, comparer.training
     draws = comparer.draws_random_numbers(reference)
@@ -227,7 +230,8 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
         _load(other, versions[version])
         _apply(current, comparer.gradient(other, rank - first), optimizer)
         versions.append(_parameters(current))
-    error = comparer.error(replica.own_parameters(), versions[-1])
+    own = [number for number, (rank, _) in enumerate(updates, start=1) if rank == prover.rank]
+    error = comparer.error(replica.own_parameters(), versions[own[-1] if own else -1])
     yield comparer.proof("parameters, updates in the server's order", error)
 
 

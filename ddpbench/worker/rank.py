@@ -199,6 +199,7 @@ class Rank:
         least = TRAINING if self.case.compute == "real" else REPLAYING
         warmup = warm_up(stepper, replica.ready, self.request.measured_s, least)
         loop.check_loss()
+        replica.notes()  # the warm-up's
         writer.write(warmup)
         _reset_peak_memory(self.case.device)
         self.heartbeat.enter("timed steps")
@@ -206,7 +207,7 @@ class Rank:
         for block in timed_blocks(stepper, self.request.measured_s, warmup.step_ns, least):
             loss = loop.check_loss()
             self._final_loss = loss if training.workload.has_loss and replica.knows_loss else None
-            writer.write(block, *edges.records(block))
+            writer.write(block, *edges.records(block), *replica.notes())
             timed_ns += block.end_ns - block.start_ns
             step_ns = (block.end_ns - block.start_ns) / block.steps
         if training.shards_itself:
