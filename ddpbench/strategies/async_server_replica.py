@@ -44,7 +44,7 @@ class Layout:
         """The buffers' parts in the shapes of `parameters`, and in their order."""
         found: list[torch.Tensor] = []
         for buffer, group in zip(buffers, self._groups, strict=True):
-            parts = buffer.split([each.numel() for each in group])
+            parts = torch.split(buffer, [each.numel() for each in group])
             found += [part.view(each.shape) for part, each in zip(parts, group, strict=True)]
         return found
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 from torch.distributed import rpc
 from torch.distributed.rendezvous import register_rendezvous_handler
 
@@ -100,7 +101,7 @@ class RpcWorker:
         rpc.shutdown()
 
 
-@rpc.functions.async_execution
+@rpc.functions.async_execution  # type: ignore[untyped-decorator]
 def _exchange(worker: int, gradients: list[torch.Tensor]) -> _Answer:
     """Runs on the server, in a thread of the library's: the answer comes when the update has been made."""
     answer = _Answer()
@@ -120,12 +121,13 @@ def _join(job: Job) -> None:
     options = rpc.TensorPipeRpcBackendOptions(
         init_method=f"{_SCHEME}://", rpc_timeout=NEVER_S, _transports=["uv"], _channels=["basic"]
     )
-    rpc.init_rpc(_name(job.rank), rank=job.rank, world_size=job.world_size, rpc_backend_options=options)
+    rank, world_size = job.rank, job.world_size
+    rpc.init_rpc(_name(rank), rank=rank, world_size=world_size, rpc_backend_options=options)  # type: ignore[no-untyped-call]
 
 
-def _meet(url: str, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
+def _meet(url: str, **_: Any) -> Iterator[tuple[Store, int, int]]:
     """A rendezvous where the ranks have met already. RPC puts a prefix of its own, one a time, before its keys."""
     yield dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
 
 
-register_rendezvous_handler(_SCHEME, _meet)
+register_rendezvous_handler(_SCHEME, _meet)  # type: ignore[no-untyped-call]
