@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import queue
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -122,7 +123,9 @@ def _join(job: Job) -> None:
         init_method=f"{_SCHEME}://", rpc_timeout=NEVER_S, _transports=["uv"], _channels=["basic"]
     )
     rank, world_size = job.rank, job.world_size
-    rpc.init_rpc(_name(rank), rank=rank, world_size=world_size, rpc_backend_options=options)  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="You are using a Backend")  # which RPC does itself
+        rpc.init_rpc(_name(rank), rank=rank, world_size=world_size, rpc_backend_options=options)  # type: ignore[no-untyped-call]
 
 
 def _meet(url: str, **_: Any) -> Iterator[tuple[Store, int, int]]:
