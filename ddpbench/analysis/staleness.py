@@ -32,20 +32,25 @@ def percentile_of(counts: Sequence[int], share: float) -> int:
 
 
 def staleness_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
-    """A sentence on the cases with an asynchronous server; none without any."""
-    told: list[str] = []
+    """A sentence on the cases that an asynchronous server trained from older parameters; none without any."""
+    counted: dict[str, list[Sequence[int]]] = {}
     stale: list[CaseRun] = []
     for case in cases:
         counts = added(launch.staleness for launch in case.good)
-        if counts:
+        if sum(counts[1:]):
             stale.append(case)
-            told.append(
-                f"{mean_of(counts):.2f} on average, 95th percentile {percentile_of(counts, 0.95)}, at most "
-                f"{len(counts) - 1} ({names.of(case)})"
-            )
-    if stale:
-        more = "; the last table has more (staleness_mean, staleness_max)" if len(told) > MOST else ""
-        yield (
-            f"{names.count(stale)} applied gradients of older parameters, so that a step is not worth a synchronous "
-            f"one. Updates made meanwhile: {'; '.join(told[:MOST])}{more}."
+            counted.setdefault(names.of(case), []).append(counts)
+    if not stale:
+        return
+    told: list[str] = []
+    for name, several in counted.items():
+        counts = added(several)
+        told.append(
+            f"{mean_of(counts):.2f} on average, 95th percentile {percentile_of(counts, 0.95)}, at most "
+            f"{len(counts) - 1} ({name})"
         )
+    more = "; the last table has more (staleness_mean, staleness_max)" if len(told) > MOST else ""
+    yield (
+        f"{names.count(stale)} applied gradients of older parameters, so that a step is not worth a synchronous one. "
+        f"Updates made meanwhile: {'; '.join(told[:MOST])}{more}."
+    )
