@@ -292,6 +292,7 @@ def write_proof(
     case: Case,
     outcome: Outcome = Outcome(),
     *,
+    compared: str = "gradients, same shards",
     error: float = 3e-16,
     flops_per_sample: float | None = 6.3e8,
     dataset_samples: int | None = None,
@@ -302,7 +303,7 @@ def write_proof(
     passed = outcome.status == "ok"
     proof = {
         "kind": "proof",
-        "compared": "gradients, same shards",
+        "compared": compared,
         "dtype": "float64",
         "error": error if passed else 0.3,
         "tolerance": 1e-10,

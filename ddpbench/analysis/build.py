@@ -19,6 +19,7 @@ from ddpbench.analysis.input_findings import input_findings
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.labels import Names
 from ddpbench.analysis.launches import CaseRun, resume_command
+from ddpbench.analysis.lead_findings import lead_findings
 from ddpbench.analysis.network import network_table
 from ddpbench.analysis.one_step import one_step
 from ddpbench.analysis.overlap import PARTS, STANDARD_SPANS
@@ -129,8 +130,9 @@ def summarize(run: RunDir) -> RunSummary:
 def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
     """At most `MOST_FINDINGS` sentences, so shared out that speed-up and law are always among them."""
     precision = precision_findings(cases)
-    settings = setting_findings(cases)
-    asked = (*settings, *input_findings(cases)[: MOST_ASKED - len(precision) - len(settings)], *precision)
+    settings = (*lead_findings(cases), *setting_findings(cases))[:MOST_ASKED]
+    room = max(0, MOST_ASKED - len(precision) - len(settings))
+    asked = (*settings, *input_findings(cases)[:room], *precision)
     fitted = law_findings(laws)
     return (*asked, *findings(cases, most=MOST_FINDINGS - len(asked) - len(fitted)), *fitted)
 

@@ -31,6 +31,7 @@ from ddpbench.analysis.stats import (
     step_time,
 )
 from ddpbench.analysis.summary import Finding
+from ddpbench.records import Compared
 
 MOST_FINDINGS = 7
 MOST_PANELS = 3
@@ -41,6 +42,14 @@ PANEL_LINKS = 8
 """Where the fabric stands in `panel_key`."""
 BOUNDS = ("single", "independent")
 """Strategies that exchange nothing: the base case and the upper bound. They are never ranked."""
+INEXACT: frozenset[Compared] = frozenset(
+    {
+        "sums of gradients, with what is kept",
+        "parameters, averaged",
+        "parameters, updates in the server's order",
+    }
+)
+"""What is compared of a strategy that is inexact by design."""
 COMPARISON_COLUMNS = ("topic", "case_id", "best_case_id", "ratio", "ratio_ci_low", "ratio_ci_high", "verdict")
 
 
@@ -454,7 +463,22 @@ def _notes(members: Sequence[CaseRun], *, apart: Sequence[str] | None) -> Iterab
         yield Finding(text=_capital(text), evidence="breakdown", verdict="note")
 
 
-_NAMES = {"ddp": "DDP", "fsdp": "FSDP", "data_parallel": "DataParallel", "independent": "independent ranks"}
+_NAMES = {
+    "ddp": "DDP",
+    "fsdp": "FSDP",
+    "zero1": "ZeRO-1",
+    "data_parallel": "DataParallel",
+    "independent": "independent ranks",
+    "post_local_sgd": "local SGD",
+    "async_server": "the asynchronous server",
+}
+
+
+def takes_another_path(run: CaseRun) -> bool:
+    """Whether it was proved by another promise than equal gradients: its parameters are not synchronous training's."""
+    if run.proof is None:
+        return False
+    return any(proof.compared in INEXACT for proof in run.proof.proofs)
 
 
 def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
@@ -463,6 +487,8 @@ def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
     words = [_NAMES.get(case.strategy, case.strategy)]
     if case.strategy == "data_parallel" and case.device == "cpu":
         words.append("(threads)")
+    if other is not None and takes_another_path(run) and not takes_another_path(other):
+        words.append("(another path of training)")
     if other is not None and other.case.strategy == case.strategy:
         names = ("algorithm", "schedule", "backend")
         words += [

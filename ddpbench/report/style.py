@@ -45,7 +45,13 @@ STRATEGIES: dict[str, Look] = {
     "master": Look("master", "#000000", "v"),
     "async_server": Look("async server", "#56B4E9", "X", OUTLINE),
     "independent": Look("independent", "#E69F00", "P", OUTLINE),
+    "post_local_sgd": Look("local SGD", "#56B4E9", "X", OUTLINE),
+    "zero1": Look("ZeRO-1", "#009E73", "<"),
+    "async_server": Look("async server", "#D55E00", "d"),
+    "pipeline": Look("pipeline", "#F0E442", "h", OUTLINE),
+    "branches": Look("branches", "#CC79A7", ">"),
 }
+"""The palette has eight colours (Okabe & Ito): kin share one, and differ in their marker."""
 
 
 ALGORITHMS: dict[str, Look] = {

@@ -96,7 +96,7 @@ def parse_experiment(
 
 def _apply_override(data: dict[str, Any], override: str, problems: list[Problem]) -> None:
     path, equals, raw = override.partition("=")
-    keys = path.strip().split(".")
+    keys = _keys(path.strip())
     if not equals or not all(keys):
         message = f"{override!r} is no setting: write key=value, such as base.local_batch=16"
         problems.append(Problem(path="--set", message=message))
@@ -112,6 +112,21 @@ def _apply_override(data: dict[str, Any], override: str, problems: list[Problem]
             problems.append(Problem(path="--set", message=f"{override!r}: {key} is not a section"))
             return
     target[keys[-1]] = value
+
+
+def _keys(path: str) -> list[str]:
+    """A setting's path in parts, quoted as in TOML where a part has a dot of its own."""
+    if '"' not in path and "'" not in path:
+        return path.split(".")
+    try:
+        inner: Any = tomllib.loads(f"{path} = 0")
+    except tomllib.TOMLDecodeError:
+        return path.split(".")
+    keys = []
+    while isinstance(inner, dict):
+        ((key, inner),) = inner.items()
+        keys.append(key)
+    return keys
 
 
 def _section(model: type[_Model], data: object, path: str, problems: list[Problem]) -> _Model | None:

@@ -102,11 +102,11 @@ class Replica(ABC):
         }
 
     def own_gradients(self) -> dict[str, torch.Tensor]:
-        """The aggregated gradients of `own_parameters`, alike; zeros for a parameter that took no part."""
+        """The aggregated gradients of `own_parameters`, zeros for one that took no part; until the next step."""
         import torch
 
         return {
-            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for name, parameter in self.job.model.named_parameters()
             if parameter.requires_grad
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -147,7 +147,7 @@ class Comparer:
 
     def average(self, model: torch.nn.Module) -> Tensors:
         """The mean over shards of each shard's gradient, from the same state and seeds, in this process."""
-        return mean([self.gradient(model, number) for number in range(len(self.shards))])
+        return mean(self.gradient(model, number) for number in range(len(self.shards)))
 
     def own_gradients(self, replica: Replica) -> Tensors:
         """What the strategy aggregated, without the loss's scale."""
@@ -162,9 +162,11 @@ class Comparer:
         )
 
 
-def mean(parts: Sequence[Tensors]) -> Tensors:
-    """The mean of tensors of the same names, added in their order."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = {name: total[name] + part[name] for name in total}
-    return {name: value / len(parts) for name, value in total.items()}
+def mean(parts: Iterable[Tensors]) -> Tensors:
+    """The mean of tensors of the same names, added in their order, one at a time: a generator's are not all kept."""
+    total: Tensors = {}
+    count = 0
+    for part in parts:
+        total = {name: total[name] + part[name] for name in total} if count else part
+        count += 1
+    return {name: value / count for name, value in total.items()}

@@ -180,3 +180,15 @@ def test_a_diverged_case_is_never_ranked(tmp_path: Path) -> None:
     summary = summarize(run)
     assert "master" not in texts(summary).lower()
     assert summary.comparisons.empty
+
+
+def test_a_strategy_that_is_inexact_by_design_is_called_so(tmp_path: Path) -> None:
+    local = case_of("post_local_sgd", 2, algorithm="all_reduce", schedule="after_backward")
+    run = RunDir(tmp_path / "run")
+    write_plan(run, [SINGLE, DDP, local], Budget(rounds_min=1, rounds_max=6))
+    write_proof(run, local, compared="parameters, averaged")
+    for number in range(6):
+        for case, step in ((SINGLE, 10), (DDP, 12), (local, 11)):
+            write_launch(run, case, number, [RankLaunch(blocks=[[step * MS] * 10])] * processes_of(case))
+    write_sessions(run)
+    assert texts(summarize(run)).startswith("Local SGD (another path of training) is 9.1 %")

@@ -81,6 +81,15 @@ def test_broken_toml_says_where() -> None:
     assert "at line 2, column 8" in problems_of("[base]\nseed = = 2\n")[0]
 
 
+@pytest.mark.parametrize(
+    "path", ['axes."fabric.bandwidth"', "axes.fabric.bandwidth", "axes.'fabric.bandwidth'"]
+)
+def test_an_override_takes_a_dotted_axis_with_and_without_quotes(path: str) -> None:
+    override = f"{path}=['1 Gbit/s', '10 Gbit/s']"
+    experiment = parse_experiment("[fabric]\nnodes = 2", CATALOG, name="x", overrides=[override])
+    assert experiment.axes == {"fabric.bandwidth": ["1 Gbit/s", "10 Gbit/s"]}
+
+
 def test_overrides_apply_before_validation_and_take_bare_words() -> None:
     experiment = parse_experiment(
         "",

@@ -1,0 +1,92 @@
+"""Sentences on DDP's lead over a master: how much of it is what is sent, and how much when it is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ddpbench.analysis.findings import grouped, panel_key, plain
+from ddpbench.analysis.labels import virtual_words
+from ddpbench.analysis.launches import CaseRun
+from ddpbench.analysis.stats import MIN_ROUNDS, Comparison, compare
+from ddpbench.analysis.summary import Finding
+
+MOST = 2
+_RINGS = ("all_reduce", "ring")
+_LEAST = 1.02
+"""A lead that is smaller is not shared out: its parts would be noise."""
+
+
+def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
+    """At most `MOST` sentences, at the most ranks; of several fabrics the one with the largest and smallest lead.
+
+    Four cases are compared that differ in algorithm (a ring or a master) and schedule alone, or three: the master
+    while backward goes on may be missing. Ratios are paired by round.
+    """
+    able = [
+        run
+        for run in cases
+        if run.status == "ok"
+        and run.timings
+        and run.case.world_size > 1
+        and not run.planned.oversubscribed
+        and run.case.strategy in ("ddp", "master")
+    ]
+    found: list[tuple[int, float, Finding]] = []
+    for members in grouped(able, _shared).values():
+        by = {_kind(run): run for run in reversed(members)}  # of several buckets the first
+        ring = next(
+            (name for name in _RINGS if (name, "overlapped") in by and (name, "after_backward") in by), ""
+        )
+        if ring and ("master", "after_backward") in by and (told := _told(by, ring)) is not None:
+            found.append((members[0].case.world_size, *told))
+    most = max((world for world, _, _ in found), default=0)
+    there = sorted((lead, number) for number, (world, lead, _) in enumerate(found) if world == most)
+    chosen = dict.fromkeys(number for _, number in (there[-1:] + there[:1])[:MOST])
+    return tuple(found[number][2] for number in chosen)
+
+
+def _shared(run: CaseRun) -> tuple[Any, ...]:
+    return (*panel_key(run), run.case.world_size, run.case.nodes, run.case.backend, run.case.replicate)
+
+
+def _kind(run: CaseRun) -> tuple[str, str]:
+    return run.case.algorithm, run.case.schedule
+
+
+def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding] | None:
+    """The lead as a ratio, and its sentence; None where it is none, or cannot be compared."""
+
+    def against(a: tuple[str, str], b: tuple[str, str]) -> Comparison | None:
+        return compare(by[a].timings, by[b].timings) if a in by and b in by else None
+
+    ddp, late = (ring, "overlapped"), (ring, "after_backward")
+    master, early = ("master", "after_backward"), ("master", "overlapped")
+    lead, what, when = against(master, ddp), against(master, late), against(late, ddp)
+    if lead is None or what is None or when is None:
+        return None
+    interval = lead.time_ratio()
+    if math.exp(lead.log) < _LEAST or interval.low is None or interval.low <= 1:
+        return None
+    case = by[ddp].case
+    links = virtual_words(case)
+    place = ", ".join([f"{case.world_size} ranks", case.workload, *links])
+    text = (
+        f"At {place}: a master after backward takes {plain(interval)} times DDP's step. A ring in its place, after "
+        f"backward too, makes {plain(what.time_ratio())} of it, and overlapping the ring with backward "
+        f"{plain(when.time_ratio())}: {_shares(what.log, lead.log)}"
+    )
+    first = against(master, early)
+    if first is not None:
+        text += f" (overlap first, the master overlapped: {_shares(lead.log - first.log, lead.log)})"
+    enough = lead.rounds >= MIN_ROUNDS and lead.paired
+    text += f" ({lead.rounds} launches each)."
+    return math.exp(lead.log), Finding(
+        text=text, evidence="strategies", verdict="slower" if enough else "too few"
+    )
+
+
+def _shares(ring: float, lead: float) -> str:
+    share = round(100 * ring / lead)
+    return f"{share} % of the lead is the ring, {100 - share} % the overlap"

@@ -1,0 +1,39 @@
+"""How much of DDP's lead over a master is the ring and how much the overlap, from step times that are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.analysis.test_findings import summary_of
+from tests.synthetic import case_of
+
+DDP = case_of("ddp", 4)
+LATE = case_of("ddp", 4, schedule="after_backward")
+MASTER = case_of("ddp", 4, algorithm="master", schedule="after_backward")
+EARLY = case_of("ddp", 4, algorithm="master")
+
+
+def leads(path: Path, step_ms: dict[object, float]) -> list[str]:
+    found = summary_of(path, {case_of("single", 1): 90.0, **step_ms}, noise=0.0).findings  # type: ignore[dict-item]
+    return [finding.text for finding in found if "of the lead" in finding.text]
+
+
+def test_the_lead_is_shared_out_in_both_orders(tmp_path: Path) -> None:
+    # 400 = 100 * 2 * 2: half of its logarithm each; with overlap first 400 = 1.25 * 320, and 320 = 3.2 * 100.
+    (text,) = leads(tmp_path, {DDP: 100, LATE: 200, MASTER: 400, EARLY: 320})
+    assert "a master after backward takes 4.00 [4.00, 4.00] times DDP's step" in text
+    assert "makes 2.00 [2.00, 2.00] of it" in text
+    assert "overlapping the ring with backward 2.00 [2.00, 2.00]" in text
+    assert "50 % of the lead is the ring, 50 % the overlap" in text
+    assert "84 % of the lead is the ring, 16 % the overlap" in text  # log 3.2 / log 4
+    assert text.endswith("(6 launches each).")
+
+
+def test_the_strategy_master_is_the_master_and_the_fourth_case_may_be_missing(tmp_path: Path) -> None:
+    (text,) = leads(tmp_path, {DDP: 100, LATE: 110, case_of("master", 4): 300})
+    assert "91 % of the lead is the ring, 9 % the overlap (6 launches each)." in text  # log 2.73 / log 3
+
+
+def test_no_lead_is_not_shared_out(tmp_path: Path) -> None:
+    assert leads(tmp_path, {DDP: 100, LATE: 100, MASTER: 101, EARLY: 100}) == []
+    assert leads(tmp_path / "again", {DDP: 100, MASTER: 200, EARLY: 150}) == []

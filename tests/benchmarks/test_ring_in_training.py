@@ -1,0 +1,69 @@
+"""The own ring under DDP beside DDP's own all-reduce, as a whole training job on emulated links."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import ddpbench
+from ddpbench.analysis import summarize
+from ddpbench.records import RunDir
+from tests.benchmarks.conftest import Say
+from tests.benchmarks.ratio import paired_ratio
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.root]
+if os.geteuid():
+    pytestmark.append(pytest.mark.skip(reason="needs root: makes network namespaces"))
+
+TEXT = """
+question = "What does a ring of point-to-point messages cost beside the library's?"
+[base]
+workload = "{workload}"
+strategy = "ddp"
+schedule = "overlapped"
+[axes]
+algorithm = ["all_reduce", "ring"]
+[fabric]
+nodes = {nodes}
+bandwidth = "1 Gbit/s"
+[budget]
+rounds_min = {rounds}
+rounds_max = {rounds}
+measured_s = {measured}
+total = "15 min"
+"""
+BOUND = 1.08
+
+
+def test_ddp_with_the_own_ring_takes_hardly_longer(full: bool, say: Say, tmp_path: Path) -> None:
+    """Bound: ring, overlapped / plain DDP on gpt:micro, 4 nodes, 1 Gbit/s: at most 1.08 of its step time.
+
+    Replayed, as on four machines; and computed here, by four ranks on however many cores there are.
+    """
+    for workload in ("replay:gpt-micro-cpu", "gpt:micro") if full else ("replay:gpt-micro-cpu",):
+        _holds(full, say, tmp_path / workload.partition(":")[0], workload)
+
+
+def _holds(full: bool, say: Say, folder: Path, workload: str) -> None:
+    folder.mkdir()
+    path = folder / "ring.toml"
+    rounds, nodes, measured = (8, 4, 4.0) if full else (1, 2, 0.1)
+    text = TEXT.format(workload=workload, rounds=rounds, nodes=nodes, measured=measured)
+    path.write_text(text, encoding="utf-8")
+    run = ddpbench.sweep(path, out=folder / "run")
+    frame = ddpbench.load(run)
+    assert set(frame["status"]) == {"ok"}
+    jobs = frame[frame["strategy"] == "ddp"].set_index("algorithm")
+    launches = summarize(RunDir(run)).launches
+    times: pd.DataFrame = launches.pivot_table(index="round", columns="case_id", values="step_time_s")
+    ring, library = (times[jobs.loc[name, "case_id"]] for name in ("ring", "all_reduce"))
+    assert (ring > 0).all()
+    if full:
+        ratio = paired_ratio(list(zip(ring, library, strict=True)))
+        say(
+            f"step with the own ring / with the library's, {workload}, 4 nodes at 1 Gbit/s: {ratio}, at most {BOUND}"
+        )
+        assert ratio.value <= BOUND
