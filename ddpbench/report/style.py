@@ -43,7 +43,6 @@ STRATEGIES: dict[str, Look] = {
     "data_parallel": Look("DataParallel", "#CC79A7", "^"),
     "ring": Look("ring", "#D55E00", "D"),
     "master": Look("master", "#000000", "v"),
-    "async_server": Look("async server", "#56B4E9", "X", OUTLINE),
     "independent": Look("independent", "#E69F00", "P", OUTLINE),
     "post_local_sgd": Look("local SGD", "#56B4E9", "X", OUTLINE),
     "zero1": Look("ZeRO-1", "#009E73", "<"),
