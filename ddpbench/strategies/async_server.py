@@ -65,11 +65,6 @@ class AsyncServer(Strategy[AsyncServerOptions]):
                 "fp16 scales the loss by a factor that all ranks agree on in every update, and here each has its own: "
                 'set precision = "full" or "bf16"'
             )
-        if case.compute != "real":
-            return (
-                "a replay's update takes the time of a rank's own, and here a server updates for all workers: take a "
-                "workload that computes"
-            )
         if AsyncServerOptions.model_validate(case.options).transport == "rpc" and not carries_rpc():
             return NO_RPC
         return None

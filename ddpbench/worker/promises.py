@@ -225,13 +225,18 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
         return
     current, other = reference, copy.deepcopy(reference)
     optimizer = training.make_optimizer(current.parameters())
-    versions = [_parameters(current)]
-    for rank, version in updates:
+    versions = {0: _parameters(current)}
+    own = max(
+        (number for number, (rank, _) in enumerate(updates, start=1) if rank == prover.rank),
+        default=len(updates),
+    )
+    for number, (rank, version) in enumerate(updates, start=1):
         _load(other, versions[version])
         _apply(current, comparer.gradient(other, rank - first), optimizer)
-        versions.append(_parameters(current))
-    own = [number for number, (rank, _) in enumerate(updates, start=1) if rank == prover.rank]
-    error = comparer.error(replica.own_parameters(), versions[own[-1] if own else -1])
+        versions[number] = _parameters(current)
+        needed = {own, number, *(later for _, later in updates[number:])}
+        versions = {kept: values for kept, values in versions.items() if kept in needed}
+    error = comparer.error(replica.own_parameters(), versions[own])
     yield comparer.proof("parameters, updates in the server's order", error)
 
 

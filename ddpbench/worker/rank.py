@@ -189,10 +189,11 @@ class Rank:
         if store := os.environ.get("DDPBENCH_STORAGE"):
             batches = fetched(batches, store, training.batch_bytes())
         samples = training.share
-        edges = Edges(training.workload.pacer, link_of(self.case, self.place))
+        pacer = training.workload.pacer
+        edges = Edges(pacer, link_of(self.case, self.place))
         null = NullRecorder()
         replica = training.replica(model, null, distributed=distributed)
-        loop = StepLoop(replica, batches, null, self.heartbeat, training.precision)
+        loop = StepLoop(replica, batches, null, self.heartbeat, training.precision, pacer=pacer)
         clock: Clock = CudaClock() if self.case.device == "cuda" else self.host_clock
         stepper = Stepper(loop.step, samples, clock, control, edges.at_edge)
         self.heartbeat.enter("warm-up")
@@ -221,7 +222,7 @@ class Rank:
         replica.close()
         recorder = StepRecorder(clock)
         replica = training.replica(model, recorder, distributed=distributed)
-        loop = StepLoop(replica, batches, recorder, self.heartbeat, training.precision)
+        loop = StepLoop(replica, batches, recorder, self.heartbeat, training.precision, pacer=pacer)
         again = self._warm_instrumented(loop, recorder, stepper)
         numbers = itertools.count()
 

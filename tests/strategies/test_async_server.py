@@ -277,7 +277,6 @@ def case_of(**changes: Any) -> Case:
         ({"world_size": 1}, "world_size to 2 or more"),
         ({"device": "cuda"}, 'set device = "cpu"'),
         ({"precision": "fp16"}, 'set precision = "full" or "bf16"'),
-        ({"compute": "replayed"}, "take a workload that computes"),
     ],
 )
 def test_what_it_cannot_run_is_told_in_the_plan(changes: dict[str, Any], words: str) -> None:
