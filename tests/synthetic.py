@@ -55,13 +55,12 @@ class RankLaunch:
     """What one rank of a launch wrote. Times in ns; blocks and steps begin at `start_ns`.
 
     `blocks` are the timed blocks' step times. `steps` are instrumented steps as
-    (start, end, spans, transfers), a transfer being (bucket, op, bytes, start, end).
+    (start, end, spans, transfers), a transfer being (bucket, op, bytes, start, end), and a message's number where only
+    two ranks exchange it.
     """
 
     blocks: Sequence[Sequence[int]] = ((10 * MS,) * 10,)
-    steps: Sequence[
-        tuple[int, int, Sequence[tuple[str, int, int]], Sequence[tuple[int, str, int, int, int]]]
-    ] = ()
+    steps: Sequence[tuple[int, int, Sequence[tuple[str, int, int]], Sequence[tuple[Any, ...]]]] = ()
     start_ns: int = ORIGIN_NS
     samples_per_step: int = 8
     drift_ns: tuple[int, int] = (50 * MS, 50 * MS)
@@ -163,8 +162,9 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
                     "bytes": size,
                     "start_ns": begin,
                     "end_ns": until,
+                    **({"message": message[0]} if message else {}),
                 }
-                for bucket, op, size, begin, until in transfers
+                for bucket, op, size, begin, until, *message in transfers
             ]
     for index, step_ns in enumerate(what.evaluation):
         records.append(_block("evaluation", index, step_ns, at, what.samples_per_step))

@@ -46,6 +46,21 @@ def test_moments_are_absolute_so_that_work_in_between_is_absorbed() -> None:
     assert pacer.take() == ((0,), 77)
 
 
+def test_a_step_may_have_many_updates_or_none() -> None:
+    host, pacer = made()
+    for own in (30, 50):
+        update = pacer.begin()
+        host.now_ns += 1_000_000 + own
+        update.end(1_000_000, lambda: None)
+        pacer.updated(own)
+    pacer.end_step()
+    pacer.begin().until(500_000)
+    pacer.end_step()
+    assert pacer.take() == ((50, 0), 40)  # of the first step its worst; the mean of both updates
+    pacer.end_step()
+    assert pacer.take() == ((0,), 0)
+
+
 def test_a_moment_that_is_past_is_not_waited_for_and_noted_as_late() -> None:
     host, pacer = made()
     run = pacer.begin()
