@@ -132,7 +132,7 @@ def _transfers(
 ) -> dict[int, list[Transfer]]:
     """Each rank's transfers of a step in the order in which they were handed over; one that lacks a rank is left out.
 
-    What two ranks exchange may be in a step of another number to the other.
+    What two ranks exchange may be in a step of another number to the other, and ends for both when it does for one.
     """
     named: dict[tuple[int, str, int, bool], dict[int, CommRecord]] = {}
     for rank, records in moved.items():
@@ -149,6 +149,7 @@ def _transfers(
         if len(of) < (2 if between_two else len(moved)):
             continue
         begin = max(record.start_ns for record in of.values())
+        until = max(record.end_ns for record in of.values()) if between_two else None
         for rank, record in of.items():
             if record.step != step:
                 continue
@@ -158,8 +159,8 @@ def _transfers(
                     op=record.op,
                     bytes=record.bytes,
                     ready_s=(record.start_ns - origin) / 1e9,
-                    begin_s=(min(begin, record.end_ns) - origin) / 1e9,
-                    end_s=(record.end_ns - origin) / 1e9,
+                    begin_s=(min(begin, until or record.end_ns) - origin) / 1e9,
+                    end_s=((until or record.end_ns) - origin) / 1e9,
                 )
             )
     for transfers in result.values():

@@ -1,8 +1,8 @@
 """Where an instrumented step's time goes: computation, communication exposed or hidden, waiting, data.
 
-A transfer begins when its last rank has started it (of two, where only two exchange something), and ends for each
-rank when that rank has its result. Every instant of a rank's step belongs to the first of these that is under way at
-that instant, so that the parts add up to the step:
+A transfer begins when its last rank has started it, and ends for each rank when that rank has its result; what only
+two ranks exchange ends for both when both have done their part, within their step. Every instant of a rank's step
+belongs to the first of these that is under way at that instant, so that the parts add up to the step:
 
     own computation (forward, backward, optimizer, other)  >  transfers  >  waiting for ranks  >  data
 
@@ -161,7 +161,8 @@ def breakdown(
         for key, start, begin, end in transfers:
             whose = groups.get(key)
             if whose is not None:
-                moved += ((whose, _WAIT, start, min(begin, end)), (whose, _COMM, begin, end))
+                last = min(end, steps[whose][3])
+                moved += ((whose, _WAIT, start, min(begin, last)), (whose, _COMM, begin, last))
     if not steps:
         return None
     spans = np.array(named, np.int64).reshape(-1, 4)
@@ -273,8 +274,9 @@ def _transfers(
             continue
         if one_clock:
             begin = max([start for _, start, _ in found])
-            whole += [(key, start, begin, end) for key, start, end in found]
             until = max([end for _, _, end in found])
+            between_two = name[0] == _ANY_STEP  # what the sender has handed over is still on its way
+            whole += [(key, start, begin, until if between_two else end) for key, start, end in found]
             under_way.setdefault(found[0][0][1], []).append((begin, until))
             took = until - begin
         elif name[2] in TOGETHER:

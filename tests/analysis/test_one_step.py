@@ -124,8 +124,8 @@ def test_what_a_server_exchanges_with_one_worker_is_found_in_whichever_step_it_i
     }
     assert found == {
         0: [(ms(2), ms(3), ms(8)), (ms(12), ms(12), ms(18))],
-        1: [(ms(3), ms(3), ms(7)), (ms(15), ms(21), ms(38))],
-        2: [(ms(5), ms(12), ms(17))],
+        1: [(ms(3), ms(3), ms(8)), (ms(15), ms(21), ms(39))],
+        2: [(ms(5), ms(12), ms(18))],
     }
 
 

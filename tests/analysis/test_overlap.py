@@ -115,7 +115,8 @@ def test_on_two_hosts_waiting_for_a_gather_counts_as_communication() -> None:
 
 def test_what_two_of_three_ranks_exchange_is_told_by_its_number_whatever_the_step() -> None:
     # The server (rank 0) is ready for a push at 0 and has it at 30; it updates until 40 and sends until 45. Worker 1
-    # pushes from 20 to 28 and has its parameters at 50. To the server all this is in step 1, to worker 1 in step 7.
+    # has handed its push over from 20 to 28 and has its parameters at 50. To the server this is step 1, to worker 1 it
+    # is step 7.
     def part(step: int, op: str, start: int, end: int, message: int, sent: int = 0) -> CommRecord:
         return CommRecord(
             step=step, bucket=0, op=op, bytes=8, start_ns=start, end_ns=end, message=message, sent_bytes=sent
@@ -132,7 +133,10 @@ def test_what_two_of_three_ranks_exchange_is_told_by_its_number_whatever_the_ste
     found = breakdown([{0: server, 1: worker, 2: rank([("backward", 0, 100)], number=7)}], processes=3)
     assert found is not None
     assert found.dropped_transfers == 0
-    assert found.comm_s == ns((10 + 5 + 8 + 10) / 3)  # server [20,30) and [40,45); worker [20,28) and [40,50)
+    assert found.comm_s == ns(
+        (10 + 10 + 10 + 10) / 3
+    )  # [20,30) and [40,50), for the server and for the worker
+    assert found.exposed_s == found.comm_s
     assert found.wait_s == ns(
         (20 + 12) / 3
     )  # the server until 20; the worker while it updates, and from its push on
