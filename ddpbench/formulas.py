@@ -10,6 +10,9 @@ one link carries in one direction. Sources:
   Comput. Appl. 19 (2005): the cost model α + S/B, the binomial tree (section 3), halving-doubling (section 4.5).
 - Jiang et al., "A unified architecture for accelerating distributed DNN training in heterogeneous GPU/CPU clusters"
   (BytePS), OSDI'20, section 3: parameter servers.
+- Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", NeurIPS 2019, section
+  2.3, and Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21,
+  section 2.2: the pipeline's bubble, alike in both orders.
 """
 
 from __future__ import annotations
@@ -65,6 +68,14 @@ def power_of_two(n: int) -> int:
 def lower_bound_s(n: int, size: float, rate: float) -> float:
     """The least time in which n ranks can reduce to all: 2(n-1)/n · S/B."""
     return 2 * (n - 1) / n * size / rate
+
+
+def bubble_share(stages: int, microbatches: int) -> float:
+    """The share of a step in which a stage of a pipeline computes nothing: (p-1)/(m+p-1), under GPipe and 1F1B alike.
+
+    For p stages that take equally long, m microbatches, and messages that take no time.
+    """
+    return (stages - 1) / (microbatches + stages - 1)
 
 
 TIMES: Mapping[str, tuple[str, Callable[[int, float, float, float], float]]] = {

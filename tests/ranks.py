@@ -23,9 +23,12 @@ _CONTEXT.set_forkserver_preload(
         "torch",
         "torch._dynamo",  # DDP imports it on first use
         "torch.distributed",
+        "torch.distributed.fsdp",
+        "torch.distributed.optim",
         "torch.nn.parallel",
         "pytest",  # a child imports the parent's main module
         "tests.strategies.training",
+        "tests.strategies.sharding",
     ]
 )
 TIMEOUT_S = 60.0

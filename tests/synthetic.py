@@ -73,6 +73,10 @@ class RankLaunch:
     """Blocks of evaluation steps."""
     snapshots: Sequence[tuple[str, int, int, int, int | None]] = ()
     """(method, bytes, start, end, write) of each, `start` from the blocks' end."""
+    curve: Sequence[tuple[int, Sequence[int], Sequence[float]]] = ()
+    """Groups of a training to a loss: (start from the blocks' end, step times, losses)."""
+    target: float = 2.0
+    """The loss it trains down to."""
     host: str = "node-1"
     status: str = "ok"
     cores: Sequence[int] | None = None
@@ -85,6 +89,8 @@ class RankLaunch:
     """(lateness, processor time, optimizer time, profiled optimizer time) a step, for every timed block."""
     staleness: Sequence[int] | None = None
     """A server's: of the gradients applied in a timed block how many were 0, 1, 2 ... updates old."""
+    held: tuple[int, int, int] | None = None
+    """Bytes of parameters, gradients and optimizer state, told after the instrumented steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +155,9 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
         records.append(_block("instrumented", 0, times, first, what.samples_per_step) | {"end_ns": last})
         if what.buckets is not None:
             records.append({"kind": "buckets", "bytes": list(what.buckets)})
+        if what.held is not None:
+            names = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+            records.append({"kind": "held", **dict(zip(names, what.held, strict=True))})
         for number, (start, end, spans, transfers) in enumerate(what.steps, start=1):
             records.append(
                 {"kind": "step", "step": number, "start_ns": start, "end_ns": end, "spans": list(spans)}
@@ -181,6 +190,19 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
                 "start_ns": at + begin,
                 "end_ns": at + until,
                 "write_ns": write,
+            }
+        )
+    for index, (begin, step_ns, losses) in enumerate(what.curve):
+        records.append(
+            {
+                "kind": "curve",
+                "index": index,
+                "target": what.target,
+                "samples": what.samples_per_step * len(step_ns),
+                "start_ns": at + begin,
+                "end_ns": at + begin + sum(step_ns),
+                "step_ns": list(step_ns),
+                "losses": list(losses),
             }
         )
     records += [

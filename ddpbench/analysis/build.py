@@ -11,6 +11,7 @@ import pandas as pd
 from ddpbench.analysis.checkpoints import INTERVALS, snapshot_costs
 from ddpbench.analysis.communication import transfers_table
 from ddpbench.analysis.curves import CurveLaws, law_findings, laws_of
+from ddpbench.analysis.descents import curves_table, goals_table
 from ddpbench.analysis.fabrics import fabric_sentences, fabrics_of
 from ddpbench.analysis.faults import fault_sentences
 from ddpbench.analysis.findings import MOST_FINDINGS, comparisons_table, findings
@@ -20,6 +21,7 @@ from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.labels import Names
 from ddpbench.analysis.launches import CaseRun, resume_command
 from ddpbench.analysis.lead_findings import lead_findings
+from ddpbench.analysis.loss_findings import loss_findings, loss_sentences
 from ddpbench.analysis.network import network_table
 from ddpbench.analysis.one_step import one_step
 from ddpbench.analysis.overlap import PARTS, STANDARD_SPANS
@@ -36,7 +38,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan, read_plan
 
 MOST_ASKED = 3
-"""Sentences on links, options, inputs and precision, for sweeps that ask about them."""
+"""Sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
 OVERHEAD_LIMIT = 0.05
 """Instrumented steps longer than timed ones by more than this are mentioned."""
 _LAUNCHES = {
@@ -119,6 +121,8 @@ def summarize(run: RunDir) -> RunSummary:
         waterfall=waterfall_table(cases),
         transfers=transfers_table(cases),
         network=network_table(cases),
+        curves=curves_table(cases),
+        goals=goals_table(cases),
         fabrics=fabrics,
         one_step=step,
         one_step_absent=step_absent,
@@ -129,10 +133,11 @@ def summarize(run: RunDir) -> RunSummary:
 
 def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
     """At most `MOST_FINDINGS` sentences, so shared out that speed-up and law are always among them."""
-    precision = precision_findings(cases)
-    settings = (*lead_findings(cases), *setting_findings(cases))[:MOST_ASKED]
-    room = max(0, MOST_ASKED - len(precision) - len(settings))
-    asked = (*settings, *input_findings(cases)[:room], *precision)
+    losses, precision = loss_findings(cases), precision_findings(cases)
+    room = MOST_ASKED - len(losses) - len(precision)
+    settings = (*lead_findings(cases), *setting_findings(cases))[: max(0, room)]
+    inputs = input_findings(cases)[: max(0, room - len(settings))]
+    asked = (*losses, *settings, *inputs, *precision)
     fitted = law_findings(laws)
     return (*asked, *findings(cases, most=MOST_FINDINGS - len(asked) - len(fitted)), *fitted)
 
@@ -409,6 +414,7 @@ def _validity(
             "rank's; a transfer that ends on all ranks at once took as long as its shortest rank's part; in other "
             f"transfers waiting for ranks counts as communication{names.listed(apart)}."
         )
+    yield from loss_sentences(measured, names)
     yield from _damage(cases, names)
     notes = dict.fromkeys(p.note for case in measured if case.proof for p in case.proof.proofs if p.note)
     yield from (f"Proofs: {note}." for note in notes)

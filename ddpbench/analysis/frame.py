@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ddpbench.analysis.checkpoints import snapshot_costs
+from ddpbench.analysis.descents import against_base, cost_of
 from ddpbench.analysis.launches import CaseRun, noise_words, read_cases
 from ddpbench.analysis.network import bytes_to_aggregate
 from ddpbench.analysis.pace import dilation_needed, host_share, lateness_p95_s
@@ -36,8 +37,9 @@ _TEXT = tuple(
 _WHOLE = tuple(
     """world_size nodes ranks_per_node threads_per_rank loader_workers local_batch global_batch
     launches launches_failed steps gradient_bytes peak_memory_bytes snapshot_bytes parameters shrink
-    staleness_max""".split()  # noqa: SIM905
+    held_parameter_bytes held_gradient_bytes held_optimizer_bytes staleness_max""".split()  # noqa: SIM905
 )
+_HELD = ("held_parameter_bytes", "held_gradient_bytes", "held_optimizer_bytes")
 _TRUTH = ("params_equal", "oversubscribed", "ci_reached")
 _OF_THE_CASE = [field.name for field in fields(Case) if field.name in COLUMNS]
 DTYPES: dict[str, str] = {
@@ -136,6 +138,9 @@ def _row(
     row["gradient_bytes"] = next((x.gradient_bytes for x in good if x.gradient_bytes is not None), None)
     peaks = [launch.peak_memory_bytes for launch in good if launch.peak_memory_bytes is not None]
     row["peak_memory_bytes"] = max(peaks, default=None)
+    held = [launch.held_bytes for launch in good if launch.held_bytes is not None]
+    if held:
+        row |= dict(zip(_HELD, max(held, key=sum), strict=True))
     evaluations = [launch.evaluation for launch in good if launch.evaluation is not None]
     if evaluations:
         _put(row, "evaluation_step_time{}_s", step_time(evaluations))
@@ -143,7 +148,25 @@ def _row(
     for cost in snapshot_costs([launch.snapshots for launch in good], row["step_time_s"]):
         _put(row, f"snapshot_{cost.method}{{}}_s", cost.cost)
         row.setdefault("snapshot_bytes", cost.bytes)  # plain's, which comes first
-    return row | _traffic(run, row["gradient_bytes"]) | _pace(run) | _staleness(run)
+    row |= _traffic(run, row["gradient_bytes"]) | _pace(run) | _staleness(run)
+    return row | _to_loss(run, baseline)
+
+
+def _to_loss(run: CaseRun, baseline: CaseRun | None) -> dict[str, Any]:
+    """What it takes to reach the loss that was asked for; of a base case the speed-up is 1 by definition."""
+    cost = cost_of(run)
+    if cost is None:
+        return {}
+    row: dict[str, Any] = {"target_loss": cost.target, "lowest_loss": cost.lowest}
+    if cost.time_s is None:
+        return row
+    row |= {"samples_to_loss": cost.samples, "steps_to_loss": cost.steps}
+    _put(row, "time_to_loss{}_s", cost.time_s)
+    if run.case_id == run.baseline_id:
+        row["speedup_to_loss"] = 1.0
+    elif baseline is not None and (comparison := against_base(run, baseline)) is not None:
+        _put(row, "speedup_to_loss{}", comparison.rate_ratio())
+    return row
 
 
 def _traffic(run: CaseRun, gradient_bytes: int | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpbench.analysis.checkpoints import SnapshotRun, snapshot_runs
+from ddpbench.analysis.descents import Descent, descent_of
 from ddpbench.analysis.faults import faults_per_step
 from ddpbench.analysis.overlap import Breakdown, RankSteps, breakdown
 from ddpbench.analysis.pace import LATE_SHARE, Pacing, pacing
@@ -30,7 +31,9 @@ from ddpbench.records import (
     Buckets,
     CommRecord,
     Costs,
+    Curve,
     Drift,
+    Held,
     LaunchDir,
     LaunchRecords,
     Noise,
@@ -89,6 +92,8 @@ class Launch:
     gradient_bytes: int | None = None
     bucket_bytes: tuple[int, ...] | None = None
     peak_memory_bytes: int | None = None
+    held_bytes: tuple[int, int, int] | None = None
+    """Parameters, gradients and optimizer state of the rank that holds most of them together."""
     params_equal: bool | None = None
     shares_cores: bool = False
     """Its loader workers run on the ranks' cores."""
@@ -96,6 +101,8 @@ class Launch:
     """Evaluation steps, where it was asked for."""
     snapshots: Mapping[str, SnapshotRun] = field(default_factory=dict)
     """By method."""
+    descent: Descent | None = None
+    """Its training to a loss, where it was asked for."""
     hosts: int = 1
     """On how many hosts its ranks ran; more than one share no clock."""
     traffic: NodeTraffic | None = None
@@ -219,6 +226,7 @@ def read_measurement(
     step_ns: NDArray[np.int64] | None = None
     evaluation: Timing | None = None
     snapshots: Mapping[str, SnapshotRun] = {}
+    descent: Descent | None = None
     pace: Pacing | None = None
     faults: float | None = None
     starts = [start for rank in ranks.values() for start in rank.of(RankStart)]
@@ -232,6 +240,7 @@ def read_measurement(
         evaluated = _spans([_blocks(rank, "evaluation") for rank in every])
         evaluation = time_blocks(number, evaluated, one_host=one_host)
         snapshots = snapshot_runs(number, [rank.of(Snapshot) for rank in every], one_host=one_host)
+        descent = descent_of(number, [rank.of(Curve) for rank in every], case, one_host=one_host)
         cores = len({core for start in starts for core in start.cores})
         paces = [_timed_paces(rank) for rank in every]
         pace = pacing(blocks, paces, cores=cores, dilation=case.dilation)
@@ -245,6 +254,11 @@ def read_measurement(
     warmups = [warmup for rank in ranks.values() for warmup in rank.of(Warmup)[-1:]]
     buckets = next((record for rank in ranks.values() for record in reversed(rank.of(Buckets))), None)
     peaks = [end.peak_memory_bytes for end in ends if end.peak_memory_bytes is not None]
+    held = [
+        (each.parameter_bytes, each.gradient_bytes, each.optimizer_bytes)
+        for rank in ranks.values()
+        for each in rank.of(Held)
+    ]
     checksums = [end.params_checksum for end in ends if end.params_checksum]
     drifts = [_drift(rank) for rank in ranks.values()]
     steady = all(warmup.steady for warmup in warmups) if warmups else None
@@ -271,10 +285,12 @@ def read_measurement(
         gradient_bytes=start.gradient_bytes if start is not None else None,
         bucket_bytes=buckets.bytes if buckets is not None else None,
         peak_memory_bytes=max(peaks, default=None),
+        held_bytes=max(held, key=sum, default=None),
         params_equal=len(set(checksums)) == 1 if len(checksums) > 1 else None,
         shares_cores=case.loader_workers > 0 and start is not None and not start.loader_cores,
         evaluation=evaluation,
         snapshots=snapshots,
+        descent=descent,
         hosts=len(set(hosts.values())),
         traffic=node_traffic(record for rank in ranks.values() for record in rank.of(Traffic)),
         pace=pace,

@@ -146,7 +146,8 @@ def _transfers(
                 seen[key] += 1
     result: dict[int, list[Transfer]] = {rank: [] for rank in moved}
     for (*_, between_two), of in named.items():
-        if len(of) < (2 if between_two else len(moved)):
+        wanted = 2 if between_two else min(record.ranks or len(moved) for record in of.values())
+        if len(of) < wanted:
             continue
         begin = max(record.start_ns for record in of.values())
         until = max(record.end_ns for record in of.values()) if between_two else None

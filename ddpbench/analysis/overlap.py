@@ -130,8 +130,8 @@ def breakdown(
 ) -> Breakdown | None:
     """The mean step of a case's launches, each by rank. None where nothing was instrumented.
 
-    `processes` is how many ranks take part in every transfer; one that lacks a rank is left out. `rounds`
-    are the launches' own; without them they count from 0.
+    `processes` is how many ranks take part in every transfer that does not say; one that lacks a rank is left out.
+    `rounds` are the launches' own; without them they count from 0.
     """
     names: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     named: list[tuple[int, int, int, int]] = []  # spans: whose (group), which name, from and to
@@ -249,6 +249,7 @@ def _transfers(
     under_way: dict[int, list[tuple[int, int]]] = {}
     parts: dict[tuple[int, int, str, int], list[tuple[tuple[int, int], int, int]]] = {}
     bytes_of: dict[tuple[int, int, str, int], int] = {}
+    wanted: dict[tuple[int, int, str, int], int] = {}
     for rank, noted in ranks.items():
         seen: set[tuple[int, int, str, int]] = set()
         for transfer in noted.transfers:
@@ -261,6 +262,7 @@ def _transfers(
             seen.add(name)
             parts.setdefault(name, []).append(((rank, step), transfer.start_ns, transfer.end_ns))
             bytes_of[name] = transfer.bytes
+            wanted[name] = transfer.ranks or processes
     whole: list[tuple[tuple[int, int], int, int, int]] = []
     sizes: dict[tuple[str, int], Moved] = {}
     lost = 0
@@ -269,7 +271,7 @@ def _transfers(
         if name[0] == _ANY_STEP:
             if len(found) < 2:  # the other rank's part belongs to a step before the first
                 continue
-        elif len(found) < processes:
+        elif len(found) < wanted[name]:
             lost += 1
             continue
         if one_clock:

@@ -28,7 +28,11 @@ COLUMNS: tuple[str, ...] = tuple(
     snapshot_plain_s snapshot_plain_ci_low_s snapshot_plain_ci_high_s
     snapshot_dcp_s snapshot_dcp_ci_low_s snapshot_dcp_ci_high_s snapshot_bytes parameters
     shrink workload_options_json node_sent_bytes node_received_bytes expected_node_bytes traffic_ratio
-    lateness_p95_s host_share dilation_needed staleness_mean staleness_max""".split()  # noqa: SIM905
+    lateness_p95_s host_share dilation_needed
+    held_parameter_bytes held_gradient_bytes held_optimizer_bytes
+    target_loss time_to_loss_s time_to_loss_ci_low_s time_to_loss_ci_high_s samples_to_loss steps_to_loss
+    speedup_to_loss speedup_to_loss_ci_low speedup_to_loss_ci_high lowest_loss
+    staleness_mean staleness_max""".split()  # noqa: SIM905
 )
 """The columns of `cases.csv`, in their order. Later work appends columns, never renames."""
 
@@ -104,6 +108,8 @@ class RunSummary:
         network: one row a case whose transfers went over emulated links, as `analysis/network.py` works it out:
             `case_id, network_s, network_ci_low_s, network_ci_high_s, rounds, formula, formula_s, bound_s,
             gradient_bytes, sent_bytes, formula_bytes`.
+        curves: points of the trainings to a loss: `descents.CURVE_COLUMNS`.
+        goals: one row a case that was trained to one: `descents.GOAL_COLUMNS`.
     """
 
     name: str
@@ -133,6 +139,8 @@ class RunSummary:
     waterfall: pd.DataFrame = field(default_factory=pd.DataFrame)
     transfers: pd.DataFrame = field(default_factory=pd.DataFrame)
     network: pd.DataFrame = field(default_factory=pd.DataFrame)
+    curves: pd.DataFrame = field(default_factory=pd.DataFrame)
+    goals: pd.DataFrame = field(default_factory=pd.DataFrame)
     fabrics: tuple[FabricRun, ...] = ()
     """The emulated networks as they were made and proved, where the run tells."""
     one_step: OneStep | None = None

@@ -17,6 +17,7 @@ from ddpbench.records import (
     Block,
     Buckets,
     CommRecord,
+    Held,
     Pace,
     RankRecords,
     RankStart,
@@ -68,6 +69,13 @@ def _nominal(record: Record, k: float, m: int) -> Record:
             return replace(record, lateness_ns=tuple(at(ns) for ns in record.lateness_ns))
         case RankStart():
             return replace(record, parameters=record.parameters * m, gradient_bytes=record.gradient_bytes * m)
+        case Held():
+            return replace(
+                record,
+                parameter_bytes=record.parameter_bytes * m,
+                gradient_bytes=record.gradient_bytes * m,
+                optimizer_bytes=record.optimizer_bytes * m,
+            )
         case Buckets():
             return replace(record, bytes=tuple(size * m for size in record.bytes))
         case Traffic():

@@ -70,6 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _head(planned: Planned) -> list[str]:
+    from ddpbench.launch.estimate import about
     from ddpbench.units import format_seconds
 
     plan, nodes, budget = planned.plan, planned.nodes, planned.plan.experiment.budget
@@ -77,7 +78,7 @@ def _head(planned: Planned) -> list[str]:
     seconds = plan.estimate_s(budget.rounds_min)
     shape = f"{len(nodes.names)} x {nodes.ranks_per_node} (nodes x ranks)"
     first = plan.runnable[0].case.device
-    took = f"about {format_seconds(round(seconds))} for {budget.rounds_min} rounds"
+    took = f"{about(budget)} {format_seconds(round(seconds))} for {budget.rounds_min} rounds"
     lines = [f"{planned.run.path}: {cases} cases on up to {shape}, device {first}, {took}"]
     for entry in plan.cases:
         case = entry.case

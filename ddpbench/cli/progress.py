@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
+from ddpbench.launch.estimate import about
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import Plan
 from ddpbench.records import LaunchOutcome, RunDir
@@ -49,7 +50,7 @@ class LineListener(Listener):
 
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
         resumed = f"launches done already: {done}; " if done else ""
-        self._say(f"{resumed}about {format_seconds(round(estimate_s))} to go")
+        self._say(f"{resumed}{about(plan.experiment.budget)} {format_seconds(round(estimate_s))} to go")
 
     def looked_at(self, what: str) -> None:
         self._say(what)

@@ -70,6 +70,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _dry_run(request: SweepRequest, *, as_json: bool) -> int:
     from ddpbench.launch.catalog import TableCatalog
+    from ddpbench.launch.estimate import about
     from ddpbench.launch.plan import plan_launch
     from ddpbench.launch.sweep import prepare
     from ddpbench.units import format_seconds
@@ -113,7 +114,7 @@ def _dry_run(request: SweepRequest, *, as_json: bool) -> int:
         lines += [f"    {rank.command(run, case_id, str(number))}" for rank in launch.ranks]
     least, most = (plan.estimate_s(rounds) for rounds in (budget.rounds_min, budget.rounds_max))
     lines.append(
-        f"about {format_seconds(least)} for {budget.rounds_min} rounds; up to {budget.rounds_max} rounds "
+        f"{about(budget)} {format_seconds(least)} for {budget.rounds_min} rounds; up to {budget.rounds_max} rounds "
         f"({format_seconds(min(most, max(budget.total, least)))}) while intervals are wider than "
         f"{budget.target_half_width:.1%}"
     )
@@ -196,6 +197,7 @@ _SETTINGS = {
     "workload": "workload",
     "algorithm": "algorithm",
     "schedule": "schedule",
+    "scaling": "scaling",
     "precision": "precision",
     "data": "data",
     "loader_workers": "workers",
@@ -249,6 +251,8 @@ def _print_table(frame: Any) -> None:
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     varied = _varied(frame)
+    targets = sorted(frame["target_loss"].dropna().unique())
+    losses = [f"s to a loss of {', '.join(f'{target:g}' for target in targets)}"] if targets else []
     for name in (
         "strategy",
         "ranks",
@@ -258,6 +262,7 @@ def _print_table(frame: Any) -> None:
         "95 % interval",
         "speed-up",
         "efficiency",
+        *losses,
         "status",
     ):
         table.add_column(name, justify="left" if name in ("strategy", "status") else "right")
@@ -277,6 +282,7 @@ def _print_table(frame: Any) -> None:
             f"{format_rate(low)} to {format_rate(high)}" if known(low) and known(high) else "",
             f"{row['speedup']:.2f}" if known(row["speedup"]) else "",
             f"{row['efficiency']:.2f}" if known(row["efficiency"]) else "",
+            *([f"{row['time_to_loss_s']:.3g}" if known(row["time_to_loss_s"]) else ""] if losses else []),
             row["status"] + (" (oversubscribed)" if row["oversubscribed"] else ""),
         )
     Console(width=None if sys.stdout.isatty() else 120, highlight=False).print(table)

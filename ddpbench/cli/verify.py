@@ -31,7 +31,11 @@ def add_parser(commands: Any) -> None:
         "--algorithm", nargs="+", default=None, help="of strategies with a choice; default: all"
     )
     parser.add_argument("--schedule", nargs="+", choices=["overlapped", "after_backward"], help="likewise")
-    parser.add_argument("--workload", nargs="+", default=["mlp", "gpt:nano"], help="default: mlp gpt:nano")
+    parser.add_argument(
+        "--workload",
+        nargs="+",
+        help="default: mlp gpt:nano, and two_branch where a model with branches is needed",
+    )
     parser.add_argument("--world-size", nargs="+", type=_world, default=[1, 2, 3, 4], help="default: 1 2 3 4")
     parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
     parser.add_argument(
@@ -56,14 +60,16 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.verify import verification_cases, verify
     from ddpbench.strategies import PROMISES, TABLE
 
-    cases = verification_cases(
-        arguments.strategy or list(TABLE),
-        arguments.workload,
-        arguments.world_size,
-        arguments.backend,
-        algorithms=arguments.algorithm,
-        schedules=arguments.schedule,
-    )
+    cases = []
+    for workload, strategies in _by_workload(arguments.strategy or list(TABLE), arguments.workload).items():
+        cases += verification_cases(
+            strategies,
+            [workload],
+            arguments.world_size,
+            arguments.backend,
+            algorithms=arguments.algorithm,
+            schedules=arguments.schedule,
+        )
     if not arguments.json:
         print(f"{'strategy':<{WIDTH}} {'workload':<10} ranks  {'result':<9} largest error")  # noqa: T201
     verdicts = verify(
@@ -82,6 +88,18 @@ def _run(arguments: argparse.Namespace) -> int:
             if name != "gradients" and any(verdict.promise == name for verdict in verdicts):
                 print(f"{name}: {words}")  # noqa: T201
     return 0 if all(verdict.status in ("ok", "skipped") for verdict in verdicts) else 1
+
+
+def _by_workload(strategies: list[str], workloads: list[str] | None) -> dict[str, list[str]]:
+    """Which strategies to prove with which workload."""
+    if workloads is not None:
+        return dict.fromkeys(workloads, strategies)
+    from ddpbench.strategies import TABLE, load_strategy
+
+    beside = [name for name in strategies if name in TABLE and load_strategy(name).pieces == "branches"]
+    others = [name for name in strategies if name not in beside]
+    chosen = {"mlp": others, "gpt:nano": others, "two_branch": beside}
+    return {workload: names for workload, names in chosen.items() if names}
 
 
 def _line(verdict: Verdict) -> str:

@@ -27,12 +27,18 @@ PROOF_TRANSFERS = 12
 """So many times float32's gradients are sent in a proof: four steps in float32, and in float64, twice as large."""
 
 
+def about(budget: Budget) -> str:
+    """What an estimate is: `about` so long, or `at most` where launches train to a loss."""
+    return "about" if budget.goal is None else "at most"
+
+
 def launch_s(case: Case, budget: Budget) -> float:
-    """What one launch takes, seconds."""
+    """What one launch takes, seconds; at most, where it trains to a loss: nobody knows yet how soon it gets there."""
     extra_s = (
         case.evaluation * EVALUATION * budget.measured_s
         + case.checkpoint * SNAPSHOTS_S
         + (case.loader_workers > 0) * LOADER_START_S
+        + (budget.goal.seconds if budget.goal is not None else 0.0)
     )
     steps_s = budget.measured_s * (1 + WARMUP_AND_INSTRUMENTED)
     replay = replay_of(case)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ddpbench.errors import FabricError, IdentityError, MachineError, OutputError, RequestError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.estimate import SERVER_START_S, proof_s
+from ddpbench.launch.estimate import SERVER_START_S, about, proof_s
 from ddpbench.launch.fabrics import Fabrics, check_drawable
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.memory import memory_limit, within_memory
@@ -250,6 +250,8 @@ class Sweep:
         )
         self._gpu_addresses: list[str | None] = []
         self._took_s = self._guessed_s = 0.0
+        self._own_s: dict[str, list[float]] = {}
+        """How long each case's launches took, by its id."""
         self._outcomes: dict[Key, LaunchOutcome] = {}
         self._damaged: set[Key] = set()
         self._identified = False
@@ -304,9 +306,12 @@ class Sweep:
         estimate = self._plan.estimate_s(self._budget.rounds_min, left, to_prove(unproved))
         self._listener.planned(self._plan, self._run, len(self._outcomes), estimate)
         if estimate > self._budget.total:
+            goal = self._budget.goal
+            lower = "measured_s, " if goal is None else "until_s, measured_s, "
             self._warn(
-                f"{self._budget.rounds_min} rounds take about {estimate / 60:.0f} min, more than budget.total; "
-                "they are run all the same: lower measured_s, rounds_min or the number of cases to stay within it"
+                f"{self._budget.rounds_min} rounds take {about(self._budget)} {estimate / 60:.0f} min, more than "
+                f"budget.total; they are run all the same: lower {lower}rounds_min or the number of cases to stay "
+                "within it"
             )
         self._listener.preparing("starting torch")
         with self._servers() as server_for:
@@ -400,6 +405,9 @@ class Sweep:
             return
         ids = [entry.case.case_id for entry in self._plan.runnable]
         self._outcomes, self._damaged = finished_launches(self._run, ids)
+        for (case_id, purpose, _), outcome in self._outcomes.items():
+            if purpose == "measure" and outcome.status == "ok":
+                self._own_s.setdefault(case_id, []).append(outcome.wall_s)
 
     def _set_failed_aside(self) -> None:
         """Has launches that were not ok, or whose records are damaged, done again."""
@@ -467,7 +475,9 @@ class Sweep:
         return max(0, self._budget.rounds_min - number - 1)
 
     def _expected_s(self, entry: PlannedCase) -> float:
-        """A launch of the case, seconds: as was guessed, put right by how long launches have taken so far."""
+        """A launch of the case, seconds: as its own took; before there are any as was guessed, put right by others'."""
+        if own := self._own_s.get(entry.case.case_id):
+            return sum(own) / len(own)
         return self._plan.launch_s(entry.case) * (self._took_s / self._guessed_s if self._guessed_s else 1.0)
 
     def _round(self, number: int) -> None:
@@ -523,12 +533,16 @@ class Sweep:
             server,
             plan,
             measured_s=self._budget.measured_s,
+            goal=self._budget.goal,
             server_share_s=server.start_s / share,
             on_pulse=progress.pulse,
         )
         if purpose == "measure":
-            self._took_s += time.monotonic() - began
+            took_s = time.monotonic() - began
+            self._took_s += took_s
             self._guessed_s += self._plan.launch_s(case)
+            if outcome.status == "ok":
+                self._own_s.setdefault(case.case_id, []).append(took_s)
         self._outcomes[case.case_id, purpose, number] = outcome
         self.result.launches += 1
         self.result.measured_s += outcome.measured_s

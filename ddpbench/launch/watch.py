@@ -16,6 +16,7 @@ from ddpbench.machine.noise import NoiseWatch, oom_kills
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse
+from ddpbench.spec import Goal
 
 
 class LaunchRunner:
@@ -35,6 +36,7 @@ class LaunchRunner:
         *,
         measured_s: float,
         server_share_s: float,
+        goal: Goal | None = None,
         on_pulse: Callable[[Pulse], None] = lambda _: None,
     ) -> LaunchOutcome:
         """One launch from request to outcome.
@@ -47,7 +49,9 @@ class LaunchRunner:
         if directory.path.exists():
             self._run.set_aside(directory)
         directory.path.mkdir(parents=True)
-        request = LaunchRequest(case=plan.case, purpose=plan.purpose, round=plan.round, measured_s=measured_s)
+        request = LaunchRequest(
+            case=plan.case, purpose=plan.purpose, round=plan.round, measured_s=measured_s, goal=goal
+        )
         request.write(directory.request)
         started_utc = datetime.now(UTC).isoformat(timespec="seconds")
         noise = NoiseWatch(

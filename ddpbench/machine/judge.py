@@ -12,6 +12,7 @@ from pathlib import Path
 from ddpbench.errors import LaunchError
 from ddpbench.records import (
     Block,
+    Curve,
     LaunchDir,
     LaunchOutcome,
     LaunchRecords,
@@ -291,6 +292,7 @@ def measured_seconds(records: LaunchRecords) -> float:
         timed = [block.end_ns for block in blocks if block.phase == "timed"]
         extra = sum(block.end_ns - block.start_ns for block in blocks if block.phase != "timed")
         extra += sum(snapshot.end_ns - snapshot.start_ns for snapshot in rank.of(Snapshot))
+        extra += sum(curve.end_ns - curve.start_ns for curve in rank.of(Curve))
         return (max(timed, default=warmup.end_ns) - warmup.start_ns + extra) / 1e9
     return 0.0
 

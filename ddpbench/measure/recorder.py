@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,7 +20,10 @@ class Recorder(Protocol):
         """Whether anything is kept."""
 
     def span(self, name: str) -> AbstractContextManager[None]:
-        """Notes the enclosed work under this name; see `ddpbench.records.COMPUTE_SPANS`."""
+        """Notes the enclosed work under this name; see `ddpbench.records.COMPUTE_SPANS`.
+
+        A `synchronize` span within another interrupts it: what the rank is blocked in is no work of its own.
+        """
 
     def mark(self) -> Mark:
         """This moment, for `add_span` and `add_transfer`."""
@@ -37,13 +40,14 @@ class Recorder(Protocol):
         start: Mark,
         end: Mark,
         sent: int | None = None,
+        ranks: int | None = None,
         message: int | None = None,
     ) -> None:
         """Notes this rank's part in one transfer of `size` bytes, from handing it over to its result.
 
-        `sent` is what the rank handed to the network for it, bytes, where that was counted. `message` is a number by
-        which two ranks know what only they exchange; without it all ranks take part. May be called from another
-        thread than the step's.
+        `sent` is what the rank handed to the network for it, bytes, where that was counted, and `ranks` how many take
+        part where not all do. `message` is a number by which two ranks know what only they exchange, where it may be
+        in steps of different numbers. May be called from another thread than the step's.
         """
 
 
@@ -73,6 +77,7 @@ class NullRecorder:
         start: Mark,
         end: Mark,
         sent: int | None = None,
+        ranks: int | None = None,
         message: int | None = None,
     ) -> None:
         pass
@@ -94,7 +99,7 @@ class StepRecorder:
         self._clock = clock
         self._steps: list[_Step] = []
         self._spans: list[tuple[int, str, Mark, Mark]] = []
-        self._transfers: list[tuple[int, int, str, int, int | None, int | None, Mark, Mark]] = []
+        self._transfers: list[tuple[int, int, str, int, int | None, int | None, int | None, Mark, Mark]] = []
         self._step = -1
 
     def begin_step(self, number: int) -> None:
@@ -127,9 +132,10 @@ class StepRecorder:
         start: Mark,
         end: Mark,
         sent: int | None = None,
+        ranks: int | None = None,
         message: int | None = None,
     ) -> None:
-        self._transfers.append((self._step, bucket, op, size, sent, message, start, end))
+        self._transfers.append((self._step, bucket, op, size, sent, ranks, message, start, end))
 
     def records(self) -> list[StepRecord | CommRecord]:
         """The steps' records, each followed by its transfers; forgets them. Waits for the device."""
@@ -146,11 +152,12 @@ class StepRecorder:
                 op=op,
                 bytes=size,
                 sent_bytes=sent,
+                ranks=ranks,
                 message=message,
                 start_ns=next(times),
                 end_ns=next(times),
             )
-            for number, bucket, op, size, sent, message, _, _ in self._transfers
+            for number, bucket, op, size, sent, ranks, message, _, _ in self._transfers
         ]
         spans_of: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
         for number, span in spans:
@@ -160,10 +167,25 @@ class StepRecorder:
             sent_in[transfer.step].append(transfer)
         records: list[StepRecord | CommRecord] = []
         for number, start_ns, end_ns in steps:
-            own = sorted(spans_of[number], key=lambda span: span[1])
+            own = interrupted(spans_of[number])
             records.append(StepRecord(step=number, start_ns=start_ns, end_ns=end_ns, spans=tuple(own)))
             sent = sent_in[number]
             sent.sort(key=lambda transfer: (transfer.start_ns, transfer.bucket))
             records += sent
         self._steps, self._spans, self._transfers = [], [], []
         return records
+
+
+def interrupted(spans: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """Spans in the order of their starts, each cut where a `synchronize` lies within it: the rank was blocked there."""
+    blocked = sorted((start, end) for name, start, end in spans if name == "synchronize")
+    found: list[tuple[str, int, int]] = []
+    for name, start, end in spans:
+        at = start
+        for begin, until in blocked if name != "synchronize" else ():
+            if at <= begin and until <= end:
+                found += [(name, at, begin)] if begin > at else []
+                at = until
+        if at < end or at == start:
+            found.append((name, at, end))
+    return sorted(found, key=lambda span: span[1])

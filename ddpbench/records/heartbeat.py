@@ -18,6 +18,7 @@ PHASES: Sequence[str] = (
     "instrumented steps",
     "evaluation",
     "snapshots",
+    "training to a loss",
     "finishing",
 )
 _SLOT_WORDS = 2  # steps made, and the index of the phase

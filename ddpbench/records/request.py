@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ddpbench.records.schema import SCHEMA_VERSION
-from ddpbench.spec import Case
+from ddpbench.spec import Case, Goal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchRequest:
-    """One launch. `measured_s` is the timed steps' share of it, seconds; a proof ignores it."""
+    """One launch. `measured_s` is the timed steps' share of it, seconds; a proof ignores it.
+
+    With a `goal` it trains down to a loss besides.
+    """
 
     case: Case
     purpose: Literal["proof", "measure"]
     round: int = 0
     measured_s: float = 2.0
+    goal: Goal | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The request as a JSON object."""
@@ -28,16 +32,19 @@ class LaunchRequest:
             "purpose": self.purpose,
             "round": self.round,
             "measured_s": self.measured_s,
+            "goal": None if self.goal is None else asdict(self.goal),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LaunchRequest:
         """The request back from its JSON object."""
+        goal = data.get("goal")
         return cls(
             case=Case.from_json(data["case"]),
             purpose=data["purpose"],
             round=data["round"],
             measured_s=data["measured_s"],
+            goal=None if goal is None else Goal(**goal),
         )
 
     def write(self, path: Path) -> None:

@@ -138,8 +138,10 @@ class CommRecord:
     end_ns: int
     sent_bytes: int | None = None
     """What this rank handed to the network for it, counted message by message; None where the library sends."""
+    ranks: int | None = None
+    """How many ranks take part, as two in a message from one to another; None: all of them."""
     message: int | None = None
-    """What only two ranks exchange they know by this number, whatever step it is to each; None: all take part."""
+    """What only two ranks exchange they know by this number, in steps that may have others; None: steps agree."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,6 +162,26 @@ class Snapshot:
     end_ns: int
     write_ns: int | None
     """The rank's own part of it; None where it only waited."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """Consecutive steps of a training to a loss, which begins with a fresh model and the data's first batch.
+
+    Ranks agree between these records whether to go on; the time for it is in none of them. `samples` are this rank's.
+    """
+
+    kind: Literal["curve"] = "curve"
+    index: int
+    target: float
+    """The loss it trains down to."""
+    samples: int
+    start_ns: int
+    end_ns: int
+    step_ns: tuple[int, ...]
+    """This rank's step times, in order; their sum is `end_ns - start_ns`."""
+    losses: tuple[float, ...]
+    """This rank's loss of each step, before its update, in seven digits; empty where it knows none, as a server."""
 
 
 Compared = Literal[
@@ -280,6 +302,7 @@ Record = (
     | StepRecord
     | CommRecord
     | Snapshot
+    | Curve
     | Proof
     | Costs
     | Traffic

@@ -64,8 +64,8 @@ class Sheet:
         whole = self.figure.get_figheight()
         self.figure.text(x / self.width_in, (y + self._lifted_in) / whole, text, **options)
 
-    def legend(self, handles: Sequence[Any], *, columns: int) -> None:
-        """A legend along the sheet's upper edge, read row by row."""
+    def legend(self, handles: Sequence[Any], *, columns: int, length: float = 1.6) -> None:
+        """A legend along the sheet's upper edge, read row by row; `length` of its lines in the font's size."""
         # matplotlib fills columns first, so the handles are dealt out to its columns
         handles = [handle for column in range(columns) for handle in handles[column::columns]]
         whole = self.figure.get_figheight()
@@ -75,7 +75,7 @@ class Sheet:
             loc="upper left",
             bbox_to_anchor=place,
             ncols=columns,
-            handlelength=1.6,
+            handlelength=length,
             columnspacing=1.4,
             borderpad=0,
         )

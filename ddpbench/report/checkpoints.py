@@ -15,6 +15,7 @@ from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row, label_of, setting_of
 from ddpbench.report.words import Estimate, counted, launches_each, milliseconds, percent, series_of
+from ddpbench.strategies import TABLE, load_strategy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,6 +68,10 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         notes.append("DataParallel evaluates the bare model on one device: its replicas are not used for it.")
     if any(row.strategy == "independent" for row in evaluated) and costs:
         notes.append("Independent ranks have no common state to save: no snapshots.")
+    cut = {row.strategy: row.strategy_name for row in rows if row.ok}
+    parted = [name for key, name in cut.items() if key in TABLE and not load_strategy(key).whole_state]
+    if parted:
+        notes.append(f"Not timed for {series_of(parted)}, whose ranks hold parts of model or optimizer.")
     pictures = [_evaluation_picture(shown)] if shown else []
     pictures += [_snapshot_picture(drawn)] if drawn else []
     return Section(

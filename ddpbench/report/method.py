@@ -178,6 +178,17 @@ TERMS: tuple[tuple[str, str], ...] = (
         ),
     ),
     (
+        "time to a loss",
+        (
+            "After its measured steps every launch trains a fresh model on the data from their start, until the mean "
+            "loss of the last steps is at the target: over as many samples as 32 steps of its base case have, the "
+            "same for each number of ranks. A step's loss is that of the whole batch before the update, the mean over "
+            "ranks. What ranks take to agree whether to go on, every 10 to 100 steps, is not counted. All launches "
+            "train on the same data in the same order: the interval is of the time, not of the path that another seed "
+            "would take."
+        ),
+    ),
+    (
         "noise flag",
         (
             "The launch was disturbed: processor time stolen by other guests, other processes, clock "
@@ -270,6 +281,19 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     (
         "dilation_needed",
         "replays: the smallest dilation that hides the host's own work; above `dilation` it does not",
+    ),
+    (
+        "held_parameter_bytes, held_gradient_bytes, held_optimizer_bytes",
+        "what a rank holds of parameters, gradients and optimizer state before its update: the rank that holds most",
+    ),
+    ("target_loss, lowest_loss", "the loss that launches trained down to, and the lowest mean they came to"),
+    (
+        "time_to_loss_s and its interval, samples_to_loss, steps_to_loss",
+        "what it took, means over launches; empty where not every launch reached it",
+    ),
+    (
+        "speedup_to_loss and its interval",
+        "the base case's time to the loss over this case's, over the rounds that have both",
     ),
     (
         "staleness_mean, staleness_max",

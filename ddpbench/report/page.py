@@ -25,12 +25,14 @@ from ddpbench.report import (
     laws,
     layouts,
     links,
+    memory,
     network,
     one_step,
     precision,
     scaling,
     strategies,
     tables,
+    time_to_loss,
     waterfall,
 )
 from ddpbench.report.canvas import Drawn
@@ -50,6 +52,7 @@ FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
     links.section,
     laws.section,
     strategies.section,
+    time_to_loss.section,
     precision.section,
     breakdown.section,
     waterfall.section,
@@ -57,6 +60,7 @@ FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
     inputs.section,
     buckets.section,
     communication.section,
+    memory.section,
     checkpoints.section,
 )
 """The sections with figures, in the page's order: one file and one entry here for each."""

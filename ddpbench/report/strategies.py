@@ -13,6 +13,7 @@ from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Panel, Row, Series, fullest, label_of, panels_of, raw_launches, setting_of
 from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of, valued
+from ddpbench.strategies import TABLE, load_strategy
 
 if TYPE_CHECKING:
     from ddpbench.report.canvas import Sheet
@@ -32,9 +33,16 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         title="Throughput by strategy",
         question="Which strategy trains most samples a second, and how far is it from the upper bound?",
         pictures=tuple(_picture(panel, index, raw) for index, panel in enumerate(drawable[:MOST_FIGURES])),
-        notes=not_drawn([panel.name for panel in drawable[MOST_FIGURES:]]),
+        notes=(*not_drawn([panel.name for panel in drawable[MOST_FIGURES:]]), *_told(rows)),
         absent="" if drawable else "No case was measured: there is no throughput to show.",
     )
+
+
+def _told(rows: Sequence[Row]) -> list[str]:
+    """What strategies say of themselves that belongs beside their numbers; DataParallel has a section of its own."""
+    names = {row.strategy: row.strategy_name for row in rows if _has(row) and row.strategy != "data_parallel"}
+    notes = {name: load_strategy(strategy).note for strategy, name in names.items() if strategy in TABLE}
+    return [f"{name}: {note}" for name, note in notes.items() if note]
 
 
 def _has(row: Row) -> bool:

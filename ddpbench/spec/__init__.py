@@ -4,6 +4,7 @@ from ddpbench.spec.case import BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, NoOptions, Pieces, StrategyInfo, WorkloadInfo
 from ddpbench.spec.experiment import load_experiment, parse_experiment
 from ddpbench.spec.fabric import FabricSettings, Links
+from ddpbench.spec.goal import Goal
 from ddpbench.spec.matrix import PlannedCase, expand, resolve
 from ddpbench.spec.settings import Base, Budget, Experiment
 
@@ -16,6 +17,7 @@ __all__ = [
     "Devices",
     "Experiment",
     "FabricSettings",
+    "Goal",
     "Links",
     "NoOptions",
     "Pieces",

@@ -124,6 +124,9 @@ def _plan_case(
     world_size, nodes = layout
     trainers = max(1, strategy.trainers(world_size))  # at world size 1 a server has none: its check says so
     local_batch, global_batch = setting["local_batch"], setting["global_batch"]
+    if "scaling" in experiment.axes:  # each kind takes the batch that it fixes
+        local_batch = local_batch if setting["scaling"] == "weak" else None
+        global_batch = global_batch if setting["scaling"] == "strong" else None
     if setting["scaling"] == "weak":
         if global_batch is not None:
             message = "weak scaling fixes local_batch; global_batch belongs to scaling = 'strong'"
@@ -196,9 +199,12 @@ def _plan_case(
         dilation=setting["dilation"],
         shrink=setting["shrink"],
     )
-    reason = _layout_reason(case, nodes) or _virtual_reason(case)
+    reason = _layout_reason(case, nodes) or _virtual_reason(case) or _loss_reason(case, experiment)
     reason = (
-        reason or strategy.check(case) or _pieces_reason(case, strategy, workload) or workload.check(case)
+        reason
+        or strategy.check(case)
+        or _pieces_reason(case, strategy, workload, catalog)
+        or workload.check(case)
     )
     if reason is None and backend == "nccl" and device != "cuda" and strategy.uses_backend:
         reason = "nccl moves data between GPUs only; use gloo on CPU"
@@ -303,17 +309,22 @@ def _links(
         return None
 
 
-def _pieces_reason(case: Case, strategy: StrategyInfo, workload: WorkloadInfo) -> str | None:
+def _pieces_reason(
+    case: Case, strategy: StrategyInfo, workload: WorkloadInfo, catalog: Catalog
+) -> str | None:
     """Why this workload's model cannot be cut into a piece for each rank, or None."""
     if not strategy.pieces:
         return None
     found = workload.pieces(strategy.pieces)
     if not found:
-        return f"{case.workload} cannot be cut into {strategy.pieces}"
+        able = [name for name in catalog.workload_names() if catalog.workload(name).pieces(strategy.pieces)]
+        names = dict.fromkeys(name.partition(":")[0] for name in able)
+        return f"{case.workload} cannot be cut into {strategy.pieces}: take {' or '.join(names)}"
     if strategy.pieces == "branches" and found != case.world_size:
-        return f"{case.workload} has {found} branches, one for each rank; world size {case.world_size} given"
+        return f"{case.workload} has {found} branches, a rank each: set world_size = {found}"
     if found < case.world_size:
-        return f"{case.workload} has {found} layers to cut at, too few for {case.world_size} stages"
+        few = f"too few for {case.world_size} stages: use a world size of {found} or less"
+        return f"{case.workload} has {found} layers to cut at, {few}"
     return None
 
 
@@ -329,6 +340,13 @@ def _virtual_reason(case: Case) -> str | None:
             "GPUs have links of their own: a fabric is for ranks on the CPU, and a replay can stand for a GPU"
         )
     return None
+
+
+def _loss_reason(case: Case, experiment: Experiment) -> str | None:
+    """Why this case cannot be trained down to a loss that was asked for, or None."""
+    if experiment.budget.until_loss is None or case.compute == "real":
+        return None
+    return "a replay has no loss to bring down: leave budget.until_loss out, or train the workload itself"
 
 
 def _layout_reason(case: Case, nodes: int) -> str | None:

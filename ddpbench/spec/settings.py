@@ -8,6 +8,7 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, Field
 
 from ddpbench.spec.fabric import FabricSettings
+from ddpbench.spec.goal import Goal
 from ddpbench.units import parse_seconds
 
 
@@ -77,6 +78,19 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     """A launch of which no rank has made a step for this long is ended as hung."""
     seed: Natural = 0
     """Seeds the order of launches within each round."""
+    until_loss: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
+    """Every launch trains once more, after its measured steps, from a fresh model until the loss is as low as this."""
+    until_steps: Positive = 2000
+    """It gives up after so many steps,"""
+    until_s: Duration = 60.0
+    """or so many seconds."""
+
+    @property
+    def goal(self) -> Goal | None:
+        """The loss that launches train down to, where they shall."""
+        if self.until_loss is None:
+            return None
+        return Goal(loss=self.until_loss, steps=self.until_steps, seconds=self.until_s)
 
 
 class Experiment(BaseModel, extra="forbid", frozen=True):

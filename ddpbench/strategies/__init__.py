@@ -13,9 +13,13 @@ TABLE: dict[str, str] = {
     "independent": "ddpbench.strategies.independent:Independent",
     "data_parallel": "ddpbench.strategies.data_parallel:DataParallel",
     "ddp": "ddpbench.strategies.ddp:Ddp",
+    "zero1": "ddpbench.strategies.zero1:Zero1",
+    "fsdp": "ddpbench.strategies.fsdp:Fsdp",
     "post_local_sgd": "ddpbench.strategies.post_local_sgd:PostLocalSgd",
     "master": "ddpbench.strategies.master:Master",
     "async_server": "ddpbench.strategies.async_server:AsyncServer",
+    "pipeline": "ddpbench.strategies.pipeline:Pipeline",
+    "branches": "ddpbench.strategies.branches:Branches",
 }
 """Name -> `module:Class`, in the order of lists and legends."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -116,6 +117,14 @@ def _powersgd_reason(case: Case) -> str | None:
     return None
 
 
+def buffers_stay() -> dict[str, Any]:
+    """DDP's argument for buffers that are not sent out in every forward; newer torch warns of its old name."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    names = inspect.signature(DistributedDataParallel.__init__).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
+
+
 class DdpReplica(Replica):
     """A model under DDP. With DDP's own algorithm and schedule only its instrumented twin has a communication hook."""
 
@@ -125,8 +134,7 @@ class DdpReplica(Replica):
         super().__init__(job)
         self._parts = options.accumulate
         cap, shrink = job.case.bucket_cap_mb, job.case.shrink
-        # Newer torch renames this option and warns of the old name: its default is left unsaid.
-        buffers: dict[str, Any] = {} if options.broadcast_buffers else {"broadcast_buffers": False}
+        buffers: dict[str, Any] = {} if options.broadcast_buffers else buffers_stay()
         wrapper = DistributedDataParallel
         if cap == "default" and shrink != 1:
             from ddpbench.strategies.ddp_shrunk import shrunk

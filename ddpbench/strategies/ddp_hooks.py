@@ -46,7 +46,7 @@ class BucketHook:
         if job.case.algorithm in COLLECTIVES and job.distributed:
             self._group = dist.new_group(timeout=NEVER)  # DDP's own messages shall not meet the collectives'
         self._background = _background(job, self._group)
-        self._op = job.case.algorithm or "all_reduce"
+        self._op = job.case.algorithm if job.case.algorithm in COLLECTIVES else "all_reduce"
         self.sizes: list[int] = []
         self.last_start: Mark = None
 

@@ -47,12 +47,18 @@ class PowerSgdHook(BucketHook):
         """Whether a step has been compressed."""
         return int(self.state.iter) > int(self.state.start_powerSGD_iter)
 
+    def close(self) -> None:
+        """Ends the thread. The group stays until all are destroyed: torch's callbacks hold on to it, in its own
+        threads, one of which would wait for itself if it were the last to let go."""
+        if self._background is not None:
+            self._background.close()
+
     def kept(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Each parameter, and what has been kept back of its gradient."""
         found = []
         for number, memory in self.state.error_dict.items():
             parameters = self._parameters[number]
-            parts = memory.split([parameter.numel() for parameter in parameters])
+            parts = torch.split(memory, [parameter.numel() for parameter in parameters])
             found += [(each, part.view_as(each)) for each, part in zip(parameters, parts, strict=True)]
         return found
 
@@ -107,5 +113,5 @@ class PowerSgdReplica(DdpReplica, CompensatedReplica):
         return super().ready() and self._power.compresses
 
     def kept(self) -> dict[str, torch.Tensor]:
-        names = {parameter: name for name, parameter in self.job.model.named_parameters()}
+        names: dict[torch.Tensor, str] = {each: name for name, each in self.job.model.named_parameters()}
         return {names[parameter]: part for parameter, part in self._power.kept()}

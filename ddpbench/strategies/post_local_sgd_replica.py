@@ -14,6 +14,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpbench.strategies.base import Job, PeriodicReplica
+from ddpbench.strategies.ddp import buffers_stay
 from ddpbench.strategies.ddp_hooks import NEVER, Summed
 from ddpbench.strategies.post_local_sgd import PostLocalSgdOptions
 
@@ -31,14 +32,12 @@ class PostLocalSgdReplica(PeriodicReplica):
     def __init__(self, job: Job, options: PostLocalSgdOptions) -> None:
         super().__init__(job)
         self._options = options
-        self._ddp: DistributedDataParallel | None = DistributedDataParallel(
-            job.model, broadcast_buffers=False
-        )
+        self._ddp: DistributedDataParallel | None = DistributedDataParallel(job.model, **buffers_stay())
         node = job.case.ranks_per_node
         self._subgroup: dist.ProcessGroup | None = None
         if options.within_nodes and 1 < node < job.world_size:
-            self._subgroup, _ = dist.new_subgroups(group_size=node, timeout=NEVER)
-        self._state = PostLocalSGDState(
+            self._subgroup, _ = dist.new_subgroups(group_size=node, timeout=NEVER)  # type: ignore[no-untyped-call]
+        self._state = PostLocalSGDState(  # type: ignore[no-untyped-call]
             process_group=None,
             subgroup=self._subgroup,
             start_localSGD_iter=options.start_local_sgd_iter,

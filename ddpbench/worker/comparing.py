@@ -23,6 +23,10 @@ that order too, over the few hundred thousand terms of a reduction."""
 SMALL_GRADIENT = 1e-3
 """A parameter's error is relative to its own gradient's norm, or to this share of the whole gradient's norm
 where that is larger: a gradient that is zero in exact arithmetic (attention's key bias) is all rounding."""
+AMPLIFIED = 100
+"""Parameters after several updates may be wrong by so many times a gradient's tolerance: Adam divides a gradient by its
+own size, so that one which is all rounding moves a parameter as far as any other. An update that is left out, or of
+another rank's gradient, is wrong by a hundred times as much in float64 still."""
 AUTOCAST_ROUNDOFFS = 16
 """Under autocast a gradient may be wrong by so many unit roundoffs u of what it computes in: 2^-4 for bf16
 (u = 2^-8), 2^-7 for fp16 (u = 2^-11). A step rounds every layer's outputs, slopes and gradients to u; a batch cut
@@ -64,9 +68,9 @@ def norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The norm of all of them as one vector."""
     if not tensors:
         return torch.zeros((), dtype=torch.float64)
-    return torch.linalg.vector_norm(
-        torch.stack([torch.linalg.vector_norm(each.double()) for each in tensors])
-    )
+    norms = [torch.linalg.vector_norm(each.double()) for each in tensors]
+    whole: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return whole
 
 
 def not_compared(compared: Compared, dtype: str, note: str) -> Proof:

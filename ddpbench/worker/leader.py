@@ -288,8 +288,9 @@ class Leader:
         if directory.path.exists():
             self._run.set_aside(directory)
         directory.path.mkdir(parents=True)
+        budget = self._plan.budget
         request = LaunchRequest(
-            case=case, purpose=purpose, round=number, measured_s=self._plan.budget.measured_s
+            case=case, purpose=purpose, round=number, measured_s=budget.measured_s, goal=budget.goal
         )
         request.write(directory.request)
         started_utc = datetime.now(UTC).isoformat(timespec="seconds")

@@ -3,7 +3,8 @@
 Autocast holds for a thread, and data_parallel runs replicas in threads of their own: so the model is wrapped,
 not the step. Under fp16 the loss is scaled before backward and gradients are unscaled before the update, which
 is left out where one of them is infinite (torch.amp.GradScaler). Ranks decide that alike as long as each holds
-all averaged gradients: an infinite one is infinite in every average it is part of.
+all averaged gradients: an infinite one is infinite in every average it is part of. Of shards (DTensor) torch tells
+every rank what any has found.
 """
 
 from __future__ import annotations
@@ -38,9 +39,13 @@ class Precision:
         """The same as backward is to start from it."""
         return self.value(loss)
 
+    def unscaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """The workload's own value of the loss that the last step gave, on its device."""
+        return loss
+
     def true_loss(self, loss: torch.Tensor) -> float:
-        """The workload's own value of the loss that the last step gave."""
-        return float(loss)
+        """The same as a number."""
+        return float(self.unscaled(loss))
 
     def update(self, replica: Replica) -> None:
         """Updates the parameters from a step's gradients."""
@@ -91,8 +96,8 @@ class ScaledAutocast(Autocast):
 
         return scaled
 
-    def true_loss(self, loss: torch.Tensor) -> float:
-        return float(loss if self._loss is None else self._loss)
+    def unscaled(self, loss: torch.Tensor) -> torch.Tensor:
+        return loss if self._loss is None else self._loss
 
     def update(self, replica: Replica) -> None:
         applied: Any = _Update(replica)

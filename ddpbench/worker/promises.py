@@ -15,7 +15,7 @@ from ddpbench.records import Proof
 from ddpbench.strategies import Promise, Replica
 from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, PeriodicReplica
 from ddpbench.strategies.nested import concatenate
-from ddpbench.worker.comparing import TOLERANCES, Comparer, Tensors, mean, not_compared
+from ddpbench.worker.comparing import AMPLIFIED, TOLERANCES, Comparer, Tensors, mean, not_compared
 from ddpbench.worker.training import all_equal, checksum
 
 FINAL_STEPS = 3
@@ -190,7 +190,7 @@ def _averaged(
     else:
         raise ValueError(f"no two averagings within {MOST_STEPS_APART} steps: give a shorter period")
     error = comparer.error(replica.own_parameters(), _parameters(models[prover.rank]))
-    yield comparer.proof("parameters, averaged", error)
+    yield comparer.proof("parameters, averaged", error, AMPLIFIED * comparer.tolerance)
     if prover.processes > 1:
         equal = all_equal(checksum(replica.job.model), prover.control, prover.processes)
         yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
@@ -237,7 +237,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
         needed = {own, number, *(later for _, later in updates[number:])}
         versions = {kept: values for kept, values in versions.items() if kept in needed}
     error = comparer.error(replica.own_parameters(), versions[own])
-    yield comparer.proof("parameters, updates in the server's order", error)
+    yield comparer.proof("parameters, updates in the server's order", error, AMPLIFIED * comparer.tolerance)
 
 
 _CHECKS: dict[Promise, Callable[[Comparer, Replica, torch.nn.Module, Any], Iterator[Proof]]] = {

@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,6 +44,7 @@ from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.strategies import Replica
 from ddpbench.worker.batches import in_memory
 from ddpbench.worker.control import leave, meet
+from ddpbench.worker.descent import train_to
 from ddpbench.worker.edges import Edges
 from ddpbench.worker.evaluation import evaluate
 from ddpbench.worker.place import Place
@@ -183,11 +185,7 @@ class Rank:
         self, writer: RecordWriter, training: Training, model: torch.nn.Module, control: Control
     ) -> None:
         distributed = dist.is_initialized() and training.strategy.uses_backend
-        batches = training.batches()
-        if self.case.data == "memory":
-            batches = in_memory(batches, self.heartbeat.beat)
-        if store := os.environ.get("DDPBENCH_STORAGE"):
-            batches = fetched(batches, store, training.batch_bytes())
+        batches = self._batches(training)
         samples = training.share
         pacer = training.workload.pacer
         edges = Edges(pacer, link_of(self.case, self.place))
@@ -239,16 +237,29 @@ class Rank:
         made = [Buckets(bytes=tuple(buckets))] if buckets is not None else []
         writer.write(again, block, *made, *records, self._held(replica, batches, training))
         loop.check_loss()
-        if not training.strategy.whole_state:
-            replica.close()
-            return
-        if self.case.evaluation:
-            self.heartbeat.enter("evaluation")
-            beat = self.heartbeat.beat
-            writer.write(*evaluate(replica, batches, stepper, self.request.measured_s, beat))
-        if self.case.checkpoint and (training.strategy.aggregates or self.case.world_size == 1):
-            self._save(writer, replica, clock, control)
+        if training.strategy.whole_state:
+            if self.case.evaluation:
+                self.heartbeat.enter("evaluation")
+                beat = self.heartbeat.beat
+                writer.write(*evaluate(replica, batches, stepper, self.request.measured_s, beat))
+            if self.case.checkpoint and (training.strategy.aggregates or self.case.world_size == 1):
+                self._save(writer, replica, clock, control)
         replica.close()
+        goal = self.request.goal
+        if goal is not None and training.strategy.promise(training.options) != "nothing":
+            self.heartbeat.enter("training to a loss")
+            batches, beats = self._batches(training), self.heartbeat
+            for part in train_to(goal, training, batches, clock=clock, control=control, heartbeat=beats):
+                writer.write(part)
+
+    def _batches(self, training: Training) -> Iterator[tuple[Any, Any]]:
+        """The rank's batches from their first on, as the case wants them."""
+        batches = training.batches()
+        if self.case.data == "memory":
+            batches = in_memory(batches, self.heartbeat.beat)
+        if store := os.environ.get("DDPBENCH_STORAGE"):
+            batches = fetched(batches, store, training.batch_bytes())
+        return batches
 
     def _held(self, replica: Replica, batches: Any, training: Training) -> Held:
         """What the rank holds of the model's state between a step's backward and its update: one more step."""

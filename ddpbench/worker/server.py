@@ -70,8 +70,11 @@ def _own_modules() -> Iterator[str]:
 
 def _preload() -> float:
     start = time.perf_counter()
-    for module in (*_PRELOADED, *_own_modules()):
+    for module in _PRELOADED:
         importlib.import_module(module)
+    for module in _own_modules():
+        with contextlib.suppress(ImportError):  # of what only a newer torch has: its strategy's check says so
+            importlib.import_module(module)
     gc.freeze()  # a collection in a rank would walk all of torch, and copy its pages
     return time.perf_counter() - start
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -218,6 +218,11 @@ class StepLoop:
         self._end_step()
         self._beat()
 
+    def unscaled_loss(self) -> torch.Tensor:
+        """The last step's loss where it is: reading it would wait for the device."""
+        assert self.loss is not None
+        return self._precision.unscaled(self.loss)
+
     def check_loss(self) -> float:
         """The last step's loss.
 
@@ -264,3 +269,13 @@ def gather_number(value: int, control: Control, processes: int) -> list[int]:
     gathered = [torch.empty_like(own) for _ in range(processes)]
     dist.all_gather(gathered, own, group=getattr(control, "group", None))
     return [int(other) for other in gathered]
+
+
+def gather_numbers(values: Sequence[float], control: Control, processes: int) -> list[list[float]]:
+    """Every rank's numbers, equally many, in the order of ranks."""
+    if processes == 1:
+        return [list(values)]
+    own = torch.tensor(values, dtype=torch.float64)
+    gathered = [torch.empty_like(own) for _ in range(processes)]
+    dist.all_gather(gathered, own, group=getattr(control, "group", None))
+    return [other.tolist() for other in gathered]

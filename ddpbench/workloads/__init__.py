@@ -19,6 +19,7 @@ TABLE: dict[str, str] = {
     "mlp": "ddpbench.workloads.mlp:Mlp",
     "gpt": "ddpbench.workloads.gpt:Gpt",
     "resnet": "ddpbench.workloads.resnet:ResNet",
+    "two_branch": "ddpbench.workloads.two_branch:TwoBranch",
     "hf": "ddpbench.workloads.hf:HuggingFace",
     "replay": "ddpbench.workloads.replay:Replay",
 }

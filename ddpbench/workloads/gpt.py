@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
+from ddpbench.spec import Pieces
 from ddpbench.workloads.base import Workload
 from ddpbench.workloads.text import VOCABULARY, Windows, read_text
 
@@ -58,6 +59,9 @@ class Gpt(Workload[GptOptions]):
     summary = "a byte-level GPT on real text: many layers, so gradients become ready all through backward"
     options = GptOptions
     sizes = tuple(SHAPES)
+
+    def pieces(self, kind: Pieces) -> int:
+        return SHAPES[self.size].layers + 2 if kind == "stages" else 0
 
     def model(self, options: GptOptions) -> torch.nn.Module:
         from ddpbench.workloads.gpt_model import Decoder

@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ddpbench.workloads.piece import Piece
+
 
 class SelfAttention(nn.Module):
     """Causal multi-head attention; [batch, time, width] to the same shape."""
@@ -67,11 +69,20 @@ class Decoder(nn.Module):
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * layers))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        x = self._embedded(tokens)
         for block in self.blocks:
             x = block(x)
         logits: torch.Tensor = self.head(self.norm(x))
         return logits
+
+    def stages(self) -> list[nn.Module]:
+        """Layers in a row that, called in turn, are the model."""
+        first = Piece(self._embedded, self.tokens, self.positions)
+        return [first, *self.blocks, nn.Sequential(self.norm, self.head)]
+
+    def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
+        x: torch.Tensor = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        return x
 
 
 def _initialise(module: nn.Module) -> None:

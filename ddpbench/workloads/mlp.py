@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
+from ddpbench.spec import Pieces
 from ddpbench.workloads.base import Workload
 from ddpbench.workloads.text import VOCABULARY, Contexts, read_text
 
@@ -33,6 +34,9 @@ class Mlp(Workload[MlpOptions]):
     summary = "a multilayer perceptron on real text: few large matrices, much gradient for its computation"
     options = MlpOptions
     sizes = tuple(HIDDEN_UNITS)
+
+    def pieces(self, kind: Pieces) -> int:
+        return HIDDEN_LAYERS + 1 if kind == "stages" else 0
 
     def model(self, options: MlpOptions) -> torch.nn.Module:
         from ddpbench.workloads.mlp_model import Perceptron

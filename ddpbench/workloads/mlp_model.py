@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from ddpbench.workloads.piece import Piece
+
 
 class Perceptron(nn.Module):
     """Hidden layers with GELU between; uint8 contexts [batch, context] to logits [batch, vocabulary]."""
@@ -18,9 +20,17 @@ class Perceptron(nn.Module):
         self.head = nn.Linear(hidden[-1], vocabulary)
 
     def forward(self, context: torch.Tensor) -> torch.Tensor:
-        # Bytes come as bytes and become numbers in [-1, 1] here, in whatever dtype the model has.
-        x = context.to(self.head.weight.dtype) / 127.5 - 1
+        x = self._numbers(context)
         for layer in self.layers:
             x = functional.gelu(layer(x))
         logits: torch.Tensor = self.head(x)
         return logits
+
+    def stages(self) -> list[nn.Module]:
+        """Layers in a row that, called in turn, are the model."""
+        first, *others = (nn.Sequential(layer, nn.GELU()) for layer in self.layers)
+        return [Piece(lambda context: first(self._numbers(context)), first), *others, self.head]
+
+    def _numbers(self, context: torch.Tensor) -> torch.Tensor:
+        """Bytes come as bytes and become numbers in [-1, 1] here, in whatever dtype the model has."""
+        return context.to(self.head.weight.dtype) / 127.5 - 1

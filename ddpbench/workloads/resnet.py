@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
+from ddpbench.spec import Pieces
 from ddpbench.workloads.base import Workload
 from ddpbench.workloads.images import noise_images
 
@@ -34,6 +35,9 @@ class ResNet(Workload[ResNetOptions]):
     options = ResNetOptions
     sizes = tuple(BLOCKS)
     batch_statistics = True
+
+    def pieces(self, kind: Pieces) -> int:
+        return sum(BLOCKS[self.size]) + 2 if kind == "stages" else 0
 
     def model(self, options: ResNetOptions) -> torch.nn.Module:
         from ddpbench.workloads.resnet_model import Classifier

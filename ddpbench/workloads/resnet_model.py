@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from ddpbench.workloads.piece import Piece
+
 STEM = 64
 WIDENING = 4
 """A bottleneck's outputs over its width."""
@@ -70,6 +72,12 @@ class Classifier(nn.Module):
         self.head = nn.Linear(channels, classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        features = self.layers(self.stem(images)).mean((2, 3))
-        logits: torch.Tensor = self.head(features)
+        return self._classified(self.layers(self.stem(images)))
+
+    def stages(self) -> list[nn.Module]:
+        """Layers in a row that, called in turn, are the model."""
+        return [self.stem, *self.layers, Piece(self._classified, self.head)]
+
+    def _classified(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(x.mean((2, 3)))
         return logits

@@ -151,6 +151,18 @@ def test_what_a_launch_costs_and_holds(run: RunDir) -> None:
     assert pd.isna(row["mfu"])
 
 
+def test_held_bytes_are_those_of_the_rank_that_holds_most_together(run: RunDir) -> None:
+    write_plan(run, [DDP, SINGLE], Budget(rounds_min=2, rounds_max=2))
+    for number, most in enumerate(((40, 30, 99), (40, 30, 100))):
+        ranks = [plain(10, steps=STEPS, held=held) for held in (most, (50, 35, 50))]
+        write_launch(run, DDP, number, ranks)
+        write_launch(run, SINGLE, number, [plain(10)])
+    row = row_of(load(run), DDP)
+    names = ("held_parameter_bytes", "held_gradient_bytes", "held_optimizer_bytes")
+    assert [row[name] for name in names] == [40, 30, 100]
+    assert all(pd.isna(row_of(load(run), SINGLE)[name]) for name in names)  # an older run tells none
+
+
 STEPS = [(ORIGIN_NS, ORIGIN_NS + 100, [("forward", ORIGIN_NS, ORIGIN_NS + 40)], [])]
 
 

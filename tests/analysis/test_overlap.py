@@ -147,6 +147,25 @@ def test_what_two_of_three_ranks_exchange_is_told_by_its_number_whatever_the_ste
     assert found.sent_bytes == 8
 
 
+def test_a_message_between_two_of_three_ranks_is_whole_with_those_two() -> None:
+    # rank 1 asks at 20, rank 0 sends at 50, it is there at 60; rank 2 has no part in it
+    def part(start: int, end: int) -> RankSteps:
+        step = StepRecord(step=1, start_ns=0, end_ns=100, spans=())
+        message = CommRecord(step=1, bucket=0, op="send", bytes=8, start_ns=start, end_ns=end, ranks=2)
+        return RankSteps([step], [message])
+
+    found = breakdown([{0: part(50, 50), 1: part(20, 60), 2: rank([])}], processes=3)
+    assert found is not None
+    assert found.dropped_transfers == 0
+    assert found.wait_s == ns(30 / 3)
+    assert found.comm_s == ns(10 / 3)
+    (moved,) = found.transfers[0].values()
+    assert (moved.count, moved.time_ns) == (1, 10)
+    one_lacks = breakdown([{0: part(50, 50), 1: rank([]), 2: rank([])}], processes=3)
+    assert one_lacks is not None
+    assert one_lacks.dropped_transfers == 1
+
+
 def test_two_transfers_at_once_count_once() -> None:
     found = breakdown([{0: rank([], [(0, 10, 40), (1, 20, 50)])}], processes=1)
     assert found is not None

@@ -14,7 +14,8 @@ import pytest
 from ddpbench.analysis import load, summarize
 from ddpbench.analysis.pace import Pacing, dilation_needed, pacing
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.records import Block, Pace, RunDir
+from ddpbench.analysis.virtual import nominal
+from ddpbench.records import Block, Held, Pace, RankRecords, RunDir
 from ddpbench.spec import Budget, Case
 from tests.emulated import GRADIENT_BYTES, SLOW_NODE, Emulated, emulated_case, write_emulated
 from tests.synthetic import (
@@ -322,3 +323,12 @@ def test_fabrics_made_without_root_say_so(tmp_path: Path) -> None:
     assert "2 emulated networks were made in an unprivileged user namespace" in text
     assert "off by +1.0 %" in text
     assert "3 packets were dropped" in text
+
+
+def test_what_a_shrunk_run_s_ranks_hold_is_told_times_the_shrinking() -> None:
+    held = Held(parameter_bytes=3, gradient_bytes=2, optimizer_bytes=5)
+    (rank,) = nominal(
+        [RankRecords(path=Path("rank-00000.attempt-0.jsonl"), records=(held,))],
+        emulated_case("ddp", 4, shrink=4),
+    )
+    assert rank.records == (Held(parameter_bytes=12, gradient_bytes=8, optimizer_bytes=20),)

@@ -34,3 +34,33 @@ def test_the_null_recorder_keeps_nothing_and_reads_no_clock() -> None:
         pass
     assert not recorder.active
     assert recorder.mark() is None
+
+
+def test_what_a_rank_is_blocked_in_interrupts_the_span_around_it() -> None:
+    clock = FakeClock()
+    recorder = StepRecorder(clock)
+    recorder.begin_step(0)
+    with recorder.span("forward"):  # begins with a wait, and has another in it
+        for computed in (7, 11):
+            with recorder.span("synchronize"):
+                clock.advance(5)
+            clock.advance(computed)
+    with recorder.span("backward"), recorder.span("synchronize"):  # nothing but a wait
+        clock.advance(3)
+    start = recorder.mark()
+    clock.advance(2)
+    recorder.add_span("optimizer", start, recorder.mark())
+    with recorder.span("synchronize"):  # beside it, not within
+        clock.advance(4)
+    recorder.end_step()
+    (step,) = recorder.records()
+    assert isinstance(step, StepRecord)
+    assert step.spans == (
+        ("synchronize", 0, 5),
+        ("forward", 5, 12),
+        ("synchronize", 12, 17),
+        ("forward", 17, 28),
+        ("synchronize", 28, 31),
+        ("optimizer", 31, 33),
+        ("synchronize", 33, 37),
+    )

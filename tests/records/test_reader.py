@@ -18,6 +18,7 @@ from ddpbench.records import (
     CommRecord,
     Costs,
     Drift,
+    Held,
     LaunchDir,
     LaunchOutcome,
     Noise,
@@ -55,6 +56,7 @@ RECORDS: list[Any] = [
     CommRecord(step=1, bucket=0, op="all_reduce", bytes=10, start_ns=2, end_ns=5),
     Proof(compared="initial state", dtype="float64", error=float("inf"), tolerance=0.0, passed=False),
     Costs(flops_per_sample=None),
+    Held(parameter_bytes=8, gradient_bytes=4, optimizer_bytes=NS),
     RankOutcome(status="ok", finished_ns=4, final_loss=3.5, peak_memory_bytes=None),
 ]
 
@@ -99,7 +101,7 @@ def test_one_line_a_record_flushed_at_once(launch: LaunchDir) -> None:
     with RecordWriter(launch.records(0)) as writer:
         writer.write(RECORDS[1])
         assert launch.records(0).read_text(encoding="utf-8").count("\n") == 1
-        writer.write(RECORDS[8], RECORDS[9])
+        writer.write(RECORDS[8], RECORDS[10])
         lines = launch.records(0).read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["kind"] for line in lines] == ["drift", "costs", "outcome"]
 

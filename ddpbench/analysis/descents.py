@@ -1,0 +1,247 @@
+"""Trainings to a loss: the job's curve in each launch, when it was low enough, and how far it follows one device's.
+
+A launch trains on the same data in the same order as every other, so that a synchronous strategy's curve is the same
+in all rounds: intervals are of the time that it takes, not of the path. Times are the job's, from the earliest rank's
+start of a group of steps to the latest one's end of each step; what ranks take to agree between groups is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from ddpbench.analysis.stats import Comparison, Interval, Timing, compare, step_time
+from ddpbench.records import Curve
+from ddpbench.spec import Case
+from ddpbench.spec.goal import mean_losses, smoothed, smoothing_steps, steps_to
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.launches import CaseRun
+
+FIRST_STEPS = 20
+"""Over so many steps a curve is held against one device's: rounding grows into another path later on."""
+MOST_POINTS = 200
+"""Of a curve so many points are kept for drawing."""
+CURVE_COLUMNS = ("case_id", "step", "samples", "time_s", "loss")
+GOAL_COLUMNS = (
+    *("case_id", "target", "window", "batch", "launches", "reached", "lowest_loss", "steps_trained"),
+    *("one_device_case_id", "apart"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Descent:
+    """One launch's training to a loss: of each step the job's loss before its update, and when it ended."""
+
+    round: int
+    target: float
+    window: int
+    """Over so many steps losses are averaged."""
+    batch: int
+    """Samples of a step, the whole job's."""
+    losses: tuple[float, ...]
+    ends_s: tuple[float, ...]
+    steps: int | None
+    """After how many the target was reached; None: it was not."""
+
+    @property
+    def timing(self) -> Timing | None:
+        """The time to the loss, once; None where it was not reached."""
+        if self.steps is None:
+            return None
+        return Timing(round=self.round, time_s=self.ends_s[self.steps - 1], steps=1, samples=1)
+
+    @property
+    def lowest(self) -> float | None:
+        """The lowest mean over `window` steps; None where there were fewer."""
+        return min(smoothed(self.losses, self.window), default=None)
+
+
+def descent_of(
+    number: int, ranks: Sequence[Sequence[Curve]], case: Case, *, one_host: bool
+) -> Descent | None:
+    """A launch's curve from every rank's records; None where there are none, or not all of every rank's.
+
+    Hosts do not share a clock: across them a step ends when its slowest rank's does, counted from that rank's start.
+    """
+    groups = [sorted(own, key=lambda part: part.index) for own in ranks]
+    if not groups or not groups[0] or len({tuple(part.index for part in own) for own in groups}) != 1:
+        return None
+    losses: list[float] = []
+    ends_s: list[float] = []
+    batch, before_s = 0, 0.0
+    for parts in zip(*groups, strict=True):
+        if len({len(part.step_ns) for part in parts}) != 1 or not any(part.losses for part in parts):
+            return None
+        started = min(part.start_ns for part in parts)
+        each = np.array([np.cumsum(part.step_ns) for part in parts], np.int64)
+        if one_host:
+            each += np.array([[part.start_ns - started] for part in parts], np.int64)
+        latest = each.max(axis=0) / 1e9
+        ends_s += (before_s + latest).tolist()
+        before_s = ends_s[-1]
+        losses += mean_losses([part.losses for part in parts])
+        batch = sum(part.samples for part in parts) // len(parts[0].step_ns)
+    window, target = smoothing_steps(case), groups[0][0].target
+    return Descent(
+        round=number,
+        target=target,
+        window=window,
+        batch=batch,
+        losses=tuple(losses),
+        ends_s=tuple(ends_s),
+        steps=steps_to(target, losses, window),
+    )
+
+
+def descents_of(run: CaseRun) -> list[Descent]:
+    """A case's, those of its first launch's target: a merge may have brought others."""
+    found = [launch.descent for launch in run.good if launch.descent is not None]
+    return [descent for descent in found if descent.target == found[0].target]
+
+
+def to_loss(run: CaseRun) -> list[Timing]:
+    """The time to the loss of every launch; empty unless all of them reached it: the others would have taken longer."""
+    timings = [descent.timing for descent in descents_of(run)]
+    known = [timing for timing in timings if timing is not None]
+    return known if len(known) == len(timings) else []
+
+
+def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
+    """The time to the loss against the base case's, paired by round; None where one of them has none."""
+    mine, theirs = descents_of(run), descents_of(baseline)
+    if not mine or not theirs or mine[0].target != theirs[0].target:
+        return None
+    found = compare(to_loss(run), to_loss(baseline))
+    return found if found is not None and found.paired and found.rounds else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What a case needs to reach the loss, means over launches; None where not all of them reached it."""
+
+    target: float
+    time_s: Interval | None
+    steps: float | None
+    samples: float | None
+    lowest: float | None
+    """The lowest mean loss that a launch came to, the mean over launches."""
+
+
+def cost_of(run: CaseRun) -> Cost | None:
+    """A case's cost of the loss; None where it was not trained to one."""
+    descents = descents_of(run)
+    if not descents:
+        return None
+    timings = to_loss(run)
+    steps = samples = None
+    if timings:
+        steps = _mean([descent.steps or 0 for descent in descents])
+        samples = _mean([(descent.steps or 0) * descent.batch for descent in descents])
+    lows = [low for descent in descents if (low := descent.lowest) is not None]
+    return Cost(
+        target=descents[0].target,
+        time_s=step_time(timings) if timings else None,
+        steps=steps,
+        samples=samples,
+        lowest=_mean(lows) if lows else None,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def curves_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
+    """Points of each case's curve, means over launches: `CURVE_COLUMNS`; the loss is that over `window` steps.
+
+    A curve ends where its first launch ended, and where all reached the loss, with the step after which they had.
+    """
+    rows: list[tuple[Any, ...]] = []
+    for run in cases:
+        descents = descents_of(run)
+        if not descents:
+            continue
+        length = min(len(descent.losses) for descent in descents)
+        if to_loss(run):
+            length = min(length, max(descent.steps or 0 for descent in descents))
+        window, batch = descents[0].window, descents[0].batch
+        if length < window:
+            continue
+        means = np.mean([smoothed(descent.losses[:length], window) for descent in descents], axis=0)
+        times = np.mean([descent.ends_s[:length] for descent in descents], axis=0)
+        chosen = np.unique(
+            np.linspace(window, length, min(MOST_POINTS, length - window + 1)).round().astype(int)
+        )
+        rows += [
+            (run.case_id, int(step), int(step) * batch, float(times[step - 1]), float(means[step - window]))
+            for step in chosen
+        ]
+    return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
+
+
+def goals_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
+    """One row for each case that was trained to a loss: `GOAL_COLUMNS`.
+
+    `reached` counts launches; `one_device_case_id` is the case `single` with the same batch, whose losses over the
+    first `FIRST_STEPS` steps its own are `apart` from by so much at most, relative.
+    """
+    rows: list[tuple[Any, ...]] = []
+    for run in cases:
+        descents = descents_of(run)
+        if not descents:
+            continue
+        twin = one_device(run, cases)
+        cost = cost_of(run)
+        assert cost is not None
+        rows.append(
+            (
+                run.case_id,
+                cost.target,
+                descents[0].window,
+                descents[0].batch,
+                len(descents),
+                sum(descent.steps is not None for descent in descents),
+                cost.lowest,
+                max(len(descent.losses) for descent in descents),
+                twin.case_id if twin is not None else None,
+                apart(descents, descents_of(twin)) if twin is not None else None,
+            )
+        )
+    frame = pd.DataFrame(rows, columns=list(GOAL_COLUMNS))
+    return frame.astype({"lowest_loss": "float64", "apart": "float64", "one_device_case_id": "string"})
+
+
+def one_device(run: CaseRun, cases: Sequence[CaseRun]) -> CaseRun | None:
+    """The case that takes the same samples in each step, on one device; None where there is none, or it is that."""
+
+    def data(other: CaseRun) -> tuple[Any, ...]:
+        case = other.case
+        what = (case.workload, case.workload_options_json, case.seed, case.global_batch, case.data)
+        return (*what, case.dtype, case.precision, case.device)
+
+    if run.case.strategy == "single":
+        return None
+    return next(
+        (
+            other
+            for other in cases
+            if other.case.strategy == "single" and data(other) == data(run) and descents_of(other)
+        ),
+        None,
+    )
+
+
+def apart(own: Sequence[Descent], other: Sequence[Descent]) -> float | None:
+    """The largest relative difference of two cases' losses over the first steps; None where there are no such steps."""
+    steps = min([FIRST_STEPS, *(len(descent.losses) for descent in (*own, *other))])
+    if not own or not other or not steps:
+        return None
+    mine = np.array([descent.losses[:steps] for descent in own])
+    theirs = np.mean([descent.losses[:steps] for descent in other], axis=0)
+    return float(np.max(np.abs(mine / theirs - 1)))

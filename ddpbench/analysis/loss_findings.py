@@ -1,0 +1,141 @@
+"""Sentences on trainings to a loss: where the fastest per sample is not the first there, and who did not reach it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ddpbench.analysis.descents import against_base, cost_of, descents_of, to_loss
+from ddpbench.analysis.findings import BOUNDS, grouped, name_of, plain
+from ddpbench.analysis.labels import Names
+from ddpbench.analysis.launches import CaseRun
+from ddpbench.analysis.stats import MIN_ROUNDS, Comparison, compare, judge_all, step_time
+from ddpbench.analysis.summary import Finding
+
+EVIDENCE = "time-to-loss"
+NOTABLE = 0.05
+"""Two speed-ups whose logarithms are further apart than this are told as a contrast."""
+MOST_TOLD = 3
+"""So many of the cases that fell short are told one by one."""
+
+
+def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
+    """At most two sentences: two cases whose order in samples/s and to the loss differ, and a speed-up to the loss."""
+    able = [
+        run for run in cases if run.status == "ok" and not run.planned.oversubscribed and descents_of(run)
+    ]
+    groups = sorted(grouped(able, _data).values(), key=lambda group: -len(group))
+    found = [
+        finding
+        for make in (_disagreement, _speedup)
+        if (finding := next(filter(None, map(make, groups)), None)) is not None
+    ]
+    return tuple(found)
+
+
+def _data(run: CaseRun) -> tuple[Any, ...]:
+    """What cases must share for one loss to mean the same for all of them."""
+    case = run.case
+    what = (case.workload, case.workload_options_json, case.seed, case.data, case.dtype, case.precision)
+    return (*what, case.device, descents_of(run)[0].target)
+
+
+def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
+    """The pair that is furthest apart of those in which the one that trains faster comes later to the loss."""
+    comparisons: dict[str, Comparison] = {}
+    pairs: dict[str, tuple[CaseRun, CaseRun]] = {}
+    for a, b in itertools.combinations([run for run in group if to_loss(run)], 2):
+        if len({a.case.fabric, b.case.fabric} - {""}) > 1:
+            continue
+        rate, loss = compare(a.timings, b.timings), compare(to_loss(a), to_loss(b))
+        if rate is not None and loss is not None:
+            name = f"{a.case_id} {b.case_id}"
+            pairs[name] = (a, b)
+            comparisons |= {f"rate {name}": rate, f"loss {name}": loss}
+    judged = judge_all(comparisons)
+    crossed = [
+        name
+        for name in pairs
+        if {judged[f"rate {name}"].verdict, judged[f"loss {name}"].verdict} == {"faster", "slower"}
+    ]
+    if not crossed:
+        return None
+
+    def gap(name: str) -> float:
+        return min(abs(comparisons[f"{what} {name}"].log) for what in ("rate", "loss"))
+
+    name = max(crossed, key=gap)
+    quick, soon = pairs[name]
+    rate, loss = comparisons[f"rate {name}"], comparisons[f"loss {name}"]
+    more, longer = rate.rate_ratio(), loss.time_ratio()
+    if judged[f"rate {name}"].verdict == "slower":
+        quick, soon = soon, quick
+        more, longer = rate.time_ratio(), loss.rate_ratio()
+    text = (
+        f"{_who(quick, soon)} trains {plain(more)} times as many samples a second as {_who(soon, quick)}, but takes "
+        f"{plain(longer)} times as long to a loss of {descents_of(quick)[0].target:g} "
+        f"({quick.case.workload}; {min(rate.rounds, loss.rounds)} launches each)."
+    )
+    return Finding(text=_capital(text), evidence=EVIDENCE, verdict="note")
+
+
+def _speedup(group: Sequence[CaseRun]) -> Finding | None:
+    """The case whose speed-up to the loss differs most from its speed-up in samples/s."""
+    by_id = {run.case_id: run for run in group}
+    found: list[tuple[float, CaseRun, Comparison, Comparison]] = []
+    for run in group:
+        baseline = by_id.get(run.baseline_id)
+        if baseline is None or baseline is run or run.case.strategy in BOUNDS:
+            continue
+        rate, loss = compare(run.timings, baseline.timings), against_base(run, baseline)
+        if rate is not None and rate.paired and rate.rounds and loss is not None:
+            found.append((abs(rate.log - loss.log), run, rate, loss))
+    if not found:
+        return None
+    _, run, rate, loss = max(found, key=lambda one: one[0])
+    cost = cost_of(run)
+    assert cost is not None
+    assert cost.time_s is not None
+    baseline = by_id[run.baseline_id]
+    few = "; too few rounds" if loss.rounds < MIN_ROUNDS else ""
+    turn = "but" if abs(rate.log - loss.log) > NOTABLE else "and"
+    text = (
+        f"{_who(run, baseline)} is {plain(rate.rate_ratio())} times as fast per sample as {_who(baseline, run)}, "
+        f"{turn} {plain(loss.rate_ratio())} times as fast to a loss of {cost.target:g}: {plain(cost.time_s)} s instead "
+        f"of {plain(step_time(to_loss(baseline)))} s ({run.case.workload}; {loss.rounds} launches each{few})."
+    )
+    return Finding(text=_capital(text), evidence=EVIDENCE, verdict="note")
+
+
+def _who(run: CaseRun, other: CaseRun) -> str:
+    case = run.case
+    ranks = f"{case.world_size} rank{'s' if case.world_size != 1 else ''}"
+    return f"{name_of(run, other)} at {ranks} ({case.global_batch:,} samples a step)"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def loss_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    """Which cases did not reach the loss, and how far they came."""
+    short = [run for run in cases if descents_of(run) and not to_loss(run)]
+    if not short:
+        return
+    told = []
+    for run in short[:MOST_TOLD]:
+        descents, cost = descents_of(run), cost_of(run)
+        reached = sum(descent.steps is not None for descent in descents)
+        steps = max(len(descent.losses) for descent in descents)
+        lowest = f"{cost.lowest:.3g}" if cost is not None and cost.lowest is not None else "none"
+        told.append(
+            f"{names.of(run)}: {reached} of {len(descents)} launches did, lowest mean loss {lowest} in up to "
+            f"{steps:,} steps"
+        )
+    more = f"; and {len(short) - MOST_TOLD} more" if len(short) > MOST_TOLD else ""
+    target = descents_of(short[0])[0].target
+    yield (
+        f"{names.count(short)} did not reach the loss of {target:g} in every launch ({'; '.join(told)}{more}): no time "
+        "to it is told, for the other launches' would be too short. budget.until_steps and until_s give more."
+    )

@@ -1,0 +1,118 @@
+"""The table of what a rank holds in memory, for runs whose strategies differ in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.parts import Cell, Column, Section, Table
+from ddpbench.report.series import Row, variant_words
+from ddpbench.report.words import number
+
+_MIB = 2**20
+_HELD = ("held_parameter_bytes", "held_gradient_bytes", "held_optimizer_bytes")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """What the rank that holds most holds, of cases that are alike in it."""
+
+    row: Row
+    words: str
+    """What sets its variant apart from others of its strategy."""
+    held: tuple[int, int, int]
+    """Parameters, gradients and optimizer state, bytes."""
+    peak: int | None
+    """The highest peak of these cases, bytes."""
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+    """The section on memory; None where all cases of a model hold the same."""
+    kept = _kept(summary, rows)
+    models: dict[tuple[Any, ...], set[tuple[int, int, int]]] = {}
+    for one in kept:
+        models.setdefault(_model(one.row), set()).add(one.held)
+    shown = [one for one in kept if len(models[_model(one.row)]) > 1]
+    if not shown:
+        return None
+    several = len({_model(one.row) for one in shown}) > 1
+    peaks = {one.row.device for one in shown}
+    peak = "resident" if peaks == {"cpu"} else "allocated" if peaks == {"cuda"} else "resident or allocated"
+    titles = ("Parameters", "Gradients", "Optimizer state", "Sum", f"Peak {peak}")
+    columns = (
+        *([Column("Workload"), Column("Type")] if several else []),
+        Column("Strategy"),
+        Column("Ranks", number=True),
+        *(Column(f"{title}, MiB", number=True) for title in titles),
+    )
+    lines = tuple(
+        (
+            *([Cell(text=one.row.workload), Cell(text=one.row.dtype)] if several else []),
+            Cell(text=one.row.strategy_name, under=one.words),
+            Cell.count(one.row.world_size),
+            *(_mib(size) for size in (*one.held, sum(one.held), one.peak)),
+        )
+        for one in shown
+    )
+    note = (
+        "Parameters, gradients and optimizer state are the tensors that the rank which holds most of them has between "
+        "backward and update, of what is sharded its shard. Activations, buckets, layers gathered for the moment and "
+        "the libraries are not in them; in the peak of the timed steps all of it is."
+    )
+    if any(row.strategy == "data_parallel" for row in rows):
+        note += " DataParallel is left out: one process holds all of its replicas."
+    return Section(
+        anchor="memory",
+        title="Memory per rank",
+        question="What does a rank hold of the model's state, and what does sharding it spare?",
+        tables=(Table(caption="Memory per rank", columns=columns, rows=lines),),
+        notes=(note,),
+    )
+
+
+def _kept(summary: RunSummary, rows: Sequence[Row]) -> list[Kept]:
+    by_id: Mapping[str, Mapping[Any, Any]] = {
+        str(record["case_id"]): record for record in summary.cases.to_dict("records")
+    }
+    words = variant_words(rows)
+    found: dict[tuple[Any, ...], Kept] = {}
+    for row in rows:
+        record = by_id[row.case_id]
+        if not row.ok or row.strategy == "data_parallel" or any(pd.isna(record[name]) for name in _HELD):
+            continue
+        parameters, gradients, optimizer = (int(record[name]) for name in _HELD)
+        own = record["peak_memory_bytes"]
+        key = (
+            _model(row),
+            row.strategy,
+            words[row.case_id],
+            row.world_size,
+            parameters,
+            gradients,
+            optimizer,
+        )
+        before = found.get(key)
+        peaks = [] if pd.isna(own) else [int(own)]
+        peaks += [before.peak] if before is not None and before.peak is not None else []
+        found[key] = Kept(
+            row=row if before is None else before.row,
+            words=words[row.case_id],
+            held=(parameters, gradients, optimizer),
+            peak=max(peaks, default=None),
+        )
+    return list(found.values())
+
+
+def _model(row: Row) -> tuple[Any, ...]:
+    """What cases must share for their models' states to be the same."""
+    return (row.workload, row.workload_options_json, row.dtype, row.device, row.compute)
+
+
+def _mib(size: int | None) -> Cell:
+    if size is None:
+        return Cell(text="", number=True)
+    return Cell(text=number(size / _MIB), key=size, number=True)

@@ -1,0 +1,91 @@
+"""A rank's branch of a model; rank 0's with the head. Imports torch at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ddpbench.strategies.base import Job
+from ddpbench.strategies.messages import begin
+from ddpbench.strategies.piece_replica import PieceReplica
+
+
+class BranchesReplica(PieceReplica):
+    """One branch of several. All take the whole batch, and rank 0 alone looks at its targets."""
+
+    def __init__(self, job: Job) -> None:
+        branches: list[nn.Module]
+        branches, head = job.model.branches()  # type: ignore[operator]
+        first, *others = branches
+        pieces = [nn.ModuleList([first, head]), *others]
+        super().__init__(job, pieces, pieces[job.rank])
+        self._branch, self._head = branches[job.rank], head
+        self.knows_loss = job.rank == 0
+        self._buffers: list[torch.Tensor] | None = None
+        """What is received: on rank 0 the outputs of the others, in their order; elsewhere the own one's gradient."""
+
+    def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
+        return self._joined(inputs, targets) if self.job.rank == 0 else self._apart(inputs)
+
+    def _joined(self, inputs: Any, targets: Any) -> torch.Tensor:
+        recorder = self.job.recorder
+        under_way = self._receive()
+        with recorder.span("forward"):
+            own = self._branch(inputs)
+        if self._buffers is None:
+            self._prepare(own)
+            under_way = self._receive()
+        with recorder.span("synchronize"):
+            for message in under_way:
+                message.wait()
+        assert self._buffers is not None
+        with recorder.span("forward"):
+            leaves = [output.detach().requires_grad_() for output in (own, *self._buffers)]
+            loss = self.job.loss(self._head(leaves), targets)
+        with recorder.span("backward"):
+            loss.backward()  # type: ignore[no-untyped-call]
+            slopes = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+            under_way = [
+                begin(recorder, "send", slope, rank, 2 * rank + 1)
+                for rank, slope in enumerate(slopes)
+                if rank
+            ]
+            own.backward(slopes[0])
+        with recorder.span("synchronize"):
+            for message in under_way:
+                message.wait()
+        return loss.detach()
+
+    def _apart(self, inputs: Any) -> torch.Tensor:
+        recorder, rank = self.job.recorder, self.job.rank
+        with recorder.span("forward"):
+            own = self._branch(inputs)
+        if self._buffers is None:
+            self._prepare(own)
+        assert self._buffers is not None
+        with recorder.span("synchronize"):
+            (slope,) = self._buffers
+            sent = begin(recorder, "send", own.detach().contiguous(), 0, 2 * rank)
+            received = begin(recorder, "receive", slope, 0, 2 * rank + 1)
+            sent.wait()
+            received.wait()
+        with recorder.span("backward"):
+            own.backward(slope)
+        return torch.zeros((), device=self.job.device)
+
+    def _prepare(self, own: torch.Tensor) -> None:
+        """Makes room for what is received: all ranks tell one another what their outputs are like, once."""
+        told: list[Any] = [None] * self.job.world_size
+        dist.all_gather_object(told, (own.shape, own.dtype))
+        others = told[1:] if self.job.rank == 0 else [told[self.job.rank]]
+        self._buffers = [torch.empty(shape, dtype=dtype, device=own.device) for shape, dtype in others]
+
+    def _receive(self) -> list[Any]:
+        """The others' outputs on their way, before rank 0's own is computed; none while it has no room for them."""
+        return [
+            begin(self.job.recorder, "receive", buffer, rank, 2 * rank)
+            for rank, buffer in enumerate(self._buffers or (), start=1)
+        ]

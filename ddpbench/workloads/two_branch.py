@@ -1,0 +1,59 @@
+"""The `two_branch` workload: two perceptrons side by side that a head joins, on real text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, Field
+
+from ddpbench.spec import Pieces
+from ddpbench.workloads.base import Workload
+from ddpbench.workloads.mlp import CONTEXT_BYTES
+from ddpbench.workloads.text import VOCABULARY, Contexts, read_text
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import Dataset
+
+BRANCHES = 2
+LAYERS = 3
+UNITS = {"small": 256, "large": 2048}
+
+
+class TwoBranchOptions(BaseModel, extra="forbid", frozen=True):
+    """What can be chosen of the `two_branch` workload."""
+
+    text: list[str] = []
+    """Files to learn from; none: Python's own standard library."""
+    learning_rate: float = Field(default=0.05, gt=0, le=10)
+
+
+class TwoBranch(Workload[TwoBranchOptions]):
+    """64 bytes of context for two branches of three layers of 256 (`small`) or 2048 (`large`) units; 256 logits."""
+
+    name = "two_branch"
+    summary = "two perceptrons on real text, side by side until a head joins them: a branch can have a rank"
+    options = TwoBranchOptions
+    sizes = tuple(UNITS)
+
+    def pieces(self, kind: Pieces) -> int:
+        return BRANCHES if kind == "branches" else 0
+
+    def model(self, options: TwoBranchOptions) -> torch.nn.Module:
+        from ddpbench.workloads.two_branch_model import Branched
+
+        units = (UNITS[self.size],) * LAYERS
+        return Branched(branches=BRANCHES, context=CONTEXT_BYTES, units=units, vocabulary=VOCABULARY)
+
+    def dataset(self, options: TwoBranchOptions) -> Dataset[Any]:
+        return Contexts(read_text(options.text, at_least=CONTEXT_BYTES + 1), CONTEXT_BYTES)  # type: ignore[return-value]
+
+    def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
+        from torch.nn import functional
+
+        return functional.cross_entropy(outputs, targets)
+
+    def optimizer(self, parameters: Any, options: TwoBranchOptions) -> torch.optim.Optimizer:
+        import torch
+
+        return torch.optim.SGD(parameters, lr=options.learning_rate, momentum=0.9)

@@ -1,0 +1,94 @@
+"""Strategies that cut a model: a case with no piece for a rank, or too many, is skipped in the plan already."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ddpbench.cli import run
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.spec import Devices, PlannedCase, expand, parse_experiment
+
+DEVICES = Devices(kind="cpu", gpus=0, cores=8)
+
+
+def planned(text: str) -> list[PlannedCase]:
+    catalog = TableCatalog()
+    cases = expand(parse_experiment(text, catalog, name="pieces"), catalog, DEVICES)
+    return [entry for entry in cases if not entry.added_as_baseline]
+
+
+def reason(base: str, options: str = "") -> str | None:
+    (entry,) = planned(f"[base]\n{base}\n{options}")
+    return entry.skip_reason
+
+
+@pytest.mark.parametrize(
+    ("workload", "world_size", "told"),
+    [
+        ("mlp:small", 4, None),
+        (
+            "mlp:small",
+            8,
+            "mlp:small has 4 layers to cut at, too few for 8 stages: use a world size of 4 or less",
+        ),
+        ("gpt:nano", 5, None),
+        (
+            "gpt:nano",
+            6,
+            "gpt:nano has 5 layers to cut at, too few for 6 stages: use a world size of 5 or less",
+        ),
+        ("hf:bert-tiny", 2, "hf:bert-tiny cannot be cut into stages: take mlp or gpt or resnet"),
+        ("replay:resnet50-v100", 2, "a replay has no layers to cut"),
+        ("train.py:Mine", 2, "train.py:Mine cannot be cut into stages"),
+    ],
+)
+def test_a_pipeline_needs_a_layer_for_each_stage(workload: str, world_size: int, told: str | None) -> None:
+    found = reason(f'strategy = "pipeline"\nworkload = "{workload}"\nworld_size = {world_size}')
+    assert found is None if told is None else (found or "").startswith(told), found
+
+
+@pytest.mark.parametrize(
+    ("workload", "world_size", "told"),
+    [
+        ("two_branch:small", 2, None),
+        ("two_branch:small", 1, "two_branch:small has 2 branches, a rank each: set world_size = 2"),
+        ("two_branch:small", 4, "two_branch:small has 2 branches, a rank each: set world_size = 2"),
+        ("mlp:small", 2, "mlp:small cannot be cut into branches: take two_branch"),
+    ],
+)
+def test_branches_need_a_rank_each(workload: str, world_size: int, told: str | None) -> None:
+    assert reason(f'strategy = "branches"\nworkload = "{workload}"\nworld_size = {world_size}') == told
+
+
+@pytest.mark.parametrize(
+    ("base", "options", "told"),
+    [
+        ("world_size = 2\nlocal_batch = 8", "microbatches = 16", None),
+        (
+            "world_size = 2\nlocal_batch = 8",
+            "microbatches = 3",
+            "microbatches = 3 does not divide a global batch",
+        ),
+        (
+            "world_size = 4\nlocal_batch = 8",
+            'microbatches = 2\norder = "1f1b"',
+            "set microbatches = 4 or more",
+        ),
+        ("world_size = 4\nlocal_batch = 8", "microbatches = 2", None),
+        ("world_size = 1\nlocal_batch = 8", 'microbatches = 1\norder = "1f1b"', None),
+        ('world_size = 2\nprecision = "bf16"', "", 'set precision = "full"'),
+    ],
+)
+def test_a_pipeline_says_why_its_options_do_not_fit(base: str, options: str, told: str | None) -> None:
+    found = reason(f'strategy = "pipeline"\nworkload = "gpt:nano"\n{base}', f"[options.pipeline]\n{options}")
+    assert found is None if told is None else told in (found or ""), found
+
+
+def test_a_dry_run_says_what_is_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+    sets = ["base.workload=mlp:small", 'axes.strategy=["pipeline"]', "axes.world_size=[2,8]"]
+    arguments = [part for text in sets for part in ("--set", text)]
+    assert run(["sweep", "quick", "--dry-run", "--json", *arguments]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert "mlp:small has 4 layers to cut at, too few for 8 stages" in json.dumps(plan)

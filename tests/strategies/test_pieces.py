@@ -1,0 +1,424 @@
+"""Models cut into pieces, a piece a rank, against the same training of the whole in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ddpbench.formulas import bubble_share
+from ddpbench.measure.clock import HostClock
+from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
+from ddpbench.records import CommRecord, StepRecord
+from ddpbench.spec import Case
+from ddpbench.strategies import Job, Replica, load_strategy
+from ddpbench.strategies.pipeline_replica import dealt
+from tests.ranks import run_ranks
+from tests.strategies.training import bit_equal, relative_error
+
+pytestmark = pytest.mark.multiprocess
+
+BATCH, FEATURES, CLASSES, STEPS = 16, 6, 5, 4
+LAYER_WIDTHS = (24, 16, 12, 8)
+MICROBATCHES = {2: 4, 3: 8, 4: 4}
+"""By world size."""
+WORLD_SIZES = (2, 3, 4)
+ORDERS = ("gpipe", "1f1b")
+
+every_world = pytest.mark.parametrize("world_size", WORLD_SIZES)
+every_order = pytest.mark.parametrize("order", ORDERS)
+
+
+class Row(nn.Module):
+    """Five layers in a row: one with BatchNorm, one frozen, and the last with dropout, which draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        a, b, c, d = LAYER_WIDTHS
+        self.first = nn.Sequential(nn.Linear(FEATURES, a, bias=False), nn.BatchNorm1d(a), nn.Tanh())
+        self.second = nn.Sequential(nn.Linear(a, b), nn.Tanh())
+        self.third = nn.Sequential(nn.Linear(b, c, bias=False), nn.BatchNorm1d(c), nn.ReLU(inplace=True))
+        self.fourth = nn.Linear(c, d).requires_grad_(False)
+        self.last = nn.Sequential(nn.Dropout(0.3), nn.Linear(d, CLASSES))
+
+    def stages(self) -> list[nn.Module]:
+        return [self.first, self.second, self.third, self.fourth, self.last]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.stages():
+            x = layer(x)
+        return x
+
+
+class Sides(nn.Module):
+    """Branches of different widths, and a head that adds what it takes of each."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        widths = [7 + 2 * number for number in range(count)]
+        self.sides = nn.ModuleList(nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh()) for width in widths)
+        self.joint = Joint(widths)
+
+    def branches(self) -> tuple[list[nn.Module], nn.Module]:
+        return list(self.sides), self.joint
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.joint([side(x) for side in self.sides])
+
+
+class Joint(nn.Module):
+    def __init__(self, widths: Sequence[int]) -> None:
+        super().__init__()
+        self.takes = nn.ModuleList(nn.Linear(width, CLASSES) for width in widths)
+
+    def forward(self, outputs: list[torch.Tensor]) -> torch.Tensor:
+        return torch.stack([take(output) for take, output in zip(self.takes, outputs, strict=True)]).sum(0)
+
+
+def make_model(kind: str, count: int) -> nn.Module:
+    torch.manual_seed(5)
+    return (Row() if kind == "pipeline" else Sides(count)).double()
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 + step)
+    inputs = torch.randn(BATCH, FEATURES, generator=generator, dtype=torch.float64)
+    return inputs, torch.randint(CLASSES, (BATCH,), generator=generator)
+
+
+def make_optimizer(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+@dataclass
+class Seen:
+    """What one rank saw, or one process: by step where lists, by the model's names."""
+
+    gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    parameters: dict[str, torch.Tensor] = field(default_factory=dict)
+    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    held: tuple[int, int, int] = (0, 0, 0)
+    kept: int = 0
+    """Elements of parameters in the process's memory."""
+    draws: bool = True
+    knows_loss: bool = True
+    steps: list[StepRecord] = field(default_factory=list)
+    transfers: list[CommRecord] = field(default_factory=list)
+
+
+def build(
+    kind: str, model: nn.Module, rank: int, count: int, options: dict[str, Any], recorder: Recorder
+) -> Replica:
+    strategy = load_strategy(kind)
+    job = Job(
+        case=Case(workload="tests", strategy=kind, world_size=count, local_batch=BATCH // count),
+        model=model,
+        loss=nn.functional.cross_entropy,
+        make_optimizer=make_optimizer,
+        device=torch.device("cpu"),
+        rank=rank,
+        local_rank=rank,
+        world_size=count,
+        distributed=torch.distributed.is_initialized(),
+        recorder=recorder,
+    )
+    return strategy.build(job, strategy.options(**options))
+
+
+def train(
+    kind: str, model: nn.Module, rank: int, count: int, options: dict[str, Any], recorder: Recorder
+) -> Seen:
+    replica = build(kind, model, rank, count, options, recorder)
+    seen = Seen(draws=replica.draws, knows_loss=replica.knows_loss)
+    for step in range(STEPS):
+        torch.manual_seed(step)
+        if isinstance(recorder, StepRecorder):
+            recorder.begin_step(step)
+        loss = replica.gradients_of(*(batch(step) if replica.draws else (None, None)))
+        if isinstance(recorder, StepRecorder):
+            recorder.end_step()
+        seen.losses.append(float(loss))
+        seen.gradients.append(replica.own_gradients())
+        seen.held = replica.held_bytes()
+        replica.apply()
+    seen.parameters = replica.own_parameters()
+    seen.kept = sum(parameter.numel() for parameter in model.parameters())
+    seen.buffers = {name: each.clone() for name, each in model.named_buffers()}
+    if isinstance(recorder, StepRecorder):
+        records = recorder.records()
+        seen.steps = [each for each in records if isinstance(each, StepRecord)]
+        seen.transfers = [each for each in records if isinstance(each, CommRecord)]
+    replica.close()
+    return seen
+
+
+def plain_and_noted(rank: int, count: int, kind: str, options: dict[str, Any]) -> tuple[Seen, Seen]:
+    """Two trainings, the second instrumented and on the first one's model, as in a launch."""
+    model = make_model(kind, count)
+    start = {name: each.clone() for name, each in model.state_dict().items()}
+    plain = train(kind, model, rank, count, options, NullRecorder())
+    with torch.no_grad():
+        for name, each in (*model.named_parameters(), *model.named_buffers()):
+            if each.shape == start[name].shape:
+                each.copy_(start[name])
+    return plain, train(kind, model, rank, count, options, StepRecorder(HostClock()))
+
+
+@cache
+def pipeline(world_size: int, order: str) -> list[tuple[Seen, Seen]]:
+    options = {"order": order, "microbatches": MICROBATCHES[world_size]}
+    return run_ranks(plain_and_noted, world_size, "pipeline", options)
+
+
+@cache
+def branches(world_size: int) -> list[tuple[Seen, Seen]]:
+    return run_ranks(plain_and_noted, world_size, "branches", {})
+
+
+@cache
+def alone(kind: str, count: int, parts: int) -> Seen:
+    """The whole model in this process, its gradient the mean of the parts' gradients; SGD's update written out."""
+    model = make_model(kind, count)
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    momenta = {name: torch.zeros_like(each) for name, each in trained.items()}
+    seen = Seen()
+    for step in range(STEPS):
+        torch.manual_seed(step)
+        inputs, targets = batch(step)
+        sums = {name: torch.zeros_like(each) for name, each in trained.items()}
+        losses = []
+        size = BATCH // parts
+        for start in range(0, BATCH, size):
+            mine = slice(start, start + size)
+            loss = nn.functional.cross_entropy(model(inputs[mine]), targets[mine])
+            losses.append(float(loss.detach()))
+            for name, gradient in zip(
+                trained, torch.autograd.grad(loss, list(trained.values())), strict=True
+            ):
+                sums[name] += gradient / parts
+        seen.gradients.append(sums)
+        seen.losses.append(sum(losses) / parts)
+        with torch.no_grad():
+            for name, parameter in trained.items():
+                momenta[name].mul_(0.9).add_(sums[name])
+                parameter -= 0.1 * momenta[name]
+    seen.parameters = {name: each.detach() for name, each in trained.items()}
+    seen.buffers = dict(model.named_buffers())
+    return seen
+
+
+def assert_equal(own: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    for name, value in own.items():
+        assert relative_error([value], [expected[name]]) <= 1e-10, name
+
+
+def cases() -> list[Any]:
+    row = [("pipeline", world, order) for world in WORLD_SIZES for order in ORDERS]
+    return row + [("branches", world, "") for world in WORLD_SIZES]
+
+
+def runs(kind: str, world_size: int, order: str) -> tuple[list[tuple[Seen, Seen]], Seen]:
+    if kind == "branches":
+        return branches(world_size), alone(kind, world_size, 1)
+    return pipeline(world_size, order), alone(kind, 1, MICROBATCHES[world_size])
+
+
+every_case = pytest.mark.parametrize(("kind", "world_size", "order"), cases())
+
+
+@every_case
+def test_pieces_together_train_as_one_process_does(kind: str, world_size: int, order: str) -> None:
+    ranks, expected = runs(kind, world_size, order)
+    for plain, _ in ranks:
+        for own, correct in zip(plain.gradients, expected.gradients, strict=True):
+            assert_equal(own, correct)
+        assert_equal(plain.parameters, expected.parameters)
+    names = [name for plain, _ in ranks for name in plain.parameters]
+    assert sorted(names) == sorted(expected.parameters)  # each has one rank
+
+
+@every_case
+def test_the_loss_is_the_whole_batchs_where_it_is_known(kind: str, world_size: int, order: str) -> None:
+    ranks, expected = runs(kind, world_size, order)
+    knowing = world_size - 1 if kind == "pipeline" else 0
+    assert [plain.knows_loss for plain, _ in ranks] == [rank == knowing for rank in range(world_size)]
+    assert ranks[knowing][0].losses == pytest.approx(expected.losses, rel=1e-10)
+
+
+@every_case
+def test_noting_changes_no_bit(kind: str, world_size: int, order: str) -> None:
+    for plain, noted in runs(kind, world_size, order)[0]:
+        assert plain.losses == noted.losses
+        for own, other in zip(plain.gradients, noted.gradients, strict=True):
+            assert own.keys() == other.keys()
+            assert bit_equal(list(own.values()), list(other.values()))
+
+
+@every_case
+def test_a_rank_holds_its_own_piece_alone(kind: str, world_size: int, order: str) -> None:
+    ranks, expected = runs(kind, world_size, order)
+    whole = sum(each.numel() for each in make_model(kind, world_size).parameters())
+    assert sum(plain.kept for plain, _ in ranks) == whole
+    assert sum(plain.held[0] for plain, _ in ranks) == 8 * whole
+    for plain, _ in ranks:
+        trained = 8 * sum(expected.parameters[name].numel() for name in plain.parameters)
+        assert plain.held[1:] == (trained, trained)  # gradients, and SGD's momenta
+
+
+@every_order
+@every_world
+def test_running_statistics_are_those_of_the_microbatches_and_of_nothing_else(
+    world_size: int, order: str
+) -> None:
+    ranks, expected = runs("pipeline", world_size, order)
+    layers = ["first", "second", "third", "fourth", "last"]
+    for (plain, _), numbers in zip(ranks, dealt(len(layers), world_size), strict=True):
+        own = tuple(layers[number] for number in numbers)
+        assert_equal(
+            {name: value.double() for name, value in plain.buffers.items() if name.startswith(own)},
+            {name: value.double() for name, value in expected.buffers.items()},
+        )
+
+
+@every_world
+def test_only_the_ends_of_a_pipeline_take_batches(world_size: int) -> None:
+    ends = [plain.draws for plain, _ in pipeline(world_size, "gpipe")]
+    assert ends == [rank in (0, world_size - 1) for rank in range(world_size)]
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "sizes"),
+    [(5, 2, [3, 2]), (5, 3, [2, 2, 1]), (5, 4, [2, 1, 1, 1]), (5, 5, [1] * 5), (10, 4, [3, 3, 2, 2])],
+)
+def test_layers_are_dealt_out_in_a_row(layers: int, stages: int, sizes: list[int]) -> None:
+    found = dealt(layers, stages)
+    assert [len(numbers) for numbers in found] == sizes
+    assert [number for numbers in found for number in numbers] == list(range(layers))
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_one_stage_trains_in_microbatches(microbatches: int) -> None:
+    expected = alone("pipeline", 1, microbatches)
+    options = {"microbatches": microbatches}
+    seen = train("pipeline", make_model("pipeline", 1), 0, 1, options, NullRecorder())
+    assert seen.losses == pytest.approx(expected.losses, rel=1e-10)
+    assert_equal(seen.parameters, expected.parameters)
+
+
+def actions(noted: Seen, last: bool) -> list[list[str]]:
+    """Of each step the order in which a stage computed: F and B, one each for a microbatch."""
+    found = []
+    for step in noted.steps:
+        computed = [name[0].upper() for name, _, _ in step.spans if name != "synchronize"]
+        *computed, scaled = computed
+        assert scaled == "B"
+        if last:  # after a microbatch's forward comes its loss
+            pairs = "".join(computed).replace("FF", "F")
+            computed = list(pairs)
+        found.append(computed)
+    return found
+
+
+@every_order
+@every_world
+def test_a_stage_computes_in_the_order_asked_for(world_size: int, order: str) -> None:
+    count = MICROBATCHES[world_size]
+    for rank, (_, noted) in enumerate(pipeline(world_size, order)):
+        for computed in actions(noted, rank == world_size - 1):
+            assert sorted(computed) == ["B"] * count + ["F"] * count
+            alive = [
+                computed[: end + 1].count("F") - computed[: end + 1].count("B") for end in range(2 * count)
+            ]
+            assert max(alive) == (count if order == "gpipe" else min(count, world_size - rank))
+
+
+def idle_share(orders: list[list[str]], forward: int = 1, backward: int = 2) -> float:
+    """The share of a step in which stages that compute in these orders, and nothing else, compute nothing."""
+    ends: dict[tuple[str, int, int], int] = {}
+    free, position = [0] * len(orders), [0] * len(orders)
+    while any(position[stage] < len(order) for stage, order in enumerate(orders)):
+        for stage, order in enumerate(orders):
+            while position[stage] < len(order):
+                kind = order[position[stage]]
+                number = order[: position[stage]].count(kind)
+                neighbour = stage - 1 if kind == "F" else stage + 1
+                before = 0
+                if 0 <= neighbour < len(orders):
+                    if (kind, neighbour, number) not in ends:
+                        break
+                    before = ends[kind, neighbour, number]
+                free[stage] = max(free[stage], before) + (forward if kind == "F" else backward)
+                ends[kind, stage, number] = free[stage]
+                position[stage] += 1
+    busy = len(orders[0]) // 2 * (forward + backward)
+    return 1 - busy / max(free)
+
+
+@every_order
+@every_world
+def test_the_order_has_the_bubble_of_the_formula(world_size: int, order: str) -> None:
+    noted = [noted for _, noted in pipeline(world_size, order)]
+    orders = [actions(one, rank == world_size - 1)[0] for rank, one in enumerate(noted)]
+    assert idle_share(orders) == pytest.approx(bubble_share(world_size, MICROBATCHES[world_size]))
+
+
+@every_case
+def test_spans_follow_each_other_within_their_step(kind: str, world_size: int, order: str) -> None:
+    for _, noted in runs(kind, world_size, order)[0]:
+        assert len(noted.steps) == STEPS
+        for step in noted.steps:
+            assert {name for name, _, _ in step.spans} == {"forward", "backward", "synchronize"}
+            moments = [step.start_ns, *(t for _, start, end in step.spans for t in (start, end)), step.end_ns]
+            assert moments == sorted(moments)
+
+
+def sent_bytes(kind: str, world_size: int) -> dict[tuple[int, int], int]:
+    """What goes from one rank to another in a step, worked out from the widths of what is sent."""
+    if kind == "branches":
+        widths = [7 + 2 * rank for rank in range(world_size)]
+        return {
+            (a, b): 8 * BATCH * widths[max(a, b)] for r in range(1, world_size) for a, b in ((r, 0), (0, r))
+        }
+    numbers = dealt(5, world_size)
+    return {
+        (a, b): 8 * BATCH * LAYER_WIDTHS[numbers[min(a, b)][-1]]
+        for low in range(world_size - 1)
+        for a, b in ((low, low + 1), (low + 1, low))
+    }
+
+
+@every_case
+def test_every_message_is_noted_by_both_its_ranks(kind: str, world_size: int, order: str) -> None:
+    ranks = [noted for _, noted in runs(kind, world_size, order)[0]]
+    parts = MICROBATCHES[world_size] if kind == "pipeline" else 1
+    expected = sent_bytes(kind, world_size)
+    for step in range(STEPS):
+        ends: dict[int, list[tuple[int, CommRecord]]] = {}
+        for rank, noted in enumerate(ranks):
+            for record in noted.transfers:
+                if record.step == step:
+                    ends.setdefault(record.bucket, []).append((rank, record))
+        assert len(ends) == parts * len(expected)
+        moved: dict[tuple[int, int], int] = {}
+        for pair in ends.values():
+            (sender, sent), (receiver, received) = sorted(pair, key=lambda end: end[1].sent_bytes is None)
+            assert received.sent_bytes is None
+            assert sent.op == received.op == "send"
+            assert sent.ranks == received.ranks == 2
+            assert sent.bytes == sent.sent_bytes == received.bytes
+            assert sent.start_ns <= received.end_ns
+            moved[sender, receiver] = moved.get((sender, receiver), 0) + sent.bytes
+        assert moved == expected
+
+
+def test_a_parameter_of_two_stages_is_refused() -> None:
+    model = Row()
+    model.last[1].bias = model.first[1].weight
+    with pytest.raises(ValueError, match=r"first\.1\.weight is in two pieces"):
+        build("pipeline", model, 0, 2, {}, NullRecorder())

@@ -1,0 +1,101 @@
+"""A task that is soon learned, and a strategy with a rank that does not train; for tests of losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import Dataset
+
+from ddpbench.spec import Case
+from ddpbench.strategies import Job, NoOptions, Replica, Strategy
+from ddpbench.workloads import Workload
+
+SAMPLES = 100
+LEARNING_RATE, MOMENTUM = 0.05, 0.9
+
+
+class Signs(Dataset[Any]):
+    """Points, and which side of a bent line they are on."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.points = torch.randn(SAMPLES, 6, generator=generator)
+        self.sides = (self.points[:, 0] + self.points[:, 1] ** 2 > 0.7).long()
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.points[index], self.sides[index]
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 2))
+
+
+class Sides(Workload[NoOptions]):
+    """Two classes; a loss of ln 2 to begin with."""
+
+    name = "sides"
+    summary = "which side of a bent line"
+    options = NoOptions
+
+    def model(self, options: NoOptions) -> nn.Module:
+        return make_model()
+
+    def dataset(self, options: NoOptions) -> Dataset[Any]:
+        return Signs()
+
+    def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
+        return nn.functional.cross_entropy(outputs, targets)
+
+    def optimizer(self, parameters: Any, options: NoOptions) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=MOMENTUM)
+
+
+class Explodes(Sides):
+    """The same with a learning rate at which the loss is soon no number."""
+
+    def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
+        return super().loss(outputs, targets) * 1e30
+
+
+class Served(Strategy[NoOptions]):
+    """The first rank takes no samples and knows no loss: it adds up what the others send."""
+
+    name = "served"
+    summary = "a rank that only serves"
+    options = NoOptions
+    algorithm = "master"
+
+    def trainers(self, world_size: int) -> int:
+        return world_size - 1
+
+    def parts(self, case: Case) -> int:
+        return case.world_size - 1
+
+    def build(self, job: Job, options: NoOptions) -> Replica:
+        return ServedReplica(job)
+
+
+class ServedReplica(Replica):
+    """Zeros of rank 0, and gradients of the others, divided by the number of those."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.draws = self.knows_loss = job.rank > 0
+
+    def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
+        loss = torch.zeros(())
+        if self.draws:
+            loss = self.job.loss(self.job.model(inputs), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+        for parameter in self.job.model.parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= self.job.world_size - 1
+        return loss.detach()
