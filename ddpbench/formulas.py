@@ -95,7 +95,8 @@ def busiest_node_bytes(algorithm: str, nodes: int, ranks_per_node: int, size: fl
     """What the busiest node sends a step, bytes; None where no formula is known, or nothing leaves a node.
 
     A ring over ranks in the order of nodes leaves each node once, with 2(n-1)/n · S, however many ranks it has; a
-    naive one likewise. A master's node sends (n - r) S, and receives as much: its own r ranks are served within it.
+    naive one likewise. A master's node sends (n - r) S, and receives as much: its own r ranks are served within it; so
+    does an asynchronous server's.
     Across m nodes each of r ranks has its ring for an r-th of the gradient, hierarchically: 2(m-1)/m · S. For the
     others it is told for ranks that have a node each.
     """
@@ -106,7 +107,7 @@ def busiest_node_bytes(algorithm: str, nodes: int, ranks_per_node: int, size: fl
         return 2 * (n - 1) / n * size
     if algorithm == "naive_ring":
         return (n - 1) * size
-    if algorithm == "master":
+    if algorithm in ("master", "async_server"):
         return (n - ranks_per_node) * size
     if algorithm == "hierarchical":
         return 2 * (nodes - 1) / nodes * size
@@ -128,6 +129,7 @@ def busiest_rank_bytes(algorithm: str, n: int, size: float) -> float | None:
         "sharded_master": 2 * (n - 1) / n * size,
         "naive_ring": (n - 1) * size,
         "master": (n - 1) * size,
+        "async_server": (n - 1) * size,  # parameters, to each worker, as often as it makes a step
         "tree": math.ceil(math.log2(n)) * size,
         "halving_doubling": 2 * (p - 1) / p * size + (size if p != n else 0.0),
     }

@@ -55,13 +55,12 @@ class RankLaunch:
     """What one rank of a launch wrote. Times in ns; blocks and steps begin at `start_ns`.
 
     `blocks` are the timed blocks' step times. `steps` are instrumented steps as
-    (start, end, spans, transfers), a transfer being (bucket, op, bytes, start, end).
+    (start, end, spans, transfers), a transfer being (bucket, op, bytes, start, end), and a message's number where only
+    two ranks exchange it.
     """
 
     blocks: Sequence[Sequence[int]] = ((10 * MS,) * 10,)
-    steps: Sequence[
-        tuple[int, int, Sequence[tuple[str, int, int]], Sequence[tuple[int, str, int, int, int]]]
-    ] = ()
+    steps: Sequence[tuple[int, int, Sequence[tuple[str, int, int]], Sequence[tuple[Any, ...]]]] = ()
     start_ns: int = ORIGIN_NS
     samples_per_step: int = 8
     drift_ns: tuple[int, int] = (50 * MS, 50 * MS)
@@ -88,6 +87,8 @@ class RankLaunch:
     """(node, bytes sent, bytes received) a step, told for every timed block."""
     pace: tuple[int, int, int, int] | None = None
     """(lateness, processor time, optimizer time, profiled optimizer time) a step, for every timed block."""
+    staleness: Sequence[int] | None = None
+    """A server's: of the gradients applied in a timed block how many were 0, 1, 2 ... updates old."""
     held: tuple[int, int, int] | None = None
     """Bytes of parameters, gradients and optimizer state, told after the instrumented steps."""
 
@@ -171,8 +172,9 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
                     "bytes": size,
                     "start_ns": begin,
                     "end_ns": until,
+                    **({"message": message[0]} if message else {}),
                 }
-                for bucket, op, size, begin, until in transfers
+                for bucket, op, size, begin, until, *message in transfers
             ]
     for index, step_ns in enumerate(what.evaluation):
         records.append(_block("evaluation", index, step_ns, at, what.samples_per_step))
@@ -239,6 +241,8 @@ def _beside(index: int, steps: int, what: RankLaunch) -> list[dict[str, Any]]:
         late, cpu, own, due = what.pace
         told = {"lateness_ns": [late] * steps, "cpu_ns": cpu * steps, "optimizer_ns": own}
         records.append({"kind": "pace", **same, **told, "optimizer_due_ns": due})
+    if what.staleness is not None:
+        records.append({"kind": "staleness", "counts": list(what.staleness)})
     return records
 
 

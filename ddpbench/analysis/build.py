@@ -28,6 +28,7 @@ from ddpbench.analysis.overlap import PARTS, STANDARD_SPANS
 from ddpbench.analysis.precision_findings import precision_findings
 from ddpbench.analysis.reading import read_cases_of
 from ddpbench.analysis.setting_findings import setting_findings
+from ddpbench.analysis.staleness import staleness_sentences
 from ddpbench.analysis.stats import MIN_ROUNDS, step_time
 from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
 from ddpbench.analysis.virtual_sentences import virtual_sentences
@@ -385,6 +386,7 @@ def _validity(
             "their cases are marked."
         )
     yield from fault_sentences(measured, names)
+    yield from staleness_sentences(measured, names)
     wide = set(table.loc[~table["ci_reached"].fillna(value=True), "case_id"])
     if wide:
         chosen = [case for case in measured if case.case_id in wide]

@@ -19,6 +19,7 @@ from ddpbench.analysis.network import bytes_to_aggregate
 from ddpbench.analysis.pace import dilation_needed, host_share, lateness_p95_s
 from ddpbench.analysis.peaks import mfu, peak_of
 from ddpbench.analysis.rounds import width_of
+from ddpbench.analysis.staleness import added, mean_of
 from ddpbench.analysis.stats import Comparison, Interval, Timing, compare, samples_rate, step_time
 from ddpbench.analysis.summary import COLUMNS
 from ddpbench.analysis.traffic import mean_traffic
@@ -36,7 +37,7 @@ _TEXT = tuple(
 _WHOLE = tuple(
     """world_size nodes ranks_per_node threads_per_rank loader_workers local_batch global_batch
     launches launches_failed steps gradient_bytes peak_memory_bytes snapshot_bytes parameters shrink
-    held_parameter_bytes held_gradient_bytes held_optimizer_bytes""".split()  # noqa: SIM905
+    held_parameter_bytes held_gradient_bytes held_optimizer_bytes staleness_max""".split()  # noqa: SIM905
 )
 _HELD = ("held_parameter_bytes", "held_gradient_bytes", "held_optimizer_bytes")
 _TRUTH = ("params_equal", "oversubscribed", "ci_reached")
@@ -147,7 +148,8 @@ def _row(
     for cost in snapshot_costs([launch.snapshots for launch in good], row["step_time_s"]):
         _put(row, f"snapshot_{cost.method}{{}}_s", cost.cost)
         row.setdefault("snapshot_bytes", cost.bytes)  # plain's, which comes first
-    return row | _traffic(run, row["gradient_bytes"]) | _pace(run) | _to_loss(run, baseline)
+    row |= _traffic(run, row["gradient_bytes"]) | _pace(run) | _staleness(run)
+    return row | _to_loss(run, baseline)
 
 
 def _to_loss(run: CaseRun, baseline: CaseRun | None) -> dict[str, Any]:
@@ -195,6 +197,12 @@ def _pace(run: CaseRun) -> dict[str, Any]:
         "host_share": host_share(paced),
         "dilation_needed": dilation_needed(run.case.dilation, paced),
     }
+
+
+def _staleness(run: CaseRun) -> dict[str, Any]:
+    """How old gradients were that a server applied, in updates, over all launches."""
+    counts = added(launch.staleness for launch in run.good)
+    return {"staleness_mean": mean_of(counts), "staleness_max": len(counts) - 1} if counts else {}
 
 
 def _within_rounds(timings: Sequence[Timing], baseline: CaseRun) -> Comparison | None:

@@ -20,6 +20,7 @@ from ddpbench.analysis.descents import Descent, descent_of
 from ddpbench.analysis.faults import faults_per_step
 from ddpbench.analysis.overlap import Breakdown, RankSteps, breakdown
 from ddpbench.analysis.pace import LATE_SHARE, Pacing, pacing
+from ddpbench.analysis.staleness import added
 from ddpbench.analysis.stats import Timing
 from ddpbench.analysis.traffic import NodeTraffic, node_traffic
 from ddpbench.analysis.virtual import nominal
@@ -44,6 +45,7 @@ from ddpbench.records import (
     Record,
     RunDir,
     Snapshot,
+    Staleness,
     Status,
     StepRecord,
     Traffic,
@@ -109,6 +111,8 @@ class Launch:
     """How a replay kept time in timed blocks."""
     faults_per_step: float | None = None
     """Minor page faults of the rank that had most, in timed blocks; None where they were not counted."""
+    staleness: tuple[int, ...] = ()
+    """Of gradients that a server applied in timed blocks: how many were 0, 1, 2 ... updates old."""
     damage: tuple[str, ...] = ()
 
     @property
@@ -291,6 +295,7 @@ def read_measurement(
         traffic=node_traffic(record for rank in ranks.values() for record in rank.of(Traffic)),
         pace=pace,
         faults_per_step=faults,
+        staleness=added(record.counts for rank in ranks.values() for record in rank.of(Staleness)),
         damage=records.damage,
     )
     if status != "ok":

@@ -104,8 +104,7 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
     step = min(whole, key=lambda one: (abs(length[one] - median), one))
     chosen = {rank: noted[step] for rank, noted in steps.items()}
     origin = min(one.start_ns for one in chosen.values())
-    sent = {rank: [one for one in every if one.step == step] for rank, every in moved.items()}
-    transfers = _transfers(sent, origin)
+    transfers = _transfers(moved, step, origin)
     lanes = [_lane(rank, one, transfers[rank], origin) for rank, one in sorted(chosen.items())]
     kept = _kept(lanes)
     ends = [(end, lane.rank) for lane in lanes for name, _, end in lane.spans if name == "backward"]
@@ -128,29 +127,41 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
     return found, ""
 
 
-def _transfers(sent: Mapping[int, Sequence[CommRecord]], origin: int) -> dict[int, list[Transfer]]:
-    """Each rank's transfers in the order in which they were handed over; one that lacks a rank is left out."""
-    named: dict[tuple[int, str, int], dict[int, CommRecord]] = {}
-    for rank, records in sent.items():
+def _transfers(
+    moved: Mapping[int, Sequence[CommRecord]], step: int, origin: int
+) -> dict[int, list[Transfer]]:
+    """Each rank's transfers of a step in the order in which they were handed over; one that lacks a rank is left out.
+
+    What two ranks exchange may be in a step of another number to the other, and ends for both when it does for one.
+    """
+    named: dict[tuple[int, str, int, bool], dict[int, CommRecord]] = {}
+    for rank, records in moved.items():
         seen: Counter[tuple[int, str]] = Counter()
         for record in records:
             key = (record.bucket, record.op)
-            named.setdefault((*key, seen[key]), {})[rank] = record
-            seen[key] += 1
-    result: dict[int, list[Transfer]] = {rank: [] for rank in sent}
-    for of in named.values():
-        if len(of) < min(record.ranks or len(sent) for record in of.values()):
+            if record.message is not None:
+                named.setdefault((*key, record.message, True), {})[rank] = record
+            elif record.step == step:
+                named.setdefault((*key, seen[key], False), {})[rank] = record
+                seen[key] += 1
+    result: dict[int, list[Transfer]] = {rank: [] for rank in moved}
+    for (*_, between_two), of in named.items():
+        wanted = 2 if between_two else min(record.ranks or len(moved) for record in of.values())
+        if len(of) < wanted:
             continue
         begin = max(record.start_ns for record in of.values())
+        until = max(record.end_ns for record in of.values()) if between_two else None
         for rank, record in of.items():
+            if record.step != step:
+                continue
             result[rank].append(
                 Transfer(
                     bucket=record.bucket,
                     op=record.op,
                     bytes=record.bytes,
                     ready_s=(record.start_ns - origin) / 1e9,
-                    begin_s=(min(begin, record.end_ns) - origin) / 1e9,
-                    end_s=(record.end_ns - origin) / 1e9,
+                    begin_s=(min(begin, until or record.end_ns) - origin) / 1e9,
+                    end_s=((until or record.end_ns) - origin) / 1e9,
                 )
             )
     for transfers in result.values():

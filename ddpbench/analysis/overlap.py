@@ -1,8 +1,8 @@
 """Where an instrumented step's time goes: computation, communication exposed or hidden, waiting, data.
 
-A transfer begins when its last rank has started it, and ends for each rank when that rank has its result.
-Every instant of a rank's step belongs to the first of these that is under way at that instant, so that the
-parts add up to the step:
+A transfer begins when its last rank has started it, and ends for each rank when that rank has its result; what only
+two ranks exchange ends for both when both have done their part, within their step. Every instant of a rank's step
+belongs to the first of these that is under way at that instant, so that the parts add up to the step:
 
     own computation (forward, backward, optimizer, other)  >  transfers  >  waiting for ranks  >  data
 
@@ -35,6 +35,7 @@ _KIND_OF_SPAN = {"data": _DATA} | {
     name: _KINDS.index(name) if name in _COMPUTE else _OTHER for name in COMPUTE_SPANS
 }
 _NO_KIND = -1
+_ANY_STEP = -1
 TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 """Operations that end on all ranks at about the same time."""
 PARTS = (*_COMPUTE, "exposed_comm", "exposed_wait", "data", "not_attributed")
@@ -160,7 +161,8 @@ def breakdown(
         for key, start, begin, end in transfers:
             whose = groups.get(key)
             if whose is not None:
-                moved += ((whose, _WAIT, start, min(begin, end)), (whose, _COMM, begin, end))
+                last = min(end, steps[whose][3])
+                moved += ((whose, _WAIT, start, min(begin, last)), (whose, _COMM, begin, last))
     if not steps:
         return None
     spans = np.array(named, np.int64).reshape(-1, 4)
@@ -242,7 +244,7 @@ def _transfers(
 
     Beside them what was moved by operation and bytes, how many transfers lack a rank, and by step each transfer's
     begin and its last rank's end, on one host. Two transfers of one step, bucket and operation are told apart by
-    their order.
+    their order; what only two ranks exchange has a number, for it may be in steps of different numbers.
     """
     under_way: dict[int, list[tuple[int, int]]] = {}
     parts: dict[tuple[int, int, str, int], list[tuple[tuple[int, int], int, int]]] = {}
@@ -253,6 +255,8 @@ def _transfers(
         for transfer in noted.transfers:
             step = transfer.step
             name = (step, transfer.bucket, transfer.op, 0)
+            if transfer.message is not None:
+                name = (_ANY_STEP, transfer.bucket, transfer.op, transfer.message)
             while name in seen:
                 name = (*name[:3], name[3] + 1)
             seen.add(name)
@@ -264,14 +268,18 @@ def _transfers(
     lost = 0
     one_clock = len({noted.host for noted in ranks.values()}) <= 1
     for name, found in parts.items():
-        if len(found) < wanted[name]:
+        if name[0] == _ANY_STEP:
+            if len(found) < 2:  # the other rank's part belongs to a step before the first
+                continue
+        elif len(found) < wanted[name]:
             lost += 1
             continue
         if one_clock:
             begin = max([start for _, start, _ in found])
-            whole += [(key, start, begin, end) for key, start, end in found]
             until = max([end for _, _, end in found])
-            under_way.setdefault(name[0], []).append((begin, until))
+            between_two = name[0] == _ANY_STEP  # what the sender has handed over is still on its way
+            whole += [(key, start, begin, until if between_two else end) for key, start, end in found]
+            under_way.setdefault(found[0][0][1], []).append((begin, until))
             took = until - begin
         elif name[2] in TOGETHER:
             took = min([end - start for _, start, end in found])

@@ -76,13 +76,15 @@ def pacing(
         wall += dilation * (max(block.end_ns for block in ranks) - min(block.start_ns for block in ranks))
     if not shared or not late or wall <= 0 or not cores:
         return None
-    every = [own[index] for own in paces for index in shared]
+    # A worker of an asynchronous server makes no update of its own.
+    every = [own[index] for own in paces for index in shared if own[index].optimizer_ns]
+    count = max(1, len(every))
     return Pacing(
         lateness_s=np.concatenate(late) / 1e9,
         cpu_s=cpu / 1e9,
         cores_s=cores * wall / 1e9,
-        optimizer_s=sum(pace.optimizer_ns for pace in every) / len(every) / 1e9,
-        due_s=sum(pace.optimizer_due_ns for pace in every) / len(every) / 1e9,
+        optimizer_s=sum(pace.optimizer_ns for pace in every) / count / 1e9,
+        due_s=sum(pace.optimizer_due_ns for pace in every) / count / 1e9,
     )
 
 

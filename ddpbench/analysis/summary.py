@@ -31,7 +31,8 @@ COLUMNS: tuple[str, ...] = tuple(
     lateness_p95_s host_share dilation_needed
     held_parameter_bytes held_gradient_bytes held_optimizer_bytes
     target_loss time_to_loss_s time_to_loss_ci_low_s time_to_loss_ci_high_s samples_to_loss steps_to_loss
-    speedup_to_loss speedup_to_loss_ci_low speedup_to_loss_ci_high lowest_loss""".split()  # noqa: SIM905
+    speedup_to_loss speedup_to_loss_ci_low speedup_to_loss_ci_high lowest_loss
+    staleness_mean staleness_max""".split()  # noqa: SIM905
 )
 """The columns of `cases.csv`, in their order. Later work appends columns, never renames."""
 

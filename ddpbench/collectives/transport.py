@@ -48,6 +48,21 @@ class Transport:
         self.received[source] += part.numel() * part.element_size()
         return Arrival(self, source, work)
 
+    def receive_any(self, part: torch.Tensor) -> int:
+        """Receives into a contiguous tensor from whichever other rank is the first to send; returns that rank.
+
+        Raises:
+            CollectiveError: a connection is gone.
+        """
+        try:
+            source = dist.recv(part, src=None, group=self._group)
+        except RuntimeError as error:
+            raise CollectiveError(
+                f"rank {self.rank}: {self.phase}: the message from any rank did not go through: {error}"
+            ) from error
+        self.received[source] += part.numel() * part.element_size()
+        return source
+
     def flush(self) -> None:
         """Waits until all that was sent has left this rank's memory."""
         while self._sends:

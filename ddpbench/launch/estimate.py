@@ -81,14 +81,16 @@ def _step_s(case: Case, replay: Replay) -> float:
 
 def _transfer_s(case: Case, replay: Replay) -> float:
     """One aggregation of the gradients over emulated links, on the machine's clock; 0 without any."""
-    if not case.fabric or case.world_size == 1 or case.algorithm not in TIMES:
+    # All that a master's link carries, an asynchronous server's does too.
+    algorithm = "master" if case.algorithm == "async_server" else case.algorithm
+    if not case.fabric or case.world_size == 1 or algorithm not in TIMES:
         return 0.0
     links = Links.parse(case.fabric)
     size = gradient_bytes(case, replay)
-    n, rate = case.nodes, links.limiting(case.algorithm, case.nodes)
+    n, rate = case.nodes, links.limiting(algorithm, case.nodes)
     if n == 1 and links.local_bandwidth is None:
         return 0.0
     if n == 1 and links.local_bandwidth is not None:
         n, rate = case.world_size, links.local_bandwidth
-    _, seconds = TIMES[case.algorithm]
+    _, seconds = TIMES[algorithm]
     return case.dilation * seconds(n, size, PAYLOAD * rate / 8, 0.0)

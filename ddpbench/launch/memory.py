@@ -40,7 +40,9 @@ def needed_bytes(case: Case) -> int | None:
 def _gathered(case: Case) -> int:
     """How many gradients of others all ranks together keep at once."""
     ranks = case.world_size
-    return {"master": ranks, "naive_ring": ranks * ranks}.get(case.algorithm, 0)
+    # Of an asynchronous server's parameters every rank's proof keeps as many versions as there are workers.
+    known = {"master": ranks, "naive_ring": ranks * ranks, "async_server": ranks * ranks}
+    return known.get(case.algorithm, 0)
 
 
 def memory_limit(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:

@@ -82,13 +82,17 @@ class Pacer:
             self._overslept_ns[length] = min(max(learned, 0), _MOST_OVERSLEPT_NS)
         self._late.append(max(-ahead, 0))
 
-    def end_step(self, update_ns: int) -> None:
-        """Ends a step, whose own update of the parameters took so long."""
+    def updated(self, update_ns: int) -> None:
+        """Notes that an update of the parameters took so long: one a step, none, or on a server many."""
+        if self.active:
+            self._updates.append(update_ns)
+
+    def end_step(self) -> None:
+        """Ends a step."""
         if not self.active:
             return
         late, self._late = self._late, []
         self._steps.append(max(late, default=0))
-        self._updates.append(update_ns)
 
     def take(self) -> tuple[tuple[int, ...], int]:
         """Of each step since the last call its worst lateness, and the updates' mean time; nanoseconds."""

@@ -41,11 +41,13 @@ class Recorder(Protocol):
         end: Mark,
         sent: int | None = None,
         ranks: int | None = None,
+        message: int | None = None,
     ) -> None:
         """Notes this rank's part in one transfer of `size` bytes, from handing it over to its result.
 
-        `sent` is what the rank handed to the network for it, bytes, where that was counted, and `ranks`
-        how many take part where not all do. May be called from another thread than the step's.
+        `sent` is what the rank handed to the network for it, bytes, where that was counted, and `ranks` how many take
+        part where not all do. `message` is a number by which two ranks know what only they exchange, where it may be
+        in steps of different numbers. May be called from another thread than the step's.
         """
 
 
@@ -76,6 +78,7 @@ class NullRecorder:
         end: Mark,
         sent: int | None = None,
         ranks: int | None = None,
+        message: int | None = None,
     ) -> None:
         pass
 
@@ -96,7 +99,7 @@ class StepRecorder:
         self._clock = clock
         self._steps: list[_Step] = []
         self._spans: list[tuple[int, str, Mark, Mark]] = []
-        self._transfers: list[tuple[int, int, str, int, int | None, int | None, Mark, Mark]] = []
+        self._transfers: list[tuple[int, int, str, int, int | None, int | None, int | None, Mark, Mark]] = []
         self._step = -1
 
     def begin_step(self, number: int) -> None:
@@ -130,8 +133,9 @@ class StepRecorder:
         end: Mark,
         sent: int | None = None,
         ranks: int | None = None,
+        message: int | None = None,
     ) -> None:
-        self._transfers.append((self._step, bucket, op, size, sent, ranks, start, end))
+        self._transfers.append((self._step, bucket, op, size, sent, ranks, message, start, end))
 
     def records(self) -> list[StepRecord | CommRecord]:
         """The steps' records, each followed by its transfers; forgets them. Waits for the device."""
@@ -149,10 +153,11 @@ class StepRecorder:
                 bytes=size,
                 sent_bytes=sent,
                 ranks=ranks,
+                message=message,
                 start_ns=next(times),
                 end_ns=next(times),
             )
-            for number, bucket, op, size, sent, ranks, _, _ in self._transfers
+            for number, bucket, op, size, sent, ranks, message, _, _ in self._transfers
         ]
         spans_of: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
         for number, span in spans:

@@ -140,6 +140,8 @@ class CommRecord:
     """What this rank handed to the network for it, counted message by message; None where the library sends."""
     ranks: int | None = None
     """How many ranks take part, as two in a message from one to another; None: all of them."""
+    message: int | None = None
+    """What only two ranks exchange they know by this number, in steps that may have others; None: steps agree."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -264,6 +266,17 @@ class Pace:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Staleness:
+    """How stale the gradients were that a server applied in a block of timed steps, and the step before it.
+
+    `counts[s]` of them were computed from parameters to which s updates had been made since.
+    """
+
+    kind: Literal["staleness"] = "staleness"
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RankOutcome:
     """How a rank ended. A rank that was killed leaves none."""
 
@@ -294,6 +307,7 @@ Record = (
     | Costs
     | Traffic
     | Pace
+    | Staleness
     | RankOutcome
 )
 _Tagged = Annotated[Record, Field(discriminator="kind")]

@@ -164,6 +164,13 @@ TERMS: tuple[tuple[str, str], ...] = (
         ),
     ),
     (
+        "staleness",
+        (
+            "With an asynchronous server: how many updates were made between the moment at which a worker got its "
+            "parameters and that at which its gradient was applied. Of n - 1 workers that are equally fast it is n - 2."
+        ),
+    ),
+    (
         "MFU",
         (
             "Model FLOPs utilisation: operations of forward and backward, as torch counts them, a second, over the "
@@ -287,6 +294,10 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     (
         "speedup_to_loss and its interval",
         "the base case's time to the loss over this case's, over the rounds that have both",
+    ),
+    (
+        "staleness_mean, staleness_max",
+        "async_server: updates that a gradient's parameters lacked when it was applied, in timed steps",
     ),
 )
 """The columns of cases.csv. Units stand in names; empty means not measured or not defined."""

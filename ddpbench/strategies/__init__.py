@@ -17,6 +17,7 @@ TABLE: dict[str, str] = {
     "fsdp": "ddpbench.strategies.fsdp:Fsdp",
     "post_local_sgd": "ddpbench.strategies.post_local_sgd:PostLocalSgd",
     "master": "ddpbench.strategies.master:Master",
+    "async_server": "ddpbench.strategies.async_server:AsyncServer",
     "pipeline": "ddpbench.strategies.pipeline:Pipeline",
     "branches": "ddpbench.strategies.branches:Branches",
 }

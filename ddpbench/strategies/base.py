@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from ddpbench.measure.recorder import Recorder
+    from ddpbench.records import Record
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel)
 Promise = Literal["nothing", "gradients", "delayed", "averaged", "ordered"]
@@ -124,6 +125,10 @@ class Replica(ABC):
         """Whether one-time work (such as rebuilding buckets) is done, so that steps are alike from here."""
         return True
 
+    def notes(self) -> Sequence[Record]:
+        """What the strategy has to tell of the steps since the last call; asked for between blocks of steps."""
+        return ()
+
     def close(self) -> None:
         """Lets go of hooks on the model and of threads, so that another replica may be built on it."""
         return
@@ -150,7 +155,10 @@ class CompensatedReplica(Replica):
 
 
 class OrderedReplica(Replica):
-    """One that promises `ordered`: a server applies the gradients in the order in which they come."""
+    """One that promises `ordered`: a server applies the gradients in the order in which they come.
+
+    Rank 0 is the server; another rank has the parameters right after its own last update.
+    """
 
     @abstractmethod
     def log(self) -> list[tuple[int, int]]:

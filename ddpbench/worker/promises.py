@@ -197,7 +197,10 @@ def _averaged(
 
 
 def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """The server's log redone: each gradient at the version it was computed at, applied in the log's order."""
+    """The server's log redone: each gradient at the version it was computed at, applied in the log's order.
+
+    A worker's parameters are held against those right after its last update.
+    """
     assert isinstance(replica, OrderedReplica)
     prover, training = comparer.prover, comparer.training
     draws = comparer.draws_random_numbers(reference)
@@ -222,12 +225,18 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
         return
     current, other = reference, copy.deepcopy(reference)
     optimizer = training.make_optimizer(current.parameters())
-    versions = [_parameters(current)]
-    for rank, version in updates:
+    versions = {0: _parameters(current)}
+    own = max(
+        (number for number, (rank, _) in enumerate(updates, start=1) if rank == prover.rank),
+        default=len(updates),
+    )
+    for number, (rank, version) in enumerate(updates, start=1):
         _load(other, versions[version])
         _apply(current, comparer.gradient(other, rank - first), optimizer)
-        versions.append(_parameters(current))
-    error = comparer.error(replica.own_parameters(), versions[-1])
+        versions[number] = _parameters(current)
+        needed = {own, number, *(later for _, later in updates[number:])}
+        versions = {kept: values for kept, values in versions.items() if kept in needed}
+    error = comparer.error(replica.own_parameters(), versions[own])
     yield comparer.proof("parameters, updates in the server's order", error, AMPLIFIED * comparer.tolerance)
 
 

@@ -187,16 +187,18 @@ class Rank:
         distributed = dist.is_initialized() and training.strategy.uses_backend
         batches = self._batches(training)
         samples = training.share
-        edges = Edges(training.workload.pacer, link_of(self.case, self.place))
+        pacer = training.workload.pacer
+        edges = Edges(pacer, link_of(self.case, self.place))
         null = NullRecorder()
         replica = training.replica(model, null, distributed=distributed)
-        loop = StepLoop(replica, batches, null, self.heartbeat, training.precision)
+        loop = StepLoop(replica, batches, null, self.heartbeat, training.precision, pacer=pacer)
         clock: Clock = CudaClock() if self.case.device == "cuda" else self.host_clock
         stepper = Stepper(loop.step, samples, clock, control, edges.at_edge)
         self.heartbeat.enter("warm-up")
         least = TRAINING if self.case.compute == "real" else REPLAYING
         warmup = warm_up(stepper, replica.ready, self.request.measured_s, least)
         loop.check_loss()
+        replica.notes()  # the warm-up's
         writer.write(warmup)
         _reset_peak_memory(self.case.device)
         self.heartbeat.enter("timed steps")
@@ -204,7 +206,7 @@ class Rank:
         for block in timed_blocks(stepper, self.request.measured_s, warmup.step_ns, least):
             loss = loop.check_loss()
             self._final_loss = loss if training.workload.has_loss and replica.knows_loss else None
-            writer.write(block, *edges.records(block))
+            writer.write(block, *edges.records(block), *replica.notes())
             timed_ns += block.end_ns - block.start_ns
             step_ns = (block.end_ns - block.start_ns) / block.steps
         if training.shards_itself:
@@ -218,7 +220,7 @@ class Rank:
         replica.close()
         recorder = StepRecorder(clock)
         replica = training.replica(model, recorder, distributed=distributed)
-        loop = StepLoop(replica, batches, recorder, self.heartbeat, training.precision)
+        loop = StepLoop(replica, batches, recorder, self.heartbeat, training.precision, pacer=pacer)
         again = self._warm_instrumented(loop, recorder, stepper)
         numbers = itertools.count()
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
 from ddpbench.measure.blocks import Control
+from ddpbench.measure.pacer import Pacer
 from ddpbench.measure.recorder import Recorder
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.spec import Case
@@ -177,6 +178,10 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
+def _nothing() -> None:
+    pass
+
+
 class StepLoop:
     """The one training step of all strategies: a batch, its gradients, the update."""
 
@@ -187,8 +192,12 @@ class StepLoop:
         recorder: Recorder,
         heartbeat: Heartbeat,
         precision: Precision = FULL,
+        *,
+        pacer: Pacer | None = None,
     ) -> None:
+        """`pacer` is the workload's, if it has one: it is told where steps end."""
         self.replica = replica
+        self._end_step = pacer.end_step if pacer is not None else _nothing
         self._precision = precision
         self._update = precision.update
         self._batches = batches
@@ -206,6 +215,7 @@ class StepLoop:
         self.loss = self.replica.gradients_of(inputs, targets)
         with nullcontext() if self.replica.notes_update else recorder.span("optimizer"):
             self._update(self.replica)
+        self._end_step()
         self._beat()
 
     def unscaled_loss(self) -> torch.Tensor:

@@ -271,7 +271,7 @@ class PacedSGD(torch.optim.SGD):
         self.zero_grad(set_to_none=True)  # what every replica does next, and so a part of the profiled update
         own_ns = pacer.now() - start_ns
         update.end(rhythm.optimizer_ns, self.zero_grad)
-        pacer.end_step(own_ns)
+        pacer.updated(own_ns)
         return None
 
     step.hooked = True  # type: ignore[attr-defined]  # torch would wrap it, outside of what is timed here

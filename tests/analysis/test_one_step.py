@@ -98,6 +98,37 @@ def test_lanes_by_hand(tmp_path: Path) -> None:
     assert first.computed_s == ms(14)
 
 
+def test_what_a_server_exchanges_with_one_worker_is_found_in_whichever_step_it_is_to_the_other(
+    tmp_path: Path,
+) -> None:
+    at = ORIGIN_NS + 10**9
+
+    def lane(*pushes: tuple[int, int, int], lengths: tuple[int, ...] = (20, 20)) -> RankLaunch:
+        """Steps of 20 ms; pushes are (number, start, end) in ms from the first, each in the step in which it ends."""
+        steps = []
+        for number, length in enumerate(lengths):
+            start, end = at + number * length * MS, at + (number + 1) * length * MS
+            own = [(0, "push", 64, at + a * MS, at + b * MS, m) for m, a, b in pushes if a // 20 == number]
+            steps.append((start, end, [("forward", start, start + MS)], own))
+        return RankLaunch(blocks=[[20 * MS] * 10], steps=steps)
+
+    # The server has push 4 of worker 1 in its first step and push 7 in its second, 5 of worker 2 in its first; it was
+    # ready for 7 at 21 and for 5 at 12. Push 8 it had in a step that was not kept. To worker 1 number 7 is in step 1.
+    server = lane((4, 2, 8), (5, 12, 18), (7, 21, 39))
+    first, second = lane((4, 3, 7), (7, 15, 38)), lane((5, 5, 17), (8, 30, 39))
+    case = case_of("async_server", 3, algorithm="async_server", schedule="after_backward", backend="gloo")
+    told = step_of(summary_of(tmp_path, [[server, first, second]], case))
+    assert told.step == 1
+    found = {
+        one.rank: [(part.ready_s, part.begin_s, part.end_s) for part in one.transfers] for one in told.lanes
+    }
+    assert found == {
+        0: [(ms(2), ms(3), ms(8)), (ms(12), ms(12), ms(18))],
+        1: [(ms(3), ms(3), ms(8)), (ms(15), ms(21), ms(39))],
+        2: [(ms(5), ms(12), ms(18))],
+    }
+
+
 def test_of_many_ranks_those_that_tell_most(tmp_path: Path) -> None:
     case = case_of("ddp", 9)
     ready = [

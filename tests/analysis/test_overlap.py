@@ -113,6 +113,40 @@ def test_on_two_hosts_waiting_for_a_gather_counts_as_communication() -> None:
     assert found.transfers == {0: {}}  # how long it took from its last start on, nobody knows
 
 
+def test_what_two_of_three_ranks_exchange_is_told_by_its_number_whatever_the_step() -> None:
+    # The server (rank 0) is ready for a push at 0 and has it at 30; it updates until 40 and sends until 45. Worker 1
+    # has handed its push over from 20 to 28 and has its parameters at 50. To the server this is step 1, to worker 1 it
+    # is step 7.
+    def part(step: int, op: str, start: int, end: int, message: int, sent: int = 0) -> CommRecord:
+        return CommRecord(
+            step=step, bucket=0, op=op, bytes=8, start_ns=start, end_ns=end, message=message, sent_bytes=sent
+        )
+
+    server = rank([("optimizer", 30, 40)])
+    server = replace(server, transfers=[part(1, "push", 0, 30, 4), part(1, "pull", 40, 45, 4, 8)])
+    worker = rank([("backward", 0, 20)], number=7)
+    early = part(
+        7, "pull", 0, 10, 1
+    )  # its server's part was in a step before the first: no one knows how long
+    pushed, pulled = part(7, "push", 20, 28, 4, 8), part(7, "pull", 28, 50, 4)
+    worker = replace(worker, transfers=[early, pushed, pulled])
+    found = breakdown([{0: server, 1: worker, 2: rank([("backward", 0, 100)], number=7)}], processes=3)
+    assert found is not None
+    assert found.dropped_transfers == 0
+    assert found.comm_s == ns(
+        (10 + 10 + 10 + 10) / 3
+    )  # [20,30) and [40,50), for the server and for the worker
+    assert found.exposed_s == found.comm_s
+    assert found.wait_s == ns(
+        (20 + 12) / 3
+    )  # the server until 20; the worker while it updates, and from its push on
+    assert {key: (moved.count, moved.time_ns) for key, moved in found.transfers[0].items()} == {
+        ("push", 8): (1, 10),
+        ("pull", 8): (1, 10),
+    }
+    assert found.sent_bytes == 8
+
+
 def test_a_message_between_two_of_three_ranks_is_whole_with_those_two() -> None:
     # rank 1 asks at 20, rank 0 sends at 50, it is there at 60; rank 2 has no part in it
     def part(start: int, end: int) -> RankSteps:

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import load, summarize
-from ddpbench.analysis.pace import Pacing, dilation_needed
+from ddpbench.analysis.pace import Pacing, dilation_needed, pacing
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.virtual import nominal
-from ddpbench.records import Held, RankRecords, RunDir
+from ddpbench.records import Block, Held, Pace, RankRecords, RunDir
 from ddpbench.spec import Budget, Case
 from tests.emulated import GRADIENT_BYTES, SLOW_NODE, Emulated, emulated_case, write_emulated
 from tests.synthetic import (
@@ -246,6 +246,18 @@ def test_a_dilation_of_one_is_the_least() -> None:
     assert dilation_needed(1, [own_work(0.1)]) == 1
     assert dilation_needed(4, [own_work(0.05, due_s=0.04)]) == 1
     assert dilation_needed(4, [own_work(0.25, own_s=0, due_s=0)]) == 2
+
+
+def test_ranks_that_update_nothing_do_not_count_in_an_updates_mean_time() -> None:
+    block = Block(phase="timed", index=0, steps=1, samples=1, start_ns=0, end_ns=10 * MS)
+    server, worker = (
+        Pace(phase="timed", index=0, lateness_ns=(5,), cpu_ns=MS, optimizer_ns=own, optimizer_due_ns=4 * MS)
+        for own in (6 * MS, 0)
+    )
+    found = pacing([{0: block}] * 3, [{0: server}, {0: worker}, {0: worker}], cores=3, dilation=1)
+    assert found is not None
+    assert (found.optimizer_s, found.due_s) == (pytest.approx(0.006), pytest.approx(0.004))
+    assert dilation_needed(1, [found]) == pytest.approx(1.5)
 
 
 def test_one_disturbed_launch_does_not_say_which_dilation_is_needed() -> None:

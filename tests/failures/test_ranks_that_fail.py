@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class Outcomes(Listener):
         self.seen: dict[str, list[LaunchOutcome]] = {}
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
-        if entry.case.strategy == "ddp":
+        if not entry.added_as_baseline:
             self.seen.setdefault(entry.case.workload.rpartition(":")[2], []).append(outcome)
 
 
@@ -106,6 +107,23 @@ def test_a_rank_that_dies_in_a_collective_is_named_with_it(
     assert "rank 1 was killed by SIGKILL in" in outcome.error
     assert "steps; rank 0: ring of 676 numbers: the message " in outcome.error  # 16 x 32 + 32 + 32 x 4 + 4
     assert "rank 1 did not go through" in outcome.error
+
+
+def test_a_worker_that_dies_does_not_leave_its_server_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "faults.toml"
+    path.write_text(
+        experiment_text([workload("KilledOnRank1")], rounds=1, measured="50 ms"), encoding="utf-8"
+    )
+    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
+    listener = Outcomes()
+    overrides = ("base.strategy=async_server",)
+    Sweep(prepare(SweepRequest(experiment=path, out=tmp_path / "run", overrides=overrides)), listener).run()
+    (outcome,) = [one for one in listener.seen["KilledOnRank1"] if one.status != "ok"]
+    assert outcome.status == "failed"
+    assert outcome.failed_rank == 1
+    assert re.search(r"rank 1 was killed by SIGKILL in [a-z -]+ after \d+ steps", outcome.error)
 
 
 def test_the_death_of_the_fork_server_is_one_launchs_failure(

@@ -41,8 +41,24 @@ def test_moments_are_absolute_so_that_work_in_between_is_absorbed() -> None:
     run.until(1_500_000)
     assert host.slept == [700_000, 250_000]
     assert host.now_ns == 1_000_000_000 + 1_500_000
-    pacer.end_step(77)
+    pacer.updated(77)
+    pacer.end_step()
     assert pacer.take() == ((0,), 77)
+
+
+def test_a_step_may_have_many_updates_or_none() -> None:
+    host, pacer = made()
+    for own in (30, 50):
+        update = pacer.begin()
+        host.now_ns += 1_000_000 + own
+        update.end(1_000_000, lambda: None)
+        pacer.updated(own)
+    pacer.end_step()
+    pacer.begin().until(500_000)
+    pacer.end_step()
+    assert pacer.take() == ((50, 0), 40)  # of the first step its worst; the mean of both updates
+    pacer.end_step()
+    assert pacer.take() == ((0,), 0)
 
 
 def test_a_moment_that_is_past_is_not_waited_for_and_noted_as_late() -> None:
@@ -54,10 +70,12 @@ def test_a_moment_that_is_past_is_not_waited_for_and_noted_as_late() -> None:
     host.now_ns += 100_000
     run.until(2_000_000)
     assert host.slept == [700_000]
-    pacer.end_step(0)
+    pacer.updated(0)
+    pacer.end_step()
     second = pacer.begin()
     second.until(500_000)
-    pacer.end_step(0)
+    pacer.updated(0)
+    pacer.end_step()
     assert pacer.take()[0] == (200_000, 0)  # of each step its worst; the second was in time
     assert pacer.take() == ((), 0)
 
@@ -77,7 +95,8 @@ def test_oversleeping_is_learned_and_taken_off() -> None:
     host, pacer = made(overslept_ns=40_000)
     for _ in range(60):
         pacer.begin().until(1_000_000)
-        pacer.end_step(0)
+        pacer.updated(0)
+        pacer.end_step()
     late, _ = pacer.take()
     # An eighth of what is left is learned each time.
     assert late[:3] == (40_000, 35_000, 30_625)
@@ -112,9 +131,11 @@ def test_sleeps_of_another_length_are_learned_apart_and_an_interruption_teaches_
     for _ in range(200):
         pacer.begin().until(16_000_000)
     host.overslept_ns = 40_000
-    pacer.end_step(0)
+    pacer.updated(0)
+    pacer.end_step()
     pacer.begin().until(1_000_000)
-    pacer.end_step(0)
+    pacer.updated(0)
+    pacer.end_step()
     assert pacer.take()[0][1] < 50  # what long sleeps taught is not taken off a short one
     host.overslept_ns = 9_000_000
     pacer.begin().until(1_000_000)
@@ -132,7 +153,8 @@ def test_a_pass_that_waited_for_others_goes_on_from_there() -> None:
     run.resume(1_000_000)
     run.until(1_500_000)
     assert host.slept == [2_000_000, 1_000_000]
-    pacer.end_step(0)
+    pacer.updated(0)
+    pacer.end_step()
     assert pacer.take()[0] == (0,)
 
 
@@ -142,7 +164,8 @@ def test_passes_of_one_step_are_one_step() -> None:
     host.now_ns += 30_000
     first.until(20_000)
     second.until(25_000)
-    pacer.end_step(3)
+    pacer.updated(3)
+    pacer.end_step()
     assert pacer.take() == ((10_000,), 3)
 
 
@@ -152,7 +175,8 @@ def test_a_pacer_that_is_off_waits_for_nothing_and_notes_nothing() -> None:
     run = pacer.begin()
     run.until(10**12)
     run.resume(10**12)
-    pacer.end_step(5)
+    pacer.updated(5)
+    pacer.end_step()
     assert host.slept == []
     assert pacer.take() == ((), 0)
 
@@ -160,7 +184,8 @@ def test_a_pacer_that_is_off_waits_for_nothing_and_notes_nothing() -> None:
 def test_updates_are_averaged() -> None:
     _, pacer = made()
     for own in (10, 20, 60):
-        pacer.end_step(own)
+        pacer.updated(own)
+        pacer.end_step()
     assert pacer.take() == ((0, 0, 0), 30)
 
 

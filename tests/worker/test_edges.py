@@ -51,7 +51,8 @@ def test_a_replays_pace_is_of_its_block_alone(monkeypatch: pytest.MonkeyPatch) -
     assert pacer.active
     for late in (900, 30, 70):  # the first belongs to the step that is not counted
         pacer.wait(now[0] - late)
-        pacer.end_step(late)
+        pacer.updated(late)
+        pacer.end_step()
         if late != 30:
             edges.at_edge()
     (pace,) = edges.records(BLOCK)

@@ -78,6 +78,7 @@ class Rig:
         self.optimizer.step()
         ends.append(self.host.now_ns - self.start_ns)
         self.optimizer.zero_grad(set_to_none=True)
+        self.pacer.end_step()
         return ends
 
 
