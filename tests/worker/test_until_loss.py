@@ -99,6 +99,7 @@ def test_a_sweep_trains_to_a_loss_after_its_measured_steps_and_resumes(tmp_path:
     resumed = Sweep(prepare(SweepRequest(experiment=out)), again).run()
     assert resumed.launches == 1
     assert again.launched == ["ddp round 1"]
+    assert again.left_s[0] < 200  # as long as launches took before
     after = losses_of(launch)
     steps = min(len(before), len(after))  # how long a group is follows from the time that steps take
     assert before[:steps] == after[:steps]  # every launch begins with the same model and first batch
