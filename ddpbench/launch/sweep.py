@@ -310,8 +310,8 @@ class Sweep:
             lower = "measured_s, " if goal is None else "until_s, measured_s, "
             self._warn(
                 f"{self._budget.rounds_min} rounds take {about(self._budget)} {estimate / 60:.0f} min, and "
-                f"budget.total is less; they are run all the same: lower {lower}rounds_min or the number of cases to stay "
-                "within it"
+                f"budget.total is less; they are run all the same: lower {lower}rounds_min or the number of cases to "
+                "stay within it"
             )
         self._listener.preparing("starting torch")
         with self._servers() as server_for:
