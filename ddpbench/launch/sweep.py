@@ -309,9 +309,9 @@ class Sweep:
             goal = self._budget.goal
             lower = "measured_s, " if goal is None else "until_s, measured_s, "
             self._warn(
-                f"{self._budget.rounds_min} rounds take {about(self._budget)} {estimate / 60:.0f} min, more than "
-                f"budget.total; they are run all the same: lower {lower}rounds_min or the number of cases to stay "
-                "within it"
+                f"{self._budget.rounds_min} rounds take {about(self._budget)} {estimate / 60:.0f} min, and "
+                f"budget.total is less; they are run all the same: lower {lower}rounds_min or the number of cases to "
+                "stay within it"
             )
         self._listener.preparing("starting torch")
         with self._servers() as server_for:
@@ -405,9 +405,10 @@ class Sweep:
             return
         ids = [entry.case.case_id for entry in self._plan.runnable]
         self._outcomes, self._damaged = finished_launches(self._run, ids)
+        cases = {entry.case.case_id: entry.case for entry in self._plan.runnable}
         for (case_id, purpose, _), outcome in self._outcomes.items():
             if purpose == "measure" and outcome.status == "ok":
-                self._own_s.setdefault(case_id, []).append(outcome.wall_s)
+                self._note_time(cases[case_id], outcome, outcome.wall_s)
 
     def _set_failed_aside(self) -> None:
         """Has launches that were not ok, or whose records are damaged, done again."""
@@ -480,6 +481,13 @@ class Sweep:
             return sum(own) / len(own)
         return self._plan.launch_s(entry.case) * (self._took_s / self._guessed_s if self._guessed_s else 1.0)
 
+    def _note_time(self, case: Case, outcome: LaunchOutcome, took_s: float) -> None:
+        """What a measuring launch took, for what later ones will take."""
+        self._took_s += took_s
+        self._guessed_s += self._plan.launch_s(case)
+        if outcome.status == "ok":
+            self._own_s.setdefault(case.case_id, []).append(took_s)
+
     def _round(self, number: int) -> None:
         entries = [self._plan.case(case_id) for at, case_id in self._plan.order if at == number]
         todo = [
@@ -538,11 +546,7 @@ class Sweep:
             on_pulse=progress.pulse,
         )
         if purpose == "measure":
-            took_s = time.monotonic() - began
-            self._took_s += took_s
-            self._guessed_s += self._plan.launch_s(case)
-            if outcome.status == "ok":
-                self._own_s.setdefault(case.case_id, []).append(took_s)
+            self._note_time(case, outcome, time.monotonic() - began)
         self._outcomes[case.case_id, purpose, number] = outcome
         self.result.launches += 1
         self.result.measured_s += outcome.measured_s

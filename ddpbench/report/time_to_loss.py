@@ -75,6 +75,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
             names = series_of([line.name for line in omitted])
             notes.append(f"Not drawn, to keep lines apart; the table has them: {names}.")
     every = [line for group in groups for line in group]
+    apart = _apart(shown)
     if any(row.strategy == "independent" and row.ok for row in rows):
         notes.append("Independent ranks train models of their own: they have no common loss to bring down.")
     if any(line.row.data == "memory" for line in every):
@@ -86,11 +87,11 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         title="Time to a loss",
         question="Who reaches the loss first, and who trains the most samples for it?",
         pictures=tuple(
-            _picture(number, lines, group, rows)
+            _picture(number, lines, group, rows, apart[number])
             for number, (lines, group) in enumerate(zip(drawn, shown, strict=True))
             if lines
         ),
-        tables=tuple(_table(group) for group in shown),
+        tables=tuple(_table(group, words) for group, words in zip(shown, apart, strict=True)),
         notes=tuple(notes),
     )
 
@@ -233,6 +234,13 @@ def _setting(group: Sequence[Line]) -> str:
     return ", ".join(part for part in setting_of(row).split(", ") if " scaling with a " not in part)
 
 
+def _apart(groups: Sequence[Sequence[Line]]) -> list[str]:
+    """Of each group's setting what not all of them share; empty where there is one group."""
+    settings = [_setting(group).split(", ") for group in groups]
+    shared = set.intersection(*map(set, settings))
+    return [", ".join(word for word in words if word not in shared) for words in settings]
+
+
 def _fair(lines: Sequence[Line]) -> list[Line]:
     return [line for line in lines if line.time_s is not None and not line.row.oversubscribed]
 
@@ -258,8 +266,10 @@ def _seconds(line: Line) -> float:
     return line.time_s.value
 
 
-def _picture(place: int, lines: Sequence[Line], group: Sequence[Line], rows: Sequence[Row]) -> Picture:
-    heading = _heading(group)
+def _picture(
+    place: int, lines: Sequence[Line], group: Sequence[Line], rows: Sequence[Row], apart: str
+) -> Picture:
+    heading = _heading(group) + (f" ({apart})" if apart else "")
     members = [line.row for line in lines]
     missing = {
         row.case_id: f"{row.name} ({row.status})"
@@ -274,7 +284,8 @@ def _picture(place: int, lines: Sequence[Line], group: Sequence[Line], rows: Seq
             f"Mean loss of the last {over} steps (as many samples in each case as {SMOOTHED_BATCHES} steps of its base",
             f"case have), means over launches ({launches_each(line.launches for line in lines)}), against training",
             "time and samples of the whole job. Markers beneath the target, a row a case: where it was reached;",
-            "whiskers: 95 % t-intervals over launches. Grey: one device.",
+            "whiskers: 95 % t-intervals over launches. Grey: one device. Equal curves hide each other: with the same",
+            "batches a strategy that averages every step's gradients has one device's.",
             *(
                 ["A line without a marker: not every launch reached it."]
                 if any(x.time_s is None for x in lines)
@@ -334,10 +345,15 @@ def _points_table(lines: Sequence[Line]) -> Table:
     )
 
 
-def _table(group: Sequence[Line]) -> Table:
+def _table(group: Sequence[Line], apart: str) -> Table:
     """What each case needs to reach the loss, beside its speed-up in samples/s."""
     notes = {line.row.case_id: _notes(line) for line in group}
     noted = any(notes.values())
+    held = any(line.apart is not None for line in group)
+    what = (
+        " Apart from one device: the largest relative difference of a step's loss from that of single with as large a "
+        f"batch, over the first {FIRST_STEPS} steps."
+    )
     columns = (
         Column("Case"),
         Column("Steps", number=True),
@@ -345,15 +361,14 @@ def _table(group: Sequence[Line]) -> Table:
         Column("Time to the loss, s", number=True),
         Column("Speed-up to it", number=True),
         Column("Speed-up in samples/s", number=True),
-        Column("Apart from one device", number=True),
+        *([Column("Apart from one device", number=True)] if held else []),
         Column("Reached it", number=True),
         *([Column("Notes")] if noted else []),
     )
     return Table(
         caption=(
-            f"To a loss of {group[0].target:g}; in brackets 95 % t-intervals over launches. Apart from one device: the "
-            "largest relative difference of a step's loss from that of single with as large a batch, over the first "
-            f"{FIRST_STEPS} steps"
+            f"To a loss of {group[0].target:g}{f' ({apart})' if apart else ''}; in brackets 95 % t-intervals over "
+            f"launches.{what if held else ''}"
         ),
         columns=columns,
         rows=tuple(
@@ -364,13 +379,17 @@ def _table(group: Sequence[Line]) -> Table:
                 Cell.estimate(line.time_s),
                 Cell.estimate(line.speedup),
                 Cell.estimate(line.row.speedup),
-                Cell(text="" if line.apart is None else f"{line.apart:.1g}", key=line.apart, number=True),
+                *([_apart_cell(line.apart)] if held else []),
                 Cell(text=f"{line.reached} of {line.launches}", key=line.reached, number=True),
                 *([Cell(text=notes[line.row.case_id])] if noted else []),
             )
             for line in group
         ),
     )
+
+
+def _apart_cell(value: float | None) -> Cell:
+    return Cell(text="" if value is None else f"{value:.1g}", key=value, number=True)
 
 
 def _mean_cell(value: float | None) -> Cell:

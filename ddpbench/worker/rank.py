@@ -248,6 +248,7 @@ class Rank:
         goal = self.request.goal
         if goal is not None and training.strategy.promise(training.options) != "nothing":
             self.heartbeat.enter("training to a loss")
+            replica.optimizer.state.clear()  # there is another model's to be held now
             batches, beats = self._batches(training), self.heartbeat
             for part in train_to(goal, training, batches, clock=clock, control=control, heartbeat=beats):
                 writer.write(part)

@@ -43,6 +43,8 @@ def test_choices_and_options_are_told_where_they_vary(capsys: pytest.CaptureFixt
         "bucket_cap_mb": "default",
         "precision": "full",
         "data": "loader",
+        "scaling": "weak",
+        "target_loss": None,
     }
     numbers = dict.fromkeys(
         ("samples_per_s", "samples_per_s_ci_low", "samples_per_s_ci_high", "speedup", "efficiency")
@@ -69,3 +71,20 @@ def test_choices_and_options_are_told_where_they_vary(capsys: pytest.CaptureFixt
     assert head.split()[:5] == ["strategy", "ranks", "bucket", "algorithm", "accumulate"]
     assert [" ".join(row.split()[3:-2]) for row in told] == ["ring", "ring", "naive ring", "naive ring"]
     assert [row.split()[-2] for row in told] == ["1", "2", "1", "2"]
+    both = [
+        row | {"scaling": kind, "algorithm": "ring"}
+        for row, kind in zip(rows, ("weak", "strong"), strict=False)
+    ]
+    assert "scaling" in printed(pd.DataFrame(both), capsys)[0]
+
+
+def test_the_time_to_a_loss_has_a_column_where_one_was_asked_for(
+    emulated: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "loss" not in printed(emulated, capsys)[0]
+    asked = emulated.iloc[:2].assign(target_loss=2.5, time_to_loss_s=[12.3456, None])
+    head, first, second = printed(asked, capsys)
+    assert "s to a loss of 2.5" in head
+    assert first.split()[-2:] == ["12.3", "ok"]
+    assert second.split()[-1] == "ok"
+    assert "nan" not in second

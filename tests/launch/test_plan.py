@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.estimate import about
 from ddpbench.launch.plan import Plan, make_plan, plan_launch, proof_key
 from ddpbench.machine.hardware import Hardware
 from ddpbench.records import LaunchDir, RunDir
@@ -110,6 +111,14 @@ def test_an_estimate_counts_launches_rounds_and_proofs() -> None:
     assert two - one > 2
     assert plan.estimate_s(1) > plan.estimate_s(1, proofs=[])
     assert plan.estimate_s(3) - plan.estimate_s(2) > 2 * len(ids)
+
+
+def test_an_estimate_counts_all_the_time_that_a_loss_may_take_and_says_so() -> None:
+    plain, asked = plan_of(""), plan_of('[budget]\nuntil_loss = 2.0\nuntil_s = "30 s"')
+    case = plain.runnable[0].case
+    assert asked.launch_s(case) == pytest.approx(plain.launch_s(case) + 30)
+    assert about(plain.experiment.budget) == "about"
+    assert about(asked.experiment.budget) == "at most"
 
 
 def test_an_estimate_of_a_replay_knows_its_steps_and_its_links() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,19 @@ def test_a_case_that_did_not_get_there_says_how_far_it_came(tmp_path: Path) -> N
     assert cells(table, "Notes")[0].startswith("lowest mean 2.69 in up to 65 steps")
     assert section.pictures[0].heading == "No case with cores of its own reached a loss of 2 in any launch"
     assert "A line without a marker" in section.pictures[0].caption
+
+
+def test_two_tasks_have_a_figure_each_that_says_which_it_is(tmp_path: Path) -> None:
+    half = replace(SINGLE, precision="fp16")
+    section = made(
+        summary_of(tmp_path, {SINGLE: [rank(10, falling(40, 25))], half: [rank(9, falling(40, 25))]})
+    )
+    headings = [picture.heading for picture in section.pictures]
+    assert headings[0].endswith("single, 1 rank, batch 8: 0.560 [0.560, 0.560] s to a loss of 2 (float32)")
+    assert headings[1].endswith("0.504 [0.504, 0.504] s to a loss of 2 (float32 with fp16 autocast)")
+    assert [picture.file_name for picture in section.pictures] == ["time-to-loss", "time-to-loss-2"]
+    assert "fp16" in section.tables[1].caption
+    assert "Apart from one device" not in section.tables[0].caption
 
 
 def test_a_training_too_short_for_a_mean_has_a_table_and_no_figure(tmp_path: Path) -> None:
