@@ -24,7 +24,7 @@ WORST_FIRST: tuple[Status, ...] = ("diverged", "hung", "oom", "failed", "ok", "s
 COMPUTE_SPANS = frozenset({"forward", "backward", "optimizer", "scatter", "replicate", "gather", "reduce"})
 """Names of the spans in which a rank computes; `gather`, `scatter`, `replicate` and `reduce` are
 DataParallel's own work on its master. Other names: `data` (waiting for a batch), `synchronize` (blocked
-until gradients are aggregated)."""
+until gradients are aggregated, or parameters gathered or sent: a span around it is noted in pieces)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -40,8 +40,10 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     if not shown:
         return None
     several = len({_model(one.row) for one in shown}) > 1
-    peaks = {one.row.device for one in shown}
-    peak = "resident" if peaks == {"cpu"} else "allocated" if peaks == {"cuda"} else "resident or allocated"
+    devices = {one.row.device for one in shown}
+    peak = (
+        "resident" if devices == {"cpu"} else "allocated" if devices == {"cuda"} else "resident or allocated"
+    )
     titles = ("Parameters", "Gradients", "Optimizer state", "Sum", f"Peak {peak}")
     columns = (
         *([Column("Workload"), Column("Type")] if several else []),
@@ -63,6 +65,11 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         "backward and update, of what is sharded its shard. Activations, buckets, layers gathered for the moment and "
         "the libraries are not in them; in the peak of the timed steps all of it is."
     )
+    if "cpu" in devices:
+        note += (
+            " On the CPU so is what the C library keeps of freed memory, which is much where layers are gathered and "
+            "given up in every step; with MALLOC_MMAP_THRESHOLD_=131072 in the environment it gives that back at once."
+        )
     if any(row.strategy == "data_parallel" for row in rows):
         note += " DataParallel is left out: one process holds all of its replicas."
     return Section(

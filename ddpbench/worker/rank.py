@@ -124,7 +124,8 @@ class Rank:
         device = self._device()
         training = Training(self.case, self.place, device, self.request.round)
         model = training.fresh_model()
-        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        # Numbers only: whoever kept the parameters themselves would keep a model whole that is sharded next.
+        sizes = [(each.numel(), each.element_size()) for each in model.parameters() if each.requires_grad]
         writer.write(
             RankStart(
                 rank=self.place.rank,
@@ -138,8 +139,8 @@ class Rank:
                 threads=torch.get_num_threads(),
                 device=str(device),
                 torch_version=torch.__version__,
-                parameters=sum(parameter.numel() for parameter in parameters),
-                gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+                parameters=sum(count for count, _ in sizes),
+                gradient_bytes=sum(count * size for count, size in sizes),
             ),
             *before,
         )
