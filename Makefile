@@ -17,10 +17,11 @@ sweep: .venv/.runtime  ## run the default experiment and report on it
 test: .venv/.dev  ## run all tests and checks
 	$(MAKE) check
 	@# Tests that start ranks mostly wait for them: those that start none run beside, and are told of at the end.
-	@told=$$(mktemp); trap 'rm -f $$told' EXIT; \
-	$(PYTEST) -q -p no:cacheprovider -m 'not ($(RANKS))' >$$told 2>&1 & \
+	@told=$$(mktemp); \
+	$(PYTEST) -q -p no:cacheprovider -m 'not ($(RANKS))' >$$told 2>&1 & beside=$$!; \
+	trap 'kill $$beside 2>/dev/null; rm -f $$told' EXIT; trap 'exit 130' INT TERM; \
 	$(PYTEST) --durations=15 -m '$(RANKS)'; ranks=$$?; \
-	wait $$!; rest=$$?; \
+	wait $$beside; rest=$$?; \
 	echo; echo "Tests without ranks:"; cat $$told; \
 	exit $$((ranks || rest))
 

@@ -130,7 +130,7 @@ class Cost:
     steps: float | None
     samples: float | None
     lowest: float | None
-    """The lowest mean loss that a launch came to, the mean over launches."""
+    """The lowest smoothed loss that any launch came to."""
 
 
 def cost_of(run: CaseRun) -> Cost | None:
@@ -149,7 +149,7 @@ def cost_of(run: CaseRun) -> Cost | None:
         time_s=step_time(timings) if timings else None,
         steps=steps,
         samples=samples,
-        lowest=_mean(lows) if lows else None,
+        lowest=min(lows, default=None),
     )
 
 

@@ -178,7 +178,8 @@ def _traffic(run: CaseRun, gradient_bytes: int | None) -> dict[str, Any]:
     expected = None
     if gradient_bytes:
         size = bytes_to_aggregate(case, gradient_bytes)
-        expected = busiest_node_bytes(case.algorithm, case.nodes, case.ranks_per_node, size)
+        if size is not None:
+            expected = busiest_node_bytes(case.algorithm, case.nodes, case.ranks_per_node, size)
     return {
         "node_sent_bytes": traffic.sent,
         "node_received_bytes": traffic.received,

@@ -35,9 +35,16 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     ]
     found: list[tuple[int, float, Finding]] = []
     for members in grouped(able, _shared).values():
-        by = {_kind(run): run for run in reversed(members)}  # of several buckets the first
+        # Of several bucket caps or options the first: a master of its own kind has neither.
+        of_ddp = [run for run in members if run.case.strategy == "ddp"]
+        chosen_kind = next((_settings(run) for run in of_ddp), None)
+        alike = [run for run in members if run.case.strategy != "ddp" or _settings(run) == chosen_kind]
+        by = {_kind(run): run for run in reversed(alike)}
+        rings = (
+            _RINGS if members[0].case.backend == "gloo" else _RINGS[1:]
+        )  # others' all-reduce may be a tree
         ring = next(
-            (name for name in _RINGS if (name, "overlapped") in by and (name, "after_backward") in by), ""
+            (name for name in rings if (name, "overlapped") in by and (name, "after_backward") in by), ""
         )
         if ring and ("master", "after_backward") in by and (told := _told(by, ring)) is not None:
             found.append((members[0].case.world_size, *told))
@@ -49,6 +56,10 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
 def _shared(run: CaseRun) -> tuple[Any, ...]:
     return (*panel_key(run), run.case.world_size, run.case.nodes, run.case.backend, run.case.replicate)
+
+
+def _settings(run: CaseRun) -> tuple[Any, ...]:
+    return run.case.bucket_cap_mb, run.case.options_json
 
 
 def _kind(run: CaseRun) -> tuple[str, str]:
@@ -75,16 +86,26 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
     text = (
         f"At {place}: a master after backward takes {plain(interval)} times DDP's step. A ring in its place, after "
         f"backward too, makes {plain(what.time_ratio())} of it, and overlapping the ring with backward "
-        f"{plain(when.time_ratio())}: {_shares(what.log, lead.log)}"
+        f"{plain(when.time_ratio())}"
     )
-    first = against(master, early)
-    if first is not None:
-        text += f" (overlap first, the master overlapped: {_shares(lead.log - first.log, lead.log)})"
-    enough = lead.rounds >= MIN_ROUNDS and lead.paired
-    text += f" ({lead.rounds} launches each)."
+    enough = all(one.rounds >= MIN_ROUNDS and one.paired for one in (lead, what, when))
+    if enough and _gains(what) and _gains(when):
+        text += f": {_shares(what.log, lead.log)}"
+        first = against(master, early)
+        rest = against(early, ddp)
+        if first is not None and rest is not None and _gains(first) and _gains(rest):
+            text += f" (overlap first, the master overlapped: {_shares(rest.log, lead.log)})"
+    few = "" if enough else "; too few rounds to share it out"
+    text += f" ({lead.rounds} launches each{few})."
     return math.exp(lead.log), Finding(
         text=text, evidence="strategies", verdict="slower" if enough else "too few"
     )
+
+
+def _gains(part: Comparison) -> bool:
+    """Whether it is a part of the lead that the interval tells from none."""
+    low = part.time_ratio().low
+    return low is not None and low > 1
 
 
 def _shares(ring: float, lead: float) -> str:

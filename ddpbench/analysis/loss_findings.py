@@ -10,12 +10,10 @@ from ddpbench.analysis.descents import against_base, cost_of, descents_of, to_lo
 from ddpbench.analysis.findings import BOUNDS, grouped, name_of, plain
 from ddpbench.analysis.labels import Names
 from ddpbench.analysis.launches import CaseRun
-from ddpbench.analysis.stats import MIN_ROUNDS, Comparison, compare, judge_all, step_time
+from ddpbench.analysis.stats import MIN_ROUNDS, Comparison, Interval, compare, judge_all, step_time
 from ddpbench.analysis.summary import Finding
 
 EVIDENCE = "time-to-loss"
-NOTABLE = 0.05
-"""Two speed-ups whose logarithms are further apart than this are told as a contrast."""
 MOST_TOLD = 3
 """So many of the cases that fell short are told one by one."""
 
@@ -38,7 +36,7 @@ def _data(run: CaseRun) -> tuple[Any, ...]:
     """What cases must share for one loss to mean the same for all of them."""
     case = run.case
     what = (case.workload, case.workload_options_json, case.seed, case.data, case.dtype, case.precision)
-    return (*what, case.device, descents_of(run)[0].target)
+    return (*what, case.device, descents_of(run)[0].target, case.baseline().global_batch)
 
 
 def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
@@ -99,13 +97,20 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
     assert cost.time_s is not None
     baseline = by_id[run.baseline_id]
     few = "; too few rounds" if loss.rounds < MIN_ROUNDS else ""
-    turn = "but" if abs(rate.log - loss.log) > NOTABLE else "and"
+    turn = "and" if few or not _apart(rate.rate_ratio(), loss.rate_ratio()) else "but"
     text = (
         f"{_who(run, baseline)} is {plain(rate.rate_ratio())} times as fast per sample as {_who(baseline, run)}, "
         f"{turn} {plain(loss.rate_ratio())} times as fast to a loss of {cost.target:g}: {plain(cost.time_s)} s instead "
         f"of {plain(step_time(to_loss(baseline)))} s ({run.case.workload}; {loss.rounds} launches each{few})."
     )
     return Finding(text=_capital(text), evidence=EVIDENCE, verdict="note")
+
+
+def _apart(a: Interval, b: Interval) -> bool:
+    """Whether two intervals do not touch, which is more than that their difference excludes 0."""
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return False
+    return a.high < b.low or b.high < a.low
 
 
 def _who(run: CaseRun, other: CaseRun) -> str:

@@ -22,6 +22,8 @@ from ddpbench.spec import Case
 
 _KNOWN_OVER_UPLINKS = ("all_reduce", "ring", "naive_ring", "hierarchical", "master")
 """How much of what these send passes the uplink between racks, `Links.limiting` knows."""
+NUMBER_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
+"""Of a gradient's number, by the case's type."""
 COLUMNS = (
     *("case_id", "network_s", "network_ci_low_s", "network_ci_high_s", "rounds"),
     *("formula", "formula_s", "bound_s", "gradient_bytes", "sent_bytes", "formula_bytes"),
@@ -76,8 +78,14 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
     return name, seconds(case.world_size, size, PAYLOAD * links.limiting(case.algorithm, case.nodes) / 8, 0.0)
 
 
-def bytes_to_aggregate(case: Case, gradient_bytes: float) -> float:
-    """The gradient as it is sent: two bytes a number where it is compressed to fp16 or bf16."""
-    if case.options.get("compression", "none") == "none":
+def bytes_to_aggregate(case: Case, gradient_bytes: float) -> float | None:
+    """The gradient as it is sent: two bytes a number where it is compressed to fp16 or bf16.
+
+    None where something else is sent, or not in every step: products of low rank, parameters now and then.
+    """
+    compression = case.options.get("compression", "none")
+    if compression == "powersgd" or case.strategy == "post_local_sgd":
+        return None
+    if compression == "none":
         return gradient_bytes
-    return gradient_bytes * 2 / (8 if case.dtype == "float64" else 4)
+    return gradient_bytes * 2 / NUMBER_BYTES[case.dtype]

@@ -33,18 +33,17 @@ def percentile_of(counts: Sequence[int], share: float) -> int:
 
 def staleness_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
     """A sentence on the cases that an asynchronous server trained from older parameters; none without any."""
-    counted: dict[str, list[Sequence[int]]] = {}
+    counted: list[tuple[str, Sequence[int]]] = []
     stale: list[CaseRun] = []
     for case in cases:
         counts = added(launch.staleness for launch in case.good)
         if sum(counts[1:]):
             stale.append(case)
-            counted.setdefault(names.of(case), []).append(counts)
+            counted.append((names.of(case), counts))
     if not stale:
         return
     told: list[str] = []
-    for name, several in counted.items():
-        counts = added(several)
+    for name, counts in counted:
         told.append(
             f"{mean_of(counts):.2f} on average, 95th percentile {percentile_of(counts, 0.95)}, at most "
             f"{len(counts) - 1} ({name})"

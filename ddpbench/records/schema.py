@@ -189,6 +189,7 @@ Compared = Literal[
     "gradients, same shards",
     "gradients, whole batch",
     "update, same gradients",
+    "parameters, same samples",
     "sums of gradients, with what is kept",
     "parameters, averaged",
     "parameters, updates in the server's order",

@@ -235,7 +235,7 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ("gradient_bytes, actual_bucket_bytes", "bytes of gradients, and of the buckets the reducer really made"),
     (
         "peak_memory_bytes, flops_per_sample, mfu",
-        "largest rank's memory; floating-point operations a sample; model FLOPs utilisation",
+        "largest rank's peak in timed steps; floating-point operations a sample; model FLOPs utilisation",
     ),
     ("params_equal", "whether replicas ended with equal parameters, where the strategy promises it"),
     ("oversubscribed, ci_reached, noise_flag", "more ranks than cores; target width reached; disturbed"),
@@ -286,7 +286,10 @@ COLUMNS: tuple[tuple[str, str], ...] = (
         "held_parameter_bytes, held_gradient_bytes, held_optimizer_bytes",
         "what a rank holds of parameters, gradients and optimizer state before its update: the rank that holds most",
     ),
-    ("target_loss, lowest_loss", "the loss that launches trained down to, and the lowest mean they came to"),
+    (
+        "target_loss, lowest_loss",
+        "the loss that launches trained down to, and the lowest mean that any came to",
+    ),
     (
         "time_to_loss_s and its interval, samples_to_loss, steps_to_loss",
         "what it took, means over launches; empty where not every launch reached it",

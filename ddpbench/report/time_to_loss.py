@@ -285,7 +285,8 @@ def _picture(
             f"case have), means over launches ({launches_each(line.launches for line in lines)}), against training",
             "time and samples of the whole job. Markers beneath the target, a row a case: where it was reached;",
             "whiskers: 95 % t-intervals over launches. Grey: one device. Equal curves hide each other: with the same",
-            "batches a strategy that averages every step's gradients has one device's.",
+            "batches a strategy that averages every step's gradients has one device's, unless the model has BatchNorm",
+            "or draws random numbers.",
             *(
                 ["A line without a marker: not every launch reached it."]
                 if any(x.time_s is None for x in lines)

@@ -139,11 +139,11 @@ def _plan_case(
             message = "strong scaling fixes global_batch: give it, and not local_batch"
             problems.append(Problem(path="base.global_batch", message=message))
             return None
-        if global_batch % trainers:
+        if global_batch % trainers and trainers == world_size:
             message = f"{global_batch} samples do not divide evenly over {trainers} ranks"
             problems.append(Problem(path="base.global_batch", message=message))
             return None
-        local_batch = global_batch // trainers
+        local_batch = max(1, global_batch // trainers)
     backend = setting["backend"]
     if backend == "auto":
         backend = "nccl" if device == "cuda" else "gloo"
@@ -203,6 +203,7 @@ def _plan_case(
     reason = (
         reason
         or strategy.check(case)
+        or _trainers_reason(case, trainers)
         or _pieces_reason(case, strategy, workload, catalog)
         or workload.check(case)
     )
@@ -307,6 +308,16 @@ def _links(
     except ValidationError as error:
         problems.extend(explain(error, "fabric", list(FabricSettings.model_fields)))
         return None
+
+
+def _trainers_reason(case: Case, trainers: int) -> str | None:
+    """Why the ranks that train, where others only serve, cannot share the batch evenly, or None."""
+    if case.local_batch * trainers == case.global_batch:
+        return None
+    return (
+        f"of {case.world_size} ranks {trainers} train under {case.strategy}, and {case.global_batch} samples do not "
+        f"divide evenly over them: set global_batch to a multiple of {trainers}"
+    )
 
 
 def _pieces_reason(

@@ -11,8 +11,8 @@ from ddpbench.strategies.base import Job, Promise, Replica, Strategy
 class PostLocalSgdOptions(BaseModel, extra="forbid", frozen=True):
     """The choices of torch's PostLocalSGDState and PeriodicModelAverager."""
 
-    period: int = Field(default=4, ge=2, le=1000, strict=True)
-    """Parameters are averaged after every so many updates."""
+    period: int = Field(default=4, ge=2, le=10, strict=True)
+    """Parameters are averaged after every so many updates; at most as many as the smallest block that is timed has."""
     start_local_sgd_iter: int = Field(default=2, ge=0, le=16, strict=True)
     """So many steps come first whose gradients are averaged as DDP's are; they are part of the warm-up."""
     within_nodes: bool = True

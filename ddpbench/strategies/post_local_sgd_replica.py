@@ -88,7 +88,7 @@ class PostLocalSgdReplica(PeriodicReplica):
                 for each in self.job.model.parameters()
                 if each.grad is not None
             )
-            recorder.add_transfer(bucket=self._buckets, op="average", size=size, start=start, end=end)
+            recorder.add_transfer(bucket=self._buckets, op="all_reduce", size=size, start=start, end=end)
         self.optimizer.zero_grad(set_to_none=True)
 
     def ready(self) -> bool:

@@ -23,10 +23,10 @@ that order too, over the few hundred thousand terms of a reduction."""
 SMALL_GRADIENT = 1e-3
 """A parameter's error is relative to its own gradient's norm, or to this share of the whole gradient's norm
 where that is larger: a gradient that is zero in exact arithmetic (attention's key bias) is all rounding."""
-AMPLIFIED = 100
-"""Parameters after several updates may be wrong by so many times a gradient's tolerance: Adam divides a gradient by its
-own size, so that one which is all rounding moves a parameter as far as any other. An update that is left out, or of
-another rank's gradient, is wrong by a hundred times as much in float64 still."""
+CHANGE_TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 0.05}
+"""Allowed error of what updates changed, as one vector over all parameters. Adam divides a gradient by its own size, so
+that in float32 one which is all rounding (attention's key bias) moves its parameters as far as any other, this way or
+that; an update left out, or made of another rank's gradient, is wrong by a tenth and more."""
 AUTOCAST_ROUNDOFFS = 16
 """Under autocast a gradient may be wrong by so many unit roundoffs u of what it computes in: 2^-4 for bf16
 (u = 2^-8), 2^-7 for fp16 (u = 2^-11). A step rounds every layer's outputs, slopes and gradients to u; a batch cut
@@ -118,6 +118,21 @@ class Comparer:
             return math.inf
         whole = norm(list(expected.values()))
         return relative_error(list(own.values()), [expected[name] for name in own], self._small, whole)
+
+    def change(self, compared: Compared, before: Tensors, own: Tensors, expected: Tensors) -> Proof:
+        """What updates made of this rank's parameters, held against what they made of one process's."""
+        allowed = CHANGE_TOLERANCES.get(self.dtype)
+        if allowed is None or self.precision.unit_roundoff:
+            note = (
+                "what updates change is finer than what this type or precision tells apart: float64 proves it"
+            )
+            return not_compared(compared, self.name, note)
+        error = math.inf
+        if own.keys() <= expected.keys():
+            gaps = norm([own[name] - expected[name] for name in own])
+            scale = norm([expected[name] - before[name] for name in own])
+            error = float(gaps / scale) if float(scale) else float(gaps)
+        return self.proof(compared, error if math.isfinite(error) else math.inf, allowed)
 
     def settle_scale(self, model: torch.nn.Module, batch: Any) -> None:
         """Halves an fp16 loss's scale until this batch's gradients are finite on all ranks, as training would."""

@@ -18,7 +18,7 @@ from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.spec import Goal
 from ddpbench.spec.goal import mean_losses, smoothing_steps, steps_to
 from ddpbench.worker.precision import precision_of
-from ddpbench.worker.training import DivergedError, StepLoop, Training, gather_number, gather_numbers
+from ddpbench.worker.training import StepLoop, Training, gather_number, gather_numbers
 
 GROUP_S = 0.25
 """Ranks agree whether to go on about this often, so that their agreeing disturbs few steps."""
@@ -39,10 +39,8 @@ def train_to(
     """Trains until `steps_to` says that the goal is reached, or its steps or seconds are used up.
 
     `batches` are the rank's, from their first on. Within a group of steps nothing is done but train and note the
-    time; losses stay on the device meanwhile. Rank 0 decides for all, between groups.
-
-    Raises:
-        DivergedError: the job's loss is NaN or infinite; on all ranks.
+    time; losses stay on the device meanwhile. Rank 0 decides for all, between groups. It ends, without the group in
+    which that happened, where the job's loss is NaN or infinite.
     """
     case, processes = training.case, training.place.processes
     precision = precision_of(case.precision, training.device)  # fp16's scale begins anew
@@ -54,7 +52,7 @@ def train_to(
     window = smoothing_steps(case)
     job: list[float] = []
     spent_ns = 0
-    steps = control.agree(min(LEAST_STEPS, goal.steps))
+    steps = 1  # how long a step takes is not known yet
     for index in itertools.count():
         clock.anchor()
         found: list[torch.Tensor] = []
@@ -68,12 +66,8 @@ def train_to(
         own = [float(f"{float(loss):.7g}") if replica.knows_loss else 0.0 for loss in found]
         gathered = gather_numbers(own, control, processes)
         job += mean_losses([losses for losses, knows in zip(gathered, knowing, strict=True) if knows])
-        for number, loss in enumerate(job[-steps:], start=len(job) - steps + 1):
-            if not math.isfinite(loss):
-                raise DivergedError(
-                    f"the loss is {loss} at step {number} of the training to a loss of {goal.loss:g}: lower the "
-                    "learning rate"
-                )
+        if not all(map(math.isfinite, job[-steps:])):
+            break  # it will not be reached any more; what was timed before is as good as it was
         yield Curve(
             index=index,
             target=goal.loss,
@@ -84,8 +78,10 @@ def train_to(
             losses=tuple(own) if replica.knows_loss else (),
         )
         spent_ns += times[-1] - times[0]
-        fitting = int(GROUP_S * 1e9 * len(job) / max(spent_ns, 1))
-        wanted = min(max(LEAST_STEPS, min(MOST_STEPS, fitting)), goal.steps - len(job))
+        step_ns = max(spent_ns, 1) / len(job)
+        fitting = max(LEAST_STEPS, min(MOST_STEPS, int(GROUP_S * 1e9 / step_ns)))
+        left = math.ceil((goal.seconds * 1e9 - spent_ns) / step_ns)
+        wanted = max(1, min(fitting, left, goal.steps - len(job)))
         recent = job[-(steps + window - 1) :]
         over = spent_ns >= goal.seconds * 1e9 or steps_to(goal.loss, recent, window) is not None
         steps = control.agree(0 if over else wanted)

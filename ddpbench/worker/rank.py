@@ -243,13 +243,13 @@ class Rank:
                 self.heartbeat.enter("evaluation")
                 beat = self.heartbeat.beat
                 writer.write(*evaluate(replica, batches, stepper, self.request.measured_s, beat))
-            if self.case.checkpoint and (training.strategy.aggregates or self.case.world_size == 1):
+            if self.case.checkpoint and (training.strategy.replicas_equal or self.case.world_size == 1):
                 self._save(writer, replica, clock, control)
         replica.close()
         goal = self.request.goal
         if goal is not None and training.strategy.promise(training.options) != "nothing":
             self.heartbeat.enter("training to a loss")
-            replica.optimizer.state.clear()  # there is another model's to be held now
+            del replica, loop  # there is another model's state to be held now
             batches, beats = self._batches(training), self.heartbeat
             for part in train_to(goal, training, batches, clock=clock, control=control, heartbeat=beats):
                 writer.write(part)

@@ -58,6 +58,11 @@ class Training:
         dataset = self.workload.dataset(self.workload_options) if own is None else None
         self.shards_itself = own is not None or isinstance(dataset, IterableDataset)
         """Which samples a rank gets is the workload's choice, not ours."""
+        if isinstance(dataset, IterableDataset) and dealt != (place.rank, place.processes):
+            raise ValueError(
+                f"the dataset deals its samples out to {place.processes} ranks itself, and {case.strategy} wants them "
+                "otherwise: give a map-style dataset, or a loader(rank, world_size, batch)"
+            )
         self.loader = own if own is not None else self._made_loader(dataset, *dealt)
         self._own_loader = own is not None
         self.dataset_samples = (

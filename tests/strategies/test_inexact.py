@@ -161,7 +161,7 @@ def averagings(rank: int, processes: int) -> list[tuple[int, str, int]]:
 
 def test_post_local_sgd_averages_parameters_every_period() -> None:
     size = 8 * sum(inputs * outputs + outputs for inputs, outputs in LAYERS)
-    expected = [(0, "all_reduce"), *((step, "average") for step in range(1, STEPS, PERIOD))]
+    expected = [(0, "all_reduce"), *((step, "all_reduce") for step in range(1, STEPS, PERIOD))]
     for found in run_ranks(averagings, 2):
         assert found == [(step, op, size) for step, op in expected]
 
