@@ -38,7 +38,7 @@ NEVER = Goal(loss=1e-9, steps=STEPS, seconds=600.0)
 
 def train(
     rank: int, processes: int, strategy: str, changes: dict[str, Any], goal: Goal, before: int = 0
-) -> tuple[list[Curve], str]:
+) -> tuple[list[Curve], int]:
     """A rank's records, and how many steps it made; `before` batches are taken first."""
     if strategy == "served":
         strategies.TABLE["served"] = "tests.worker.small_task:Served"
