@@ -33,7 +33,7 @@ def percentile_of(counts: Sequence[int], share: float) -> int:
 
 def staleness_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
     """A sentence on the cases that an asynchronous server trained from older parameters; none without any."""
-    counted: list[tuple[str, Sequence[int]]] = []
+    counted: list[tuple[str, tuple[int, ...]]] = []
     stale: list[CaseRun] = []
     for case in cases:
         counts = added(launch.staleness for launch in case.good)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ddpbench.spec import Case
 from tests.analysis.test_findings import summary_of
 from tests.synthetic import case_of
 
@@ -13,9 +14,14 @@ MASTER = case_of("ddp", 4, algorithm="master", schedule="after_backward")
 EARLY = case_of("ddp", 4, algorithm="master")
 
 
-def leads(path: Path, step_ms: dict[object, float]) -> list[str]:
-    found = summary_of(path, {case_of("single", 1): 90.0, **step_ms}, noise=0.0).findings  # type: ignore[dict-item]
-    return [finding.text for finding in found if "of the lead" in finding.text]
+def leads_of(path: Path, step_ms: dict[Case, float], rounds: int) -> list[str]:
+    """Sentences on the lead, shared out or not."""
+    found = summary_of(path, {case_of("single", 1): 90.0, **step_ms}, noise=0.0, rounds=rounds).findings
+    return [finding.text for finding in found if "a master after backward takes" in finding.text]
+
+
+def leads(path: Path, step_ms: dict[Case, float]) -> list[str]:
+    return [text for text in leads_of(path, step_ms, rounds=6) if "of the lead" in text]
 
 
 def test_the_lead_is_shared_out_in_both_orders(tmp_path: Path) -> None:
@@ -37,3 +43,18 @@ def test_the_strategy_master_is_the_master_and_the_fourth_case_may_be_missing(tm
 def test_no_lead_is_not_shared_out(tmp_path: Path) -> None:
     assert leads(tmp_path, {DDP: 100, LATE: 100, MASTER: 101, EARLY: 100}) == []
     assert leads(tmp_path / "again", {DDP: 100, MASTER: 200, EARLY: 150}) == []
+
+
+def test_a_part_that_is_no_gain_is_not_shared_out(tmp_path: Path) -> None:
+    # The ring after backward is slower than the master: minus 8 % of the lead would be the ring's.
+    (text,) = leads_of(tmp_path, {DDP: 100, LATE: 205, MASTER: 200}, rounds=6)
+    assert "makes 0.98 [0.98, 0.98] of it" in text
+    assert "of the lead" not in text
+    (text,) = leads_of(tmp_path / "few", {DDP: 100, LATE: 150, MASTER: 200}, rounds=3)
+    assert "of the lead" not in text
+    assert text.endswith("(3 launches each; too few rounds to share it out).")
+
+
+def test_parts_are_taken_at_one_bucket_cap(tmp_path: Path) -> None:
+    large = case_of("ddp", 4, bucket_cap_mb=25.0, algorithm="master", schedule="after_backward")
+    assert leads_of(tmp_path, {DDP: 100, LATE: 150, large: 200}, rounds=6) == []

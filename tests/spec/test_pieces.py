@@ -92,3 +92,11 @@ def test_a_dry_run_says_what_is_skipped(capsys: pytest.CaptureFixture[str]) -> N
     assert run(["sweep", "quick", "--dry-run", "--json", *arguments]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert "mlp:small has 4 layers to cut at, too few for 8 stages" in json.dumps(plan)
+
+
+def test_a_batch_that_a_servers_workers_cannot_share_skips_that_case_alone() -> None:
+    served = 'scaling = "strong"\nglobal_batch = 8\nworld_size = 4\nworkload = "mlp:small"'
+    found = reason(f'strategy = "async_server"\n{served}')
+    assert found is not None
+    assert "set global_batch to a multiple of 3" in found
+    assert reason(f'strategy = "ddp"\n{served}') is None
