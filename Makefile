@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --benchmark-disable
-RANKS := multiprocess or root or browser or slurm or gpu
+SWEEPS := multiprocess or root or browser or slurm or gpu
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
 .PHONY: sweep test bench check clean help
@@ -16,14 +16,15 @@ sweep: .venv/.runtime  ## run the default experiment and report on it
 
 test: .venv/.dev  ## run all tests and checks
 	$(MAKE) check
-	@# Tests that start ranks mostly wait for them: those that start none run beside, and are told of at the end.
+	@# Sweeps mostly wait for their ranks, and only one may claim the cores: all other tests run beside, and are told of
+	@# at the end.
 	@told=$$(mktemp); \
-	$(PYTEST) -q -p no:cacheprovider -m 'not ($(RANKS))' >$$told 2>&1 & beside=$$!; \
+	$(PYTEST) -q -p no:cacheprovider -m 'not ($(SWEEPS))' >$$told 2>&1 & beside=$$!; \
 	trap 'kill $$beside 2>/dev/null; rm -f $$told' EXIT; trap 'exit 130' INT TERM; \
-	$(PYTEST) --durations=15 -m '$(RANKS)'; ranks=$$?; \
+	$(PYTEST) --durations=15 -m '$(SWEEPS)'; sweeps=$$?; \
 	wait $$beside; rest=$$?; \
-	echo; echo "Tests without ranks:"; cat $$told; \
-	exit $$((ranks || rest))
+	echo; echo "Tests without sweeps:"; cat $$told; \
+	exit $$((sweeps || rest))
 
 check: .venv/.dev  ## lint, types, layers
 	$(BIN)/ruff check .

@@ -245,7 +245,7 @@ COLUMNS: tuple[tuple[str, str], ...] = (
         "evaluation_step_time_s, evaluation_samples_per_s and their intervals",
         (
             "forward and loss without gradients after the training steps, data_parallel's on one device; empty where "
-            "it was not asked for"
+            "it was not asked for, or no rank has the whole model and its state"
         ),
     ),
     (

@@ -78,7 +78,7 @@ def main() -> None:
     )
     place = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
     training = Training(case, place, torch.device("cpu"))
-    training.loader = training._made_loader(data)
+    training.loader = training._made_loader(data, 0, 1)
     replica = training.replica(training.fresh_model(), NullRecorder(), distributed=False)
     loop = StepLoop(replica, training.batches(), NullRecorder(), Heartbeat(bytearray(PAGE_BYTES), 0))
     stepper = Stepper(loop.step, BATCH, HostClock(), AloneControl())

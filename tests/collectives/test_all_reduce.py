@@ -17,7 +17,7 @@ LENGTHS = (0, 1, 2, 3, 7, 64, 1000, 100_003)
 COUNTED = 120_000  # divides by all of these worlds, and by the powers of two within them
 TYPES = (torch.float64, torch.float32, torch.bfloat16)
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = pytest.mark.ranks
 
 
 def contribution(rank: int, length: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:

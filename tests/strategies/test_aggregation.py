@@ -23,7 +23,7 @@ from tests.strategies.training import (
     three_runs,
 )
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = pytest.mark.ranks
 
 WORLD_SIZES = (1, 2, 3, 4)
 SMALL_CAP_BYTES = 600

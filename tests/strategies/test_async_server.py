@@ -140,7 +140,7 @@ def versions_of(log: list[tuple[int, int]], start: list[torch.Tensor]) -> list[l
     return versions
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_transport
 @every_world
 def test_the_log_redone_in_one_process_gives_every_rank_s_parameters(transport: str, world_size: int) -> None:
@@ -158,7 +158,7 @@ def test_the_log_redone_in_one_process_gives_every_rank_s_parameters(transport: 
             start = server.parameters  # all ranks of a new replica start there
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_transport
 def test_one_worker_is_one_process_bit_for_bit(transport: str) -> None:
     alone = train(build("single", make_model()), [shard(1, step) for step in range(STEPS)])
@@ -170,7 +170,7 @@ def test_one_worker_is_one_process_bit_for_bit(transport: str) -> None:
     assert worker.losses == alone.losses
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_transport
 def test_staleness_is_the_updates_made_meanwhile(transport: str) -> None:
     server = runs(transport, 4)[0][0]
@@ -188,7 +188,7 @@ def turns(rank: int, processes: int, transport: str, how: str) -> Served:
     return serve(rank, make_model(), processes, transport, turns=how)
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_transport
 def test_two_workers_in_turn_are_one_update_behind(transport: str) -> None:
     server, *_ = run_ranks(turns, 3, transport, "alternating")
@@ -196,7 +196,7 @@ def test_two_workers_in_turn_are_one_update_behind(transport: str) -> None:
     assert server.notes == [Staleness(counts=(1, 2 * STEPS - 1))]  # n - 2, but for the very first
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_transport
 def test_no_worker_waits_for_another(transport: str) -> None:
     """Worker 2 makes all its steps before worker 1 sends its first gradient, which is then as many updates old."""
@@ -206,7 +206,7 @@ def test_no_worker_waits_for_another(transport: str) -> None:
     assert server.notes == [Staleness(counts=(2 * STEPS - 1, *[0] * (STEPS - 1), 1))]
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_transport
 @every_world
 def test_what_is_noted_is_whole(transport: str, world_size: int) -> None:
@@ -242,7 +242,7 @@ def test_what_is_noted_is_whole(transport: str, world_size: int) -> None:
         assert found.sent_bytes == busiest_rank_bytes("async_server", world_size, GRADIENT_BYTES)
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_transport
 def test_only_the_server_holds_the_optimizer_s_state(transport: str) -> None:
     (server, *_), *workers = runs(transport, 3)
@@ -262,7 +262,7 @@ def without_rpc(rank: int, processes: int) -> Served:
     return serve(rank, make_model(), processes, "auto")
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 def test_where_torch_carries_no_rpc_messages_go_point_to_point() -> None:
     assert [found.end for found in run_ranks(without_rpc, 2)] == ["P2pServer", "P2pWorker"]
 

@@ -31,7 +31,7 @@ from tests.strategies.training import (
     three_runs,
 )
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = pytest.mark.ranks
 
 POWER = {"compression": "powersgd"}
 START = 2

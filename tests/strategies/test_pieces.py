@@ -21,7 +21,7 @@ from ddpbench.strategies.pipeline_replica import dealt
 from tests.ranks import run_ranks
 from tests.strategies.training import bit_equal, relative_error
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = pytest.mark.ranks
 
 BATCH, FEATURES, CLASSES, STEPS = 16, 6, 5, 4
 LAYER_WIDTHS = (24, 16, 12, 8)

@@ -57,7 +57,7 @@ def error(own: Values, correct: Values) -> float:
     return max(float(norm(own[name] - correct[name]) / norm(correct[name])) for name in correct)
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_world
 @every_setup
 def test_gradients_losses_and_parameters_are_those_of_one_process(setup: str, world_size: int) -> None:
@@ -73,7 +73,7 @@ def test_gradients_losses_and_parameters_are_those_of_one_process(setup: str, wo
         assert len(replicas[0].gradients) == len(replicas[2].gradients) == STEPS
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_world
 @every_zero1
 def test_zero1_leaves_replicas_bit_equal(setup: str, world_size: int) -> None:
@@ -83,7 +83,7 @@ def test_zero1_leaves_replicas_bit_equal(setup: str, world_size: int) -> None:
             assert all(torch.equal(mine.parameters[name], its.parameters[name]) for name in mine.parameters)
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 def test_an_infinite_number_in_one_rank_s_shard_leaves_the_update_out_on_all() -> None:
     assert run_ranks(overflowed, 3, "fsdp") == [(True, True)] * 3
 
@@ -94,7 +94,7 @@ def rows(length: int, rank: int, world_size: int) -> int:
     return max(0, min(part, length - rank * part))
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_world
 @pytest.mark.parametrize("setup", ["fsdp", "fsdp, kept", "fsdp, float32"])
 def test_fsdp_holds_a_shard_of_everything(setup: str, world_size: int) -> None:
@@ -114,7 +114,7 @@ def test_fsdp_holds_a_shard_of_everything(setup: str, world_size: int) -> None:
     assert totals[0] == size * sum(each.numel() for each in every)
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_world
 def test_zero1_shares_out_the_optimizer_s_state_alone(world_size: int) -> None:
     every = list(make_stack().parameters())
@@ -145,7 +145,7 @@ def padded(parameters: Any, world_size: int, size: int) -> int:
     return sum(size * math.ceil(len(each) / world_size) * world_size * each[0].numel() for each in parameters)
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_world
 @every_fsdp
 def test_fsdp_gathers_parameters_and_scatters_gradients_block_by_block(setup: str, world_size: int) -> None:
@@ -172,7 +172,7 @@ def test_fsdp_gathers_parameters_and_scatters_gradients_block_by_block(setup: st
             assert len(early) == 1 + len(parts)
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_world
 @every_zero1
 def test_zero1_reduces_to_all_and_then_broadcasts(setup: str, world_size: int) -> None:
@@ -191,7 +191,7 @@ def test_zero1_reduces_to_all_and_then_broadcasts(setup: str, world_size: int) -
             assert max(one.end_ns for one in reduced) <= update <= min(one.start_ns for one in sent)
 
 
-@pytest.mark.multiprocess
+@pytest.mark.ranks
 @every_world
 @every_setup
 def test_what_blocks_a_rank_is_no_computation_of_its_own(setup: str, world_size: int) -> None:

@@ -15,7 +15,7 @@ from ddpbench.strategies.ddp import DdpReplica
 from ddpbench.workloads import load_workload
 from tests.ranks import run_ranks
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = pytest.mark.ranks
 
 STEPS = 3
 """Buckets are rebuilt in the second."""

@@ -9,7 +9,7 @@ from torch import nn
 from tests.ranks import run_ranks
 from tests.strategies.training import build
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = pytest.mark.ranks
 
 INPUTS = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
 TARGETS = torch.tensor([0, 1])

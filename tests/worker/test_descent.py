@@ -27,7 +27,7 @@ from ddpbench.worker.training import Training
 from tests.ranks import run_ranks
 from tests.worker.small_task import LEARNING_RATE, MOMENTUM, SAMPLES, Signs, make_model
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = pytest.mark.ranks
 
 FILE = Path(__file__).parent / "small_task.py"
 GLOBAL_BATCH = 12

@@ -12,7 +12,7 @@ from ddpbench.spec import Case
 from ddpbench.strategies import load_strategy
 from tests.ranks import run_ranks
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = pytest.mark.ranks
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "ddp": {},
