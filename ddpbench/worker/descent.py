@@ -80,8 +80,8 @@ def train_to(
         spent_ns += times[-1] - times[0]
         step_ns = max(spent_ns, 1) / len(job)
         fitting = max(LEAST_STEPS, min(MOST_STEPS, int(GROUP_S * 1e9 / step_ns)))
-        left = math.ceil((goal.seconds * 1e9 - spent_ns) / step_ns)
-        wanted = max(1, min(fitting, left, goal.steps - len(job)))
+        fitting = min(fitting, max(1, math.ceil((goal.seconds * 1e9 - spent_ns) / step_ns)))
+        wanted = min(fitting, goal.steps - len(job))  # none: its steps are used up
         recent = job[-(steps + window - 1) :]
         over = spent_ns >= goal.seconds * 1e9 or steps_to(goal.loss, recent, window) is not None
         steps = control.agree(0 if over else wanted)

@@ -156,7 +156,7 @@ def _run(replica: Replica, rank: int, first: int, dtype: torch.dtype) -> Seen:
                 replica.apply()
             recorder.end_step()
             continue
-        seen.gradients.append(replica.own_gradients())
+        seen.gradients.append({name: each.clone() for name, each in replica.own_gradients().items()})
         seen.held = replica.held_bytes()
         replica.apply()
     if isinstance(recorder, StepRecorder):
