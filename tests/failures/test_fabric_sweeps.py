@@ -90,7 +90,8 @@ def test_every_link_carries_what_the_algorithm_sends(
         assert row["fabric"] == "400 Mbit/s"
         assert row["nodes"] == 4
         for column in ("node_sent_bytes", "node_received_bytes"):
-            assert count < row[column] < 1.1 * count, (strategy, column)
+            # A few kilobytes are on their way when a block's counters are read, at either end.
+            assert 0.99 * count < row[column] < 1.1 * count, (strategy, column)
         # What was sent cannot have left faster than the link: 50 MB/s.
         assert row["step_time_s"] > 0.99 * count / 50e6
     assert pd.isna(frame.loc["single", "fabric"])
