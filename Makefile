@@ -22,6 +22,7 @@ test: .venv/.dev  ## run all tests and checks
 	$(PYTEST) -q -p no:cacheprovider -m 'not ($(SWEEPS))' >$$told 2>&1 & beside=$$!; \
 	trap 'kill $$beside 2>/dev/null; rm -f $$told' EXIT; trap 'exit 130' INT TERM; \
 	$(PYTEST) --durations=15 -m '($(SWEEPS)) and not root'; sweeps=$$?; \
+	if [ $$sweeps = 2 ]; then exit 130; fi; \
 	wait $$beside; rest=$$?; \
 	echo; echo "Tests without sweeps:"; cat $$told; \
 	$(PYTEST) --durations=5 -m root; links=$$?; \

@@ -67,32 +67,26 @@ class PowerSgdHook(BucketHook):
         self._parameters[number] = bucket.parameters()
         start = self.last_start = recorder.mark()
 
-        def note(elements: int) -> None:
+        def begun() -> tuple[Summed, int]:
+            """The transfer, and how many numbers it sends."""
+            before = int(state.total_numel_after_compression)
+            plain = state.iter < state.start_powerSGD_iter
+            sent: Summed = powerSGD_hook(state, bucket)
+            return sent, buffer.numel() if plain else int(state.total_numel_after_compression) - before
+
+        def ended(elements: int, value: torch.Tensor) -> torch.Tensor:
             size = elements * buffer.element_size()
             recorder.add_transfer(bucket=number, op="powersgd", size=size, start=start, end=recorder.mark())
+            return value
 
-        before = int(state.total_numel_after_compression)
         if self._background is None:
-            plain = state.iter < state.start_powerSGD_iter
-
-            def arrived(future: Summed) -> torch.Tensor:
-                value = future.value()
-                note(buffer.numel() if plain else payload)
-                return value
-
-            sent = powerSGD_hook(state, bucket)
-            payload = int(state.total_numel_after_compression) - before
-            noted: Summed = sent.then(arrived)
+            sent, elements = begun()
+            noted: Summed = sent.then(lambda future: ended(elements, future.value()))
             return noted
 
         def act() -> torch.Tensor:
-            plain, before = (
-                state.iter < state.start_powerSGD_iter,
-                int(state.total_numel_after_compression),
-            )
-            value = powerSGD_hook(state, bucket).wait()
-            note(buffer.numel() if plain else int(state.total_numel_after_compression) - before)
-            return value
+            sent, elements = begun()
+            return ended(elements, sent.wait())
 
         return self._background.put(act)
 

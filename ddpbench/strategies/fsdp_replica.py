@@ -12,8 +12,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from ddpbench.measure.recorder import Recorder
-from ddpbench.strategies.base import Job, Replica
+from ddpbench.strategies.base import Job
 from ddpbench.strategies.fsdp import FsdpOptions
+from ddpbench.strategies.local import LocalReplica
 
 # Torch 2.13 renames them and warns of the old names.
 _all_gather: Callable[..., dist.Work | None] = (
@@ -24,7 +25,7 @@ _reduce_scatter: Callable[..., dist.Work | None] = (
 )
 
 
-class FsdpReplica(Replica):
+class FsdpReplica(LocalReplica):
     """A model of which this rank holds a shard.
 
     The job's model itself is sharded and stays so: a further replica on it takes its shards over, whatever its
@@ -41,14 +42,6 @@ class FsdpReplica(Replica):
         if job.recorder.active and job.device.type == "cpu":
             for number, module in enumerate(_sharded(job.model)):
                 self._note(number, module)
-
-    def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
-        job = self.job
-        with job.recorder.span("forward"):
-            loss = job.loss(job.model(inputs), targets)
-        with job.recorder.span("backward"):
-            loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
 
     def own_parameters(self) -> dict[str, torch.Tensor]:
         return {name: _whole(parameter.detach()) for name, parameter in self._trained()}
