@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --benchmark-disable
-SWEEPS := multiprocess or root or browser or slurm or gpu
+TESTS_AT_ONCE := 3
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
 .PHONY: sweep test bench check clean help
@@ -16,17 +16,11 @@ sweep: .venv/.runtime  ## run the default experiment and report on it
 
 test: .venv/.dev  ## run all tests and checks
 	$(MAKE) check
-	@# Sweeps mostly wait for their ranks, and only one may claim the cores: all other tests run beside, and are told of
-	@# when both are done. Emulated links, which need root, are held to their rates: they come last, alone.
-	@told=$$(mktemp); \
-	$(PYTEST) -q -p no:cacheprovider -m 'not ($(SWEEPS))' >$$told 2>&1 & beside=$$!; \
-	trap 'kill $$beside 2>/dev/null; rm -f $$told' EXIT; trap 'exit 130' INT TERM; \
-	$(PYTEST) --durations=15 -m '($(SWEEPS)) and not root'; sweeps=$$?; \
-	if [ $$sweeps = 2 ]; then exit 130; fi; \
-	wait $$beside; rest=$$?; \
-	echo; echo "Tests without sweeps:"; cat $$told; \
-	$(PYTEST) --durations=5 -m root; links=$$?; \
-	exit $$((sweeps || rest || links))
+	@# Sweeps mostly wait for their ranks: a few run beside each other. What is held to rates or times comes last, alone.
+	@$(PYTEST) -q -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder --durations=15 -m 'not alone'; most=$$?; \
+	if [ $$most = 2 ]; then exit 130; fi; \
+	$(PYTEST) -q --durations=5 -m alone; alone=$$?; \
+	exit $$((most || alone))
 
 check: .venv/.dev  ## lint, types, layers
 	$(BIN)/ruff check .

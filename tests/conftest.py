@@ -1,9 +1,24 @@
-"""For all tests: Ctrl-C works in what they start, even where they were started in the background themselves."""
+"""For all tests: which of them share a process and the cores, and Ctrl-C in what they start."""
 
 from __future__ import annotations
 
+import os
 import signal
+
+import pytest
 
 # A shell without job control has its background jobs ignore SIGINT, and so their children: sweeps that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Lets sweeps of tests run beside each other; one whose ratios are measured claims its cores."""
+    if not config.getoption("--ratios", default=False):
+        os.environ["DDPBENCH_SHARED_MACHINE"] = "1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts files with sweeps, which take longest, before all others, so that pytest-xdist begins with them."""
+    long = {item.path for item in items if item.get_closest_marker("multiprocess")}
+    items.sort(key=lambda item: item.path not in long)

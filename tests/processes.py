@@ -29,7 +29,6 @@ def started() -> list[psutil.Process]:
 @pytest.fixture
 def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fails the test that leaves a process running; sweeps of others may run beside."""
-    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
     monkeypatch.setenv("DDPBENCH_TEST_TAG", TAG)
     yield
     deadline = time.monotonic() + 5

@@ -33,7 +33,7 @@ def run(code: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ddpbench", *arguments],
         cwd=code,
-        env={**os.environ, "PYTHONPATH": str(code), "DDPBENCH_SHARED_MACHINE": "1"},
+        env={**os.environ, "PYTHONPATH": str(code)},
         capture_output=True,
         text=True,
         timeout=300,

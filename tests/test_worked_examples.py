@@ -49,7 +49,6 @@ def test_the_script_still_runs_by_itself_and_learns_the_same(script: Path) -> No
 def test_the_example_is_proved_and_measured(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
     monkeypatch.chdir(ROOT)
     fast = ["budget.rounds_min=1", "budget.rounds_max=1", "budget.measured_s=0.05", "axes.world_size=[1,2]"]
     frame = ddpbench.load(ddpbench.sweep(example, out=tmp_path / "run", overrides=fast))

@@ -36,6 +36,7 @@ from ddpbench.analysis.waterfall import waterfall_table
 from ddpbench.errors import IdentityError
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan, read_plan
+from ddpbench.spec import labels
 
 MOST_ASKED = 3
 """Sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
@@ -301,8 +302,9 @@ def _snapshots(cases: Sequence[CaseRun]) -> pd.DataFrame:
 
 def _failures(cases: Sequence[CaseRun]) -> Iterable[Failure]:
     """Every launch that is not ok, every failed proof, every case skipped or without enough rounds."""
+    names = labels(case.case for case in cases)
     for case in cases:
-        label = case.case.label
+        label = names[case.case_id]
         proof = case.proof
         bad = [launch for launch in case.launches if not launch.ok]
         if proof is not None and proof.status != "ok":

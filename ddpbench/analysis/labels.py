@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
-from ddpbench.spec import Links
+from ddpbench.spec import Links, labels
 from ddpbench.units import format_bit_rate
 
 if TYPE_CHECKING:
@@ -97,20 +97,22 @@ class Names:
         """`among` are all that could be meant."""
         self._count = len(among)
         telling = len({run.case.workload for run in among}) > 1
-        words = {run.case_id: run.case.label.split(" · ") for run in among}
+        words = {name: label.split(" · ") for name, label in labels(run.case for run in among).items()}
         joined = [set(words[run.case_id]) for run in among if run.case.fabric or run.case.world_size > 1]
         shared = set.intersection(*joined) if len(joined) > 1 else set()
         self._names = {
             run.case_id: " · ".join(
-                [
-                    words[run.case_id][0],
-                    *([run.case.workload.removeprefix("replay:")] if telling else []),
-                    *(
-                        word
-                        for word in words[run.case_id][1:]
-                        if word not in shared or word.endswith(" ranks")
-                    ),
-                ]
+                dict.fromkeys(
+                    [
+                        words[run.case_id][0],
+                        *([run.case.workload.removeprefix("replay:")] if telling else []),
+                        *(
+                            word
+                            for word in words[run.case_id][1:]
+                            if word not in shared or word.endswith(" ranks")
+                        ),
+                    ]
+                )
             )
             for run in among
         }

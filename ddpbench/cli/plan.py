@@ -80,12 +80,13 @@ def _head(planned: Planned) -> list[str]:
     first = plan.runnable[0].case.device
     took = f"{about(budget)} {format_seconds(round(seconds))} for {budget.rounds_min} rounds"
     lines = [f"{planned.run.path}: {cases} cases on up to {shape}, device {first}, {took}"]
+    names = plan.labels()
     for entry in plan.cases:
         case = entry.case
         layout = f"{case.nodes} x {case.ranks_per_node}"
         skipped = f"  (skipped: {entry.skip_reason})" if entry.skip_reason else ""
         base = "  (base case of the speed-ups)" if entry.added_as_baseline else ""
-        lines.append(f"  {layout:<7} {case.case_id:<36} {case.label}{base}{skipped}")
+        lines.append(f"  {layout:<7} {case.case_id:<36} {names[case.case_id]}{base}{skipped}")
     return [*lines, ""]
 
 

@@ -31,10 +31,10 @@ def listening(console: Console) -> Iterator[Listener]:
         yield LineListener(console)
 
 
-def _result(entry: PlannedCase, what: str, outcome: LaunchOutcome, rate: float | None) -> str:
+def _result(label: str, what: str, outcome: LaunchOutcome, rate: float | None) -> str:
     shown = f"{format_rate(rate)} samples/s" if rate is not None else outcome.status
     error = f": {outcome.error}" if outcome.error else ""
-    return f"{what}  {entry.case.label}  {shown}{error}"
+    return f"{what}  {label}  {shown}{error}"
 
 
 class LineListener(Listener):
@@ -44,11 +44,16 @@ class LineListener(Listener):
         self._console = console
         self._what = ""
         self._count = ""
+        self._labels: dict[str, str] = {}
+
+    def _label(self, entry: PlannedCase) -> str:
+        return self._labels.get(entry.case.case_id, entry.case.label)
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)
 
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
+        self._labels = plan.labels()
         resumed = f"launches done already: {done}; " if done else ""
         self._say(f"{resumed}{about(plan.experiment.budget)} {format_seconds(round(estimate_s))} to go")
 
@@ -64,7 +69,7 @@ class LineListener(Listener):
         )
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
-        self._say(f"{self._count} {_result(entry, self._what, outcome, samples_per_s)}")
+        self._say(f"{self._count} {_result(self._label(entry), self._what, outcome, samples_per_s)}")
 
     def round_ended(self, number: int, half_widths: dict[str, float | None], stop_reason: str) -> None:
         self._say(_round_line(number, half_widths, stop_reason))
@@ -129,14 +134,14 @@ class BarListener(LineListener):
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
         self._what = what
         self._left_s, self._since = left_s, time.monotonic()
-        self._draw(what=what, completed=done, total=total, description=escape(entry.case.label))
+        self._draw(what=what, completed=done, total=total, description=escape(self._label(entry)))
 
     def pulse(self, entry: PlannedCase, pulse: Pulse, samples_per_s: float | None) -> None:
         if time.monotonic() - self._drawn < 1.0:
             return
         rate = f"{format_rate(samples_per_s)} samples/s" if samples_per_s else pulse.phase
-        self._draw(description=escape(f"{rate}  {entry.case.label}"))
+        self._draw(description=escape(f"{rate}  {self._label(entry)}"))
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
         if outcome.status != "ok":
-            self._say(_result(entry, self._what, outcome, samples_per_s))
+            self._say(_result(self._label(entry), self._what, outcome, samples_per_s))

@@ -126,6 +126,7 @@ def _describe(prepared: Prepared) -> list[str]:
     plan, experiment = prepared.plan, prepared.experiment
     lines = [f"{experiment.name}: {experiment.question}".rstrip(": ")]
     lines.append(f"{len(plan.runnable)} cases to run, into {prepared.run.path}")
+    names = plan.labels()
     for entry in plan.cases:
         marks = [
             "base case of the speed-ups" if entry.added_as_baseline else "",
@@ -133,7 +134,8 @@ def _describe(prepared: Prepared) -> list[str]:
             f"skipped: {entry.skip_reason}" if entry.skip_reason else "",
         ]
         shown = "; ".join(mark for mark in marks if mark)
-        lines.append(f"  {entry.case.case_id:<36} {entry.case.label}{f'  ({shown})' if shown else ''}")
+        case_id = entry.case.case_id
+        lines.append(f"  {case_id:<36} {names[case_id]}{f'  ({shown})' if shown else ''}")
     return lines
 
 

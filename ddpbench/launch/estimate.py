@@ -19,12 +19,18 @@ EVALUATION = 0.3
 SNAPSHOTS_S = 1.0
 LOADER_START_S = 2.5
 """A rank's loader workers are forked from a process that imports torch first."""
-REPLAY_STEPS = 16
-"""Steps of a replay's launch beside its timed ones: one-time work twice, warm-up, instrumented steps."""
+REPLAY_STEPS = 22
+"""Steps of a replay's launch beside its timed ones: one-time work, warm-up, instrumented steps."""
 REPLAY_TIMED = 4
 """It times as many at least."""
-PROOF_TRANSFERS = 12
-"""So many times float32's gradients are sent in a proof: four steps in float32, and in float64, twice as large."""
+EMULATED_RANK_S = 0.35
+"""What a launch takes longer for each rank where ranks of emulated nodes share one machine's cores."""
+PROOF_TRANSFERS = 10
+"""About so many times float32's gradients are sent in a proof: steps in float32, and in float64, twice as large."""
+PROOF_STEPS = 8
+"""A replay's proof computes as many, in either type."""
+PROOF_S_PER_BYTE = 3e-8
+"""What a proof takes longer for each rank and byte of its gradients: they are compared on the cores of all."""
 
 
 def about(budget: Budget) -> str:
@@ -47,13 +53,22 @@ def launch_s(case: Case, budget: Budget) -> float:
         steps_s = max(
             steps_s, budget.measured_s + REPLAY_STEPS * step_s, (REPLAY_TIMED + REPLAY_STEPS) * step_s
         )
-    return steps_s + LAUNCH_OVERHEAD_S + extra_s
+    ranks_s = EMULATED_RANK_S * case.world_size if case.fabric else 0.0
+    return steps_s + LAUNCH_OVERHEAD_S + ranks_s + extra_s
 
 
 def proof_s(case: Case) -> float:
     """What its proof takes, seconds."""
     replay = replay_of(case)
-    return PROOF_S + (PROOF_TRANSFERS * _transfer_s(case, replay) if replay is not None else 0.0)
+    if replay is None:
+        return PROOF_S
+    compared_s = PROOF_S_PER_BYTE * case.world_size * gradient_bytes(case, replay) / case.shrink
+    return (
+        PROOF_S
+        + PROOF_STEPS * _computation_s(case, replay)
+        + PROOF_TRANSFERS * _transfer_s(case, replay)
+        + compared_s
+    )
 
 
 def replay_of(case: Case) -> Replay | None:
@@ -74,9 +89,14 @@ def _step_s(case: Case, replay: Replay) -> float:
     """A step on the machine's clock."""
     profile = replay.profile
     sent_s = _transfer_s(case, replay)
-    backward_s = case.dilation * profile.backward_s.mean
-    overlapped_s = max(backward_s, sent_s) if case.schedule == "overlapped" else backward_s + sent_s
-    return case.dilation * (profile.forward_s.mean + profile.optimizer_s.mean) + overlapped_s
+    hidden_s = min(case.dilation * profile.backward_s.mean, sent_s) if case.schedule == "overlapped" else 0.0
+    return _computation_s(case, replay) + sent_s - hidden_s
+
+
+def _computation_s(case: Case, replay: Replay) -> float:
+    """A step of one process, on the machine's clock."""
+    profile = replay.profile
+    return case.dilation * (profile.forward_s.mean + profile.backward_s.mean + profile.optimizer_s.mean)
 
 
 def _transfer_s(case: Case, replay: Replay) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 from ddpbench.errors import OutputError, RequestError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_workloads import with_located
-from ddpbench.launch.plan import Plan, make_plan
+from ddpbench.launch.plan import Plan, make_plan, skip_reasons
 from ddpbench.launch.sweep import usable_devices
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import planned_record
@@ -128,8 +128,7 @@ def plan_for(
     entries = expand(experiment, catalog, devices)
     cases = [_fitted(entry, nodes, catalog, free=free) for entry in entries]
     if all(entry.skip_reason is not None for entry in cases):
-        reasons = "\n".join(f"  {entry.case.label}: {entry.skip_reason}" for entry in cases)
-        raise RequestError(f"{source}: no case of this experiment fits these nodes\n{reasons}")
+        raise RequestError(f"{source}: no case of this experiment fits these nodes\n{skip_reasons(cases)}")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
     if run.path.exists() and any(run.path.iterdir()):

@@ -15,10 +15,16 @@ from ddpbench.machine.hardware import Hardware, numa_cores
 from ddpbench.machine.placement import deal, thread_env
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir
 from ddpbench.records.rundir import Purpose
-from ddpbench.spec import Case, Catalog, Experiment, PlannedCase
+from ddpbench.spec import Case, Catalog, Experiment, PlannedCase, labels
 
 FABRIC_PORT = 29500
 FABRIC_INTERFACE = "eth0"
+
+
+def skip_reasons(entries: Sequence[PlannedCase]) -> str:
+    """Why each of these cannot run, a line for each."""
+    names = labels(entry.case for entry in entries)
+    return "\n".join(f"  {names[entry.case.case_id]}: {entry.skip_reason}" for entry in entries)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +72,10 @@ class Plan:
         """The cases that are not skipped."""
         return tuple(entry for entry in self.cases if entry.skip_reason is None)
 
+    def labels(self) -> dict[str, str]:
+        """What each case is called among all, by its id."""
+        return labels(entry.case for entry in self.cases)
+
     def launch_s(self, case: Case) -> float:
         """About how long one launch of a case takes, seconds."""
         return launch_s(case, self.experiment.budget)
@@ -82,7 +92,7 @@ class Plan:
             (rounds if left is None else left.get(case.case_id, 0)) * self.launch_s(case) for case in cases
         )
         proofs_s = sum(proof_s(case) for case in (to_prove(self.runnable) if proofs is None else proofs))
-        return launches_s + (rounds + 1) * SERVER_START_S + proofs_s
+        return launches_s + rounds * SERVER_START_S + proofs_s
 
     def to_json(self) -> dict[str, Any]:
         """The plan as `plan.json` holds it."""

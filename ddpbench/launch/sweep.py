@@ -8,8 +8,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from ddpbench.launch.listener import Listener
 from ddpbench.launch.memory import memory_limit, within_memory
 from ddpbench.launch.merge import refuse_merged
 from ddpbench.launch.own_workloads import with_located
-from ddpbench.launch.plan import LaunchPlan, Plan, make_plan, plan_launch, proof_key, to_prove
+from ddpbench.launch.plan import LaunchPlan, Plan, make_plan, plan_launch, proof_key, skip_reasons, to_prove
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.hardware import Hardware, read_hardware
@@ -40,9 +40,6 @@ from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, load_e
 
 BF16_CAPABILITY = 8.0
 """From this compute capability on GPUs multiply in bf16; torch emulates it on older ones."""
-_ServerFor = Callable[[Mapping[str, str]], ServerProcess]
-"""Asks for the fork server of an environment."""
-
 _OWN_FILES = {
     ".lock",
     ".writable",
@@ -126,8 +123,7 @@ def prepare(request: SweepRequest) -> Prepared:
         within_memory(within_precision(within_gpus(entry, devices), devices), memory) for entry in planned
     ]
     if all(entry.skip_reason is not None for entry in cases):
-        reasons = "\n".join(f"  {entry.case.label}: {entry.skip_reason}" for entry in cases)
-        raise RequestError(f"{source}: no case of this experiment can run here\n{reasons}")
+        raise RequestError(f"{source}: no case of this experiment can run here\n{skip_reasons(cases)}")
     _check_checkpoint_dirs(cases)
     check_drawable(entry.case for entry in cases if entry.skip_reason is None)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -314,7 +310,7 @@ class Sweep:
                 "stay within it"
             )
         self._listener.preparing("starting torch")
-        with self._servers() as server_for:
+        with _Servers(self._run.path / "server.log") as servers:
             first = plan_launch(
                 self._plan.runnable[0].case,
                 "proof",
@@ -323,7 +319,7 @@ class Sweep:
                 hardware=self._prepared.hardware,
                 catalog=self._catalog,
             )
-            self._identify(server_for(first.server_env))
+            self._identify(servers.of(first.server_env))
             if self._prepared.retry_failed:
                 self._set_failed_aside()
                 unproved = [entry for entry in self._plan.runnable if not self._finished(entry, "proof", 0)]
@@ -334,13 +330,13 @@ class Sweep:
             )
             for entry in unproved:
                 if not self._take_proof(entry):
-                    self._launch(entry, "proof", 0, server_for, share=_sharing(entry, unproved))
-        for number in range(self._budget.rounds_max):
-            reason = self._stop_reason(number, started)
-            if reason:
-                self.result.stop_reason = reason
-                return
-            self._round(number)
+                    self._launch(entry, "proof", 0, servers)
+            for number in range(self._budget.rounds_max):
+                reason = self._stop_reason(number, started)
+                if reason:
+                    self.result.stop_reason = reason
+                    return
+                self._round(number, servers)
         self.result.stop_reason = "rounds_max"
 
     def _take_proof(self, entry: PlannedCase) -> bool:
@@ -488,7 +484,8 @@ class Sweep:
         if outcome.status == "ok":
             self._own_s.setdefault(case.case_id, []).append(took_s)
 
-    def _round(self, number: int) -> None:
+    def _round(self, number: int, servers: _Servers) -> None:
+        """Launches what is not done of a round, from servers that then end: the next round gets its own."""
         entries = [self._plan.case(case_id) for at, case_id in self._plan.order if at == number]
         todo = [
             entry
@@ -498,29 +495,21 @@ class Sweep:
         if not todo:
             return
         self._listener.preparing(f"starting round {number + 1}")
-        with self._servers() as server_for:
-            for entry in todo:
-                if not self._given_up(entry):
-                    self._launch(entry, "measure", number, server_for, share=_sharing(entry, todo))
-
-    @contextmanager
-    def _servers(self) -> Iterator[_ServerFor]:
-        """Fork servers by environment, started when first asked for, all ended with the context."""
-        with ExitStack() as stack:
-            servers: dict[str, ServerProcess] = {}
-
-            def server_for(env: Mapping[str, str]) -> ServerProcess:
-                key = json.dumps(dict(env), sort_keys=True)
-                if key not in servers or not servers[key].alive:
-                    server = ServerProcess(env, self._run.path / "server.log")
-                    servers[key] = stack.enter_context(server)
-                return servers[key]
-
-            yield server_for
+        for entry in todo:
+            if not self._given_up(entry):
+                self._launch(entry, "measure", number, servers, sharing=todo)
+        servers.end()
 
     def _launch(
-        self, entry: PlannedCase, purpose: Purpose, number: int, server_for: _ServerFor, *, share: int
+        self,
+        entry: PlannedCase,
+        purpose: Purpose,
+        number: int,
+        servers: _Servers,
+        *,
+        sharing: Sequence[PlannedCase] = (),
     ) -> None:
+        """`sharing` are those whose launches bear a part each of their server's start; no proof does."""
         case = entry.case
         plan = self._fabrics.placed(self.launch_plan(case, purpose, number))
         what = "proof" if purpose == "proof" else f"round {number + 1}"
@@ -534,7 +523,7 @@ class Sweep:
         )
         total = len(self._outcomes) + len(proofs) + self._rounds_todo(rounds)
         self._listener.launch_started(entry, what, len(self._outcomes), total, left_s)
-        server = server_for(plan.server_env)
+        server = servers.of(plan.server_env)
         progress = _Progress(entry, self._listener)
         began = time.monotonic()
         outcome = self._runner.run_launch(
@@ -542,7 +531,7 @@ class Sweep:
             plan,
             measured_s=self._budget.measured_s,
             goal=self._budget.goal,
-            server_share_s=server.start_s / share,
+            server_share_s=server.start_s / share if (share := _sharing(entry, sharing)) else 0.0,
             on_pulse=progress.pulse,
         )
         if purpose == "measure":
@@ -589,6 +578,30 @@ def _few(ids: Iterable[str]) -> str:
 def _sharing(entry: PlannedCase, todo: Sequence[PlannedCase]) -> int:
     """How many launches of a round share this one's fork server: those of the same environment."""
     return sum(other.case.threads_per_rank == entry.case.threads_per_rank for other in todo)
+
+
+class _Servers(AbstractContextManager["_Servers"]):
+    """Fork servers by environment, started when first asked for, all ended with the context or before."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._stack = ExitStack()
+        self._running: dict[str, ServerProcess] = {}
+
+    def of(self, env: Mapping[str, str]) -> ServerProcess:
+        """The one of an environment."""
+        key = json.dumps(dict(env), sort_keys=True)
+        if key not in self._running or not self._running[key].alive:
+            self._running[key] = self._stack.enter_context(ServerProcess(env, self._log))
+        return self._running[key]
+
+    def end(self) -> None:
+        """Ends those that run; who asks again gets new ones."""
+        self._running.clear()
+        self._stack.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
 
 class _Progress:

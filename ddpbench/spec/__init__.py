@@ -5,6 +5,7 @@ from ddpbench.spec.catalog import Catalog, Devices, NoOptions, Pieces, StrategyI
 from ddpbench.spec.experiment import load_experiment, parse_experiment
 from ddpbench.spec.fabric import FabricSettings, Links
 from ddpbench.spec.goal import Goal
+from ddpbench.spec.labels import labels
 from ddpbench.spec.matrix import PlannedCase, expand, resolve
 from ddpbench.spec.settings import Base, Budget, Experiment
 
@@ -25,6 +26,7 @@ __all__ = [
     "StrategyInfo",
     "WorkloadInfo",
     "expand",
+    "labels",
     "load_experiment",
     "parse_experiment",
     "resolve",

@@ -38,7 +38,7 @@ from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest, Noise, wri
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import Purpose
-from ddpbench.spec import PlannedCase
+from ddpbench.spec import PlannedCase, labels
 from ddpbench.worker.roster import Seat, members_of, oversubscribed
 from ddpbench.worker.slot import (
     EXIT_NOT_OK,
@@ -64,6 +64,7 @@ class Leader:
         self._slot, self._meeting, self._run = slot, slot.meeting, slot.run
         self._retry_failed = retry_failed
         self._plan: StoredPlan = read_plan(slot.run)
+        self._labels = labels(entry.case for entry in self._plan.cases)
         self._outcomes: dict[Key, LaunchOutcome] = {}
         self._number = 0
         self._server_s = 0.0
@@ -324,7 +325,9 @@ class Leader:
         if purpose == "measure":
             self._walls.append(wall_s)
         what = "proof" if purpose == "proof" else f"round {number + 1}"
-        _say(f"{what}  {case.label}  {outcome.status}{f': {outcome.error}' if outcome.error else ''}")
+        _say(
+            f"{what}  {self._labels[case.case_id]}  {outcome.status}{f': {outcome.error}' if outcome.error else ''}"
+        )
 
     def _gather(self, directory: LaunchDir, job: int, states: Sequence[dict[str, Any]]) -> None:
         """Writes what ranks of other directories sent, and waits for what a shared one still holds back."""

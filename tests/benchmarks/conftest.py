@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,22 @@ def say(capsys: pytest.CaptureFixture[str]) -> Iterator[Say]:
             print(line, flush=True)
 
     return tell
+
+
+def told_by(script: str, *arguments: object) -> Any:
+    """What a script of this folder prints as JSON; its last argument is a folder, which is made for it."""
+    Path(str(arguments[-1])).mkdir()
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "tests/benchmarks" / script), *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=570,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
 
 
 def torchrun(script: str, processes: int, *arguments: object) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import statistics
 from pathlib import Path
 
 import pytest
 
 from ddpbench.fabric import fabric_capabilities
-from tests.benchmarks.conftest import ROOT, Say
+from ddpbench.formulas import PAYLOAD, TIMES
+from tests.benchmarks.conftest import Say, told_by
 from tests.benchmarks.ratio import paired_ratio
 
 MB = 1_000_000
@@ -22,30 +20,16 @@ pytestmark = pytest.mark.multiprocess
 
 
 def pairs_of(links: str, nodes: int, count: int, pairs: int, folder: Path) -> list[tuple[float, float]]:
-    folder.mkdir()
-    result = subprocess.run(
-        [
-            *(sys.executable, str(ROOT / "tests/benchmarks/ring_beside_gloo.py")),
-            *(links, str(nodes), str(count), str(pairs), str(folder)),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=570,
-    )
-    assert result.returncode == 0, result.stderr
-    found: list[tuple[float, float]] = [(ring, gloo) for ring, gloo in json.loads(result.stdout)]
+    told = told_by("ring_beside_gloo.py", links, nodes, count, pairs, folder)
+    found: list[tuple[float, float]] = [(ring, gloo) for ring, gloo in told]
     assert len(found) == pairs
     return found
 
 
+@pytest.mark.alone
 def test_the_ring_has_the_librarys_bandwidth_on_links(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: at 64 MB on 1 Gbit/s at least 0.95 of gloo's bandwidth at 2 and 4 nodes, 0.90 at 8."""
-    found = fabric_capabilities()
-    if not found.works:
-        pytest.skip("; ".join(found.reasons.values()))
+    needs_fabrics()
     count, pairs = (64 * MB, 6) if full else (MB // 5, 2)
     _holds(say, tmp_path, "1 Gbit/s", count, pairs, LINKED if full else LINKED[:1], full=full)
 
@@ -54,6 +38,33 @@ def test_the_ring_has_the_librarys_bandwidth_on_loopback(full: bool, say: Say, t
     """Bound: at 16 MB on loopback at least 0.85 of gloo's bandwidth at 2 and 4 ranks."""
     count, pairs = (16 * MB, 40) if full else (MB // 5, 2)
     _holds(say, tmp_path, "", count, pairs, LOOPBACK if full else LOOPBACK[:1], full=full)
+
+
+@pytest.mark.alone
+def test_every_algorithm_takes_what_its_formula_says(full: bool, say: Say, tmp_path: Path) -> None:
+    """Bound: at 25 MB on 1 Gbit/s within 20 % of its formula, at 2, 3, 4 and 8 nodes; the median of three."""
+    needs_fabrics()
+    count, repeats = (25 * MB, 3) if full else (MB // 5, 1)
+    off: list[str] = []
+    for nodes in (2, 3, 4, 8) if full else (3,):
+        folder = tmp_path / f"{nodes}"
+        took: dict[str, list[float]] = told_by("beside_formula.py", "1 Gbit/s", nodes, count, repeats, folder)
+        assert set(took) == set(TIMES)
+        for name, (_, formula_s) in TIMES.items():
+            ratio = statistics.median(took[name]) / formula_s(nodes, count, 1e9 / 8 * PAYLOAD, 0.0)
+            line = (
+                f"{name} of {count / MB:g} MB, {nodes} nodes at 1 Gbit/s: {ratio:.3f} of its formula's time"
+            )
+            if full:
+                say(f"{line}, 0.8 to 1.2")
+                off += [] if 0.8 <= ratio <= 1.2 else [line]
+    assert off == []
+
+
+def needs_fabrics() -> None:
+    found = fabric_capabilities()
+    if not found.works:
+        pytest.skip("; ".join(found.reasons.values()))
 
 
 def _holds(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import subprocess
@@ -14,11 +13,13 @@ import pytest
 
 from ddpbench.fabric import Fabric, fabric_capabilities
 from ddpbench.spec import Links
-from tests.benchmarks.conftest import ROOT, Say
+from tests.benchmarks.conftest import ROOT, Say, told_by
 
 SIZES = ((2, "1 Gbit/s"), (4, "1 Gbit/s"), (8, "1 Gbit/s"), (16, "200 Mbit/s"))
 BOUNDS = {8_000_000: 0.88, 25_000_000: 0.93}
 """Of the rate, by bytes; frames of 1,514 bytes with 1,448 of payload leave 0.956."""
+
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,6 @@ def test_all_reduce_runs_near_the_rate(full: bool, say: Say, tmp_path: Path) -> 
     short: list[str] = []
     for nodes, rate, count in cases if full else [(2, "1 Gbit/s", 800_000)]:
         folder = tmp_path / f"{nodes}-{count}"
-        folder.mkdir()
         seconds = all_reduce(rate, nodes, count, folder, full)
         (link,) = Links.parse(rate).bandwidth
         moved = (
@@ -57,18 +57,7 @@ def test_all_reduce_runs_near_the_rate(full: bool, say: Say, tmp_path: Path) -> 
 def all_reduce(rate: str, nodes: int, count: int, folder: Path, full: bool) -> list[float]:
     """Seconds that one takes, in each repeat."""
     repeats, times = (5, 3) if full else (1, 1)
-    arguments = [rate, nodes, count, repeats, times, folder]
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "tests/benchmarks/all_reduce.py"), *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stderr
-    found: list[float] = json.loads(result.stdout)
+    found: list[float] = told_by("all_reduce.py", rate, nodes, count, repeats, times, folder)
     assert len(found) == repeats
     return found
 

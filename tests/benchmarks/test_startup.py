@@ -58,7 +58,14 @@ def test_the_doctor_answers_soon(full: bool, say: Say) -> None:
 def test_a_sweep_spends_its_time_measuring(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: at least 70 % of the wall time of `quick` goes into warm-up and measured steps."""
     small = ["--set", "budget.rounds_min=1", "--set", "budget.rounds_max=1", "--set", "budget.measured_s=0.1"]
-    small += ["--set", 'axes.strategy=["ddp"]', "--set", "axes.world_size=[2]"]
+    small += [
+        "--set",
+        'axes.strategy=["ddp"]',
+        "--set",
+        "axes.world_size=[2]",
+        "--set",
+        "base.workload='mlp:small'",
+    ]
     command = [sys.executable, "-m", "ddpbench", "sweep", "quick", "--json", "--out", str(tmp_path / "run")]
     result = subprocess.run(
         [*command, *([] if full else small)], check=False, capture_output=True, text=True, cwd=ROOT

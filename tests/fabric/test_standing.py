@@ -28,6 +28,7 @@ HOW = {
 }
 pytestmark = [
     pytest.mark.root,
+    pytest.mark.alone,
     pytest.mark.skipif(os.geteuid() != 0, reason="makes network namespaces as root, and gives its rights up"),
 ]
 Scene = Callable[..., dict[str, Any]]

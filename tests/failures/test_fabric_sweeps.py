@@ -22,7 +22,7 @@ from ddpbench.launch.sweep import Prepared, SweepRequest, prepare
 from ddpbench.records import RunDir
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.root]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.root, pytest.mark.alone]
 if os.geteuid():
     pytestmark.append(pytest.mark.skip(reason="needs root: makes network namespaces as root and without"))
 

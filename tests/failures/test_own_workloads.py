@@ -151,10 +151,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, dict[str
     text = experiment_text([own(name) for name in names], rounds=1, measured="30 ms", hang_timeout="20 s")
     path.write_text(text.replace('strategy = "ddp"', 'strategy = "ddp"\nseed = 3'), encoding="utf-8")
     listener = Outcomes()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DDPBENCH_SHARED_MACHINE", "1")
-        sweep = Sweep(prepare(SweepRequest(experiment=path, out=folder / "run")), listener)
-        sweep.run()
+    sweep = Sweep(prepare(SweepRequest(experiment=path, out=folder / "run")), listener)
+    sweep.run()
     return sweep.result.run, {name: seen[-1] for name, seen in listener.seen.items()}
 
 

@@ -98,6 +98,7 @@ def test_what_is_not_asked_for_is_not_done(tmp_path: Path) -> None:
     assert load(run)["evaluation_samples_per_s"].isna().all()
 
 
+@pytest.mark.alone
 def test_slow_data_is_called_input_bound_and_quick_data_is_not(tmp_path: Path) -> None:
     rest = "strategy = 'single'\n[axes]\ndata = ['memory', 'loader']\n"
     (tmp_path / "slow").mkdir()

@@ -170,13 +170,12 @@ def test_an_own_loss_is_tried_in_the_precision_that_it_will_run_in(tmp_path: Pat
 
 
 @pytest.mark.multiprocess
-def test_every_strategy_is_proved_in_every_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_strategy_is_proved_in_every_precision() -> None:
     from ddpbench.launch.catalog import TableCatalog
     from ddpbench.launch.verify import verify
     from ddpbench.machine.hardware import read_hardware
     from ddpbench.spec import expand, parse_experiment
 
-    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
     text = """
         [base]
         workload = "mlp"
