@@ -16,7 +16,7 @@ from ddpbench.analysis.traffic import FEWEST, MOST
 from ddpbench.formulas import PAYLOAD
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import MOST_SERIES, Panel, Row, label_of, panels_of, setting_of
+from ddpbench.report.series import Panel, Row, label_of, panels_of, setting_of, variant_words
 from ddpbench.report.words import Estimate, counted, not_drawn, number, series_of
 from ddpbench.units import format_bytes
 
@@ -145,7 +145,7 @@ def _lines(panel: Panel, points: Mapping[str, Point]) -> list[Line]:
                     points=tuple(found),
                 )
             )
-    return lines[:MOST_SERIES]
+    return lines
 
 
 def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
@@ -210,9 +210,13 @@ def _heading(lines: Sequence[Line]) -> str:
 
 
 def _table(lines: Sequence[Line], panel: Panel) -> Table:
+    """Links and rounds that are alike are told in the caption."""
+    every = [point for line in lines for point in line.points]
+    links = {short_links(point.row.fabric) for point in every}
+    rounds = {point.rounds for point in every}
     columns = (
         Column("Strategy"),
-        Column("Link"),
+        *([Column("Link")] if len(links) > 1 else []),
         Column("Nodes", number=True),
         Column("Ranks", number=True),
         Column("Network time, ms", number=True),
@@ -224,12 +228,12 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
         Column("Least, ns", number=True),
         Column("Busiest rank sent", number=True),
         Column("By the formula", number=True),
-        Column("Rounds", number=True),
+        *([Column("Rounds", number=True)] if len(rounds) > 1 else []),
     )
     rows = tuple(
         (
             Cell(text=line.name),
-            Cell(text=short_links(point.row.fabric)),
+            *([Cell(text=short_links(point.row.fabric))] if len(links) > 1 else []),
             Cell.count(point.row.nodes),
             Cell.count(point.row.world_size),
             Cell.estimate(point.time_ms),
@@ -249,12 +253,14 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
             point.per_byte(point.bound_ms),
             _size(point.sent_bytes),
             _size(point.formula_bytes),
-            Cell.count(point.rounds),
+            *([Cell.count(point.rounds)] if len(rounds) > 1 else []),
         )
         for line in lines
         for point in line.points
     )
-    name = f" ({panel.name})" if panel.name else ""
+    alike = [*(links if len(links) == 1 else []), *[counted(n, "round") for n in rounds if len(rounds) == 1]]
+    told = "; ".join(filter(None, [panel.name, *alike]))
+    name = f" ({told})" if told else ""
     return Table(caption=f"Network time of a step by number of nodes{name}", columns=columns, rows=rows)
 
 
@@ -262,6 +268,7 @@ def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     """What the busiest node's link carried a step, case by case; None where nothing was counted."""
     by_id = {row.case_id: row for row in rows}
     several = len({row.workload for row in rows}) > 1
+    variants = variant_words(rows)
     lines = []
     for record in summary.cases.to_dict("records"):
         row = by_id.get(str(record["case_id"]))
@@ -270,7 +277,10 @@ def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
         ratio = record["traffic_ratio"]
         lines.append(
             (
-                Cell(text=row.name, under=row.workload if several else ""),
+                Cell(
+                    text=", ".join(filter(None, [row.name, variants[row.case_id]])),
+                    under=row.workload if several else "",
+                ),
                 Cell(text=short_links(row.fabric)),
                 Cell.count(row.nodes),
                 _size(record["gradient_bytes"]),

@@ -19,7 +19,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.style import Look, look
 from ddpbench.report.words import Estimate, bucket_name, counted, format_batch, ranks, series_of
 
-MOST_SERIES = 7
+MOST_SERIES = 8
 """More than these cannot be told apart in one pair of axes."""
 
 
@@ -226,10 +226,11 @@ class Panel:
                 shown = bucket_name(cap) or "no"
                 notes.append(f"{name} is shown with {shown} buckets; {others}: see Buckets.")
         chosen.sort(key=lambda series: (series.strategy not in BOUNDS, -sum(row.ok for row in series.rows)))
-        if len(chosen) > most:
-            left = chosen[most:]
+        bounds = sum(series.strategy in BOUNDS for series in chosen)
+        if len(chosen) > most + bounds:
+            left = chosen[most + bounds :]
             notes.append(f"Only {most} series fit; omitted: {series_of([item.name for item in left])}.")
-            chosen = chosen[:most]
+            chosen = chosen[: most + bounds]
         order = list(dict.fromkeys(row.strategy for row in self.rows))
         chosen.sort(key=lambda series: (series.strategy in BOUNDS, order.index(series.strategy)))
         return chosen, list(dict.fromkeys(notes))

@@ -20,12 +20,17 @@ from ddpbench.units import format_bit_rate
 
 
 def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
-    """One row a case, failed and skipped ones included; columns for every setting that varies."""
+    """One row a case, failed and skipped ones included; columns for every setting that varies.
+
+    Bucket caps and launches that are alike are told in the caption instead: notes need the room.
+    """
+    caps = {row.bucket_name for row in rows if row.bucket is not None}
+    launches = {row.launches for row in rows}
     extra = {name: title for name, title in _SETTINGS.items() if len({_setting(r, name) for r in rows}) > 1}
     columns = (
         Column("Strategy"),
         Column("Ranks", number=True),
-        Column("Bucket"),
+        *([Column("Bucket")] if len(caps) > 1 else []),
         *(Column(title) for title in extra.values()),
         Column("Backend, link"),
         Column("Samples/s", number=True),
@@ -33,7 +38,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
         Column("Efficiency", number=True),
         Column("Step, ms", number=True),
         Column("Exposed, ms", number=True),
-        Column("Launches", number=True),
+        *([Column("Launches", number=True)] if len(launches) > 1 else []),
         Column("Notes"),
     )
     highest = _highest(rows)
@@ -47,10 +52,12 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     fabrics = {row.fabric for row in rows if row.fabric}
     links = link_words(fabrics.pop()) if len(fabrics) == 1 else ""
     told = [*shared, *([f"where they use links, an {links}"] if links and links not in shared else [])]
+    told += [f"where they have buckets, of {cap}" for cap in caps if len(caps) == 1]
+    each = f", {launches.pop()} each" if len(launches) == 1 else ""
     return Table(
         caption=(
             f"All cases{f', each with {series_of(told)}' if told else ''}; in brackets 95 % t-intervals over "
-            "launches. Bold: the highest mean at its number of ranks "
+            f"launches{each}. Bold: the highest mean at its number of ranks "
             "among cases that exchange gradients."
         ),
         columns=columns,
@@ -58,7 +65,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
             (
                 Cell(text=row.strategy_name, under=variants[row.case_id]),
                 Cell.count(row.world_size),
-                Cell(text=row.bucket_name, key=1e9 * cap_order(row.bucket)[0] + cap_order(row.bucket)[1]),
+                *([_cap(row)] if len(caps) > 1 else []),
                 *(Cell(text=_setting(row, name)) for name in extra),
                 Cell(
                     text=row.backend,
@@ -70,7 +77,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
                     key=f"{row.backend} {short_links(row.fabric)}",
                 ),
                 *_numbers(row, strong=row.case_id in highest),
-                Cell.count(row.launches),
+                *([] if each else [Cell.count(row.launches)]),
                 Cell(text="; ".join(word for word in (ties.get(row.case_id, ""), row.flaws) if word)),
             )
             for row in rows
@@ -92,6 +99,10 @@ _SETTINGS = {
     "nodes": "Nodes",
     "workload_options_json": "Workload options",
 }
+
+
+def _cap(row: Row) -> Cell:
+    return Cell(text=row.bucket_name, key=1e9 * cap_order(row.bucket)[0] + cap_order(row.bucket)[1])
 
 
 def _setting(row: Row, name: str) -> str:

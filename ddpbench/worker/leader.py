@@ -68,6 +68,7 @@ class Leader:
         self._outcomes: dict[Key, LaunchOutcome] = {}
         self._number = 0
         self._server_s = 0.0
+        self._measured = False
         self._walls: list[float] = []
         self._measured_s = 0.0
         self._launches = 0
@@ -254,15 +255,18 @@ class Leader:
             env = dict(thread_env(entry.case))
             if env not in envs:
                 envs.append(env)
-        job = self._order({"do": "round", "envs": envs})
-        self._slot.begin_round(job, envs)
+        # What was probed serves the proofs and the first round, too.
+        job = self._order({"do": "round", "envs": envs, "fresh": self._measured})
+        self._slot.begin_round(job, envs, fresh=self._measured)
         self._server_s = self._await_ready(job)
+        self._measured = purpose == "measure"
+        share_s = self._server_s / len(todo) if self._measured else 0.0
         for entry in todo:
             if not given_up(entry.case.case_id, self._outcomes):
-                self._launch(entry, purpose, number, server_s=self._server_s / len(todo))
+                self._launch(entry, purpose, number, server_s=share_s)
 
     def _await_ready(self, job: int) -> float:
-        """Waits for all slots' fork servers; returns how long the slowest took, seconds."""
+        """Waits for all slots' fork servers; returns how long the slowest took to start, seconds."""
         keys = [f"state/{one.rank}" for one in self._slot.seats]
         deadline = time.monotonic() + LEADER_LOST_S
         while True:

@@ -354,7 +354,7 @@ class Slot:
             if job["do"] == "end":
                 return int(job["code"])
             if job["do"] == "round":
-                self.begin_round(number, job["envs"])
+                self.begin_round(number, job["envs"], fresh=job["fresh"])
             else:
                 own = OwnRank.of(self, number, LaunchRequest.from_json(job["request"]))
                 while own is not None and not own.ended:
@@ -377,14 +377,12 @@ class Slot:
                 told = next(one for one in self.seats if one.rank == leader)
                 raise LaunchError(f"{told}, which leads, has not been heard of for {LEADER_LOST_S:.0f} s")
 
-    def begin_round(self, number: int, envs: Sequence[Mapping[str, str]]) -> None:
-        """Starts fresh fork servers: forks share an address layout, so that a round needs its own."""
-        started = time.monotonic()
-        if number > 0:  # the first round's are those that were probed
+    def begin_round(self, number: int, envs: Sequence[Mapping[str, str]], *, fresh: bool) -> None:
+        """Has fork servers: `fresh` ones after a measured round, for forks share an address layout."""
+        if fresh:
             self.close_servers()
-        for env in envs:
-            self.server(env)
-        self.tell(job=number, ready_s=round(time.monotonic() - started, 3))
+        started_s = sum(self.server(env).start_s for env in envs)
+        self.tell(job=number, ready_s=round(started_s, 3))
 
     def server(self, env: Mapping[str, str]) -> ServerProcess:
         """The fork server of an environment, started when first asked for."""

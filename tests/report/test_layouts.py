@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ddpbench.analysis import summarize
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.collectives import TABLE
 from ddpbench.records import RunDir
 from ddpbench.report import layouts
 from ddpbench.report.canvas import draw
@@ -124,3 +126,30 @@ def test_strategies_are_compared_in_the_same_layout(tmp_path: Path) -> None:
     assert len(between) == 2
     assert all(nodes[row.case_id] == nodes[row.best_case_id] for row in between.itertuples())
     assert len(frame[frame["topic"] == "layouts"]) == 2
+
+
+def test_what_is_alike_in_all_cases_is_told_in_the_tables_caption(tmp_path: Path) -> None:
+    def told(name: str, caps: list[float]) -> tuple[str, list[str]]:
+        cases = [replace(laid_out(2, 1), bucket_cap_mb=cap) for cap in caps]
+        summary = run_of(tmp_path / name, [laid_out(1, 1, "single"), *cases])
+        table = summary_table(summary, rows_of(summary))
+        assert all(len(row) == len(table.columns) for row in table.rows)
+        return table.caption, [column.title for column in table.columns]
+
+    caption, titles = told("one", [25.0])
+    assert "where they have buckets, of 25 MiB" in caption
+    assert f"over launches, {ROUNDS} each" in caption
+    assert not {"Bucket", "Launches"} & set(titles)
+    caption, titles = told("two", [25.0, 1.0])
+    assert "buckets" not in caption
+    assert "Bucket" in titles
+
+
+def test_eight_algorithms_fit_beside_the_base_case(tmp_path: Path) -> None:
+    names = ["all_reduce", *TABLE]
+    cases = [replace(laid_out(2, 2), algorithm=name) for name in names]
+    summary = run_of(tmp_path, [laid_out(1, 1, "single"), *cases])
+    series, notes = panels_of(rows_of(summary))[0].of_strategies()
+    assert len(names) == 8
+    assert {item.rows[0].algorithm for item in series} == {"", *names}
+    assert notes == []

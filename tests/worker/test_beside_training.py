@@ -26,7 +26,7 @@ def sweep(folder: Path, workload: str, rest: str, *, rounds: int = 1) -> RunDir:
     text = f"""
 question = "What happens beside training?"
 [base]
-workload = "{FILE}:{workload}"
+{f'workload = "{FILE}:{workload}"' if workload else ""}
 local_batch = 4
 {rest}
 [budget]
@@ -100,19 +100,19 @@ def test_what_is_not_asked_for_is_not_done(tmp_path: Path) -> None:
 
 @pytest.mark.alone
 def test_slow_data_is_called_input_bound_and_quick_data_is_not(tmp_path: Path) -> None:
-    rest = "strategy = 'single'\n[axes]\ndata = ['memory', 'loader']\n"
-    (tmp_path / "slow").mkdir()
-    (tmp_path / "quick").mkdir()
-    slow = summarize(sweep(tmp_path / "slow", "SlowData", rest, rounds=5))
-    loaded = slow.inputs.set_index("data").loc["loader"]
-    assert loaded["verdict"] == "input-bound"
-    assert loaded["waited_s"] > 0.008  # four samples of 2 ms
-    assert slow.inputs.set_index("data").loc["memory", "waited_s"] < 0.002
-    assert slow.findings[0].evidence == "inputs"
-    assert "is input-bound without loader workers" in slow.findings[0].text
-    quick = summarize(sweep(tmp_path / "quick", "QuickData", rest, rounds=5))
-    assert quick.inputs.set_index("data").loc["loader", "verdict"] != "input-bound"
-    assert not any("is input-bound" in finding.text for finding in quick.findings)
+    workloads = f"workload = ['{FILE}:SlowData', '{FILE}:QuickData']"
+    rest = f"strategy = 'single'\n[axes]\n{workloads}\ndata = ['memory', 'loader']\n"
+    summary = summarize(sweep(tmp_path, "", rest, rounds=5))
+    inputs = summary.inputs.merge(summary.cases[["case_id", "workload"]]).set_index(["workload", "data"])
+    slow, quick = f"{FILE}:SlowData", f"{FILE}:QuickData"
+    assert inputs.loc[(slow, "loader"), "verdict"] == "input-bound"
+    assert inputs.loc[(slow, "loader"), "waited_s"] > 0.008  # four samples of 2 ms
+    assert inputs.loc[(slow, "memory"), "waited_s"] < 0.002
+    (found,) = [finding for finding in summary.findings if "is input-bound" in finding.text]
+    assert found.evidence == "inputs"
+    assert "SlowData" in found.text
+    assert "is input-bound without loader workers" in found.text
+    assert inputs.loc[(quick, "loader"), "verdict"] != "input-bound"
 
 
 def test_loader_workers_start_within_the_warm_up_and_end_with_the_rank(tmp_path: Path) -> None:
