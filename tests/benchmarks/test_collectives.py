@@ -36,7 +36,7 @@ def test_the_ring_has_the_librarys_bandwidth_on_links(full: bool, say: Say, tmp_
 
 def test_the_ring_has_the_librarys_bandwidth_on_loopback(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: at 16 MB on loopback at least 0.85 of gloo's bandwidth at 2 and 4 ranks."""
-    count, pairs = (16 * MB, 40) if full else (MB // 5, 2)
+    count, pairs = (16 * MB, 160) if full else (MB // 5, 2)
     _holds(say, tmp_path, "", count, pairs, LOOPBACK if full else LOOPBACK[:1], full=full)
 
 
