@@ -1,6 +1,7 @@
 """Times every way to all-reduce in turn: `python beside_formula.py LINKS NODES BYTES REPEATS FOLDER`.
 
-Prints, as JSON, by algorithm the seconds that one took in each repeat: the slowest rank's.
+Prints, as JSON, by algorithm the seconds that one took in each repeat: from the last rank's start, as reports count it,
+until the last rank has its result.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ def rank_main(rank: int, nodes: int, count: int, repeats: int, folder: Path) -> 
     tensor, small = torch.empty(count // 4), torch.zeros(nodes)
     for way in ways.values():
         way(small)  # makes the connections
-    took: dict[str, list[float]] = {name: [] for name in ways}
+    ends: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, way in ways.items():
             tensor.fill_(1)
             dist.barrier()
             began = time.monotonic()
             way(tensor)
-            took[name].append(time.monotonic() - began)
+            ends[name].append((began, time.monotonic()))
             assert tensor[0] == tensor[-1] == nodes
-    slowest = torch.tensor(list(took.values()), dtype=torch.float64)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+    last = torch.tensor(list(ends.values()), dtype=torch.float64)
+    dist.all_reduce(last, op=dist.ReduceOp.MAX)
     if rank == 0:
-        told = dict(zip(took, slowest.tolist(), strict=True))
+        told = dict(zip(ends, (last[:, :, 1] - last[:, :, 0]).tolist(), strict=True))
         (folder / "took.json").write_text(json.dumps(told), encoding="ascii")
     dist.barrier()
 
