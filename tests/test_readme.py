@@ -169,7 +169,8 @@ def test_every_strategy_and_algorithm_has_its_words() -> None:
     from ddpbench.strategies import TABLE
 
     section = README.partition("## Every way to aggregate")[2].partition("\n## ")[0]
-    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    table = section.partition("| strategy |")[2]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert set(TABLE) == named
     assert all(f"`{name}`" in section for name in COLLECTIVES)

@@ -9,6 +9,7 @@ from ddpbench.analysis.inputs import InputCase, InputGroup, input_groups
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import MIN_ROUNDS, Interval
 from ddpbench.analysis.summary import Finding
+from ddpbench.spec import labels
 
 MOST = 3
 
@@ -74,11 +75,12 @@ def _without_twins(members: Sequence[InputCase]) -> Iterable[Finding]:
     looks = [member for member in members if member.verdict == "looks input-bound"]
     if not looks:
         return
+    names = labels(member.run.case for member in members)
     worst = max(looks, key=lambda member: member.waited_share or 0.0)
     verb = "looks" if len(looks) == 1 else "look"
     text = (
         f"{len(looks)} of {len(members)} case{'s' if len(members) != 1 else ''} {verb} input-bound: up to "
-        f"{100 * (worst.waited_share or 0):.0f} % of a step is spent waiting for data ({worst.run.case.label}; "
+        f"{100 * (worst.waited_share or 0):.0f} % of a step is spent waiting for data ({names[worst.run.case_id]}; "
         'instrumented steps). Only the same case with data = "memory" beside it can tell.'
     )
     yield Finding(text=text, evidence="inputs", verdict="note")

@@ -15,6 +15,7 @@ from ddpbench.analysis.findings import compared_panels, reference_of
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.virtual import nominal
 from ddpbench.records import COMPUTE_SPANS, CommRecord, RankStart, RunDir, StepRecord, read_launch
+from ddpbench.spec import labels
 
 MOST_LANES = 8
 """With more ranks only the fastest, the median, the slowest and rank 0 are told."""
@@ -86,17 +87,18 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
     lengths = {number: sum(parts.values()) for number, parts in case.parts.by_round.items()}
     number = statistics.median_low((length, number) for number, length in lengths.items())[1]
     ranks = nominal(read_launch(run.launch(case.case_id, "measure", number)).ranks, case.case)
+    label = labels(run.case for run in cases)[case.case_id]
     hosts = sorted({start.host for rank in ranks for start in rank.of(RankStart)})
     if len(hosts) > 1:
         return None, (
-            f"The ranks of {case.case.label} ran on {len(hosts)} hosts ({', '.join(hosts[:4])}), whose clocks are "
+            f"The ranks of {label} ran on {len(hosts)} hosts ({', '.join(hosts[:4])}), whose clocks are "
             "not aligned: their spans cannot be drawn on one clock."
         )
     steps = {rank.rank: {step.step: step for step in rank.of(StepRecord)} for rank in ranks}
     moved = {rank.rank: rank.of(CommRecord) for rank in ranks}
     whole = sorted(set.intersection(*(set(found) for found in steps.values())))
     if not whole or len(ranks) < max(launch.processes for launch in case.launches):
-        return None, f"No instrumented step of {case.case.label} was recorded by all of its ranks."
+        return None, f"No instrumented step of {label} was recorded by all of its ranks."
     length = {
         step: max(noted[step].end_ns - noted[step].start_ns for noted in steps.values()) for step in whole
     }

@@ -17,8 +17,8 @@ PIECES = 4
 """... and in so many at least, unless they would be smaller than `LEAST_BYTES`."""
 LEAST_BYTES = 16 << 10
 AHEAD = 2
-"""So many pieces are expected at once: each has its memory before its sender sends it. With 3 and 4 links are used
-better by 2 %, and loopback worse by 5 %, where what was received has left the cache when it is added."""
+"""So many pieces are expected at once: each has its memory before its sender sends it. With 3 or 4, links carry 2 %
+more, and loopback 5 % less: there what was received has left the cache when it is added."""
 
 
 class Ring(Collective):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddpbench.analysis.labels import short_links
+from ddpbench.analysis.labels import link_words, short_links
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.traffic import FEWEST, MOST
 from ddpbench.formulas import PAYLOAD
@@ -210,13 +210,12 @@ def _heading(lines: Sequence[Line]) -> str:
 
 
 def _table(lines: Sequence[Line], panel: Panel) -> Table:
-    """Links and rounds that are alike are told in the caption."""
+    """Rounds that are alike are told in the caption, and so are the links, which a panel's cases share."""
     every = [point for line in lines for point in line.points]
-    links = {short_links(point.row.fabric) for point in every}
+    links = link_words(every[0].row.fabric)
     rounds = {point.rounds for point in every}
     columns = (
         Column("Strategy"),
-        *([Column("Link")] if len(links) > 1 else []),
         Column("Nodes", number=True),
         Column("Ranks", number=True),
         Column("Network time, ms", number=True),
@@ -233,7 +232,6 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
     rows = tuple(
         (
             Cell(text=line.name),
-            *([Cell(text=short_links(point.row.fabric))] if len(links) > 1 else []),
             Cell.count(point.row.nodes),
             Cell.count(point.row.world_size),
             Cell.estimate(point.time_ms),
@@ -258,10 +256,10 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
         for line in lines
         for point in line.points
     )
-    alike = [*(links if len(links) == 1 else []), *[counted(n, "round") for n in rounds if len(rounds) == 1]]
-    told = "; ".join(filter(None, [panel.name, *alike]))
-    name = f" ({told})" if told else ""
-    return Table(caption=f"Network time of a step by number of nodes{name}", columns=columns, rows=rows)
+    told = [panel.name, "" if links in panel.name else links]
+    told += [counted(number, "round") for number in rounds if len(rounds) == 1]
+    name = "; ".join(filter(None, told))
+    return Table(caption=f"Network time of a step by number of nodes ({name})", columns=columns, rows=rows)
 
 
 def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:

@@ -338,8 +338,9 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Estimate, float]
         fontweight="bold",
     )
     names = [_in_lines(item.name) for item, *_ in ends]
-    gap = 0.16 if any("\n" in name for name in names) else 0.115
-    places = spread([estimate.value / top for _, _, estimate, _ in ends], gap=gap, low=0.04, high=0.97)
+    low, high = 0.04, 0.97
+    gap = min(0.16 if any("\n" in name for name in names) else 0.115, (high - low) / max(len(ends) - 1, 1))
+    places = spread([estimate.value / top for _, _, estimate, _ in ends], gap=gap, low=low, high=high)
     for (item, x, estimate, size), name, place in zip(ends, names, places, strict=True):
         look = item.look
         axes.annotate(

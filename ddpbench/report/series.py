@@ -20,7 +20,7 @@ from ddpbench.report.style import Look, look
 from ddpbench.report.words import Estimate, bucket_name, counted, format_batch, ranks, series_of
 
 MOST_SERIES = 8
-"""More than these cannot be told apart in one pair of axes."""
+"""More than these, beside the bounds, cannot be told apart in one pair of axes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

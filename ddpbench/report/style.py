@@ -59,7 +59,7 @@ ALGORITHMS: dict[str, Look] = {
     "tree": Look("tree", "#009E73", "^"),
     "halving_doubling": Look("halving-doubling", "#CC79A7", "s"),
     "master": Look("master", "#000000", "v"),
-    "sharded_master": Look("sharded master", "#E69F00", "P", OUTLINE),
+    "sharded_master": Look("sharded master", "#E69F00", "d", OUTLINE),
     "hierarchical": Look("hierarchical", "#F0E442", "h", OUTLINE),
 }
 """Of algorithms other than a strategy's own: they are the subject where they stand side by side."""

@@ -25,7 +25,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     Bucket caps and launches that are alike are told in the caption instead: notes need the room.
     """
     caps = {row.bucket_name for row in rows if row.bucket is not None}
-    launches = {row.launches for row in rows}
+    launches = {row.launches for row in rows} or {0}
     extra = {name: title for name, title in _SETTINGS.items() if len({_setting(r, name) for r in rows}) > 1}
     columns = (
         Column("Strategy"),
@@ -51,14 +51,16 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     )
     fabrics = {row.fabric for row in rows if row.fabric}
     links = link_words(fabrics.pop()) if len(fabrics) == 1 else ""
-    told = [*shared, *([f"where they use links, an {links}"] if links and links not in shared else [])]
-    told += [f"where they have buckets, of {cap}" for cap in caps if len(caps) == 1]
-    each = f", {launches.pop()} each" if len(launches) == 1 else ""
+    told = [
+        f"All cases{f', each with {series_of(shared)}' if shared else ''}",
+        f"links, where they are used: {links}" if links and links not in shared else "",
+        *(f"buckets, where there are any: {cap}" for cap in caps if len(caps) == 1),
+        f"in brackets 95 % t-intervals over launches{f', {max(launches)} each' if len(launches) == 1 else ''}",
+    ]
     return Table(
         caption=(
-            f"All cases{f', each with {series_of(told)}' if told else ''}; in brackets 95 % t-intervals over "
-            f"launches{each}. Bold: the highest mean at its number of ranks "
-            "among cases that exchange gradients."
+            f"{'; '.join(filter(None, told))}. Bold: the highest mean at its number of ranks among cases that "
+            "exchange gradients."
         ),
         columns=columns,
         rows=tuple(
@@ -77,7 +79,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
                     key=f"{row.backend} {short_links(row.fabric)}",
                 ),
                 *_numbers(row, strong=row.case_id in highest),
-                *([] if each else [Cell.count(row.launches)]),
+                *([Cell.count(row.launches)] if len(launches) > 1 else []),
                 Cell(text="; ".join(word for word in (ties.get(row.case_id, ""), row.flaws) if word)),
             )
             for row in rows

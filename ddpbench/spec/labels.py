@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ddpbench.spec.case import Case
@@ -12,58 +12,49 @@ from ddpbench.spec.case import Case
 
 def labels(cases: Iterable[Case]) -> dict[str, str]:
     """What each is called, by its id: its label, and where several have the same what tells those apart."""
-    alike: dict[str, list[Case]] = defaultdict(list)
-    for case in cases:
-        alike[case.label].append(case)
     return {
         case.case_id: " · ".join([label, *words])
-        for label, members in alike.items()
-        for case, words in zip(members, _apart(members), strict=True)
+        for label, members in _grouped(cases, lambda case: case.label).items()
+        for case, words in _apart(members)
     }
 
 
-def _apart(cases: Sequence[Case]) -> list[list[str]]:
-    """For each case the words for what is not the same in all of them."""
-    if len(cases) == 1:
-        return [[]]
-    settings = [_settings(case) for case in cases]
-    every = dict.fromkeys(name for each in settings for name in each)
-    differing = [name for name in every if any(each.get(name) != settings[0].get(name) for each in settings)]
-    if "local_batch" in differing and "global_batch" in differing:
-        differing.remove("global_batch")  # which follows from the other
-    return [[_word(name, each[name]) for name in differing if name in each] for each in settings]
+def _apart(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
+    """Each with the words for what is not the same in all of them; settings are compared within a workload."""
+    workloads = _grouped(cases, lambda case: case.workload)
+    for name, members in workloads.items():
+        told = [name.removeprefix("replay:")] if len(workloads) > 1 else []
+        settings = [_settings(case) for case in members]
+        every = dict.fromkeys(key for each in settings for key in each)
+        differing = [key for key in every if any(each.get(key) != settings[0].get(key) for each in settings)]
+        if ("", "local_batch") in differing and ("", "global_batch") in differing:
+            differing.remove(("", "global_batch"))  # which follows from the other
+        for case, mine in zip(members, settings, strict=True):
+            yield case, [*told, *(_word(key[1], mine[key]) for key in differing if key in mine)]
 
 
-def _settings(case: Case) -> Mapping[str, Any]:
-    """What a label leaves out."""
-    return {
-        "workload": case.workload.removeprefix("replay:"),
-        **_json(case.workload_options_json),
-        **_json(case.options_json),
-        "scaling": case.scaling,
-        "local_batch": case.local_batch,
-        "global_batch": case.global_batch,
-        "dtype": case.dtype,
-        "threads_per_rank": case.threads_per_rank,
-        "device": case.device,
-        "backend": case.backend,
-        "launcher": case.launcher,
-        "compute": case.compute,
-        "evaluation": case.evaluation,
-        "checkpoint": case.checkpoint,
-        "checkpoint_dir": case.checkpoint_dir,
-        "seed": case.seed,
-        "replicate": case.replicate,
-    }
-
-
-def _json(text: str) -> Mapping[str, Any]:
-    found: dict[str, Any] = json.loads(text)
+def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> dict[str, list[Case]]:
+    found: dict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        found[key(case)].append(case)
     return found
+
+
+def _settings(case: Case) -> dict[tuple[str, str], Any]:
+    """What a label leaves out, by whose it is (the workload's, the strategy's, the case's own) and its name."""
+    own = {
+        name: getattr(case, name)
+        for name in (
+            *("scaling", "local_batch", "global_batch", "dtype", "threads_per_rank", "device", "backend"),
+            *("launcher", "compute", "evaluation", "checkpoint", "checkpoint_dir", "seed", "replicate"),
+        )
+    }
+    kinds = {"workload": case.workload_options, "strategy": case.options, "": own}
+    return {(kind, name): value for kind, values in kinds.items() for name, value in values.items()}
 
 
 def _word(name: str, value: Any) -> str:
     """A setting as an experiment gives it; its value alone where that says what it is."""
-    if name in ("workload", "dtype", "device", "backend", "launcher"):
+    if name in ("dtype", "device", "backend", "launcher"):
         return str(value)
     return f"{name}={value if isinstance(value, str) else json.dumps(value)}"

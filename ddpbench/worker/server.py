@@ -1,6 +1,6 @@
 """The fork server: imports torch once, then forks ranks that start in milliseconds; one a round.
 
-It talks over a socket it inherits, a JSON object a line:
+The first round's serves the proofs before, too. It talks over a socket it inherits, a JSON object a line:
 
     from the controlling side   {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
                                  "request": {...} or null for the one in the directory}

@@ -378,7 +378,7 @@ class Slot:
                 raise LaunchError(f"{told}, which leads, has not been heard of for {LEADER_LOST_S:.0f} s")
 
     def begin_round(self, number: int, envs: Sequence[Mapping[str, str]], *, fresh: bool) -> None:
-        """Has fork servers: `fresh` ones after a measured round, for forks share an address layout."""
+        """Sees that fork servers run; `fresh` ends those of a measured round first: forks share an address layout."""
         if fresh:
             self.close_servers()
         started_s = sum(self.server(env).start_s for env in envs)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 import ddpbench
+from ddpbench import launch
+from ddpbench.machine.server import ServerProcess
 from ddpbench.records import Proof, RankStart, RunDir, read_launch
 
 pytestmark = pytest.mark.multiprocess
@@ -74,3 +77,37 @@ def test_random_and_batch_normalised_models_are_not_called_wrong(tmp_path: Path)
         ("BatchNorm", "ddp"): {"gradients, whole batch"},
         ("BatchNorm", "data_parallel"): {"gradients, whole batch"},
     }
+
+
+@pytest.mark.alone
+def test_a_round_has_a_server_of_its_own_and_the_cores_are_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first round's server served the proof before, which bears nothing of its start."""
+    monkeypatch.delenv("DDPBENCH_SHARED_MACHINE")
+    started: list[ServerProcess] = []
+
+    class Counted(ServerProcess):
+        def __init__(self, env: Mapping[str, str], log: Path) -> None:
+            super().__init__(env, log)
+            started.append(self)
+
+    monkeypatch.setattr(launch.sweep, "ServerProcess", Counted)
+    path = tmp_path / "rounds.toml"
+    path.write_text(
+        '[base]\nworkload = "mlp:small"\nstrategy = "single"\n[budget]\nrounds_min = 2\nrounds_max = 2\n'
+        "measured_s = 0.05\n",
+        encoding="utf-8",
+    )
+    run = RunDir(ddpbench.sweep(path, out=tmp_path / "run"))
+    (case_id,) = ddpbench.load(run.path)["case_id"]
+    found = [read_launch(run.launch(case_id, "proof")).outcome]
+    found += [read_launch(run.launch(case_id, "measure", number)).outcome for number in (0, 1)]
+    outcomes = [outcome for outcome in found if outcome is not None]
+    assert len(outcomes) == 3
+    assert [outcome.server_s for outcome in outcomes] == [
+        0,
+        *(pytest.approx(server.start_s) for server in started),
+    ]
+    assert not any(server.alive for server in started)
+    assert not any(outcome.noise.shared_machine for outcome in outcomes)

@@ -137,8 +137,10 @@ def test_what_is_alike_in_all_cases_is_told_in_the_tables_caption(tmp_path: Path
         return table.caption, [column.title for column in table.columns]
 
     caption, titles = told("one", [25.0])
-    assert "where they have buckets, of 25 MiB" in caption
-    assert f"over launches, {ROUNDS} each" in caption
+    assert caption == (
+        f"All cases; buckets, where there are any: 25 MiB; in brackets 95 % t-intervals over launches, {ROUNDS} each. "
+        "Bold: the highest mean at its number of ranks among cases that exchange gradients."
+    )
     assert not {"Bucket", "Launches"} & set(titles)
     caption, titles = told("two", [25.0, 1.0])
     assert "buckets" not in caption

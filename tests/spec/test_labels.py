@@ -45,8 +45,21 @@ def test_one_batch_is_enough() -> None:
 
 def test_replayed_models_and_replicates() -> None:
     replay = replace(DDP, workload="replay:resnet50-v100", compute="synthetic")
-    assert called(DDP, replay) == [
-        f"{DDP.label} · mlp · compute=real",
-        f"{DDP.label} · resnet50-v100 · compute=synthetic",
-    ]
+    assert called(DDP, replay) == [f"{DDP.label} · mlp", f"{DDP.label} · resnet50-v100"]
     assert called(DDP, replace(DDP, replicate=1))[1] == f"{DDP.label} · replicate=1"
+
+
+def test_a_workload_is_told_before_what_differs_within_it() -> None:
+    other = replace(DDP, workload="gpt:nano", workload_options_json='{"block_size": 64}')
+    fp16 = replace(with_options(compression="fp16"), workload="gpt:nano")
+    assert called(with_options(), with_options(compression="fp16"), other) == [
+        f"{DDP.label} · mlp · compression=none",
+        f"{DDP.label} · mlp · compression=fp16",
+        f"{DDP.label} · gpt:nano",
+    ]
+    assert called(with_options(), fp16) == [f"{DDP.label} · mlp", f"{DDP.label} · gpt:nano"]
+
+
+def test_an_option_called_as_a_setting_is_an_option() -> None:
+    first, second = (replace(DDP, workload_options_json=json.dumps({"seed": seed})) for seed in (0, 1))
+    assert called(first, second) == [f"{DDP.label} · seed=0", f"{DDP.label} · seed=1"]

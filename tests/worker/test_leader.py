@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ddpbench.errors import LaunchError
+from ddpbench.spec import Case
 from ddpbench.worker import leader
 from ddpbench.worker.leader import LEADER_LOST_S, LOST_S
 from ddpbench.worker.roster import Seat
@@ -63,3 +64,26 @@ def test_a_slot_may_take_its_time_to_import_before_its_rank_is_there(told: Told)
     told.now += LEADER_LOST_S + 0.1
     with pytest.raises(LaunchError, match="has not been heard of for 180 s"):
         watch.look()
+
+
+def test_slots_get_fresh_servers_after_a_measured_round_and_proofs_bear_nothing_of_a_start() -> None:
+    found: Any = object.__new__(leader.Leader)
+    ordered: list[bool] = []
+    launched: list[tuple[str, int, float]] = []
+    found._measured, found._outcomes = False, {}
+    found._slot = SimpleNamespace(begin_round=lambda _job, _envs, *, fresh: ordered.append(fresh))
+    found._order = lambda job: ordered.append(job["fresh"]) or 0
+    found._await_ready = lambda _job: 3.0
+    found._launch = lambda _entry, purpose, number, *, server_s: launched.append((purpose, number, server_s))
+    todo = [SimpleNamespace(case=Case(workload="mlp", strategy=name)) for name in ("single", "ddp")]
+    for purpose, number in (("proof", 0), ("measure", 0), ("measure", 1)):
+        found._round(todo, purpose, number)
+    assert ordered == [
+        False,
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]  # what others are told, and what it does itself
+    assert launched == [("proof", 0, 0.0)] * 2 + [("measure", 0, 1.5)] * 2 + [("measure", 1, 1.5)] * 2
