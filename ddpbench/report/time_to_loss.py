@@ -218,14 +218,15 @@ def _drawn(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
     kept = [line for line in group if any(line is one for one in chosen.values())]
     kept.sort(key=lambda line: line.row.strategy != "single")
     devices = {line.drawn_name for line in kept if line.row.strategy == "single"}
+    most = MOST_SERIES + len(devices)
     omitted = [
         line
         for line in group
         if line.points
-        and not any(line is one for one in kept[:MOST_SERIES])
+        and not any(line is one for one in kept[:most])
         and line.drawn_name not in devices
     ]
-    return kept[:MOST_SERIES], omitted
+    return kept[:most], omitted
 
 
 def _setting(group: Sequence[Line]) -> str:
