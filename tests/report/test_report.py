@@ -314,7 +314,7 @@ def test_emulated_cases_are_labelled_beside_their_numbers(tmp_path: Path) -> Non
     assert len(ddp_rows) == 10
     assert all("emulated" in row.text for row in ddp_rows)
     captions = " ".join(caption.text for caption in document.all("caption"))
-    assert "where they use links, an emulated 1 Gbit/s link" in captions
+    assert "links, where they are used: emulated 1 Gbit/s link" in captions
     assert any("emulated 1 gbit/s link" in text.lower() for text in texts(document, "h3"))
     assert any("Hollow markers: emulated" in text for text in texts(document, "figcaption"))
 
