@@ -222,9 +222,7 @@ def _drawn(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
     omitted = [
         line
         for line in group
-        if line.points
-        and not any(line is one for one in kept[:most])
-        and line.drawn_name not in devices
+        if line.points and not any(line is one for one in kept[:most]) and line.drawn_name not in devices
     ]
     return kept[:most], omitted
 
