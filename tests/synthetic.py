@@ -63,7 +63,6 @@ class RankLaunch:
     steps: Sequence[tuple[int, int, Sequence[tuple[str, int, int]], Sequence[tuple[Any, ...]]]] = ()
     start_ns: int = ORIGIN_NS
     samples_per_step: int = 8
-    drift_ns: tuple[int, int] = (50 * MS, 50 * MS)
     steady: bool = True
     checksum: str = ""
     peak_memory_bytes: int | None = 200_000_000
@@ -132,7 +131,6 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
             "parameters": what.gradient_bytes // 4,
             "gradient_bytes": what.gradient_bytes,
         },
-        {"kind": "drift", "when": "before", "work_ns": what.drift_ns[0]},
         {
             "kind": "warmup",
             "steps": 12,
@@ -207,7 +205,6 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
             }
         )
     records += [
-        {"kind": "drift", "when": "after", "work_ns": what.drift_ns[1]},
         {
             "kind": "outcome",
             "status": what.status,

@@ -53,8 +53,6 @@ _LAUNCHES = {
     "server_s": "float64",
     "steal_fraction": "float64",
     "foreign_fraction": "float64",
-    "drift_before_s": "float64",
-    "drift_after_s": "float64",
     "steady": "boolean",
     "noise_flag": "string",
 }
@@ -202,8 +200,6 @@ def _launches(cases: Sequence[CaseRun]) -> pd.DataFrame:
             launch.server_s,
             launch.noise.steal_fraction,
             launch.noise.foreign_fraction,
-            launch.drift_before_s,
-            launch.drift_after_s,
             launch.steady,
             "; ".join(launch.flags),
         )
@@ -375,7 +371,6 @@ def _validity(
     meaning = {
         "steal": "the hypervisor gave processor time to others",
         "foreign load": "other processes used the cores",
-        "drift": "a fixed computation changed its time from before to after",
         "clock change": "a core changed its clock",
         "not steady": "steps still changed when the warm-up's time was up",
         "throttled": "a CPU quota held the ranks back",

@@ -32,7 +32,6 @@ from ddpbench.records import (
     CommRecord,
     Costs,
     Curve,
-    Drift,
     Held,
     LaunchDir,
     LaunchRecords,
@@ -59,15 +58,13 @@ STEAL_LIMIT = 0.01
 """Share of the usable cores' time given to other virtual machines above which a launch is flagged."""
 FOREIGN_LIMIT = 0.05
 """Likewise, time used by processes that are not the sweep's."""
-DRIFT_LIMIT = 0.05
-"""Relative change of a rank's fixed computation from before to after a launch above which it is flagged."""
 CLOCK_LIMIT = 0.05
 """Relative change of a core's clock during a launch above which it is flagged."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """A finished measuring launch. `timing` is None where it has no numbers; times of drift are means over ranks."""
+    """A finished measuring launch. `timing` is None where it has no numbers."""
 
     case_id: str
     round: int
@@ -82,8 +79,6 @@ class Launch:
     measured_s: float = 0.0
     server_s: float = 0.0
     noise: Noise = field(default_factory=Noise)
-    drift_before_s: float | None = None
-    drift_after_s: float | None = None
     steady: bool | None = None
     """Whether every rank's warm-up ended because it was steady."""
     flags: tuple[str, ...] = ()
@@ -260,7 +255,6 @@ def read_measurement(
         for each in rank.of(Held)
     ]
     checksums = [end.params_checksum for end in ends if end.params_checksum]
-    drifts = [_drift(rank) for rank in ranks.values()]
     steady = all(warmup.steady for warmup in warmups) if warmups else None
     late = pace is not None and timing is not None and pace.lateness_p95_s > LATE_SHARE * timing.step_s
     launch = Launch(
@@ -276,10 +270,8 @@ def read_measurement(
         measured_s=outcome.measured_s,
         server_s=outcome.server_s,
         noise=outcome.noise,
-        drift_before_s=_mean_s(before for before, _ in drifts),
-        drift_after_s=_mean_s(after for _, after in drifts),
         steady=steady,
-        flags=(*_flags(outcome.noise, drifts, steady), *(["late replay"] if late else [])),
+        flags=(*_flags(outcome.noise, steady), *(["late replay"] if late else [])),
         processes=processes,
         parameters=start.parameters if start is not None else None,
         gradient_bytes=start.gradient_bytes if start is not None else None,
@@ -377,27 +369,12 @@ def _slowest_steps(ranks: Sequence[Mapping[int, Block]]) -> NDArray[np.int64] | 
     return np.concatenate(parts)
 
 
-def _drift(rank: _Sorted) -> tuple[int | None, int | None]:
-    """A rank's fixed computation before and after, ns."""
-    found = {record.when: record.work_ns for record in rank.of(Drift)}
-    return found.get("before"), found.get("after")
-
-
-def _mean_s(values_ns: Iterable[int | None]) -> float | None:
-    known = [value for value in values_ns if value is not None]
-    return sum(known) / len(known) / 1e9 if known else None
-
-
-def _flags(
-    noise: Noise, drifts: Sequence[tuple[int | None, int | None]], steady: bool | None
-) -> Iterable[str]:
+def _flags(noise: Noise, steady: bool | None) -> Iterable[str]:
     """Words for what disturbed a launch."""
     if noise.steal_fraction > STEAL_LIMIT:
         yield "steal"
     if noise.foreign_fraction > FOREIGN_LIMIT:
         yield "foreign load"
-    if any(before and after and abs(after / before - 1) > DRIFT_LIMIT for before, after in drifts):
-        yield "drift"
     if noise.clock_change is not None and noise.clock_change > CLOCK_LIMIT:
         yield "clock change"
     if steady is False:

@@ -4,7 +4,7 @@ With a dilation of k a run's computation and links are k times slower, so that i
 job; with a shrinking of m its parameters, gradients and what its links carried are one m-th. What is read from a
 run's records passes through here, and whatever is computed from it afterwards is the job's: times are virtual.
 
-A machine's own facts stay as they are: processor time, memory, the drift of a fixed computation, the wall time of a
+A machine's own facts stay as they are: processor time, memory, the wall time of a
 launch, and snapshots, for a disk is not dilated.
 """
 

@@ -10,7 +10,7 @@ from ddpbench.workloads.replay import Replay
 
 SERVER_START_S = 2.5
 LAUNCH_OVERHEAD_S = 0.4
-"""Start, building, drift computations, end."""
+"""Start, building, end."""
 PROOF_S = 0.7
 WARMUP_AND_INSTRUMENTED = 0.5
 """Warm-up and instrumented steps as a share of the timed steps."""

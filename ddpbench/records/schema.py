@@ -51,7 +51,9 @@ class RankStart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drift:
-    """A fixed computation's time before or after the measured steps, on this rank's core."""
+    """A fixed computation's time before or after the measured steps. Read from old records; no longer written.
+
+    Over recorded runs its change did not correlate with a launch's deviation; stolen time does."""
 
     kind: Literal["drift"] = "drift"
     when: Literal["before", "after"]

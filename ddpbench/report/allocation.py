@@ -238,7 +238,7 @@ def method(allocation: Allocation) -> str:
     if allocation.disturbed:
         text += (
             f" {allocation.disturbed} of {counted(allocation.launches, 'launch', 'launches')} were disturbed (stolen "
-            "time, foreign load, drift or clock changes); they are kept."
+            "time, foreign load or clock changes); they are kept."
         )
     return text
 

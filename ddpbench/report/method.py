@@ -191,8 +191,8 @@ TERMS: tuple[tuple[str, str], ...] = (
     (
         "noise flag",
         (
-            "The launch was disturbed: processor time stolen by other guests, other processes, clock "
-            "changes, or a drift of the fixed computation timed before and after it. Flagged, never dropped."
+            "The launch was disturbed: processor time stolen by other guests, other processes, or clock "
+            "changes. Flagged, never dropped."
         ),
     ),
 )

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,12 +25,10 @@ from ddpbench.measure.blocks import (
     warm_up,
 )
 from ddpbench.measure.clock import Clock, CudaClock, HostClock
-from ddpbench.measure.noise import time_fixed_work
 from ddpbench.measure.recorder import NullRecorder, StepRecorder
 from ddpbench.records import (
     Block,
     Buckets,
-    Drift,
     Held,
     LaunchDir,
     LaunchRequest,
@@ -119,7 +117,6 @@ class Rank:
 
     def _work(self, writer: RecordWriter, started_ns: int) -> None:
         self._pin()
-        before = self._drift("before")
         self.heartbeat.enter("building the model")
         device = self._device()
         training = Training(self.case, self.place, device, self.request.round)
@@ -141,8 +138,7 @@ class Rank:
                 torch_version=torch.__version__,
                 parameters=sum(count for count, _ in sizes),
                 gradient_bytes=sum(count * size for count, size in sizes),
-            ),
-            *before,
+            )
         )
         self.heartbeat.enter("meeting the other ranks")
         control = meet(self.case, self.place, uses_backend=training.strategy.uses_backend, device=device)
@@ -150,7 +146,6 @@ class Rank:
             self._prove(writer, training, control)
         else:
             self._measure(writer, training, model, control)
-            writer.write(*self._drift("after"))
         self.heartbeat.enter("finishing")
         leave(control)
 
@@ -158,12 +153,6 @@ class Rank:
         if self.place.cores:
             os.sched_setaffinity(0, self.place.cores)
         torch.set_num_threads(self.case.threads_per_rank)
-
-    def _drift(self, when: Literal["before", "after"]) -> list[Drift]:
-        """The fixed computation's time now; nothing for a replay, whose many ranks would time each other."""
-        if self.case.compute != "real":
-            return []
-        return [Drift(when=when, work_ns=time_fixed_work(self.host_clock))]
 
     def _device(self) -> torch.device:
         if self.case.device != "cuda":

@@ -77,7 +77,6 @@ def test_a_dilated_and_shrunk_run_gives_its_twins_tables(tmp_path: Path) -> None
     ]
     # a machine's own facts are those of its clock
     assert virtual.measured_share == plain.measured_share
-    assert list(virtual.launches["drift_before_s"]) == list(plain.launches["drift_before_s"])
     ratio = virtual.cases["host_share"].astype(float) / plain.cases["host_share"].astype(float)
     assert np.allclose(ratio, 0.1)
 

@@ -63,8 +63,6 @@ def launch_rows(row: dict[str, Any], rounds: int = 5) -> list[dict[str, Any]]:
                 "server_s": 0.4,
                 "steal_fraction": 0.002,
                 "foreign_fraction": 0.01,
-                "drift_before_s": 0.05,
-                "drift_after_s": 0.0503,
                 "steady": True,
                 "noise_flag": "",
             }
