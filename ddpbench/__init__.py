@@ -98,10 +98,10 @@ def write_report(run_dir: str | Path) -> Path:
     from ddpbench.report.painter import Painter
 
     run = RunDir(Path(run_dir))
-    if run.report.exists() and not (run.path / "cases").exists():
+    if run.report.exists() and not run.cases.exists() and not run.packed.exists():
         raise RequestError(
-            f"{run.path} holds a report without the records it was made from (cases/): it is left as it is; run this "
-            "where the sweep ran"
+            f"{run.path} holds a report without the records it was made from (cases/ or {run.packed.name}): it is "
+            "left as it is; run this where the sweep ran"
         )
     collected = gc.isenabled()
     gc.disable()  # a tenth of the time: nothing of what is read is garbage before the page is written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import shlex
@@ -133,21 +132,6 @@ def test_the_makefile_has_the_readmes_targets() -> None:
     for target in re.findall(r"`?make (\w+)`?", README):
         if target not in ("and",):
             assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
-
-
-def test_the_readmes_table_is_its_runs() -> None:
-    run = ROOT / "reports/quick-two-cores-gloo"
-    rows = re.findall(
-        r"^\| (\w+) \| (\d) \| (\S*) ?\| ([\d.]+) \| .* \| ([\d.]+) \| ([\d.]+) \|$", README, re.MULTILINE
-    )
-    with (run / "cases.csv").open(encoding="utf-8") as file:
-        cases = list(csv.DictReader(file))
-    assert len(rows) == len(cases) == 7
-    for (strategy, ranks, bucket, rate, speedup, efficiency), case in zip(rows, cases, strict=True):
-        assert (strategy, ranks, bucket) == (case["strategy"], case["world_size"], case["bucket_cap_mb"])
-        assert float(rate) == pytest.approx(float(case["samples_per_s"]), rel=5e-3)
-        assert float(speedup) == pytest.approx(float(case["speedup"]), abs=5.1e-3)
-        assert float(efficiency) == pytest.approx(float(case["efficiency"]), abs=5.1e-3)
 
 
 def test_every_file_the_readme_points_to_is_there() -> None:

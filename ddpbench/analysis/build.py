@@ -366,7 +366,7 @@ def _validity(
             f"{names.count(few)} {_have(few)} under {MIN_ROUNDS} rounds: too few rounds to conclude "
             f"anything{names.listed(few)}."
         )
-    flags = Counter(flag for case in measured for launch in case.good for flag in set(launch.flags))
+    flags = Counter(flag for case in measured for launch in case.good for flag in dict.fromkeys(launch.flags))
     total = sum(len(case.good) for case in measured)
     meaning = {
         "steal": "the hypervisor gave processor time to others",

@@ -7,7 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-from ddpbench.cli import allocation, doctor, merge, noise, plan, profile, report, sweep, verify
+from ddpbench.cli import allocation, doctor, merge, noise, pack, plan, profile, report, sweep, verify
 from ddpbench.cli import list as list_command
 from ddpbench.errors import DdpbenchError, RequestError
 from ddpbench.version import VERSION
@@ -37,7 +37,19 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ddpbench {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (sweep, plan, report, allocation, merge, verify, profile, noise, doctor, list_command):
+    for module in (
+        sweep,
+        plan,
+        report,
+        pack,
+        allocation,
+        merge,
+        verify,
+        profile,
+        noise,
+        doctor,
+        list_command,
+    ):
         module.add_parser(commands)
     return parser
 

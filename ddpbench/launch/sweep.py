@@ -264,7 +264,7 @@ class Sweep:
         started = time.monotonic()
         claim = nullcontext() if self._shared else claimed(self._prepared.hardware.cores)
         if self._prepared.resumes:
-            self._run.read_json(self._run.plan)  # a damaged or newer one is refused before anything starts
+            read_plan(self._run)  # a damaged or newer one is refused before anything starts
         with claim:
             self._run.create()
             with self._run.locked(), self._fabrics:

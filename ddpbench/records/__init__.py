@@ -1,5 +1,6 @@
 """What was seen: record types, the run directory that holds them, their writer and reader."""
 
+from ddpbench.records.archive import pack
 from ddpbench.records.reader import LaunchRecords, RankRecords, read_launch, read_rank
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import LaunchDir, RunDir, explain_os_error, write_atomically
@@ -66,6 +67,7 @@ __all__ = [
     "Warmup",
     "as_json",
     "explain_os_error",
+    "pack",
     "read_launch",
     "read_rank",
     "write_atomically",

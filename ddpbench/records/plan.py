@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ddpbench.errors import IdentityError
+from ddpbench.records.archive import unpack
 from ddpbench.records.rundir import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
 
@@ -36,12 +37,17 @@ class StoredPlan:
 
 
 def read_plan(run: RunDir) -> StoredPlan:
-    """The plan of a run.
+    """Read the plan of a run, and unpack its records where they were kept as an archive.
+
+    Whoever goes on to read a launch has read the plan first, which names the launches.
 
     Raises:
         IdentityError: it is missing, damaged, or of another schema.
+        RecordError: the archive is damaged, or holds anything but records.
+        OutputError: the archive cannot be unpacked here.
     """
     data = run.read_json(run.plan)
+    unpack(run)
     try:
         entries: list[dict[str, Any]] = data["cases"]
         cases = tuple(

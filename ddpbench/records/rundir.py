@@ -3,6 +3,7 @@
 experiment.toml  machine.json  plan.json  cases.csv  report.html  figures/
 cases/<case id>/proof/  and  cases/<case id>/launch-<round>/
     launch.json  rank-00000.attempt-0.jsonl  rank-00000.attempt-0.log  outcome.json
+records.tar.xz  in a run that is kept: the files of cases/ but the logs
 """
 
 from __future__ import annotations
@@ -129,9 +130,19 @@ class RunDir:
         """The report's figures as PNG files."""
         return self.path / "figures"
 
+    @property
+    def cases(self) -> Path:
+        """The raw records: a folder for each case."""
+        return self.path / "cases"
+
+    @property
+    def packed(self) -> Path:
+        """The raw records as one file, in a run that is kept; `records/archive.py` reads and writes it."""
+        return self.path / "records.tar.xz"
+
     def case(self, case_id: str) -> Path:
         """A case's folder."""
-        return self.path / "cases" / case_id
+        return self.cases / case_id
 
     def launch(self, case_id: str, purpose: Purpose, round_number: int = 0) -> LaunchDir:
         """A launch's folder."""
@@ -160,7 +171,7 @@ class RunDir:
         """
         probe = self.path / ".writable"
         try:
-            (self.path / "cases").mkdir(parents=True, exist_ok=True)
+            self.cases.mkdir(parents=True, exist_ok=True)
             probe.write_bytes(b"\0" * 65536)
             probe.unlink()
         except OSError as error:

@@ -201,3 +201,14 @@ def test_noise_of_one_round_is_refused(run: RunDir) -> None:
         write_launch(run, case, 0, [RankLaunch()] * 2)
     with pytest.raises(RecordError, match=r"1 of 2 rounds needed.*measured in 1 of at least 3"):
         noise_of(run)
+
+
+def test_equal_records_give_equal_sentences_in_each_process(run: RunDir) -> None:
+    everything = {"steal_fraction": 0.2, "foreign_fraction": 0.5, "clock_change": 0.5}
+    noise = {**everything, "throttled_s": 1.0, "shared_machine": True}
+    write_plan(run, [SINGLE], Budget(rounds_min=3, rounds_max=3))
+    for number in range(3):
+        write_launch(run, SINGLE, number, [RankLaunch()], Outcome(noise=noise))
+    told = [text.partition(" in 3 of 3")[0] for text in summarize(run).validity if " in 3 of 3" in text]
+    # As a launch has them; a set's order would follow the process's hash seed.
+    assert told == ["Steal", "Foreign load", "Clock change", "Throttled", "Shared machine"]

@@ -1,0 +1,37 @@
+"""`ddpbench pack RUN_DIR`: a run's records as one small file, so that the run can be kept in git."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "pack",
+        help="pack a run's records into one file, to keep the run in git",
+        description="Writes records.tar.xz, which holds the raw records in cases/ without the logs, and the report "
+        "again from the same records. Every command that reads a run directory unpacks the file where cases/ is "
+        "missing.",
+    )
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a sweep's run directory")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    import ddpbench
+    from ddpbench.records import RunDir, pack
+    from ddpbench.records.plan import read_plan
+    from ddpbench.units import format_bytes
+
+    run = RunDir(arguments.run_dir)
+    read_plan(run)  # whole, or refused with what is wrong
+    with run.locked():
+        path = pack(run)
+    print(f"packed {format_bytes(path.stat().st_size)} of records", file=sys.stderr)  # noqa: T201
+    ddpbench.write_report(run.path)
+    print(path)  # noqa: T201
+    return 0

@@ -1,0 +1,154 @@
+"""A run's raw records as one file, `records.tar.xz`, small enough to keep in git: packing and unpacking.
+
+Packed are each launch's request, outcome and ranks' records; logs stay behind. Equal records give equal bytes, so
+that an archive changes only when a record does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ddpbench.errors import OutputError, RecordError, RequestError
+from ddpbench.records.rundir import RunDir, explain_os_error
+
+_NAME = re.compile(
+    r"cases/\w[\w.+-]*/(proof|launch-\d+)(\.aside-\d+)?"
+    r"/(launch\.json|outcome\.json|rank-\d+\.attempt-\d+\.jsonl)",
+    re.ASCII,
+)
+"""What an archive may hold. Nothing that this matches lies outside the run directory."""
+MOST_BYTES = 2**30
+"""Records are packed up to this size, and no archive is unpacked that holds more: a few KB of xz can hold TB."""
+_STAMP = ".unpacked"
+"""In `cases/`: the digest of the archive that it was unpacked from; absent where a sweep wrote the records."""
+
+
+def pack(run: RunDir) -> Path:
+    """Write `records.tar.xz` from `cases/` and return its path; `cases/` stays as it is.
+
+    Raises:
+        RequestError: there are no records to pack, or more than `MOST_BYTES`.
+        OutputError: the archive cannot be written.
+    """
+    import lzma
+    import tarfile
+
+    names = sorted(_record_files(run.path))
+    if not names:
+        raise RequestError(f"{run.path} has no records to pack: cases/ is missing or empty")
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name in names:
+            data = (run.path / name).read_bytes()
+            member = tarfile.TarInfo(name)  # time 0, owner 0, mode 0644: nothing of this machine
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    if content.tell() > MOST_BYTES:
+        raise RequestError(f"{run.cases} holds more than {MOST_BYTES:,} bytes of records, too many to pack")
+    packed = lzma.compress(content.getvalue(), preset=9 | lzma.PRESET_EXTREME)
+    beside = run.packed.with_name(f".{run.packed.name}.new")
+    try:
+        beside.write_bytes(packed)
+        beside.replace(run.packed)
+        stamp = run.cases / _STAMP
+        if stamp.exists():
+            stamp.write_text(_digest(run.packed), encoding="ascii")
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise OutputError(f"{run.packed} cannot be written: {explain_os_error(error)}") from None
+    return run.packed
+
+
+def unpack(run: RunDir) -> None:
+    """Unpack `records.tar.xz` into `cases/` where only the archive is there; do nothing where `cases/` is.
+
+    Raises:
+        RecordError: the archive is damaged, or holds anything but records.
+        RequestError: `cases/` was unpacked from another archive than the one that is there now.
+        OutputError: the directory cannot be written.
+    """
+    if not run.packed.exists():
+        return
+    if run.cases.exists():
+        _check_stamp(run)
+        return
+    try:
+        with tempfile.TemporaryDirectory(dir=run.path, prefix=".unpacking-") as folder:
+            beside = RunDir(Path(folder))
+            for name, data in _members(run.packed):
+                target = beside.path / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("xb") as file:
+                    file.write(data)
+            beside.cases.mkdir(exist_ok=True)
+            (beside.cases / _STAMP).write_text(_digest(run.packed), encoding="ascii")
+            # Another process may have unpacked it meanwhile: a folder that is not empty is not replaced.
+            with contextlib.suppress(FileExistsError):
+                _rename(beside.cases, run.cases)
+    except OSError as error:
+        raise OutputError(f"{run.packed} cannot be unpacked: {explain_os_error(error)}") from None
+
+
+def _rename(source: Path, target: Path) -> None:
+    try:
+        source.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+        shutil.rmtree(source)
+
+
+def _members(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of an archive's files.
+
+    Raises:
+        RecordError: a member is no record file, comes twice, or cannot be read.
+    """
+    import lzma
+    import tarfile
+
+    seen: set[str] = set()
+    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+    try:
+        content = decompressor.decompress(path.read_bytes(), max_length=MOST_BYTES)
+        if not decompressor.eof:  # its checksum follows the last member
+            raise EOFError(f"its end is missing, or it holds more than {MOST_BYTES:,} bytes")
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+            for member in archive:
+                file = archive.extractfile(member) if member.isreg() else None
+                if file is None or member.name in seen or not _NAME.fullmatch(member.name):
+                    raise RecordError(
+                        f"{path}: unexpected member {member.name!r}; an archive of records holds each launch's "
+                        "launch.json, outcome.json and rank-*.jsonl once, and nothing else. It was not unpacked"
+                    )
+                seen.add(member.name)
+                yield member.name, file.read()
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise RecordError(f"{path} is damaged: {error}") from None
+
+
+def _record_files(root: Path) -> Iterator[str]:
+    for path in (root / "cases").glob("*/*/*"):
+        name = path.relative_to(root).as_posix()
+        if _NAME.fullmatch(name) and path.is_file() and not path.is_symlink():
+            yield name
+
+
+def _check_stamp(run: RunDir) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if (run.cases / _STAMP).read_text(encoding="ascii") != _digest(run.packed):
+            raise RequestError(
+                f"{run.cases} was unpacked from another {run.packed.name} than the one that is there now; move "
+                f"{run.cases} away to read the new one"
+            )
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,179 @@
+"""Measured figures in prose: which are claimed, what the claims' data say, and what no claim covers.
+
+`reports/claims.toml` has every sentence and table of the README with measured figures, as templates. Filled in with
+the data of the run that they name they must stand in the README, word for word.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ddpbench.analysis.frame import read_csv
+from tests.kept import REPORTS, summary_of
+
+_UNIT = r"(?:%|ns|µs|ms|s|min|minutes?|hours?|seconds?|samples/s|times|[kMGT]i?B)"
+FIGURE = re.compile(rf"(?<![\w.])(?:\d[\d,]*\.\d+(?:\s?{_UNIT}(?!\w))?|\d[\d,]*\s?{_UNIT}(?!\w))")
+"""A number with decimals, or with a unit that is measured. Rates of links are settings: a unit that is none here."""
+_NO_PROSE = re.compile(r"```.*?```|`[^`\n]*`|(?<=\])\([^)\s]*\)", re.DOTALL)
+_FIELD = re.compile(r"\{[^{}]*\}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A sentence, or a part of one: `{name:format}` stands for each figure."""
+
+    run: str
+    says: str
+    figures: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """A table with a row for each case: the head of each column, and its cells as a template of the case's columns."""
+
+    run: str
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claims:
+    """All of `claims.toml`."""
+
+    claims: Sequence[Claim] = ()
+    tables: Sequence[Shown] = ()
+    stated: Sequence[str] = field(default=())
+    """Texts whose figures are no measurements: definitions, bounds, settings, versions."""
+    bounds: Sequence[str] = ()
+    """The heads of tables whose figures are bounds that something else holds."""
+
+    @property
+    def runs(self) -> set[str]:
+        """The runs that are named."""
+        return {one.run for one in (*self.claims, *self.tables)}
+
+
+def read_claims(path: Path = REPORTS / "claims.toml") -> Claims:
+    """Read the file."""
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    stated = data.get("stated", {})
+    return Claims(
+        claims=[
+            Claim(run=one.pop("run"), says=one.pop("says"), figures=one.pop("figures"), **one)
+            for one in data.get("claims", [])
+        ],
+        tables=[Shown(**one) for one in data.get("tables", [])],
+        stated=stated.get("texts", []),
+        bounds=stated.get("tables", []),
+    )
+
+
+def filled_in(claim: Claim, cases: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> str:
+    """Return the claim's text with the figures that the data give.
+
+    A figure is `column` of the one case that `where` selects, or of each of several cases that all read the same;
+    divided by that of `over`'s case, if given, and multiplied by `scale`. `table` takes it from another table of the
+    report's data than `cases`. Or it is what `finding`, a pattern with one group, finds in the report's findings.
+    """
+    assert not FIGURE.search(_FIELD.sub("#", claim.says)), f"a figure that comes from no data: {claim.says!r}"
+    values = {name: list(_values(figure, cases, summary)) for name, figure in claim.figures.items()}
+    texts = set()
+    for index in range(max(map(len, values.values()))):
+        row = {name: found[index] if len(found) > 1 else found[0] for name, found in values.items()}
+        texts.add(claim.says.format(**row))
+    assert len(texts) == 1, f"cases differ: {sorted(texts)}"
+    return texts.pop()
+
+
+def _values(
+    figure: Mapping[str, Any], cases: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]
+) -> Iterator[float]:
+    known = {"column", "where", "over", "scale", "table", "finding"}
+    assert set(figure) <= known, f"unknown key: {set(figure) - known}"
+    scale = figure.get("scale", 1)
+    if "finding" in figure:
+        found = [hit for one in summary["findings"] if (hit := re.search(figure["finding"], one["text"]))]
+        assert len(found) == 1, f"{len(found)} findings have {figure['finding']!r}"
+        yield float(found[0][1]) * scale
+        return
+    rows = {str(row["case_id"]): row for row in _table(figure.get("table", "cases"), cases, summary)}
+    ids = _selected(figure["where"], cases)
+    base = 1.0
+    if "over" in figure:
+        (base_id,) = _selected(figure["over"], cases)
+        base = float(rows[base_id][figure["column"]])
+    for case_id in ids:
+        yield float(rows[case_id][figure["column"]]) / base * scale
+
+
+def _table(
+    name: str, cases: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]
+) -> Sequence[Mapping[str, Any]]:
+    if name == "cases":
+        return cases
+    return [dict(zip(summary[name]["columns"], row, strict=True)) for row in summary[name]["data"]]
+
+
+def _selected(where: Mapping[str, Any], cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    found = [
+        str(case["case_id"])
+        for case in cases
+        if all(str(case[name]) == str(value) for name, value in where.items())
+    ]
+    assert found, f"no case has {dict(where)}"
+    return found
+
+
+def cases_of(name: str) -> list[dict[str, Any]]:
+    """Return the rows of a kept run's table; what is empty is an empty text."""
+    frame = read_csv(REPORTS / name / "cases.csv")
+    return [
+        {key: "" if value is None or value != value or str(value) == "<NA>" else value for key, value in row}
+        for row in (record.items() for record in frame.to_dict("records"))
+    ]
+
+
+def drawn(table: Shown, cases: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table as Markdown, with the data's figures."""
+    rows = [[template.format(**case) for template in table.columns.values()] for case in cases]
+    head = f"| {' | '.join(table.columns)} |\n|{'---|' * len(table.columns)}"
+    return "\n".join([head, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def spans_of(text: str, prose: str) -> list[tuple[int, int]]:
+    """Return where a text stands, however its lines are broken."""
+    pattern = r"\s+".join(map(re.escape, text.split()))
+    return [(found.start(), found.end()) for found in re.finditer(pattern, prose)]
+
+
+def table_spans(head: str, prose: str) -> list[tuple[int, int]]:
+    """Return where a table with this head stands: its rows to the end."""
+    pattern = re.escape(head) + r"\n(?:\|.*(?:\n|$))+"
+    return [(found.start(), found.end()) for found in re.finditer(pattern, prose)]
+
+
+def unclaimed(prose: str, covered: Sequence[tuple[int, int]]) -> list[str]:
+    """Return the figures outside code and outside what is covered, each with the line it stands in."""
+    blank = _NO_PROSE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), prose)
+    return [
+        f"line {prose[: hit.start()].count(chr(10)) + 1}: {hit[0]!r}"
+        for hit in FIGURE.finditer(blank)
+        if not any(start <= hit.start() and hit.end() <= end for start, end in covered)
+    ]
+
+
+def main() -> None:
+    """Print what the README has to say by the data, to paste after a run was measured again."""
+    found = read_claims()
+    for claim in found.claims:
+        print(filled_in(claim, cases_of(claim.run), summary_of(claim.run)), end="\n\n")
+    for one in found.tables:
+        print(drawn(one, cases_of(one.run)), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""A run's records in one file: equal records give equal bytes, and a hostile archive is refused."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+import ddpbench
+from ddpbench.cli import run as command
+from ddpbench.errors import IdentityError, OutputError, RecordError, RequestError
+from ddpbench.records import RunDir, pack
+from ddpbench.records.archive import unpack
+from tests.synthetic import write_run
+
+GOOD = "cases/single-w1-0/launch-00/outcome.json"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return write_run(tmp_path / "run", 3)
+
+
+def kept(run: RunDir) -> RunDir:
+    """The run as a checkout has it: packed, without `cases/`."""
+    pack(run)
+    shutil.rmtree(run.cases)
+    return run
+
+
+def contents(run: RunDir) -> dict[str, bytes]:
+    """The files under `cases/` that are records."""
+    found = (path for path in run.cases.rglob("*") if path.is_file() and path.name != ".unpacked")
+    return {path.relative_to(run.path).as_posix(): path.read_bytes() for path in found}
+
+
+def write_archive(run: RunDir, members: Iterable[tuple[tarfile.TarInfo, bytes]]) -> None:
+    with tarfile.open(run.packed, "w:xz") as archive:
+        for member, data in members:
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def linked(kind: bytes, target: str) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(GOOD)
+    member.type, member.linkname = kind, target
+    return member
+
+
+def test_the_table_of_a_packed_run_is_that_of_its_records(run: RunDir) -> None:
+    before, records = ddpbench.load(run.path), contents(run)
+    kept(run)
+    assert ddpbench.load(run.path).equals(before)
+    assert contents(run) == records
+    assert pack(run).read_bytes() == kept(run).packed.read_bytes()
+
+
+def test_an_archive_tells_nothing_of_when_and_where_it_was_packed(run: RunDir, tmp_path: Path) -> None:
+    launch = run.launches(next(path.name for path in sorted(run.cases.iterdir())))[0]
+    launch.log(0).write_text("File /home/somebody/train.py", encoding="utf-8")
+    (launch.path / "rendezvous").write_text("", encoding="utf-8")
+    shutil.copytree(run.path, tmp_path / "other")
+    other = RunDir(tmp_path / "other")
+    for path in other.cases.rglob("*"):
+        os.utime(path, (1, 1))
+        path.chmod(0o700)
+    assert pack(run).read_bytes() == pack(other).read_bytes()
+    with tarfile.open(run.packed) as archive:
+        members = archive.getmembers()
+    assert [one.name for one in members] == sorted(one.name for one in members)
+    assert {(one.mtime, one.uid, one.gid, one.uname, one.gname, one.mode) for one in members} == {
+        (0, 0, 0, "", "", 0o644)
+    }
+    assert {Path(one.name).suffix for one in members} == {".json", ".jsonl"}
+    assert len(members) == sum(name.endswith((".json", ".jsonl")) for name in contents(run))
+
+
+def test_launches_set_aside_are_packed_too(run: RunDir) -> None:
+    case = sorted(run.cases.iterdir())[0].name
+    run.set_aside(run.launches(case)[0])
+    before = contents(run)
+    kept(run)
+    unpack(run)
+    assert contents(run) == before
+    assert any(".aside-0/" in name for name in before)
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        tarfile.TarInfo("../outcome.json"),
+        tarfile.TarInfo("/tmp/outcome.json"),
+        tarfile.TarInfo("cases/../launch-00/outcome.json"),
+        tarfile.TarInfo("cases/single-w1-0/../../outcome.json"),
+        tarfile.TarInfo("./" + GOOD),
+        tarfile.TarInfo("cases/single-w1-0/launch-00/train.py"),
+        tarfile.TarInfo("cases/single-w1-0/launch-00/outcome.json/launch.json"),
+        tarfile.TarInfo("plan.json"),
+        linked(tarfile.SYMTYPE, "/etc/passwd"),
+        linked(tarfile.LNKTYPE, "/etc/passwd"),
+        linked(tarfile.FIFOTYPE, ""),
+        linked(tarfile.CHRTYPE, ""),
+        linked(tarfile.DIRTYPE, ""),
+    ],
+    ids=lambda member: f"{member.name}-{member.type.decode()}",
+)
+def test_a_member_that_is_no_record_is_refused(tmp_path: Path, member: tarfile.TarInfo) -> None:
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    write_archive(run, [(tarfile.TarInfo(GOOD.replace("outcome", "launch")), b"{}"), (member, b"")])
+    with pytest.raises(RecordError, match="unexpected member"):
+        unpack(run)
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")) == [
+        "run",
+        "run/records.tar.xz",
+    ]
+
+
+def test_a_member_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    write_archive(run, [(tarfile.TarInfo(GOOD), b"{}"), (tarfile.TarInfo(GOOD), b"[]")])
+    with pytest.raises(RecordError, match="unexpected member"):
+        unpack(run)
+    assert not run.cases.exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[: len(data) // 2], lambda _: b"", lambda _: b"no archive", lambda data: data[:-40]],
+    ids=["torn", "empty", "other", "without its end"],
+)
+def test_a_damaged_archive_is_said_to_be(run: RunDir, damage: Callable[[bytes], bytes]) -> None:
+    kept(run)
+    run.packed.write_bytes(damage(run.packed.read_bytes()))
+    with pytest.raises(RecordError, match=r"records\.tar\.xz is damaged"):
+        ddpbench.load(run.path)
+    assert not run.cases.exists()
+
+
+def test_an_archive_of_more_than_the_limit_is_refused(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept(run)
+    monkeypatch.setattr("ddpbench.records.archive.MOST_BYTES", 100_000)
+    with pytest.raises(RecordError, match="more than 100,000 bytes"):
+        unpack(run)
+    assert not run.cases.exists()
+    monkeypatch.undo()
+    unpack(run)
+    monkeypatch.setattr("ddpbench.records.archive.MOST_BYTES", 100_000)
+    with pytest.raises(RequestError, match="more than 100,000 bytes of records"):
+        pack(run)
+
+
+def test_records_unpacked_from_an_older_archive_are_not_read(run: RunDir) -> None:
+    kept(run)
+    ddpbench.load(run.path)
+    write_archive(run, [(tarfile.TarInfo(GOOD), b"{}")])  # such as a checkout of a newer commit brings
+    with pytest.raises(RequestError, match="unpacked from another records"):
+        ddpbench.load(run.path)
+    shutil.rmtree(run.cases)
+    unpack(run)
+    assert list(contents(run)) == [GOOD]
+    pack(run)
+    unpack(run)  # packed again from what it was unpacked to: no other archive
+
+
+def test_a_sweeps_own_records_come_before_the_archive(run: RunDir) -> None:
+    before = ddpbench.load(run.path)
+    write_archive(run, [(tarfile.TarInfo(GOOD), b"{}")])
+    assert ddpbench.load(run.path).equals(before)
+
+
+def test_a_directory_that_cannot_be_written_is_named(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept(run)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryDirectory", full)
+    with pytest.raises(OutputError, match=r"records\.tar\.xz cannot be unpacked: No space left"):
+        ddpbench.load(run.path)
+
+
+def test_nothing_to_pack_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no records to pack"):
+        pack(RunDir(tmp_path))
+
+
+def test_pack_then_report_on_a_checkout_gives_the_same_page(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["pack", str(run.path)]) == 0
+    assert capsys.readouterr().out.strip() == str(run.packed)
+    page, table, packed = run.report.read_bytes(), run.table.read_bytes(), run.packed.read_bytes()
+    shutil.rmtree(run.cases)
+    run.report.unlink()
+    assert command(["report", str(run.path)]) == 0
+    assert (run.report.read_bytes(), run.table.read_bytes()) == (page, table)
+    shutil.rmtree(run.cases)
+    unpack(run)
+    assert pack(run).read_bytes() == packed
+
+
+def test_a_run_under_way_is_not_packed(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    with run.locked():
+        assert command(["pack", str(run.path)]) == 2
+    assert "in use by another sweep" in capsys.readouterr().err
+    assert not run.packed.exists()
+
+
+def test_what_is_no_run_directory_is_not_packed(tmp_path: Path) -> None:
+    with pytest.raises(IdentityError, match="no run directory"):
+        ddpbench.load(tmp_path)
+    assert command(["pack", str(tmp_path)]) == 2

@@ -1,0 +1,262 @@
+"""Every measured figure of the README comes from a kept run, and every kept run is what its records give."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ddpbench
+from ddpbench.analysis.build import summarize
+from ddpbench.records import RunDir
+from ddpbench.report.tables import embedded_json
+from tests.claims import (
+    Claim,
+    Claims,
+    Shown,
+    cases_of,
+    drawn,
+    filled_in,
+    read_claims,
+    spans_of,
+    table_spans,
+    unclaimed,
+)
+from tests.kept import KEPT, REPORTS, ROOT, embedded, summary_of, unpacked
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CLAIMS = read_claims()
+AWAITING_RECORDS = {"ring-vs-master-emulated"}
+"""Kept reports from before records were kept; each is to be measured again."""
+MOST_BYTES = 1_000_000
+"""An archive's size, in bytes."""
+
+
+def differences(found: Any, expected: Any, rel: float, where: str = "") -> list[str]:
+    """Where two values of JSON differ: texts at all, numbers by more than `rel`."""
+    if isinstance(found, dict) and isinstance(expected, dict) and set(found) == set(expected):
+        return [
+            text for key in found for text in differences(found[key], expected[key], rel, f"{where}.{key}")
+        ]
+    if isinstance(found, list) and isinstance(expected, list) and len(found) == len(expected):
+        pairs = enumerate(zip(found, expected, strict=True))
+        return [text for at, (a, b) in pairs for text in differences(a, b, rel, f"{where}[{at}]")]
+    if isinstance(found, float | int) and isinstance(expected, float | int):
+        same = math.isclose(found, expected, rel_tol=rel, abs_tol=1e-12)
+    else:
+        same = found == expected
+    return [] if same else [f"{where}: {found!r} kept, {expected!r} by the records"]
+
+
+def table(text: str) -> list[dict[str, Any]]:
+    """A CSV's rows, with numbers where cells are numbers."""
+
+    def cell(value: str) -> Any:
+        try:
+            return float(value)
+        except ValueError:
+            return value
+
+    return [
+        {key: cell(value) for key, value in row.items()}
+        for row in csv.DictReader(io.StringIO(text, newline=""))
+    ]
+
+
+@pytest.fixture(scope="module", params=KEPT)
+def kept(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
+    """A kept run's name, its table and its report's data, both from its records alone."""
+    name: str = request.param
+    root = tmp_path_factory.mktemp("kept")
+    unpacked(name, root / "reports")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)  # sentences name the run by the path it was given
+        run = RunDir(Path("reports") / name)
+        frame = ddpbench.load(run.path)
+        summary = summarize(run)
+    return name, table(frame.to_csv(index=False)), json.loads(embedded_json(summary))
+
+
+def advice(name: str) -> str:
+    return f"reports/{name} is not what its records give; run: ddpbench report reports/{name}"
+
+
+def test_the_table_is_what_the_records_give(
+    kept: tuple[str, list[dict[str, Any]], dict[str, Any]],
+) -> None:
+    name, rows, _ = kept
+    found = table((REPORTS / name / "cases.csv").read_text(encoding="utf-8"))
+    assert not differences(found, rows, 1e-9), advice(name)
+
+
+def test_the_page_is_what_the_records_give(kept: tuple[str, list[dict[str, Any]], dict[str, Any]]) -> None:
+    name, rows, summary = kept
+    page = (REPORTS / name / "report.html").read_text(encoding="utf-8")
+    assert not differences(table(embedded(page, "text/csv")), rows, 1e-9), advice(name)
+    # Fits and bootstraps end where another processor's arithmetic differs in more digits.
+    assert not differences(summary_of(name), summary, 1e-6), advice(name)
+    assert f"ddpbench report reports/{name}" in page, advice(name)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_kept_run_is_small_and_names_no_path_of_the_machine(name: str) -> None:
+    run = RunDir(REPORTS / name)
+    assert run.packed.stat().st_size < MOST_BYTES
+    with tarfile.open(run.packed) as archive:
+        texts = {one.name: archive.extractfile(one).read() for one in archive if one.isreg()}  # type: ignore[union-attr]
+    texts |= {
+        path.name: path.read_bytes()
+        for path in run.path.glob("*.*")
+        if path.suffix in (".json", ".toml", ".html")
+    }
+    for place, text in texts.items():
+        assert not re.search(rb"/(home|root|tmp|work|Users)/[\w.-]+", text), place
+
+
+def test_every_run_that_the_readme_shows_has_its_records() -> None:
+    shown = set(re.findall(r"\(reports/([\w.-]+)/", README)) | CLAIMS.runs
+    assert shown - set(KEPT) == AWAITING_RECORDS
+
+
+def covered_by(claims: Claims, readme: str) -> list[tuple[int, int]]:
+    """The places of the README that claims and statements cover; each has to be there."""
+    spans: list[tuple[int, int]] = []
+    for claim in claims.claims:
+        text = filled_in(claim, cases_of(claim.run), summary_of(claim.run))
+        found = spans_of(text, readme)
+        assert found, f"by its data the README has to say: {text}"
+        spans += found
+    for one in claims.tables:
+        text = drawn(one, cases_of(one.run))
+        found = spans_of(text, readme)
+        assert found, f"by its data the README has to have this table:\n{text}"
+        for start, _ in found:
+            before = readme[:start].rstrip().rpartition("\n\n")[2]
+            assert f"(reports/{one.run}/cases.csv)" in before, "a table's paragraph links its cases.csv"
+        spans += found
+    for text in claims.stated:
+        found = spans_of(text, readme)
+        assert found, f"the README says this no longer: {text}"
+        spans += found
+    for head in claims.bounds:
+        found = table_spans(head, readme)
+        assert found, f"the README has no such table any longer: {head}"
+        spans += found
+    return spans
+
+
+def test_every_figure_of_the_readme_is_what_its_run_gives() -> None:
+    assert not unclaimed(README, covered_by(CLAIMS, README))
+
+
+CASES: Sequence[Mapping[str, Any]] = (
+    {"case_id": "single", "strategy": "single", "world_size": 1, "step_time_s": 0.1, "bucket_cap_mb": ""},
+    {
+        "case_id": "ring",
+        "strategy": "ddp",
+        "world_size": 2,
+        "step_time_s": 0.1504,
+        "bucket_cap_mb": "default",
+    },
+    {"case_id": "caps", "strategy": "ddp", "world_size": 4, "step_time_s": 0.1496, "bucket_cap_mb": "1"},
+)
+SUMMARY: Mapping[str, Any] = {
+    "network": {"columns": ["case_id", "network_s"], "data": [["ring", 0.0123], ["caps", 0.02]]},
+    "findings": [{"text": "At 2 ranks: 85 % of the lead is the ring."}, {"text": "Nothing else."}],
+}
+RING = {"strategy": "ddp", "world_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("says", "figure", "text"),
+    [
+        ("takes {x:.0f} ms", {"column": "step_time_s", "where": {"strategy": "ddp"}, "scale": 1e3}, "takes 150 ms"),
+        ("{x:.2f} times", {"column": "step_time_s", "where": RING, "over": {"case_id": "single"}}, "1.50 times"),
+        ("{x:.1f} ms", {"table": "network", "column": "network_s", "where": RING, "scale": 1e3}, "12.3 ms"),
+        ("{x:.0f} % of it", {"finding": r"(\d+) % of the lead is the ring"}, "85 % of it"),
+    ],
+)  # fmt: skip
+def test_a_claim_is_filled_in_from_its_data(says: str, figure: Mapping[str, Any], text: str) -> None:
+    assert filled_in(Claim(run="", says=says, figures={"x": figure}), CASES, SUMMARY) == text
+
+
+@pytest.mark.parametrize(
+    ("says", "figure", "words"),
+    [
+        ("{x:.1f} ms", {"column": "step_time_s", "where": {"strategy": "ddp"}, "scale": 1e3}, "cases differ"),
+        ("{x} s, not 2.5 s", {"column": "step_time_s", "where": RING}, "comes from no data"),
+        ("{x}", {"column": "step_time_s", "where": {"strategy": "ring"}}, "no case has"),
+        ("{x}", {"column": "step_time_s", "when": RING}, "unknown key"),
+        ("{x}", {"finding": "not told (.)"}, "0 findings"),
+    ],
+)
+def test_a_claim_without_data_is_refused(says: str, figure: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        filled_in(Claim(run="", says=says, figures={"x": figure}), CASES, SUMMARY)
+
+
+def test_a_table_is_drawn_from_its_data() -> None:
+    shown = Shown(
+        run="", columns={"strategy": "{strategy}", "bucket": "{bucket_cap_mb}", "s": "{step_time_s:.2f}"}
+    )
+    assert drawn(shown, CASES) == (
+        "| strategy | bucket | s |\n|---|---|---|\n| single |  | 0.10 |\n| ddp | default | 0.15 |\n| ddp | 1 | 0.15 |"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prose", "figures"),
+    [
+        ("It takes 36 % of a step.", ["36 %"]),
+        ("10 ms at 8 GPUs,\nand 2.5 s at 16", ["10 ms", "2.5 s"]),
+        ("1.001 [0.991, 1.012]", ["1.001", "0.991", "1.012"]),
+        ("| `ddp` | 3.74, 3.71 | 29 ns |", ["3.74", "3.71", "29 ns"]),
+        ("12,300 samples/s and 40 minutes", ["12,300 samples/s", "40 minutes"]),
+        ("2.77 times, 3 times", ["2.77 times", "3 times"]),
+        ("![DDP stays near 150 ms](figures/1.5s.png)", ["150 ms"]),
+        ("16 nodes at 10 Gbit/s, `until_s` (`60 s`)\n```sh\nwait 5 s\n```\n2 strategies and gpt-2.txt", []),
+    ],
+)
+def test_figures_outside_code_are_found(prose: str, figures: list[str]) -> None:
+    assert [text.partition(": ")[2].strip("'") for text in unclaimed(prose, [])] == figures
+
+
+def test_what_is_claimed_is_covered_however_its_lines_break() -> None:
+    prose = "A ring takes 150 ms\nand a master 2.5 s."
+    assert unclaimed(prose, spans_of("takes 150 ms and", prose)) == ["line 2: '2.5 s'"]
+
+
+def changed(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+def test_faults_planted_in_the_readme_are_found() -> None:
+    row = next(line for line in README.splitlines() if line.startswith("| single | 1 |"))
+    rate = row.split(" | ")[3]
+    with pytest.raises(AssertionError, match="has to have this table"):
+        covered_by(CLAIMS, changed(README, f"| {rate} |", "| 12.3 |"))
+    with pytest.raises(AssertionError, match=r"links its cases\.csv"):
+        covered_by(CLAIMS, changed(README, "/cases.csv)", "/other.csv)"))
+    with pytest.raises(AssertionError, match="says this no longer"):
+        covered_by(replace(CLAIMS, stated=["half of what nobody said"]), README)
+    planted = changed(README, "\n## Questions", "\nDDP is 41 % faster.\n\n## Questions")
+    assert [text.partition(": ")[2] for text in unclaimed(planted, covered_by(CLAIMS, planted))] == ["'41 %'"]
+    claim = Claim(
+        run=KEPT[0],
+        says="single takes {x} rounds",
+        figures={"x": {"column": "launches", "where": {"strategy": "single"}}},
+    )
+    with pytest.raises(AssertionError, match="the README has to say: single takes"):
+        covered_by(Claims(claims=[claim]), README)
