@@ -75,6 +75,8 @@ class Prepared:
     devices: Devices
     run: RunDir
     resumes: bool
+    draws_seed: bool
+    """The order's seed was drawn just now: another run of the experiment gets another one."""
     retry_failed: bool
 
 
@@ -129,15 +131,18 @@ def prepare(request: SweepRequest) -> Prepared:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
     resumes = run.plan.exists()
+    seeded = experiment.budget.seed is not None
     if not resumes and run.path.is_dir() and any(path.name not in _OWN_FILES for path in run.path.iterdir()):
         raise OutputError(f"{run.path} holds other files and is no run directory; choose another --out")
+    plan = make_plan(experiment, cases, read_plan(run) if resumes else None)
     return Prepared(
-        experiment=experiment,
-        plan=make_plan(experiment, cases),
+        experiment=plan.experiment,
+        plan=plan,
         hardware=hardware,
         devices=devices,
         run=run,
         resumes=resumes,
+        draws_seed=not seeded and not resumes,
         retry_failed=request.retry_failed,
     )
 
