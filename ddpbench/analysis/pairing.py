@@ -28,10 +28,12 @@ def pairing_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
     ]
     rounds = f"{len(split)} round{'s were' if len(split) != 1 else ' was'}"
     launches = f"{len(beside)} launch{'es were' if len(beside) != 1 else ' was'}"
-    own = "They count for their own cases" if len(beside) != 1 else "It counts for its own case"
+    whose, own = "their", "They count for their own cases"
+    if len(beside) == 1:
+        whose, own = "its", "It counts for its own case"
     affected = list({case.case_id: case for case in beside}.values())
     yield (
-        f"{launches} not run together with the rest of their round: {rounds} completed by another session of the "
+        f"{launches} not run together with the rest of {whose} round: {rounds} completed by another session of the "
         f"sweep, after an interruption or with --retry-failed. {own}, and in comparisons only with launches of the "
         f"same session and round{names.listed(affected)}."
     )
