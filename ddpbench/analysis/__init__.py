@@ -3,7 +3,7 @@
 from ddpbench.analysis.build import summarize
 from ddpbench.analysis.frame import DTYPES, load, read_csv, write_csv
 from ddpbench.analysis.noise import NoiseResult, noise_of
-from ddpbench.analysis.rounds import cases_without_target, half_widths
+from ddpbench.analysis.rounds import SoFar, cases_without_target, half_widths, so_far
 from ddpbench.analysis.summary import COLUMNS, Counts, Failure, Finding, RunSummary
 
 __all__ = [
@@ -14,11 +14,13 @@ __all__ = [
     "Finding",
     "NoiseResult",
     "RunSummary",
+    "SoFar",
     "cases_without_target",
     "half_widths",
     "load",
     "noise_of",
     "read_csv",
+    "so_far",
     "summarize",
     "write_csv",
 ]

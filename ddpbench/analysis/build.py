@@ -25,6 +25,8 @@ from ddpbench.analysis.loss_findings import loss_findings, loss_sentences
 from ddpbench.analysis.network import network_table
 from ddpbench.analysis.one_step import one_step
 from ddpbench.analysis.overlap import PARTS, STANDARD_SPANS
+from ddpbench.analysis.pairing import pairing_sentences
+from ddpbench.analysis.positions import position_spread
 from ddpbench.analysis.precision_findings import precision_findings
 from ddpbench.analysis.reading import read_cases_of
 from ddpbench.analysis.setting_findings import setting_findings
@@ -55,6 +57,7 @@ _LAUNCHES = {
     "foreign_fraction": "float64",
     "steady": "boolean",
     "noise_flag": "string",
+    "session": "string",
 }
 _BREAKDOWN = ("case_id", *PARTS, "step_time_s", "overlapped_comm", "launches", "instrumentation_overhead")
 _PHASES = ("case_id", "span", "mean_s", "order")
@@ -91,13 +94,14 @@ def summarize(run: RunDir) -> RunSummary:
     wall_s = sum(float(session.get("wall_s") or 0) for session in sessions)
     measured_s = sum(float(session.get("measured_s") or 0) for session in sessions)
     stop_reason = str(sessions[-1].get("stop_reason") or "") if sessions else "interrupted"
+    counts = _counts(plan, cases, merged=bool(merged))
     return RunSummary(
         name=plan.experiment,
         question=plan.question,
         machine=machine,
         experiment_toml=_text(run),
         run_path=str(run.path),
-        counts=_counts(plan, cases, merged=bool(merged)),
+        counts=counts,
         cases=table,
         launches=_launches(cases),
         breakdown=breakdown,
@@ -126,6 +130,7 @@ def summarize(run: RunDir) -> RunSummary:
         one_step=step,
         one_step_absent=step_absent,
         laws=laws,
+        position_spread=position_spread(plan.order, counts.rounds),
         merged_from=tuple(str(origin["path"]) for origin in merged.get("sources", ())),
     )
 
@@ -202,6 +207,7 @@ def _launches(cases: Sequence[CaseRun]) -> pd.DataFrame:
             launch.noise.foreign_fraction,
             launch.steady,
             "; ".join(launch.flags),
+            launch.session,
         )
         for case in cases
         for launch in case.launches
@@ -366,6 +372,7 @@ def _validity(
             f"{names.count(few)} {_have(few)} under {MIN_ROUNDS} rounds: too few rounds to conclude "
             f"anything{names.listed(few)}."
         )
+    yield from pairing_sentences(measured, names)
     flags = Counter(flag for case in measured for launch in case.good for flag in dict.fromkeys(launch.flags))
     total = sum(len(case.good) for case in measured)
     meaning = {

@@ -48,13 +48,16 @@ class Descent:
     ends_s: tuple[float, ...]
     steps: int | None
     """After how many the target was reached; None: it was not."""
+    session: str = ""
+    """The sweep that ran its launch."""
 
     @property
     def timing(self) -> Timing | None:
         """The time to the loss, once; None where it was not reached."""
         if self.steps is None:
             return None
-        return Timing(round=self.round, time_s=self.ends_s[self.steps - 1], steps=1, samples=1)
+        time_s = self.ends_s[self.steps - 1]
+        return Timing(round=self.round, time_s=time_s, steps=1, samples=1, session=self.session)
 
     @property
     def lowest(self) -> float | None:

@@ -274,13 +274,13 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
         many = f"{missing} pair{'s' if missing != 1 else ''} of cases"
         text = (
             f"Not enough launches to compare {many}: at most "
-            f"{rounds} round{'s' if rounds != 1 else ''} shared by both, and under {MIN_ROUNDS} is too few "
-            "rounds. Resume the sweep to add some."
+            f"{rounds} round{'s' if rounds != 1 else ''} that one session ran of both, and under {MIN_ROUNDS} is too "
+            "few rounds. Resume the sweep to add some."
         )
         if not rounds:
             text = (
-                f"Not compared: {many} that share no rounds, as where runs are merged; drift and unlike nodes would "
-                "pass for a difference. A sweep that has both tells them apart."
+                f"Not compared: {many} that share no rounds, as where runs are merged or a sweep was resumed; drift "
+                "and unlike nodes would pass for a difference. A sweep that has both tells them apart."
             )
         few = Finding(text=text, evidence="summary", verdict="too few")
         result.insert(0 if not decided else most - 1, few)

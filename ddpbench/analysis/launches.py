@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,6 +52,7 @@ from ddpbench.records import (
     read_launch,
 )
 from ddpbench.records.plan import StoredPlan
+from ddpbench.records.sessions import UNKNOWN, Sessions
 from ddpbench.spec import Budget, Case, PlannedCase
 
 STEAL_LIMIT = 0.01
@@ -109,6 +110,8 @@ class Launch:
     staleness: tuple[int, ...] = ()
     """Of gradients that a server applied in timed blocks: how many were 0, 1, 2 ... updates old."""
     damage: tuple[str, ...] = ()
+    session: str = ""
+    """The sweep that ran it."""
 
     @property
     def ok(self) -> bool:
@@ -165,6 +168,7 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
         IdentityError: a case's contents do not give the id that the plan names.
     """
     found: list[CaseRun] = []
+    sessions = Sessions.of(run)
     for planned, case_id in zip(plan.cases, plan.ids, strict=True):
         if planned.case.case_id != case_id:
             raise IdentityError(
@@ -173,7 +177,7 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
         launches: list[Launch] = []
         steps: dict[int, dict[int, RankSteps]] = {}
         for directory in run.launches(case_id):
-            read = read_measurement(directory, case_id, planned.case)
+            read = read_measurement(directory, case_id, planned.case, sessions)
             if read is not None:
                 launches.append(read[0])
                 if read[1]:
@@ -199,11 +203,12 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
 
 
 def read_measurement(
-    directory: LaunchDir, case_id: str, case: Case
+    directory: LaunchDir, case_id: str, case: Case, sessions: Sessions = UNKNOWN
 ) -> tuple[Launch, dict[int, RankSteps]] | None:
     """A measuring launch and its instrumented steps by rank, or None while it is unfinished.
 
-    Records that cannot be read make it `failed`; what is not ok has no steps.
+    Records that cannot be read make it `failed`; what is not ok has no steps. `sessions` tell which one ran it where
+    its outcome does not.
     """
     if not directory.outcome.exists():
         return None
@@ -244,6 +249,7 @@ def read_measurement(
         else:
             status = "failed"
             error = _damage_sentence(records.damage or ("its records hold no timed steps of every rank",))
+    session = sessions.session_of(outcome.session, outcome.started_utc)
     start = starts[0] if starts else None
     ends = [end for rank in ranks.values() for end in rank.of(RankOutcome)[-1:]]
     warmups = [warmup for rank in ranks.values() for warmup in rank.of(Warmup)[-1:]]
@@ -264,7 +270,7 @@ def read_measurement(
         error=error,
         phase=outcome.phase,
         last_log_line=outcome.last_log_line,
-        timing=timing,
+        timing=replace(timing, session=session) if timing is not None else None,
         step_ns=step_ns,
         wall_s=outcome.wall_s,
         measured_s=outcome.measured_s,
@@ -280,15 +286,16 @@ def read_measurement(
         held_bytes=max(held, key=sum, default=None),
         params_equal=len(set(checksums)) == 1 if len(checksums) > 1 else None,
         shares_cores=case.loader_workers > 0 and start is not None and not start.loader_cores,
-        evaluation=evaluation,
+        evaluation=replace(evaluation, session=session) if evaluation is not None else None,
         snapshots=snapshots,
-        descent=descent,
+        descent=replace(descent, session=session) if descent is not None else None,
         hosts=len(set(hosts.values())),
         traffic=node_traffic(record for rank in ranks.values() for record in rank.of(Traffic)),
         pace=pace,
         faults_per_step=faults,
         staleness=added(record.counts for rank in ranks.values() for record in rank.of(Staleness)),
         damage=records.damage,
+        session=session,
     )
     if status != "ok":
         return launch, {}

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from ddpbench.analysis.stats import ALPHA, MIN_ROUNDS, Interval, Timing, compare, samples_rate
+from ddpbench.analysis.stats import ALPHA, MIN_ROUNDS, Interval, Pair, Timing, compare, pairs, samples_rate
 
 MIN_POINTS = 3
 """World sizes, one rank among them, under which nothing is fitted."""
@@ -75,42 +75,42 @@ class Curve:
     sizes: Mapping[int, tuple[Timing, ...]]
 
     @cached_property
-    def paired(self) -> dict[int, dict[int, tuple[Timing, Timing]]]:
+    def paired(self) -> dict[int, dict[Pair, tuple[Timing, Timing]]]:
         """By world size and round its timing and the base case's, where there are enough rounds of both."""
-        base = {timing.round: timing for timing in self.base}
         found = {
-            size: {one.round: (one, base[one.round]) for one in timings if one.round in base}
+            size: {own.pair: (own, base) for own, base in pairs(timings, self.base)}
             for size, timings in sorted(self.sizes.items())
             if size > 1
         }
-        return {size: pairs for size, pairs in found.items() if len(pairs) >= MIN_ROUNDS}
+        return {size: both for size, both in found.items() if len(both) >= MIN_ROUNDS}
 
     @cached_property
-    def strata(self) -> list[list[int]]:
-        """The rounds in groups of the same world sizes; one that is alone joins the largest group."""
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for number in sorted({number for pairs in self.paired.values() for number in pairs}):
-            groups.setdefault(tuple(n for n, pairs in self.paired.items() if number in pairs), []).append(
-                number
-            )
+    def strata(self) -> list[list[Pair]]:
+        """The rounds in groups of the same world sizes; one that is alone joins the largest group.
+
+        What two sessions ran of one round is two.
+        """
+        groups: dict[tuple[int, ...], list[Pair]] = {}
+        for one in sorted({one for both in self.paired.values() for one in both}):
+            groups.setdefault(tuple(n for n, both in self.paired.items() if one in both), []).append(one)
         largest = max(groups.values(), key=len, default=[])
         lonely = [group for group in groups.values() if len(group) == 1 and group is not largest]
         largest += [number for group in lonely for number in group]
         return [group for group in groups.values() if group not in lonely]
 
-    def log_speedups(self, without: int | None = None) -> _Array:
+    def log_speedups(self, without: Pair | None = None) -> _Array:
         """The logarithm of each paired world size's speed-up, all rounds but one."""
         logs = []
-        for pairs in self.paired.values():
-            kept = [pair for number, pair in pairs.items() if number != without]
+        for both in self.paired.values():
+            kept = [pair for one, pair in both.items() if one != without]
             comparison = compare([own for own, _ in kept], [base for _, base in kept])
             assert comparison is not None  # MIN_ROUNDS of them, less one
             logs.append(-comparison.log)
         return np.array(logs, np.float64)
 
-    def log_base_rate(self, without: int | None = None) -> float:
+    def log_base_rate(self, without: Pair | None = None) -> float:
         """The logarithm of the base case's samples/s, all rounds but one."""
-        return math.log(samples_rate([one for one in self.base if one.round != without]).value)
+        return math.log(samples_rate([one for one in self.base if one.pair != without]).value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -264,17 +264,17 @@ class _Estimated:
 
 
 def _jackknife(
-    curve: Curve, statistic: Callable[[int | None], Mapping[str, _Array]]
+    curve: Curve, statistic: Callable[[Pair | None], Mapping[str, _Array]]
 ) -> dict[str, _Estimated]:
     """Every quantity that `statistic` gives for all rounds but one, with its error over rounds."""
     whole = statistic(None)
-    left = {number: statistic(number) for stratum in curve.strata for number in stratum}
+    left = {one: statistic(one) for stratum in curve.strata for one in stratum}
     found: dict[str, _Estimated] = {}
     for name, value in whole.items():
         variance, spread = np.zeros_like(value), np.zeros_like(value)
         for stratum in curve.strata:
             count = len(stratum)
-            parts = np.array([left[number][name] for number in stratum])
+            parts = np.array([left[one][name] for one in stratum])
             own = (count - 1) / count * ((parts - parts.mean(axis=0)) ** 2).sum(axis=0)
             variance += own
             spread += own**2 / (count - 1)
@@ -297,7 +297,7 @@ class _Model:
         self.grid = np.unique(np.concatenate([np.geomspace(1, self.limit, _LINE_POINTS), self.all_sizes]))
         errors = np.array([_standard_error(curve, size) for size in curve.paired])
         # Weights from few rounds chase chance, and intervals then are too narrow (88 % for 95 at five rounds).
-        trust = np.array([len(pairs) - 1 for pairs in curve.paired.values()], np.float64)
+        trust = np.array([len(both) - 1 for both in curve.paired.values()], np.float64)
         mixed = np.sqrt((trust * errors**2 + _PRIOR_ROUNDS * np.mean(errors**2)) / (trust + _PRIOR_ROUNDS))
         self.sigma = np.maximum(mixed, 1e-3 if not mixed.any() else 1e-3 * float(mixed.max()))
         # the base case's error is in every speed-up; as a point of the USL it weighs as the middle one of them
@@ -338,7 +338,7 @@ class _Model:
         alpha, beta, gamma = parameters
         return _log(n * gamma) - _log(1 + alpha * (n - 1) + beta * n * (n - 1)) - log_base
 
-    def everything(self, without: int | None) -> dict[str, _Array]:
+    def everything(self, without: Pair | None) -> dict[str, _Array]:
         """All quantities that get an interval, from all rounds but one."""
         logs = self.curve.log_speedups(without)
         log_base = self.curve.log_base_rate(without)
@@ -371,15 +371,15 @@ def _log(values: _Array) -> _Array:
 
 
 def _standard_error(curve: Curve, size: int) -> float:
-    pairs = curve.paired[size].values()
-    comparison = compare([own for own, _ in pairs], [base for _, base in pairs])
+    both = curve.paired[size].values()
+    comparison = compare([own for own, _ in both], [base for _, base in both])
     assert comparison is not None
     return comparison.standard_error or 0.0
 
 
 def _speedup(curve: Curve, size: int) -> Interval:
-    pairs = curve.paired[size].values()
-    comparison = compare([own for own, _ in pairs], [base for _, base in pairs])
+    both = curve.paired[size].values()
+    comparison = compare([own for own, _ in both], [base for _, base in both])
     assert comparison is not None
     return comparison.rate_ratio()
 

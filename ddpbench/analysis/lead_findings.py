@@ -22,7 +22,7 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """At most `MOST` sentences, at the most ranks; of several fabrics the one with the largest and smallest lead.
 
     Four cases are compared that differ in algorithm (a ring or a master) and schedule alone, or three: the master
-    while backward goes on may be missing. Ratios are paired by round.
+    while backward goes on may be missing. Ratios are within rounds; what shares none is not compared.
     """
     able = [
         run
@@ -75,7 +75,7 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
     ddp, late = (ring, "overlapped"), (ring, "after_backward")
     master, early = ("master", "after_backward"), ("master", "overlapped")
     lead, what, when = against(master, ddp), against(master, late), against(late, ddp)
-    if lead is None or what is None or when is None:
+    if lead is None or what is None or when is None or not all(one.paired for one in (lead, what, when)):
         return None
     interval = lead.time_ratio()
     if math.exp(lead.log) < _LEAST or interval.low is None or interval.low <= 1:
@@ -88,7 +88,7 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
         f"backward too, makes {plain(what.time_ratio())} of it, and overlapping the ring with backward "
         f"{plain(when.time_ratio())}"
     )
-    enough = all(one.rounds >= MIN_ROUNDS and one.paired for one in (lead, what, when))
+    enough = all(one.rounds >= MIN_ROUNDS for one in (lead, what, when))
     if enough and _gains(what) and _gains(when):
         text += f": {_shares(what.log, lead.log)}"
         first = against(master, early)
@@ -103,9 +103,9 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
 
 
 def _gains(part: Comparison) -> bool:
-    """Whether it is a part of the lead that the interval tells from none."""
+    """Whether it is a part of the lead that the interval, of pairs, tells from none."""
     low = part.time_ratio().low
-    return low is not None and low > 1
+    return part.paired and low is not None and low > 1
 
 
 def _shares(ring: float, lead: float) -> str:

@@ -12,6 +12,7 @@ from ddpbench.analysis.stats import (
     POWER,
     compare,
     deviation,
+    pairs,
     samples_rate,
     smallest_resolvable,
 )
@@ -78,30 +79,28 @@ def noise_of(run: RunDir) -> NoiseResult:
     cases = read_cases(run, read_plan(run))
     first, second = _twins(cases, run)
     comparison = compare(first.timings, second.timings)
-    shared = {t.round for t in first.timings} & {t.round for t in second.timings}
+    both = pairs(first.timings, second.timings)
     if comparison is None or comparison.standard_error is None or not comparison.paired:
         reason = next((case.error for case in (first, second) if case.error), "")
         told = f": {reason}" if reason else "; run more rounds"
-        raise RecordError(f"{run.path}: both launches of {len(shared)} of 2 rounds needed are there{told}")
+        raise RecordError(f"{run.path}: both launches of {len(both)} of 2 rounds needed are there{told}")
     ratio = comparison.time_ratio()
     assert ratio.low is not None
     assert ratio.high is not None
-    mine = {timing.round: timing for timing in first.timings}
-    other = {timing.round: timing for timing in second.timings}
-    logs = [math.log(mine[number].step_s / other[number].step_s) for number in sorted(shared)]
-    spread = deviation(logs)
+    spread = deviation([math.log(mine.step_s / other.step_s) for mine, other in both])
+    shared = {mine.pair for mine, _ in both}
     walls = [
         launch.wall_s + launch.server_s
         for case in (first, second)
         for launch in case.good
-        if launch.round in shared
+        if launch.timing is not None and launch.timing.pair in shared
     ]
     round_s = 2 * math.fsum(walls) / len(walls)
     flags = [f"{name} {count}" for name, count in _flag_counts(first, second).items()]
     launches = [deviation([math.log(t.step_s) for t in case.timings]) for case in (first, second)]
     return NoiseResult(
         case=first.case.label,
-        rounds=len(shared),
+        rounds=len(both),
         samples_per_s=samples_rate([*first.timings, *second.timings]).value,
         difference=ratio.value - 1,
         difference_low=ratio.low - 1,

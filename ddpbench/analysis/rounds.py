@@ -1,28 +1,77 @@
-"""How narrow the intervals are so far: read between rounds, from the timed blocks alone."""
+"""What the stopping rule looks at between rounds, from timed blocks alone: how narrow intervals are, what pairs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ddpbench.analysis.launches import time_blocks
-from ddpbench.analysis.stats import Timing, compare, log_half_width
+from ddpbench.analysis.stats import Pair, Timing, compare, log_half_width
 from ddpbench.records import LaunchDir, RunDir
 from ddpbench.records.plan import read_plan
+from ddpbench.records.sessions import UNKNOWN, Sessions
 
 
 def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:
     """The 95 % half-width that the stopping rule looks at; None under two rounds.
 
-    It is that of the log ratio to the base case within rounds. A base case, and a case whose base case
-    has no numbers (`baseline` None or empty), has that of its own log step time.
+    It is that of the log ratio to the base case within rounds, and None where they are not paired in two. A base
+    case, and a case whose base case has no numbers (`baseline` None or empty), has that of its own log step time.
     """
     if not baseline:
         return log_half_width(timings)
     comparison = compare(timings, baseline)
-    return comparison.half_width() if comparison is not None else None
+    return comparison.half_width() if comparison is not None and comparison.paired else None
+
+
+@dataclass(frozen=True, slots=True)
+class SoFar:
+    """What the stopping rule knows between rounds, by case id: half-widths, and which rounds have the case."""
+
+    widths: dict[str, float | None]
+    """None while a case has fewer than two rounds."""
+    rounds: dict[str, frozenset[Pair]]
+
+    def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:
+        """Of these cases those that have fewer than `rounds_min` rounds together with some other of them.
+
+        That is so after a round that two sessions shared, or in which one of the cases failed.
+        """
+        members: dict[frozenset[Pair], list[str]] = {}
+        for case_id in case_ids:
+            members.setdefault(self.rounds.get(case_id, frozenset()), []).append(case_id)
+        return [
+            case_id
+            for own, found in members.items()
+            if any(len(own & others) < rounds_min for others in members)
+            for case_id in found
+        ]
+
+
+def so_far(run: RunDir) -> SoFar:
+    """What a run's finished launches tell the stopping rule of each runnable case.
+
+    Raises:
+        IdentityError: the run's plan cannot be read.
+    """
+    plan = read_plan(run)
+    sessions = Sessions.of(run)
+    timings: dict[str, list[Timing]] = {}
+    baselines: dict[str, str] = {}
+    for planned, case_id in zip(plan.cases, plan.ids, strict=True):
+        if planned.skip_reason is None:
+            found = (quick_timing(directory, sessions) for directory in run.launches(case_id))
+            timings[case_id] = [timing for timing in found if timing is not None]
+            baselines[case_id] = planned.case.baseline().case_id
+    widths = {
+        case_id: width_of(own, None if baselines[case_id] == case_id else timings.get(baselines[case_id]))
+        for case_id, own in timings.items()
+    }
+    rounds = {case_id: frozenset(timing.pair for timing in own) for case_id, own in timings.items()}
+    return SoFar(widths, rounds)
 
 
 def half_widths(run: RunDir) -> dict[str, float | None]:
@@ -31,18 +80,7 @@ def half_widths(run: RunDir) -> dict[str, float | None]:
     Raises:
         IdentityError: the run's plan cannot be read.
     """
-    plan = read_plan(run)
-    timings: dict[str, list[Timing]] = {}
-    baselines: dict[str, str] = {}
-    for planned, case_id in zip(plan.cases, plan.ids, strict=True):
-        if planned.skip_reason is None:
-            found = (quick_timing(directory) for directory in run.launches(case_id))
-            timings[case_id] = [timing for timing in found if timing is not None]
-            baselines[case_id] = planned.case.baseline().case_id
-    return {
-        case_id: width_of(own, None if baselines[case_id] == case_id else timings.get(baselines[case_id]))
-        for case_id, own in timings.items()
-    }
+    return so_far(run).widths
 
 
 def cases_without_target(widths: Mapping[str, float | None], target: float) -> list[str]:
@@ -50,7 +88,7 @@ def cases_without_target(widths: Mapping[str, float | None], target: float) -> l
     return [case_id for case_id, width in widths.items() if width is None or width > target]
 
 
-def quick_timing(directory: LaunchDir) -> Timing | None:
+def quick_timing(directory: LaunchDir, sessions: Sessions = UNKNOWN) -> Timing | None:
     """A launch's timing from its timed blocks alone; None where it is unfinished, not ok or damaged.
 
     Only the lines of timed blocks are parsed, and nothing but their times is looked at.
@@ -64,7 +102,9 @@ def quick_timing(directory: LaunchDir) -> Timing | None:
             return None
         ranks = [_quick_blocks(path) for path in paths]
         hosts = {host for host, _ in ranks}
-        return time_blocks(outcome["round"], [blocks for _, blocks in ranks], one_host=len(hosts) <= 1)
+        timing = time_blocks(outcome["round"], [blocks for _, blocks in ranks], one_host=len(hosts) <= 1)
+        session = sessions.session_of(outcome.get("session", ""), outcome.get("started_utc", ""))
+        return replace(timing, session=session) if timing is not None else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -2,7 +2,8 @@
 
 Rounds are the replicates: a launch gives one number, its total time over its total steps or samples, and
 every interval here is a t-interval over rounds of the logarithms of those numbers, never over steps. Two
-cases are compared by the ratios within each round, because drift of the machine cancels in them. Sources:
+cases are compared by the ratios within each round, because drift of the machine cancels in them; that holds for
+launches that one session ran in turn, and for no others (`pairs`). Sources:
 
 - Hoefler & Belli, "Scientific Benchmarking of Parallel Computing Systems", SC'15: rules 3 and 4 (totals for
   costs, no averaged ratios), 5 (intervals), 7 (compare by intervals or tests, not by means alone).
@@ -33,6 +34,8 @@ POWER = 0.8
 """A smallest resolvable change is one that would be seen this often."""
 
 Verdict = Literal["faster", "slower", "equivalent", "unresolved", "too few"]
+Pair = tuple[int, str]
+"""A round's number and the session that ran that part of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,9 +43,17 @@ class Timing:
     """What one launch measured: seconds for so many steps and samples of the whole job."""
 
     round: int
+    """Its number, which is told; what is compared is matched by `pair`."""
     time_s: float
     steps: int
     samples: int
+    session: str = ""
+    """The sweep that ran it: a round may be completed by another one, hours later."""
+
+    @property
+    def pair(self) -> Pair:
+        """What two launches share that are a pair: one session ran them in one round."""
+        return self.round, self.session
 
     @property
     def step_s(self) -> float:
@@ -146,23 +157,28 @@ class Comparison:
         return 2 * float(special.stdtr(self.df, -abs(self.log) / self.standard_error))
 
 
+def pairs(a: Sequence[Timing], b: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
+    """A's launches with B's of the same round and session, in A's order; what has no partner is left out."""
+    partners = {timing.pair: timing for timing in b}
+    return [(timing, partners[timing.pair]) for timing in a if timing.pair in partners]
+
+
 def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
-    """A against B, paired by round; by Welch's interval where no two rounds are shared. None without data.
+    """A against B, in `pairs`; by Welch's interval where there are not two. None without data.
 
     The point is the ratio of total time per total samples over the rounds used.
     """
     if not a or not b:
         return None
-    by_round = {timing.round: timing for timing in b}
-    pairs = [(timing, by_round[timing.round]) for timing in a if timing.round in by_round]
-    if len(pairs) < 2 <= min(len(a), len(b)):
+    found = pairs(a, b)
+    if len(found) < 2 <= min(len(a), len(b)):
         return _welch(a, b)
-    if not pairs:
+    if not found:
         return Comparison(log=_log_of_totals(a, b), standard_error=None, df=0, rounds=0)
-    ratios = [math.log(mine.sample_s / other.sample_s) for mine, other in pairs]
+    ratios = [math.log(mine.sample_s / other.sample_s) for mine, other in found]
     count = len(ratios)
     error = deviation(ratios) / math.sqrt(count) if count > 1 else None
-    log = _log_of_totals([mine for mine, _ in pairs], [other for _, other in pairs])
+    log = _log_of_totals([mine for mine, _ in found], [other for _, other in found])
     return Comparison(log=log, standard_error=error, df=count - 1, rounds=count)
 
 

@@ -149,3 +149,5 @@ class RunSummary:
     """The run directories this one was merged from; empty where a sweep made it."""
     laws: tuple[CurveLaws, ...] = ()
     """What scaling laws make of each curve: one strategy over world sizes (`analysis/curves.py`)."""
+    position_spread: float | None = None
+    """How far the cases' mean positions within a round are apart, as a share of it (`analysis/positions.py`)."""

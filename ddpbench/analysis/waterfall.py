@@ -27,7 +27,7 @@ from ddpbench.analysis.findings import BOUNDS, cap_order, compared_panels, group
 from ddpbench.analysis.frame import compute_key
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.overlap import PARTS
-from ddpbench.analysis.stats import Comparison, Timing, compare, half_width
+from ddpbench.analysis.stats import Comparison, Timing, compare, half_width, pairs
 
 LOSSES = (
     *("contention", "own_computation", "computation"),
@@ -127,7 +127,7 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
             beside = (alone.parts.parts, bound.rate_ratio().value / world)
     split = beside is not None
     means = losses(run.parts.parts, base.parts.parts, efficiency, beside)
-    found = [_of_round(number, run, base, alone if split else None) for number in run.parts.by_round]
+    found = [_of_round(mine, run, base, alone if split else None) for mine in run.timings]
     by_round = [one for one in found if one is not None]
     for name, share in means.items():
         half = half_width([one[name] for one in by_round])
@@ -141,24 +141,25 @@ def _paired(run: CaseRun, base: CaseRun) -> Comparison | None:
     return found if found is not None and found.paired and found.rounds else None
 
 
-def _of_round(number: int, run: CaseRun, base: CaseRun, alone: CaseRun | None) -> dict[str, float] | None:
+def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -> dict[str, float] | None:
     """The losses of one round; None where one of its launches is missing or was not instrumented."""
-    mine, ideal = _launch(run, number), _launch(base, number)
+    mine, ideal = _launch(run, own), _launch(base, own)
     if mine is None or ideal is None:
         return None
     world = run.case.world_size
     beside = None
     if alone is not None:
-        other = _launch(alone, number)
+        other = _launch(alone, own)
         if other is None:
             return None
         beside = (other[0], ideal[1].sample_s / other[1].sample_s / world)
     return losses(mine[0], ideal[0], ideal[1].sample_s / mine[1].sample_s / world, beside)
 
 
-def _launch(run: CaseRun, number: int) -> tuple[Mapping[str, float], Timing] | None:
-    parts = run.parts.by_round.get(number) if run.parts is not None else None
-    timing = next((timing for timing in run.timings if timing.round == number), None)
+def _launch(run: CaseRun, own: Timing) -> tuple[Mapping[str, float], Timing] | None:
+    """The case's launch that is a pair with `own`: its parts and its time."""
+    timing = next((theirs for _, theirs in pairs([own], run.timings)), None)
+    parts = run.parts.by_round.get(own.round) if run.parts is not None else None
     return None if parts is None or timing is None else (parts, timing)
 
 

@@ -81,7 +81,7 @@ def _dry_run(request: SweepRequest, *, as_json: bool) -> int:
         print(plan.dumps(), end="")  # noqa: T201
         return 0
     catalog = TableCatalog()
-    lines = _describe(prepared)
+    lines = _describe(prepared, dry=True)
     for entry in plan.runnable:
         case = entry.case
         what = run.launch(case.case_id, "proof")
@@ -122,10 +122,19 @@ def _dry_run(request: SweepRequest, *, as_json: bool) -> int:
     return 0
 
 
-def _describe(prepared: Prepared) -> list[str]:
+def _order_words(prepared: Prepared) -> list[str]:
+    """Where the printed order comes from."""
+    seed = prepared.experiment.budget.seed
+    if prepared.draws_seed:
+        return [f"order of launches: an example (seed {seed}); each run draws its own, or takes budget.seed"]
+    return [f"order of launches: seed {seed}"]
+
+
+def _describe(prepared: Prepared, *, dry: bool = False) -> list[str]:
     plan, experiment = prepared.plan, prepared.experiment
     lines = [f"{experiment.name}: {experiment.question}".rstrip(": ")]
     lines.append(f"{len(plan.runnable)} cases to run, into {prepared.run.path}")
+    lines += _order_words(prepared) if dry else []
     names = plan.labels()
     for entry in plan.cases:
         marks = [

@@ -137,7 +137,7 @@ def plan_for(
         )
     plan = make_plan(experiment, cases)
     run.create()
-    toml = experiment.to_toml()
+    toml = plan.experiment.to_toml()  # with the seed of the order, where it was drawn
     record = planned_record(nodes.names, nodes.ranks_per_node, nodes.port)
     write_atomically(run.machine, json.dumps(record, indent=1) + "\n")
     write_atomically(run.experiment, toml)

@@ -3,7 +3,7 @@
 What must agree is the kind of machine and what ran on it: every key of `identity` but those in `ALLOCATION`,
 which say how much of that kind an allocation had: how many nodes, which cores and how large a quota, how many
 GPUs, and which cases the experiment asked for. A round of one run is no round of another: the second run's are
-counted on from the first's, so that a verdict is only ever given on launches that one sweep ran in one round.
+counted on from the first's, so that a verdict is only ever given on launches that one session ran in one round.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 from ddpbench.errors import IdentityError, OutputError, RequestError
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir, explain_os_error
 from ddpbench.records.plan import read_plan
+from ddpbench.records.sessions import UNKNOWN, Sessions
 from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.profile import PREFIX
@@ -234,7 +235,8 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
     _dump(run.machine, _machine(sources))
     _dump(run.merged, {"schema_version": SCHEMA_VERSION, "sources": origins, "left_out": merged.left_out})
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    end = {"started_utc": now, "wall_s": 0.0, "measured_s": 0.0, "launches": 0, "stop_reason": "merged"}
+    end = {"session": "merge", "started_utc": now, "ended_utc": now, "wall_s": 0.0, "measured_s": 0.0}
+    end |= {"launches": 0, "stop_reason": "merged"}
     sessions = [session for source in sources for session in source.sessions]
     _dump(run.sessions, {"schema_version": SCHEMA_VERSION, "sessions": [*sessions, end]})
     run.experiment.write_text(_experiments(sources, out), encoding="utf-8")
@@ -290,9 +292,12 @@ def _copy_case(
         count = len(launches) - len(finished)
         merged.left_out.append(f"{_launches(count)} of {case_id} in {source.path}: unfinished")
     rounds = []
+    sessions = Sessions.of(source.run)
     for launch in finished:
         number = int(launch.path.name.removeprefix("launch-"))
-        _copy_launch(launch, merged.run.launch(case_id, "measure", offset + number), offset + number)
+        _copy_launch(
+            launch, merged.run.launch(case_id, "measure", offset + number), offset + number, sessions
+        )
         rounds.append(number)
     merged.launches += len(finished)
     return rounds
@@ -302,7 +307,8 @@ def _launches(count: int) -> str:
     return f"{count} launch{'es' if count != 1 else ''}"
 
 
-def _copy_launch(source: LaunchDir, target: LaunchDir, number: int) -> None:
+def _copy_launch(source: LaunchDir, target: LaunchDir, number: int, sessions: Sessions = UNKNOWN) -> None:
+    """Copies a launch under another round, and notes the session that ran it: `sessions` tell where it does not."""
     target.path.mkdir(parents=True)
     for path in source.path.iterdir():
         if path.is_file() and path.suffix in _KEPT:
@@ -311,6 +317,8 @@ def _copy_launch(source: LaunchDir, target: LaunchDir, number: int) -> None:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             data["round"] = number
+            if path == target.outcome:
+                data["session"] = sessions.session_of(data.get("session", ""), data.get("started_utc", ""))
         except (FileNotFoundError, ValueError, TypeError):
             continue  # a damaged one stays as it is, and is reported as damaged when it is read
         _dump(path, data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
+import secrets
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddpbench.launch.estimate import SERVER_START_S, launch_s, proof_s
+from ddpbench.launch.order import balanced_orders
 from ddpbench.machine.hardware import Hardware, numa_cores
 from ddpbench.machine.placement import deal, thread_env
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir
+from ddpbench.records.plan import StoredPlan
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case, Catalog, Experiment, PlannedCase, labels
 
@@ -131,14 +133,29 @@ def to_prove(entries: Iterable[PlannedCase]) -> list[Case]:
     return list(first.values())
 
 
-def make_plan(experiment: Experiment, cases: Sequence[PlannedCase]) -> Plan:
-    """Orders every round anew at random, from the budget's seed: drift then falls on all cases alike."""
+def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Experiment:
+    """The experiment with a seed: its own, else that of the run it goes on with, else one drawn now."""
+    if experiment.budget.seed is not None:
+        return experiment
+    seed = stored.budget.seed if stored is not None else None
+    budget = experiment.budget.model_copy(update={"seed": secrets.randbits(32) if seed is None else seed})
+    return experiment.model_copy(update={"budget": budget})
+
+
+def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: StoredPlan | None = None) -> Plan:
+    """Orders every round at random from the budget's seed, balanced over rounds (see `ddpbench.launch.order`).
+
+    Without a seed one is drawn, which the plan's experiment then has. A run that is resumed keeps the order that is
+    `stored` of it, unless it was planned with other cases, which a sweep refuses.
+    """
+    experiment = with_seed(experiment, stored)
+    budget = experiment.budget
+    assert budget.seed is not None
     ids = [entry.case.case_id for entry in cases if entry.skip_reason is None]
-    order: list[tuple[int, str]] = []
-    for number in range(experiment.budget.rounds_max):
-        shuffled = list(ids)
-        random.Random(f"{experiment.budget.seed}/{number}").shuffle(shuffled)
-        order += [(number, case_id) for case_id in shuffled]
+    orders = balanced_orders(ids, rounds_min=budget.rounds_min, rounds=budget.rounds_max, seed=budget.seed)
+    order = [(number, case_id) for number, round_ids in enumerate(orders) for case_id in round_ids]
+    if stored is not None and sorted(stored.order) == sorted(order):
+        order = list(stored.order)
     return Plan(experiment=experiment, cases=tuple(cases), order=tuple(order))
 
 

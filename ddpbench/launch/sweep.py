@@ -30,7 +30,7 @@ from ddpbench.machine.identity import check_identity, machine_record
 from ddpbench.machine.judge import Key, finished_launches, given_up
 from ddpbench.machine.noise import own_environment_allows_sharing
 from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.sessions import note_session
+from ddpbench.machine.sessions import Session, note_session
 from ddpbench.machine.trial import inspect_own, told
 from ddpbench.records import Block, LaunchOutcome, RunDir, read_launch, write_atomically
 from ddpbench.records.heartbeat import Pulse
@@ -75,6 +75,8 @@ class Prepared:
     devices: Devices
     run: RunDir
     resumes: bool
+    draws_seed: bool
+    """The order's seed was drawn just now: another run of the experiment gets another one."""
     retry_failed: bool
 
 
@@ -129,15 +131,18 @@ def prepare(request: SweepRequest) -> Prepared:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
     resumes = run.plan.exists()
+    seeded = experiment.budget.seed is not None
     if not resumes and run.path.is_dir() and any(path.name not in _OWN_FILES for path in run.path.iterdir()):
         raise OutputError(f"{run.path} holds other files and is no run directory; choose another --out")
+    plan = make_plan(experiment, cases, read_plan(run) if resumes else None)
     return Prepared(
-        experiment=experiment,
-        plan=make_plan(experiment, cases),
+        experiment=plan.experiment,
+        plan=plan,
         hardware=hardware,
         devices=devices,
         run=run,
         resumes=resumes,
+        draws_seed=not seeded and not resumes,
         retry_failed=request.retry_failed,
     )
 
@@ -238,11 +243,13 @@ class Sweep:
         self._catalog = TableCatalog()
         self._budget = prepared.experiment.budget
         self._shared = own_environment_allows_sharing()
+        self._session = Session.begin()
         self._runner = LaunchRunner(
             self._run,
             hang_timeout_s=self._budget.hang_timeout,
             hang_setting="budget.hang_timeout",
             shared=self._shared,
+            session=self._session.id,
         )
         self._gpu_addresses: list[str | None] = []
         self._took_s = self._guessed_s = 0.0
@@ -416,13 +423,6 @@ class Sweep:
     def _finished(self, entry: PlannedCase, purpose: Purpose, number: int) -> bool:
         return (entry.case.case_id, purpose, number) in self._outcomes
 
-    def _succeeded(self, entry: PlannedCase) -> int:
-        """How many measuring launches of the case were ok."""
-        return sum(
-            outcome.status == "ok" and purpose == "measure" and case_id == entry.case.case_id
-            for (case_id, purpose, _), outcome in self._outcomes.items()
-        )
-
     def _given_up(self, entry: PlannedCase) -> bool:
         """Whether launching the case again would teach nothing: its proof failed, or it keeps failing."""
         return given_up(entry.case.case_id, self._outcomes)
@@ -450,21 +450,17 @@ class Sweep:
         ]
         if not todo:
             return ""
-        from ddpbench.analysis import cases_without_target, half_widths
+        from ddpbench.analysis import cases_without_target, so_far
 
-        widths = half_widths(self._run)
-        wide = set(cases_without_target(widths, self._budget.target_half_width))
-        open_cases = [
-            entry
-            for entry in self._plan.runnable
-            if not self._given_up(entry)
-            and (entry.case.case_id in wide or self._succeeded(entry) < self._budget.rounds_min)
-        ]
-        reason = "target reached" if not open_cases else ""
+        found = so_far(self._run)
+        wide = cases_without_target(found.widths, self._budget.target_half_width)
+        measurable = {entry.case.case_id for entry in self._plan.runnable if not self._given_up(entry)}
+        is_open = not measurable.isdisjoint(wide) or found.apart(measurable, self._budget.rounds_min)
+        reason = "" if is_open else "target reached"
         expected = sum(self._expected_s(entry) for entry in todo) + SERVER_START_S
         if not reason and time.monotonic() - started + expected > self._budget.total:
             reason = "budget"
-        self._listener.round_ended(number - 1, widths, reason)
+        self._listener.round_ended(number - 1, found.widths, reason)
         return reason
 
     def _servers_todo(self, number: int) -> int:
@@ -557,6 +553,7 @@ class Sweep:
     def _note_session(self) -> None:
         problem = note_session(
             self._run,
+            self._session,
             wall_s=self.result.wall_s,
             measured_s=self.result.measured_s,
             launches=self.result.launches,

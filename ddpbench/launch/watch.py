@@ -22,12 +22,18 @@ from ddpbench.spec import Goal
 class LaunchRunner:
     """Runs launches on a fork server and writes their outcomes."""
 
-    def __init__(self, run: RunDir, *, hang_timeout_s: float, hang_setting: str, shared: bool) -> None:
-        """`hang_setting` is what a user changes to wait longer; `shared` that other sweeps may run beside."""
+    def __init__(
+        self, run: RunDir, *, hang_timeout_s: float, hang_setting: str, shared: bool, session: str = ""
+    ) -> None:
+        """`hang_setting` is what a user changes to wait longer; `shared` that other sweeps may run beside.
+
+        `session` is noted in every outcome.
+        """
         self._run = run
         self._hang_timeout_s = hang_timeout_s
         self._hang_setting = hang_setting
         self._shared = shared
+        self._session = session
 
     def run_launch(
         self,
@@ -83,6 +89,7 @@ class LaunchRunner:
             wall_s=wall_s,
             server_s=server_share_s,
             noise=noise.stop(seen.cpu_s),
+            session=self._session,
         )
 
     def _watch(

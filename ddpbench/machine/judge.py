@@ -217,8 +217,11 @@ def conclude(
     wall_s: float,
     server_s: float,
     noise: Noise,
+    session: str = "",
 ) -> LaunchOutcome:
     """Judges a launch of which all ranks are gone, and writes its outcome.
+
+    `session` is the id of the sweep that ran it; launches of different ones are no pairs.
 
     Raises:
         LaunchError: a rank could not write its records.
@@ -241,6 +244,7 @@ def conclude(
         measured_s=round(measured_seconds(records), 6),
         server_s=round(server_s, 6),
         noise=noise,
+        session=session,
     )
     write_atomically(directory.outcome, json.dumps(as_json(outcome), indent=1) + "\n")
     return outcome

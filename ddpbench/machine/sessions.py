@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,8 +12,27 @@ from ddpbench.errors import IdentityError
 from ddpbench.records import SCHEMA_VERSION, RunDir, write_atomically
 
 
-def note_session(run: RunDir, *, wall_s: float, measured_s: float, launches: int, stop_reason: str) -> str:
-    """Adds an entry. Where the file is damaged it is begun anew, and the returned sentence says so."""
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One sweep at work: what its launches are known by, and when it began."""
+
+    id: str
+    started_utc: str
+
+    @classmethod
+    def begin(cls) -> Session:
+        """A session that begins now, with an id drawn at random."""
+        return cls(secrets.token_hex(6), _now())
+
+
+def note_session(
+    run: RunDir, session: Session, *, wall_s: float, measured_s: float, launches: int, stop_reason: str
+) -> str:
+    """Adds an entry at a session's end. A damaged file is begun anew, and the returned sentence says so."""
     sessions: list[dict[str, Any]] = []
     problem = ""
     if run.sessions.exists():
@@ -21,7 +42,9 @@ def note_session(run: RunDir, *, wall_s: float, measured_s: float, launches: int
             problem = str(error)
     sessions.append(
         {
-            "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "session": session.id,
+            "started_utc": session.started_utc,
+            "ended_utc": _now(),
             "wall_s": round(wall_s, 3),
             "measured_s": round(measured_s, 3),
             "launches": launches,

@@ -381,6 +381,8 @@ class LaunchOutcome:
     measured_s: float = 0.0
     server_s: float = 0.0
     noise: Noise = field(default_factory=Noise)
+    session: str = ""
+    """The id of the sweep that ran it, which `sessions.json` names too; empty in records of older versions."""
 
 
 _OUTCOME: TypeAdapter[LaunchOutcome] = TypeAdapter(LaunchOutcome)

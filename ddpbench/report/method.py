@@ -8,7 +8,13 @@ TERMS: tuple[tuple[str, str], ...] = (
         "launch",
         "One independent start of a case's ranks. What differs from start to start is part of the error.",
     ),
-    ("round", "One launch of every case, in a seeded random order. The round is what is replicated."),
+    (
+        "round",
+        (
+            "One launch of every case, in a random order. The round is what is replicated; launches are pairs when one "
+            "session ran them in one round."
+        ),
+    ),
     ("rank, world size", "A rank is one training process; the world size is how many there are."),
     (
         "base case",

@@ -76,8 +76,8 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     """No further round is begun that would end after this; `rounds_min` rounds are run whatever it says."""
     hang_timeout: Duration = 60.0
     """A launch of which no rank has made a step for this long is ended as hung."""
-    seed: Natural = 0
-    """Seeds the order of launches within each round."""
+    seed: Natural | None = None
+    """Decides the order of launches within each round; without it one is drawn for each run, and recorded."""
     until_loss: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
     """Every launch trains once more, after its measured steps, from a fresh model until the loss is as low as this."""
     until_steps: Positive = 2000

@@ -32,7 +32,7 @@ from ddpbench.machine.judge import (
 )
 from ddpbench.machine.noise import Totals, worst_of
 from ddpbench.machine.placement import thread_env
-from ddpbench.machine.sessions import note_session
+from ddpbench.machine.sessions import Session, note_session
 from ddpbench.machine.trial import inspect_own, told
 from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest, Noise, write_atomically
 from ddpbench.records.heartbeat import Pulse
@@ -66,6 +66,7 @@ class Leader:
         self._plan: StoredPlan = read_plan(slot.run)
         self._labels = labels(entry.case for entry in self._plan.cases)
         self._outcomes: dict[Key, LaunchOutcome] = {}
+        self._session = Session.begin()
         self._number = 0
         self._server_s = 0.0
         self._measured = False
@@ -93,6 +94,7 @@ class Leader:
             finally:
                 note_session(
                     self._run,
+                    self._session,
                     wall_s=time.monotonic() - started,
                     measured_s=self._measured_s,
                     launches=self._launches,
@@ -322,6 +324,7 @@ class Leader:
             wall_s=wall_s,
             server_s=server_s,
             noise=_noise(members, watch.states, shared_machine=self._slot.shared_machine),
+            session=self._session.id,
         )
         self._outcomes[case.case_id, purpose, number] = outcome
         self._launches += 1

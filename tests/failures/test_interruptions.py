@@ -27,6 +27,18 @@ def finished(run: Path) -> dict[str, float]:
     }
 
 
+def by_session(run: Path) -> list[list[tuple[str, int]]]:
+    """(purpose, round) of each session's launches, the sessions as sessions.json lists them."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for name in finished(run):
+        outcome = json.loads((run / name / "outcome.json").read_text(encoding="utf-8"))
+        found.setdefault(outcome["session"], []).append((outcome["purpose"], outcome["round"]))
+    listed = json.loads((run / "sessions.json").read_text(encoding="utf-8"))["sessions"]
+    assert len({session["session"] for session in listed}) == len(listed)
+    assert all(session["started_utc"] <= session["ended_utc"] for session in listed)
+    return [sorted(found[session["session"]]) for session in listed]
+
+
 def start(experiment: Path, run: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command("sweep", experiment, "--out", run),
@@ -110,6 +122,30 @@ def test_ctrl_c_says_how_to_resume(
     sessions = json.loads((run / "sessions.json").read_text(encoding="utf-8"))["sessions"]
     assert [session["stop_reason"] for session in sessions] == ["interrupted"]
     assert "rounds so far; resume with" in (run / "cases.csv").read_text(encoding="utf-8")
+
+
+def test_a_round_that_two_sessions_shared_is_made_up_for(
+    write_experiment: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Interrupted in the middle of its second round. Two rounds are wanted together: the third is run as well."""
+    experiment = write_experiment([workload("Sound")], rounds=2, measured="1 s", target_half_width=0.99)
+    text = experiment.read_text(encoding="utf-8")
+    experiment.write_text(text.replace("rounds_max = 2", "rounds_max = 6"), encoding="utf-8")
+    run = tmp_path / "run"
+    process = start(experiment, run)
+    await_launches(process, run, 2 + 2 + 1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert len(finished(run)) == 5
+    order = json.loads((run / "plan.json").read_text(encoding="utf-8"))["launches"]
+    resumed = run_cli("sweep", experiment, "--out", run)
+    assert resumed.returncode == 0, resumed
+    assert by_session(run) == [
+        [("measure", 0), ("measure", 0), ("measure", 1), ("proof", 0), ("proof", 0)],
+        [("measure", 1), ("measure", 2), ("measure", 2)],
+    ]
+    assert "1 launch was not run together" in (run / "report.html").read_text(encoding="utf-8")
+    assert json.loads((run / "plan.json").read_text(encoding="utf-8"))["launches"] == order
 
 
 def test_a_run_of_another_machine_or_experiment_is_refused(

@@ -17,7 +17,7 @@ import ddpbench
 from ddpbench.records import RankStart, RunDir, read_launch
 from tests.failures.conftest import FAULTY, run_cli, worker_processes, workload
 from tests.failures.launchers import agents, await_all, environment, plan, slots, start
-from tests.failures.test_interruptions import finished
+from tests.failures.test_interruptions import by_session, finished
 
 pytestmark = pytest.mark.multiprocess
 WriteExperiment = Callable[..., Path]
@@ -63,6 +63,7 @@ def test_two_static_agents_carry_out_a_plan_and_resume_it(
     changed = {name for name in before if after[name] != before[name]}
     assert changed == {str(undone.parent.relative_to(run))}
     assert "launches done already: 5" in again[0].told
+    assert [len(numbers) for numbers in by_session(run)] == [5, 1]  # in the order of sessions.json
 
 
 def test_nodes_without_a_common_directory_send_their_records_to_the_leader(

@@ -1,0 +1,98 @@
+"""In which order each round launches the cases: random, and balanced over rounds. Pure arithmetic.
+
+A machine that drifts during a round slows whatever comes late in it. If each case's positions add up to the same over
+the rounds, a drift that is linear within each round cancels in the mean of every log ratio. Two means give that:
+
+- a random order and its reverse: together every case has the position sum k - 1;
+- three orders with equal position sums, for an odd number of rounds. They exist for odd k; for even k the sums must
+  differ, and do by 1. A random search finds them, and a construction where there are too many cases for it.
+
+So the first `rounds_min` rounds are balanced, and every second number of rounds after them; in between, one random
+order is not made up for. What a case inherits from the one before it is left to chance: orders are random, and in an
+order and its reverse no case follows the same one twice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+MOST_SEARCHED = 40
+"""For more cases three balanced orders are constructed: the search would take over a second."""
+_STEPS = 10_000
+"""The search gives up after so many exchanges."""
+
+Positions = list[int]
+"""Of each case its position in a round, from 0."""
+
+
+def balanced_orders(case_ids: Sequence[str], *, rounds_min: int, rounds: int, seed: int) -> list[list[str]]:
+    """The order of each of so many rounds, from the seed alone."""
+    rng = random.Random(f"{seed}")
+    shuffled = rng.sample(case_ids, len(case_ids))
+    return [
+        _in_order(shuffled, positions)
+        for positions in islice(_rounds(len(shuffled), rounds_min, rng), rounds)
+    ]
+
+
+def _in_order(case_ids: Sequence[str], positions: Positions) -> list[str]:
+    return [case_id for _, case_id in sorted(zip(positions, case_ids, strict=True))]
+
+
+def _rounds(cases: int, rounds_min: int, rng: random.Random) -> Iterator[Positions]:
+    """Without end: three balanced orders where an odd number of rounds is wanted, then pairs."""
+    if rounds_min >= 3 and rounds_min % 2:
+        three = list(_search(cases, rng) or construct_three(cases))
+        rng.shuffle(three)
+        yield from three
+    while True:
+        order = rng.sample(range(cases), cases)
+        yield order
+        yield [cases - 1 - position for position in order]
+
+
+def construct_three(cases: int) -> tuple[Positions, Positions, Positions]:
+    """Three orders whose position sums are all 3(k-1)/2, or for even k that less and plus 1/2.
+
+    The second order makes the sums with the first, which counts up, as different as they can be; the third takes what
+    is missing. Most cases then follow the same one twice, so that a search is better.
+    """
+    first = list(range(cases))
+    half = (cases + 1) // 2
+    second = [2 * (half - 1 - i) if i < half else 2 * (cases - i) - 1 for i in first]
+    wanted = [3 * (cases - 1) // 2 + (1 if cases % 2 == 0 and i >= half else 0) for i in first]
+    third = [total - a - b for total, a, b in zip(wanted, first, second, strict=True)]
+    return first, second, third
+
+
+def _search(cases: int, rng: random.Random) -> tuple[Positions, Positions, Positions] | None:
+    """Three such orders by random exchanges in the second, the third being the best for the other two; or None."""
+    if cases > MOST_SEARCHED:
+        return None
+    first = list(range(cases))
+    second = rng.sample(first, cases)
+    third, off = _third(first, second)
+    for _ in range(_STEPS):
+        wrong = [i for i in first if off[i]]
+        if not wrong:
+            return first, second, third
+        i, j = rng.choice(wrong), rng.randrange(cases)
+        second[i], second[j] = second[j], second[i]
+        tried, excess = _third(first, second)
+        if sum(excess) <= sum(off) or rng.random() < 0.01:  # now and then a worse one, to leave a dead end
+            third, off = tried, excess
+        else:
+            second[i], second[j] = second[j], second[i]
+    return None
+
+
+def _third(first: Positions, second: Positions) -> tuple[Positions, list[int]]:
+    """The order that balances two others best, and twice what each case's sum is off by beyond 1/2."""
+    sums = [a + b for a, b in zip(first, second, strict=True)]
+    third = [0] * len(sums)
+    for position, i in enumerate(sorted(first, key=lambda i: -sums[i])):
+        third[i] = position
+    mean = 3 * (len(sums) - 1)
+    return third, [max(0, abs(2 * (total + own) - mean) - 1) for total, own in zip(sums, third, strict=True)]

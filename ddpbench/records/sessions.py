@@ -1,0 +1,72 @@
+"""Which session of a sweep ran a launch: as its outcome says, or by its time where an older version wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from ddpbench.errors import IdentityError
+from ddpbench.records.rundir import RunDir
+
+_SLACK = timedelta(seconds=2)
+"""Times were noted in whole seconds, rounded down: a session's start follows from its end and its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """When the sessions that did not number their launches worked, in order; they never overlap."""
+
+    spans: tuple[tuple[datetime, datetime], ...] = ()
+
+    @classmethod
+    def of(cls, run: RunDir) -> Sessions:
+        """Those of a run; none where the file is missing or damaged.
+
+        A merged run's are none either: its sessions may have worked at the same time, on different machines, and
+        rounds of different runs have different numbers anyhow.
+        """
+        if run.merged.exists():
+            return cls()
+        try:
+            entries = run.read_json(run.sessions).get("sessions")
+        except IdentityError:
+            return cls()
+        return cls(tuple(sorted(_spans(entries if isinstance(entries, list) else []))))
+
+    def session_of(self, session: str, started_utc: str) -> str:
+        """The session of a launch, from its outcome's fields; the same text for all launches of one.
+
+        One without an id is placed by its start. What falls between two sessions that were noted is of one or more
+        that were killed before they could be: those count as one.
+        """
+        started = _time(started_utc)
+        if session or started is None or not self.spans:
+            return session
+        for number, (begin, end) in enumerate(self.spans, start=1):
+            if started <= end:
+                return f"#{number}" if started >= begin - _SLACK else f"before #{number}"
+        return f"after #{len(self.spans)}"
+
+
+def _spans(entries: Iterable[Any]) -> Iterable[tuple[datetime, datetime]]:
+    """From when to when each session without an id worked: it noted its end, as `started_utc`, and how long it took."""
+    for entry in entries:
+        if not isinstance(entry, dict) or entry.get("session"):
+            continue
+        end, wall_s = _time(entry.get("started_utc")), entry.get("wall_s")
+        if end is not None and isinstance(wall_s, int | float):
+            yield end - timedelta(seconds=wall_s), end
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
+UNKNOWN = Sessions()
+"""No session that would be known by its time."""
