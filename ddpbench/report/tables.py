@@ -27,9 +27,8 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     caps = {row.bucket_name for row in rows if row.bucket is not None}
     launches = {row.launches for row in rows} or {0}
     varied = {name: title for name, title in _SETTINGS.items() if len({_setting(r, name) for r in rows}) > 1}
-    most = (
-        _MOST_SETTINGS if len(varied) > _MOST_SETTINGS + 1 else len(varied)
-    )  # a column of one saves nothing
+    room = _MOST_COLUMNS - _ALWAYS - (len(caps) > 1) - (len(launches) > 1)
+    most = len(varied) if len(varied) <= room else room - 1
     extra, rest = dict(list(varied.items())[:most]), dict(list(varied.items())[most:])
     columns = (
         Column("Strategy"),
@@ -109,8 +108,10 @@ _SETTINGS = {
 }
 
 
-_MOST_SETTINGS = 3
-"""So many settings that vary get a column each, in the order above; more are told together in one."""
+_MOST_COLUMNS = 13
+"""More do not fit beside each other at 1280 pixels: settings that vary are then told together in the last one."""
+_ALWAYS = 9
+"""Columns that every summary has."""
 
 
 def _rest(row: Row, names: Mapping[str, str]) -> str:
