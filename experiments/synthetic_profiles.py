@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpbench.workloads.profile import SHIPPED, Parameter, Profile, Provenance, Seconds
+from ddpbench.workloads.profile import Parameter, Profile, Provenance, Seconds
+from ddpbench.workloads.shipped import SHIPPED
 
 TABLE = (
     "p50 of an iteration without DDP on one V100 32 GB (DGX), fp32, local batch 32: PyTorch repository, "

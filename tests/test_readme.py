@@ -46,7 +46,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("extended")
     shutil.copytree(ROOT / "ddpbench", root / "ddpbench", ignore=shutil.ignore_patterns("__pycache__"))
     strategy = block("python", "# ddpbench/strategies/one_shot.py")
-    line = block("python", '"one_shot": "ddpbench.strategies.one_shot:OneShot"')
+    line = block("python", '"one_shot": Entry(')
     (root / "ddpbench/strategies/one_shot.py").write_text(strategy, encoding="utf-8")
     # The twin sums and forgets to divide: the mistake the proof is for.
     forgetful = strategy.replace("            flat /= job.world_size\n", "").replace("one_shot", "forgetful")
@@ -54,10 +54,10 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "ddpbench/strategies/forgetful.py").write_text(forgetful, encoding="utf-8")
     table = root / "ddpbench/strategies/__init__.py"
     text = table.read_text(encoding="utf-8")
-    anchor = '    "master": "ddpbench.strategies.master:Master",\n'
+    anchor = '    "async_server": Entry(\n'
     assert anchor in text
     twin = line.replace("one_shot", "forgetful")
-    table.write_text(text.replace(anchor, anchor + line + twin), encoding="utf-8")
+    table.write_text(text.replace(anchor, line + twin + anchor), encoding="utf-8")
     return root
 
 
@@ -66,7 +66,7 @@ def test_a_strategy_added_by_the_readme_is_proved(extended: Path) -> None:
     result = run(extended, "verify", "--strategy", "one_shot", "--workload", "mlp:small")
     assert result.returncode == 0, result
     assert "4 proved, 0 not, 0 skipped" in result.stdout
-    assert "one_shot" in run(extended, "list").stdout
+    assert "one all-reduce of all gradients after the whole backward pass" in run(extended, "list").stdout
 
 
 @pytest.mark.multiprocess

@@ -17,10 +17,10 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import tomllib
 
-    from ddpbench.launch.catalog import TableCatalog
     from ddpbench.launch.experiments import known_experiments
+    from ddpbench.strategies import TABLE
+    from ddpbench.workloads import summaries
 
-    catalog = TableCatalog()
     experiments: dict[str, str] = {}
     for name, path in known_experiments().items():
         try:
@@ -28,8 +28,8 @@ def _run(arguments: argparse.Namespace) -> int:
         except (OSError, ValueError) as error:
             experiments[name] = f"(cannot be read: {error})"
     sections = {
-        "strategies": {name: catalog.strategy(name).summary for name in catalog.strategy_names()},
-        "workloads": {name: catalog.workload(name).summary for name in catalog.workload_names()},
+        "strategies": {name: entry.summary for name, entry in TABLE.items()},
+        "workloads": summaries(),
         "experiments": experiments,
     }
     if arguments.json:

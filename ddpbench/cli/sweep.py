@@ -47,17 +47,28 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the run directory (default: reports/NAME-TIME)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print every launch and start none")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the cases, their launches and times, and start none"
+    )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="with --dry-run: each launch in order, each rank's command",
+    )
     parser.add_argument("--retry-failed", action="store_true", help="on resume, do failed launches again")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from ddpbench.errors import RequestError
     from ddpbench.launch.experiments import find_experiment
     from ddpbench.launch.sweep import SweepRequest
     from ddpbench.spec.fabric import fabric_overrides
 
+    if arguments.verbose and not arguments.dry_run:
+        raise RequestError("--verbose shows each launch of a plan: give it with --dry-run")
     fabric = fabric_overrides(arguments.fabric) if arguments.fabric is not None else []
     request = SweepRequest(
         experiment=find_experiment(arguments.experiment),
@@ -65,76 +76,31 @@ def _run(arguments: argparse.Namespace) -> int:
         out=arguments.out,
         retry_failed=arguments.retry_failed,
     )
-    return _dry_run(request, as_json=arguments.json) if arguments.dry_run else _sweep(request, arguments.json)
+    if arguments.dry_run:
+        return _dry_run(request, as_json=arguments.json, verbose=arguments.verbose)
+    return _sweep(request, arguments.json)
 
 
-def _dry_run(request: SweepRequest, *, as_json: bool) -> int:
+def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
+    from ddpbench.cli.dry_run import columns_here, launches, table
     from ddpbench.launch.catalog import TableCatalog
-    from ddpbench.launch.estimate import about
-    from ddpbench.launch.plan import plan_launch
     from ddpbench.launch.sweep import prepare
-    from ddpbench.units import format_seconds
 
     prepared = prepare(request)
-    plan, run, budget = prepared.plan, prepared.run, prepared.experiment.budget
     if as_json:
-        print(plan.dumps(), end="")  # noqa: T201
+        print(prepared.plan.dumps(), end="")  # noqa: T201
         return 0
-    catalog = TableCatalog()
-    lines = _describe(prepared, dry=True)
-    for entry in plan.runnable:
-        case = entry.case
-        what = run.launch(case.case_id, "proof")
-        launch = plan_launch(
-            case,
-            "proof",
-            0,
-            directory=what,
-            hardware=prepared.hardware,
-            catalog=catalog,
-            gpu_addresses=prepared.hardware.gpu_addresses,
-        )
-        lines.append(f"proof     {case.case_id}")
-        lines += [f"    {rank.command(run, case.case_id, 'proof')}" for rank in launch.ranks]
-    for number, case_id in plan.order:
-        if number >= budget.rounds_min:
-            break
-        case = plan.case(case_id).case
-        directory = run.launch(case_id, "measure", number)
-        launch = plan_launch(
-            case,
-            "measure",
-            number,
-            directory=directory,
-            hardware=prepared.hardware,
-            catalog=catalog,
-            gpu_addresses=prepared.hardware.gpu_addresses,
-        )
-        lines.append(f"round {number + 1:<3} {case_id}")
-        lines += [f"    {rank.command(run, case_id, str(number))}" for rank in launch.ranks]
-    least, most = (plan.estimate_s(rounds) for rounds in (budget.rounds_min, budget.rounds_max))
-    lines.append(
-        f"{about(budget)} {format_seconds(least)} for {budget.rounds_min} rounds; up to {budget.rounds_max} rounds "
-        f"({format_seconds(min(most, max(budget.total, least)))}) while intervals are wider than "
-        f"{budget.target_half_width:.1%}"
-    )
-    print("\n".join(lines))  # noqa: T201
+    print(*table(prepared, columns_here()), sep="\n")  # noqa: T201
+    if verbose:
+        print("", *launches(prepared, TableCatalog()), sep="\n")  # noqa: T201
     return 0
 
 
-def _order_words(prepared: Prepared) -> list[str]:
-    """Where the printed order comes from."""
-    seed = prepared.experiment.budget.seed
-    if prepared.draws_seed:
-        return [f"order of launches: an example (seed {seed}); each run draws its own, or takes budget.seed"]
-    return [f"order of launches: seed {seed}"]
-
-
-def _describe(prepared: Prepared, *, dry: bool = False) -> list[str]:
+def _describe(prepared: Prepared) -> list[str]:
     plan, experiment = prepared.plan, prepared.experiment
     lines = [f"{experiment.name}: {experiment.question}".rstrip(": ")]
     lines.append(f"{len(plan.runnable)} cases to run, into {prepared.run.path}")
-    lines += _order_words(prepared) if dry else []
+    lines += prepared.notes
     names = plan.labels()
     for entry in plan.cases:
         marks = [

@@ -10,7 +10,7 @@ from ddpbench.launch.own_workloads import check_profile, located
 from ddpbench.spec import StrategyInfo, WorkloadInfo
 from ddpbench.strategies import TABLE, load_strategy
 from ddpbench.workloads import is_import_path, load_workload, workload_names
-from ddpbench.workloads.profile import PREFIX
+from ddpbench.workloads.shipped import PREFIX
 
 
 class _OwnOptions(BaseModel, extra="allow", frozen=True):
@@ -36,7 +36,6 @@ class TableCatalog:
         found = load_strategy(name)
         return StrategyInfo(
             name=found.name,
-            summary=found.summary,
             options=found.options,
             algorithm=found.algorithm,
             schedule=found.schedule,
@@ -53,7 +52,7 @@ class TableCatalog:
 
     def workload(self, name: str) -> WorkloadInfo:
         if is_import_path(name):  # imported only in a rank
-            return WorkloadInfo(name=name, summary="your own", options=_OwnOptions, check=lambda _: None)
+            return WorkloadInfo(name=name, options=_OwnOptions, check=lambda _: None)
         if name.startswith(PREFIX):
             name = located(name, self._beside)
             check_profile(name, self._beside)
@@ -61,7 +60,6 @@ class TableCatalog:
         name = f"{found.name}:{found.size}" if found.size else found.name
         return WorkloadInfo(
             name=name,
-            summary=found.summary,
             options=found.options,
             check=found.check,
             compute=found.compute,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ddpbench.formulas import PAYLOAD, TIMES
 from ddpbench.spec import Budget, Case, Links
 from ddpbench.workloads import load_workload
-from ddpbench.workloads.profile import PREFIX
 from ddpbench.workloads.replay import Replay
+from ddpbench.workloads.shipped import PREFIX
 
 SERVER_START_S = 2.5
 LAUNCH_OVERHEAD_S = 0.4

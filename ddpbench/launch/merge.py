@@ -26,7 +26,7 @@ from ddpbench.records.plan import read_plan
 from ddpbench.records.sessions import UNKNOWN, Sessions
 from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path
-from ddpbench.workloads.profile import PREFIX
+from ddpbench.workloads.shipped import PREFIX
 
 ALLOCATION = ("cores", "cpu_quota", "slots", "experiment_digest")
 """Keys of `identity` that may differ. Of `gpus` only the number may, not the kinds; `workload_digest`, which names

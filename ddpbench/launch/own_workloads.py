@@ -8,7 +8,7 @@ from pathlib import Path
 from ddpbench.errors import RequestError
 from ddpbench.spec import Experiment
 from ddpbench.workloads import is_import_path
-from ddpbench.workloads.profile import PREFIX, is_path, profile_path
+from ddpbench.workloads.shipped import PREFIX, is_path, profile_path
 
 
 def located(name: str, beside: Path | None) -> str:

@@ -36,7 +36,7 @@ from ddpbench.records import Block, LaunchOutcome, RunDir, read_launch, write_at
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.plan import read_plan
 from ddpbench.records.rundir import Purpose
-from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, load_experiment, resolve
+from ddpbench.spec import Case, Devices, Experiment, PlannedCase, expand, left_out, load_experiment, resolve
 
 BF16_CAPABILITY = 8.0
 """From this compute capability on GPUs multiply in bf16; torch emulates it on older ones."""
@@ -78,6 +78,8 @@ class Prepared:
     draws_seed: bool
     """The order's seed was drawn just now: another run of the experiment gets another one."""
     retry_failed: bool
+    notes: tuple[str, ...] = ()
+    """What of the request is not run, and why."""
 
 
 @dataclass(slots=True)
@@ -118,6 +120,7 @@ def prepare(request: SweepRequest) -> Prepared:
     hardware = read_hardware()
     devices = usable_devices(hardware)
     _check_devices(experiment, devices)
+    note = left_out(experiment)
     experiment = resolve(experiment, devices)
     planned = expand(experiment, catalog, devices)
     memory = memory_limit()
@@ -144,6 +147,7 @@ def prepare(request: SweepRequest) -> Prepared:
         resumes=resumes,
         draws_seed=not seeded and not resumes,
         retry_failed=request.retry_failed,
+        notes=(note,) if note else (),
     )
 
 

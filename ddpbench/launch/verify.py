@@ -25,7 +25,7 @@ from ddpbench.machine.trial import inspect_own
 from ddpbench.records import Proof, RunDir, Status, read_launch
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
 from ddpbench.strategies import load_strategy
-from ddpbench.workloads.profile import PREFIX
+from ddpbench.workloads.shipped import PREFIX
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

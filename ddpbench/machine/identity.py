@@ -23,7 +23,8 @@ from ddpbench.records import SCHEMA_VERSION
 from ddpbench.spec import PlannedCase
 from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path
-from ddpbench.workloads.profile import PREFIX, profile_digest, profile_path
+from ddpbench.workloads.profile import profile_digest
+from ddpbench.workloads.shipped import PREFIX, profile_path
 
 RANK_CODE = ("measure", "strategies", "worker", "workloads")
 """The packages whose code runs in a rank."""

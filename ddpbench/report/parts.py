@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from ddpbench.report.canvas import Sheet
 
 
+SEVERAL_COLUMNS, MANY_COLUMNS = 9, 12
+"""A table of more columns than these is set closer, and closer still."""
+LONGEST_INTERVAL = 24
+"""Characters, such as `[1,234,000, 1,235,000]`."""
+LONGEST_WORD = 24
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
     """One field of a table. `under` is a second, quieter line: an interval or a badge."""
@@ -23,6 +30,16 @@ class Cell:
     number: bool = False
     strong: bool = False
     link: str = ""
+
+    @property
+    def told(self) -> bool:
+        """Whether `under` is more than an interval: words, which may go on in a further line."""
+        return len(self.under) > LONGEST_INTERVAL
+
+    @property
+    def unbroken(self) -> bool:
+        """Whether it has a word, such as a path, that is too long for a column and may be broken anywhere."""
+        return any(len(word) > LONGEST_WORD for word in f"{self.text} {self.under}".split())
 
     @classmethod
     def estimate(cls, value: Estimate | None, *, strong: bool = False) -> Cell:
@@ -61,6 +78,12 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     row_ids: tuple[str, ...] = ()
     sortable: bool = True
+
+    @property
+    def width(self) -> str:
+        """How closely it is set, so that all columns are seen at 1280 pixels: "", `wide` or `widest`."""
+        count = len(self.columns)
+        return "widest" if count > MANY_COLUMNS else "wide" if count > SEVERAL_COLUMNS else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,12 +26,16 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     """
     caps = {row.bucket_name for row in rows if row.bucket is not None}
     launches = {row.launches for row in rows} or {0}
-    extra = {name: title for name, title in _SETTINGS.items() if len({_setting(r, name) for r in rows}) > 1}
+    varied = {name: title for name, title in _SETTINGS.items() if len({_setting(r, name) for r in rows}) > 1}
+    room = _MOST_COLUMNS - _ALWAYS - (len(caps) > 1) - (len(launches) > 1)
+    most = len(varied) if len(varied) <= room else room - 1
+    extra, rest = dict(list(varied.items())[:most]), dict(list(varied.items())[most:])
     columns = (
         Column("Strategy"),
         Column("Ranks", number=True),
         *([Column("Bucket")] if len(caps) > 1 else []),
         *(Column(title) for title in extra.values()),
+        *([Column("Other settings")] if rest else []),
         Column("Backend, link"),
         Column("Samples/s", number=True),
         Column("Speed-up", number=True),
@@ -69,6 +73,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
                 Cell.count(row.world_size),
                 *([_cap(row)] if len(caps) > 1 else []),
                 *(Cell(text=_setting(row, name)) for name in extra),
+                *([Cell(text=_rest(row, rest))] if rest else []),
                 Cell(
                     text=row.backend,
                     under=", ".join(
@@ -101,6 +106,18 @@ _SETTINGS = {
     "nodes": "Nodes",
     "workload_options_json": "Workload options",
 }
+
+
+_MOST_COLUMNS = 13
+"""More do not fit beside each other at 1280 pixels: settings that vary are then told together in the last one."""
+_ALWAYS = 9
+"""Columns that every summary has."""
+
+
+def _rest(row: Row, names: Mapping[str, str]) -> str:
+    return "; ".join(
+        f"{title.lower()} {text}" for name, title in names.items() if (text := _setting(row, name))
+    )
 
 
 def _cap(row: Row) -> Cell:

@@ -1,12 +1,13 @@
 """What to run: experiments and the cases they expand to. Values only; nothing here starts anything."""
 
+from ddpbench.spec.auto import left_out, resolve
 from ddpbench.spec.case import BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, NoOptions, Pieces, StrategyInfo, WorkloadInfo
 from ddpbench.spec.experiment import load_experiment, parse_experiment
 from ddpbench.spec.fabric import FabricSettings, Links
 from ddpbench.spec.goal import Goal
 from ddpbench.spec.labels import labels
-from ddpbench.spec.matrix import PlannedCase, expand, resolve
+from ddpbench.spec.matrix import PlannedCase, expand
 from ddpbench.spec.settings import Base, Budget, Experiment
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "WorkloadInfo",
     "expand",
     "labels",
+    "left_out",
     "load_experiment",
     "parse_experiment",
     "resolve",

@@ -27,7 +27,6 @@ class StrategyInfo:
     """What a strategy says of itself without importing torch; see `ddpbench.strategies.Strategy`."""
 
     name: str
-    summary: str
     options: type[BaseModel]
     algorithm: str
     schedule: str
@@ -53,7 +52,6 @@ class WorkloadInfo:
     """
 
     name: str
-    summary: str
     options: type[BaseModel]
     check: Callable[[Case], str | None]
     """Why the workload cannot run a case, or None."""

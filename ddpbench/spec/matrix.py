@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ddpbench.errors import ExperimentError, Problem, nearest
+from ddpbench.spec.auto import resolve
 from ddpbench.spec.case import BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo, WorkloadInfo
 from ddpbench.spec.experiment import explain
@@ -26,37 +27,6 @@ class PlannedCase:
     skip_reason: str | None = None
     added_as_baseline: bool = False
     oversubscribed: bool = False
-
-
-def resolve(experiment: Experiment, devices: Devices) -> Experiment:
-    """The experiment with `auto` replaced by what the machine has, so that it says what is run.
-
-    World sizes become 1, 2, 4 ... up to the devices at hand; device and backend become those it has.
-    """
-    base, axes = experiment.base, dict(experiment.axes)
-    automatic = "cpu" if experiment.emulates else devices.kind  # emulated links end in no GPU
-    device = automatic if base.device == "auto" else base.device
-    if "device" not in axes:
-        base = base.model_copy(update={"device": device})
-        if base.backend == "auto" and "backend" not in axes:
-            base = base.model_copy(update={"backend": "nccl" if device == "cuda" else "gloo"})
-    if "auto" in axes.get("world_size", []):
-        limit = _most_ranks(experiment) or devices.ranks(device, base.threads_per_rank)
-        powers = [1 << k for k in range(limit.bit_length())]
-        expanded = [n for size in axes["world_size"] for n in (powers if size == "auto" else [size])]
-        axes["world_size"] = list(dict.fromkeys(expanded))
-    return experiment.model_copy(update={"base": base, "axes": axes})
-
-
-def _most_ranks(experiment: Experiment) -> int | None:
-    """Up to how many ranks `auto` goes on a fabric: as many as its largest layout has. None without one."""
-    fabric = experiment.fabric
-    nodes = experiment.axes.get("fabric.nodes", [fabric.nodes if fabric is not None else None])
-    a_node = experiment.axes.get(
-        "fabric.ranks_per_node", [fabric.ranks_per_node if fabric is not None else None]
-    )
-    known = [n * (m or 1) for n in nodes for m in a_node if n is not None]
-    return max(known, default=None)
 
 
 def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:

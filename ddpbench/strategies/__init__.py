@@ -1,27 +1,63 @@
-"""The strategies: one file each, one line each in this table. Importing it imports no torch."""
+"""The strategies: one file each, one line each in this table. Importing it imports neither torch nor pydantic."""
 
 from __future__ import annotations
 
 import importlib
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ddpbench.strategies.base import PROMISES, Job, NoOptions, Promise, Replica, Strategy
+from ddpbench.table import Entry
 
-TABLE: dict[str, str] = {
-    "single": "ddpbench.strategies.single:Single",
-    "independent": "ddpbench.strategies.independent:Independent",
-    "data_parallel": "ddpbench.strategies.data_parallel:DataParallel",
-    "ddp": "ddpbench.strategies.ddp:Ddp",
-    "zero1": "ddpbench.strategies.zero1:Zero1",
-    "fsdp": "ddpbench.strategies.fsdp:Fsdp",
-    "post_local_sgd": "ddpbench.strategies.post_local_sgd:PostLocalSgd",
-    "master": "ddpbench.strategies.master:Master",
-    "async_server": "ddpbench.strategies.async_server:AsyncServer",
-    "pipeline": "ddpbench.strategies.pipeline:Pipeline",
-    "branches": "ddpbench.strategies.branches:Branches",
+if TYPE_CHECKING:
+    from ddpbench.strategies.base import PROMISES, Job, NoOptions, Promise, Replica, Strategy
+
+TABLE: dict[str, Entry] = {
+    "single": Entry(
+        "ddpbench.strategies.single:Single",
+        "one process without any aggregation: the base case",
+    ),
+    "independent": Entry(
+        "ddpbench.strategies.independent:Independent",
+        "ranks that compute side by side and aggregate nothing: the upper bound",
+    ),
+    "data_parallel": Entry(
+        "ddpbench.strategies.data_parallel:DataParallel",
+        "torch.nn.DataParallel: one process, one thread a replica, all gradients summed on one device",
+    ),
+    "ddp": Entry(
+        "ddpbench.strategies.ddp:Ddp",
+        "DistributedDataParallel: buckets of gradients are all-reduced while backward goes on",
+    ),
+    "zero1": Entry(
+        "ddpbench.strategies.zero1:Zero1",
+        "DDP with ZeroRedundancyOptimizer: each rank updates its share of the parameters and broadcasts it",
+    ),
+    "fsdp": Entry(
+        "ddpbench.strategies.fsdp:Fsdp",
+        "fully_shard: each rank holds a shard of parameters, gradients and optimizer state; blocks are gathered",
+    ),
+    "post_local_sgd": Entry(
+        "ddpbench.strategies.post_local_sgd:PostLocalSgd",
+        "ranks train apart and average their parameters every few steps",
+    ),
+    "master": Entry(
+        "ddpbench.strategies.master:Master",
+        "rank 0 gathers all gradients after backward, averages them and sends them back",
+    ),
+    "async_server": Entry(
+        "ddpbench.strategies.async_server:AsyncServer",
+        "rank 0 serves parameters and applies every worker's gradient as it comes; no worker waits for another",
+    ),
+    "pipeline": Entry(
+        "ddpbench.strategies.pipeline:Pipeline",
+        "layers in a row of stages, one a rank: microbatches pass through, activations are sent on",
+    ),
+    "branches": Entry(
+        "ddpbench.strategies.branches:Branches",
+        "branches side by side, one a rank: outputs go to rank 0's head, their gradients come back",
+    ),
 }
-"""Name -> `module:Class`, in the order of lists and legends."""
+"""By name, in the order of lists and legends."""
 
 
 @cache
@@ -31,14 +67,14 @@ def load_strategy(name: str) -> Strategy[Any]:
     Raises:
         KeyError: there is none.
     """
-    module, _, attribute = TABLE[name].partition(":")
-    strategy: Strategy[Any] = getattr(importlib.import_module(module), attribute)()
+    strategy: Strategy[Any] = TABLE[name].load()()
     return strategy
 
 
 __all__ = [
     "PROMISES",
     "TABLE",
+    "Entry",
     "Job",
     "NoOptions",
     "Promise",
@@ -46,3 +82,10 @@ __all__ = [
     "Strategy",
     "load_strategy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is of `base` when it is asked for: its models of options take longer than a list of names."""
+    if name in __all__:
+        return getattr(importlib.import_module("ddpbench.strategies.base"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

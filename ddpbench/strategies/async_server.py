@@ -37,7 +37,6 @@ class AsyncServer(Strategy[AsyncServerOptions]):
     """
 
     name = "async_server"
-    summary = "rank 0 serves parameters and applies every worker's gradient as it comes; no worker waits for another"
     options = AsyncServerOptions
     algorithm = "async_server"
     schedule = "after_backward"

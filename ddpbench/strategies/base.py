@@ -188,7 +188,6 @@ class Strategy(ABC, Generic[OptionsT]):
     """A way to train on several devices. One file each, and one line in `ddpbench.strategies.TABLE`."""
 
     name: ClassVar[str]
-    summary: ClassVar[str]
     options: type[OptionsT]
     algorithm: ClassVar[str] = ""
     """How gradients are aggregated: `all_reduce`, `master`, ... Empty: they are not."""

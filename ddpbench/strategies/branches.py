@@ -14,7 +14,6 @@ class Branches(Strategy[NoOptions]):
     """
 
     name = "branches"
-    summary = "branches side by side, one a rank: outputs go to rank 0's head, their gradients come back"
     options = NoOptions
     replicas_equal = False
     whole_batches = True

@@ -26,7 +26,6 @@ class DataParallel(Strategy[NoOptions]):
     """
 
     name = "data_parallel"
-    summary = "torch.nn.DataParallel: one process, one thread a replica, all gradients summed on one device"
     options = NoOptions
     algorithm = "master"
     schedule = "after_backward"

@@ -55,7 +55,6 @@ class Ddp(Strategy[DdpOptions]):
     """
 
     name = "ddp"
-    summary = "DistributedDataParallel: buckets of gradients are all-reduced while backward goes on"
     options = DdpOptions
     algorithm = "all_reduce"
     schedule = "overlapped"

@@ -34,7 +34,6 @@ class Fsdp(Strategy[FsdpOptions]):
     """
 
     name = "fsdp"
-    summary = "fully_shard: each rank holds a shard of parameters, gradients and optimizer state; blocks are gathered"
     options = FsdpOptions
     algorithm = "reduce_scatter"
     schedule = "overlapped"

@@ -10,7 +10,6 @@ class Independent(Strategy[NoOptions]):
     """As many separate trainings as ranks. What they lose against `single` they lose to shared hardware."""
 
     name = "independent"
-    summary = "ranks that compute side by side and aggregate nothing: the upper bound"
     options = NoOptions
     uses_backend = False
     aggregates = False

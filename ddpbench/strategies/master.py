@@ -21,7 +21,6 @@ class Master(Strategy[NoOptions]):
     """
 
     name = "master"
-    summary = "rank 0 gathers all gradients after backward, averages them and sends them back"
     options = NoOptions
     algorithm = "master"
     schedule = "after_backward"

@@ -31,7 +31,6 @@ class Pipeline(Strategy[PipelineOptions]):
     """
 
     name = "pipeline"
-    summary = "layers in a row of stages, one a rank: microbatches pass through, activations are sent on"
     options = PipelineOptions
     replicas_equal = False
     whole_batches = True

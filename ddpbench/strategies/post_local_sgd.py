@@ -27,7 +27,6 @@ class PostLocalSgd(Strategy[PostLocalSgdOptions]):
     """
 
     name = "post_local_sgd"
-    summary = "ranks train apart and average their parameters every few steps"
     options = PostLocalSgdOptions
     algorithm = "all_reduce"
     schedule = "after_backward"

@@ -11,7 +11,6 @@ class Single(Strategy[NoOptions]):
     """Plain training without any process group."""
 
     name = "single"
-    summary = "one process without any aggregation: the base case"
     options = NoOptions
     uses_backend = False
 

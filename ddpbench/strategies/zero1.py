@@ -25,9 +25,6 @@ class Zero1(Strategy[Zero1Options]):
     """
 
     name = "zero1"
-    summary = (
-        "DDP with ZeroRedundancyOptimizer: each rank updates its share of the parameters and broadcasts it"
-    )
     options = Zero1Options
     algorithm = "all_reduce_broadcast"
     schedule = "overlapped"

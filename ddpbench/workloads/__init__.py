@@ -1,4 +1,4 @@
-"""The workloads: one file each, one line each in this table. Importing it imports no torch."""
+"""The workloads: one file each, one line each in this table. Importing it imports neither torch nor pydantic."""
 
 from __future__ import annotations
 
@@ -8,37 +8,68 @@ import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddpbench.errors import nearest
-from ddpbench.workloads.base import NoOptions, Workload
-from ddpbench.workloads.plain import PlainWorkload, lacks
-from ddpbench.workloads.profile import PREFIX
+from ddpbench.table import Entry
+from ddpbench.workloads.shipped import PREFIX, is_path, profile_path, profile_summary, shipped
 
-TABLE: dict[str, str] = {
-    "mlp": "ddpbench.workloads.mlp:Mlp",
-    "gpt": "ddpbench.workloads.gpt:Gpt",
-    "resnet": "ddpbench.workloads.resnet:ResNet",
-    "two_branch": "ddpbench.workloads.two_branch:TwoBranch",
-    "hf": "ddpbench.workloads.hf:HuggingFace",
-    "replay": "ddpbench.workloads.replay:Replay",
+if TYPE_CHECKING:
+    from ddpbench.workloads.base import NoOptions, Workload
+
+TABLE: dict[str, Entry] = {
+    "mlp": Entry(
+        "ddpbench.workloads.mlp:Mlp",
+        "a multilayer perceptron on real text: few large matrices, much gradient for its computation",
+        ("small", "large"),
+    ),
+    "gpt": Entry(
+        "ddpbench.workloads.gpt:Gpt",
+        "a byte-level GPT on real text: many layers, so gradients become ready all through backward",
+        ("nano", "micro", "mini", "gopher-44m", "small", "medium", "large", "xl"),
+    ),
+    "resnet": Entry(
+        "ddpbench.workloads.resnet:ResNet",
+        "ResNet-18 and ResNet-50 on made-up images: much computation for its gradient, with BatchNorm",
+        ("18", "50"),
+    ),
+    "two_branch": Entry(
+        "ddpbench.workloads.two_branch:TwoBranch",
+        "two perceptrons on real text, side by side until a head joins them: a branch can have a rank",
+        ("small", "large"),
+    ),
+    "hf": Entry(
+        "ddpbench.workloads.hf:HuggingFace",
+        "a model of the transformers library (pip install 'ddpbench[hf]'), on made-up data",
+        ("bert-base", "bert-tiny", "gpt2", "resnet-50"),
+    ),
+    "replay": Entry(
+        "ddpbench.workloads.replay:Replay",
+        "",  # each profile has its own
+        shipped(),
+    ),
 }
-"""Name -> `module:Class`. A size follows the name after a colon: `gpt:nano`."""
+"""By name. A size follows the name after a colon: `gpt:nano`."""
 
 
 def workload_names() -> list[str]:
     """Every name with each of its sizes."""
-    names: list[str] = []
-    for name in TABLE:
-        sizes = _class(name).sizes
-        names += [f"{name}:{size}" for size in sizes] or [name]
-    return names
+    return [name for head, entry in TABLE.items() for name in _names(head, entry)]
 
 
-def _class(name: str) -> type[Workload[Any]]:
-    module, _, attribute = TABLE[name].partition(":")
-    found: type[Workload[Any]] = getattr(importlib.import_module(module), attribute)
-    return found
+def summaries() -> dict[str, str]:
+    """Return what each workload is, by its name with a size."""
+    return {
+        name: profile_summary(profile_path(name.removeprefix(PREFIX)))
+        if name.startswith(PREFIX)
+        else entry.summary
+        for head, entry in TABLE.items()
+        for name in _names(head, entry)
+    }
+
+
+def _names(head: str, entry: Entry) -> list[str]:
+    return [f"{head}:{size}" for size in entry.sizes] or [head]
 
 
 def is_import_path(name: str) -> bool:
@@ -66,15 +97,19 @@ def load_workload(name: str) -> Workload[Any]:
     head, colon, size = name.partition(":")
     if head not in TABLE:
         raise KeyError(name)
-    found = _class(head)
-    if found.sizes and not colon:
-        size = found.sizes[0]
-    if not found.takes(size):
+    entry = TABLE[head]
+    if entry.sizes and not colon:
+        size = entry.sizes[0]
+    if size not in (entry.sizes or ("",)) and not (name.startswith(PREFIX) and is_path(size)):
         raise KeyError(name)
-    return found(size)
+    workload: Workload[Any] = entry.load()(size)
+    return workload
 
 
 def _own(name: str) -> Workload[Any]:
+    from ddpbench.workloads.base import Workload
+    from ddpbench.workloads.plain import PlainWorkload, lacks
+
     head, _, attribute = name.rpartition(":")
     try:
         module = _module_of_file(head) if head.endswith(".py") else importlib.import_module(head)
@@ -100,6 +135,9 @@ def _own(name: str) -> Workload[Any]:
 
 def _is_workload(value: object, module: ModuleType) -> bool:
     """Whether it is a class that the module itself defines, and that has what a workload needs."""
+    from ddpbench.workloads.base import Workload
+    from ddpbench.workloads.plain import lacks
+
     if not inspect.isclass(value) or value.__module__ != module.__name__:
         return False
     return issubclass(value, Workload) or not lacks(value)
@@ -132,9 +170,18 @@ def _module_of_file(name: str) -> ModuleType:
 
 __all__ = [
     "TABLE",
+    "Entry",
     "NoOptions",
     "Workload",
     "is_import_path",
     "load_workload",
+    "summaries",
     "workload_names",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is of `base` when it is asked for: its models of options take longer than a list of names."""
+    if name in __all__:
+        return getattr(importlib.import_module("ddpbench.workloads.base"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

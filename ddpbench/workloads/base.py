@@ -27,9 +27,7 @@ class Workload(ABC, Generic[OptionsT]):
     """
 
     name: ClassVar[str]
-    summary: str
     options: type[OptionsT]
-    sizes: ClassVar[tuple[str, ...]] = ()
     batch_statistics: ClassVar[bool] = False
     """The model has layers such as BatchNorm whose output depends on the whole batch."""
     whole_batches: ClassVar[bool] = False
@@ -50,11 +48,6 @@ class Workload(ABC, Generic[OptionsT]):
 
     def __init__(self, size: str = "") -> None:
         self.size = size
-
-    @classmethod
-    def takes(cls, size: str) -> bool:
-        """Whether there is such a size."""
-        return size in (cls.sizes or ("",))
 
     def for_case(self, case: Case, rank: int, launch: int = 0) -> Workload[OptionsT]:
         """The workload as a rank of a case's launch has it, where it depends on any of them."""

@@ -56,9 +56,7 @@ class Gpt(Workload[GptOptions]):
     """A GPT that predicts the next byte at every position of a block of text."""
 
     name = "gpt"
-    summary = "a byte-level GPT on real text: many layers, so gradients become ready all through backward"
     options = GptOptions
-    sizes = tuple(SHAPES)
 
     def pieces(self, kind: Pieces) -> int:
         return SHAPES[self.size].layers + 2 if kind == "stages" else 0

@@ -66,9 +66,7 @@ class HuggingFace(Workload[HfOptions]):
     """BERT learning masked words, GPT-2 next words, ResNet-50 classes: on made-up tokens and images."""
 
     name = "hf"
-    summary = "a model of the transformers library (pip install 'ddpbench[hf]'), on made-up data"
     options = HfOptions
-    sizes = tuple(MODELS)
     imports = tuple(f"transformers.models.{kind}.modeling_{kind}" for kind in ("bert", "gpt2", "resnet"))
 
     def check(self, case: Case) -> str | None:

@@ -31,9 +31,7 @@ class Mlp(Workload[MlpOptions]):
     """64 bytes of context, three hidden layers of 256 (`small`) or 2048 (`large`) units, 256 logits."""
 
     name = "mlp"
-    summary = "a multilayer perceptron on real text: few large matrices, much gradient for its computation"
     options = MlpOptions
-    sizes = tuple(HIDDEN_UNITS)
 
     def pieces(self, kind: Pieces) -> int:
         return HIDDEN_LAYERS + 1 if kind == "stages" else 0

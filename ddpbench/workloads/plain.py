@@ -39,7 +39,6 @@ class PlainWorkload(Workload[BaseModel]):
     """The adapter. The loss is computed inside the model's forward, so that any strategy can carry it."""
 
     name = "plain"
-    summary = "your own"
     whole_batches = True
 
     def __init__(self, own: type[Any]) -> None:

@@ -33,10 +33,6 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_s
 
 SCHEMA_NAME = "ddpbench profile"
 SCHEMA_VERSION = 1
-SHIPPED = Path(__file__).resolve().parents[1] / "profiles"
-"""The profiles that come with ddpbench."""
-PREFIX = "replay:"
-"""What a workload's name begins with that replays a profile."""
 _SLACK = 1e-6
 """By so much, relatively, a rounded moment may lie after the end of backward."""
 
@@ -233,21 +229,6 @@ def _sentences(error: ValidationError) -> list[str]:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(names)
-
-
-def shipped() -> tuple[str, ...]:
-    """The names of the profiles that come with ddpbench."""
-    return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
-
-
-def is_path(name: str) -> bool:
-    """Whether what follows `replay:` is a file of the user's, and not a profile that comes with ddpbench."""
-    return name.endswith(".json")
-
-
-def profile_path(name: str) -> Path:
-    """The file of what follows `replay:`."""
-    return Path(name) if is_path(name) else SHIPPED / f"{name}.json"
 
 
 def read_profile(path: Path) -> Profile:

@@ -17,7 +17,8 @@ from pydantic import BaseModel, Field
 from ddpbench.measure.pacer import Pacer, Pass
 from ddpbench.spec import Case
 from ddpbench.workloads.base import Workload
-from ddpbench.workloads.profile import is_path, profile_path, read_profile, shipped
+from ddpbench.workloads.profile import read_profile
+from ddpbench.workloads.shipped import profile_path
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +48,6 @@ class Replay(Workload[ReplayOptions]):
 
     name = "replay"
     options = ReplayOptions
-    sizes = shipped()
     has_loss = False
 
     def __init__(self, size: str = "") -> None:
@@ -61,12 +61,7 @@ class Replay(Workload[ReplayOptions]):
         self.compute = "synthetic" if self.profile.source == "synthetic" else "replayed"
         self.default_batch = self.profile.local_batch
         self.sample_bytes = self.profile.sample_bytes
-        self.summary = self._summary()
         self.rhythm = Rhythm(self, Case(workload=f"replay:{size}", strategy="single"), 0)
-
-    @classmethod
-    def takes(cls, size: str) -> bool:
-        return is_path(size) or size in cls.sizes
 
     def for_case(self, case: Case, rank: int, launch: int = 0) -> Replay:
         self.rhythm = Rhythm(self, case, rank, launch)
@@ -122,11 +117,6 @@ class Replay(Workload[ReplayOptions]):
         from ddpbench.workloads.replay_model import PacedSGD
 
         return PacedSGD(parameters, self.rhythm)
-
-    def _summary(self) -> str:
-        profile = self.profile
-        step = f"{1e3 * profile.step_s:.3g} ms a step of {profile.local_batch} samples"
-        return f"{profile.workload} on {profile.device}, {step} ({profile.source})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Replay, (self.size,)  # a loader worker needs only `collate`

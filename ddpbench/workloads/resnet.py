@@ -31,9 +31,7 @@ class ResNet(Workload[ResNetOptions]):
     """ImageNet's classifiers of 18 and 50 layers, with BatchNorm: much computation for few parameters."""
 
     name = "resnet"
-    summary = "ResNet-18 and ResNet-50 on made-up images: much computation for its gradient, with BatchNorm"
     options = ResNetOptions
-    sizes = tuple(BLOCKS)
     batch_statistics = True
 
     def pieces(self, kind: Pieces) -> int:

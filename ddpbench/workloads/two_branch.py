@@ -32,9 +32,7 @@ class TwoBranch(Workload[TwoBranchOptions]):
     """64 bytes of context for two branches of three layers of 256 (`small`) or 2048 (`large`) units; 256 logits."""
 
     name = "two_branch"
-    summary = "two perceptrons on real text, side by side until a head joins them: a branch can have a rank"
     options = TwoBranchOptions
-    sizes = tuple(UNITS)
 
     def pieces(self, kind: Pieces) -> int:
         return BRANCHES if kind == "branches" else 0

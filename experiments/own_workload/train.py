@@ -61,7 +61,6 @@ class Forecast(Workload[Options]):
     """The model, the data, the loss and the optimizer; everything else is ddpbench's."""
 
     name = "forecast"
-    summary = "a small regression whose inputs are a dictionary"
     options = Options
 
     def model(self, options: Options) -> nn.Module:

@@ -38,7 +38,6 @@ class Sound(Workload[NoOptions]):
     """Nothing is wrong with this one."""
 
     name = "sound"
-    summary = "a small classifier"
     options = NoOptions
 
     def trouble(self) -> Any:

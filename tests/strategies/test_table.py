@@ -21,7 +21,7 @@ def test_an_entry_is_the_strategy_of_its_name(name: str) -> None:
     strategy = load_strategy(name)
     assert isinstance(strategy, Strategy)
     assert strategy.name == name
-    assert strategy.summary
+    assert TABLE[name].summary
     assert issubclass(strategy.options, BaseModel)
     assert bool(strategy.algorithm) == bool(strategy.schedule)  # both are empty, or neither
 

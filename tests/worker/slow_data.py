@@ -48,7 +48,6 @@ class SlowData(Workload[NoOptions]):
     """Two milliseconds a sample, and next to no computation."""
 
     name = "slow_data"
-    summary = "samples that take long to come by"
     options = NoOptions
     batch_statistics = True
 

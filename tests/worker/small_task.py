@@ -40,7 +40,6 @@ class Sides(Workload[NoOptions]):
     """Two classes; a loss of ln 2 to begin with."""
 
     name = "sides"
-    summary = "which side of a bent line"
     options = NoOptions
 
     def model(self, options: NoOptions) -> nn.Module:
@@ -67,7 +66,6 @@ class Served(Strategy[NoOptions]):
     """The first rank takes no samples and knows no loss: it adds up what the others send."""
 
     name = "served"
-    summary = "a rank that only serves"
     options = NoOptions
     algorithm = "master"
 

@@ -41,7 +41,7 @@ def train(
 ) -> tuple[list[Curve], int]:
     """A rank's records, and how many steps it made; `before` batches are taken first."""
     if strategy == "served":
-        strategies.TABLE["served"] = "tests.worker.small_task:Served"
+        strategies.TABLE["served"] = strategies.Entry("tests.worker.small_task:Served", "a server")
     values: dict[str, Any] = {
         "workload": f"{FILE}:Sides",
         "strategy": strategy,

@@ -144,7 +144,7 @@ from ddpbench.workloads import NoOptions, Workload
 
 
 class Yes(Workload[NoOptions]):
-    name = summary = "yes"
+    name = "yes"
     options = NoOptions
 
     def model(self, options):

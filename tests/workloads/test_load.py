@@ -14,6 +14,7 @@ from ddpbench.workloads import (
     Workload,
     is_import_path,
     load_workload,
+    summaries,
     workload_names,
 )
 
@@ -30,7 +31,6 @@ class Data(torch.utils.data.Dataset):
 
 class Mine(Workload[NoOptions]):
     name = "mine"
-    summary = "one"
     options = NoOptions
     def model(self, options):
         return torch.nn.Linear(2, 1)
@@ -70,7 +70,23 @@ def test_an_entry_builds_at_every_size(name: str) -> None:
         assert isinstance(workload, Workload)
         assert workload.name == name
         assert full == f"{name}:{workload.size}"
-        assert workload.summary
+        assert summaries()[full]
+
+
+def test_the_table_has_the_sizes_that_the_models_have() -> None:
+    from ddpbench.workloads import gpt, hf, mlp, resnet, two_branch
+
+    found = {
+        "mlp": mlp.HIDDEN_UNITS,
+        "gpt": gpt.SHAPES,
+        "resnet": resnet.BLOCKS,
+        "two_branch": two_branch.UNITS,
+        "hf": hf.MODELS,
+    }
+    assert {name: tuple(sizes) for name, sizes in found.items()} == {
+        name: TABLE[name].sizes for name in found
+    }
+    assert set(TABLE) == {*found, "replay"}
 
 
 def test_without_a_size_the_first_is_meant() -> None:

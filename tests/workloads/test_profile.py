@@ -11,15 +11,8 @@ from typing import Any
 
 import pytest
 
-from ddpbench.workloads.profile import (
-    SHIPPED,
-    Profile,
-    parse_profile,
-    profile_digest,
-    profile_path,
-    read_profile,
-    shipped,
-)
+from ddpbench.workloads.profile import Profile, parse_profile, profile_digest, read_profile
+from ddpbench.workloads.shipped import SHIPPED, profile_path, profile_summary, shipped
 
 ROOT = Path(__file__).parents[2]
 
@@ -254,3 +247,13 @@ def test_the_committed_script_makes_the_synthetic_profiles(tmp_path: Path) -> No
     assert {path.stem for path in tmp_path.iterdir()} == set(KNOWN)
     for path in tmp_path.iterdir():
         assert path.read_text(encoding="utf-8") == (SHIPPED / path.name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("interval", [True, False])
+def test_a_profiles_line_says_what_a_step_takes(tmp_path: Path, interval: bool) -> None:
+    path = tmp_path / "p.json"
+    times = {"forward_s": 0.010, "backward_s": 0.0205, "optimizer_s": 0.002}
+    shown = {name: [t, t - 0.001, t + 0.001] if interval else t for name, t in times.items()}
+    path.write_text(json.dumps(data(**shown)), encoding="utf-8")
+    assert 1e3 * read_profile(path).step_s == pytest.approx(32.5)
+    assert profile_summary(path) == "tiny on cpu, 32.5 ms a step of 4 samples (measured)"

@@ -1,0 +1,100 @@
+"""What `auto` becomes on the devices at hand, and on a fabric that says how many ranks there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ddpbench.spec.catalog import Devices
+from ddpbench.spec.settings import Experiment
+
+
+def resolve(experiment: Experiment, devices: Devices) -> Experiment:
+    """Return the experiment with `auto` replaced by what the machine has, so that it says what is run.
+
+    World sizes become 1, 2, 4 ... up to the devices at hand. On a fabric whose nodes and ranks per node are given they
+    become 1 and what these make; `left_out` names those that do not fit. Device and backend become those the machine
+    has.
+    """
+    base, axes, exclude = experiment.base, dict(experiment.axes), experiment.exclude
+    automatic = "cpu" if experiment.emulates else devices.kind  # emulated links end in no GPU
+    device = automatic if base.device == "auto" else base.device
+    if "device" not in axes:
+        base = base.model_copy(update={"device": device})
+        if base.backend == "auto" and "backend" not in axes:
+            base = base.model_copy(update={"backend": "nccl" if device == "cuda" else "gloo"})
+    if "auto" in axes.get("world_size", []):
+        sizes = _fitting(experiment) or _powers(
+            _most_ranks(experiment) or devices.ranks(device, base.threads_per_rank)
+        )
+        expanded = [n for size in axes["world_size"] for n in (sizes if size == "auto" else [size])]
+        axes["world_size"] = list(dict.fromkeys(expanded))
+        exclude = [*exclude, *_unfit_pairs(experiment, sizes)]
+    return experiment.model_copy(update={"base": base, "axes": axes, "exclude": exclude})
+
+
+def left_out(experiment: Experiment) -> str:
+    """Return a sentence on the world sizes of `auto` that do not fit the fabric's layout; empty where all do."""
+    fitting = _fitting(experiment)
+    if not fitting or "auto" not in experiment.axes.get("world_size", []):
+        return ""
+    given = experiment.axes["world_size"]
+    sizes = [n for n in _powers(max(fitting)) if n not in fitting and n not in given]
+    if not sizes:
+        return ""
+    made = " and ".join(
+        f"{nodes} node{'s' if nodes != 1 else ''} of {a_node} are {nodes * a_node} ranks"
+        for nodes, a_node in _layouts(experiment)
+    )
+    return f'world_size = "auto" leaves out {_listed(sizes)} on this fabric: {made}'
+
+
+def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
+    """The fabric's (nodes, ranks per node) where both are given; empty where one follows from the world size."""
+    nodes, a_node = (_of_fabric(experiment, name) for name in ("nodes", "ranks_per_node"))
+    if None in nodes or None in a_node:
+        return []
+    return [(n, m) for n in nodes for m in a_node]
+
+
+def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
+    """The values that a setting of the fabric takes."""
+    fabric = experiment.fabric
+    values: Sequence[Any] = experiment.axes.get(
+        f"fabric.{name}", [getattr(fabric, name) if fabric is not None else None]
+    )
+    return values
+
+
+def _fitting(experiment: Experiment) -> list[int]:
+    """The world sizes that some layout of the fabric has, and 1, the base case's; empty where none is given."""
+    layouts = _layouts(experiment)
+    return sorted({1, *(nodes * a_node for nodes, a_node in layouts)}) if layouts else []
+
+
+def _unfit_pairs(experiment: Experiment, sizes: Sequence[int]) -> list[dict[str, list[Any]]]:
+    """Rules that exclude each of these sizes from layouts that others have, where the fabric has several."""
+    given = experiment.axes["world_size"]
+    rules = []
+    for nodes, a_node in _layouts(experiment):
+        unfit = [n for n in sizes if n not in (1, nodes * a_node) and n not in given]
+        if unfit:
+            rules.append(
+                {"world_size": unfit, "fabric.nodes": [nodes], "fabric.ranks_per_node": [a_node]},
+            )
+    return rules
+
+
+def _most_ranks(experiment: Experiment) -> int | None:
+    """Up to how many ranks `auto` goes on a fabric: as many as its largest layout has. None without one."""
+    nodes, a_node = (_of_fabric(experiment, name) for name in ("nodes", "ranks_per_node"))
+    return max((n * (m or 1) for n in nodes for m in a_node if n is not None), default=None)
+
+
+def _powers(limit: int) -> list[int]:
+    return [1 << k for k in range(limit.bit_length())]
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    *most, last = map(str, sizes)
+    return f"{', '.join(most)} and {last} ranks" if most else f"{last} rank{'s' if sizes[0] != 1 else ''}"

@@ -1,0 +1,40 @@
+"""Which profiles there are to replay, and a line on each. What a profile must be is checked in `profile`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+SHIPPED = Path(__file__).resolve().parents[1] / "profiles"
+"""The profiles that come with ddpbench."""
+PREFIX = "replay:"
+"""What a workload's name begins with that replays a profile."""
+
+
+def shipped() -> tuple[str, ...]:
+    """The names of the profiles that come with ddpbench."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
+
+
+def is_path(name: str) -> bool:
+    """Whether what follows `replay:` is a file of the user's, and not a profile that comes with ddpbench."""
+    return name.endswith(".json")
+
+
+def profile_path(name: str) -> Path:
+    """The file of what follows `replay:`."""
+    return Path(name) if is_path(name) else SHIPPED / f"{name}.json"
+
+
+def profile_summary(path: Path) -> str:
+    """Return a line on a profile that is known to be one: what was computed, where, and how long a step takes."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    step_s = sum(_mean(data[part]) for part in ("forward_s", "backward_s", "optimizer_s"))
+    step = f"{1e3 * step_s:.3g} ms a step of {data['local_batch']} samples"
+    return f"{data['workload']} on {data['device']}, {step} ({data['source']})"
+
+
+def _mean(time: Any) -> float:
+    """A time is its mean, or `[mean, low, high]`."""
+    return float(time[0] if isinstance(time, list) else time)

@@ -1,0 +1,78 @@
+"""At 1280 pixels no column of any table is cut off, in a page of every section and in one of many settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ddpbench.analysis import summarize
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.records import RunDir
+from ddpbench.report import write_report
+from tests.emulated import write_emulated
+from tests.report.handmade import bucket_comparisons, handmade_summary
+
+pytestmark = pytest.mark.browser
+Open = Callable[..., Any]
+
+TABLES = """() => [...document.querySelectorAll(".tabled")].map((region) => ({
+  table: region.querySelector("table").id,
+  needs: region.scrollWidth,
+  has: region.clientWidth,
+  points: Math.min(...[...region.querySelectorAll("th, td, .under")].map((node) =>
+    0.75 * parseFloat(getComputedStyle(node).fontSize))),
+}))"""
+
+
+def many_settings() -> RunSummary:
+    """A sweep in which every setting varies, with long names and rates of seven digits."""
+    summary = handmade_summary(comparisons=bucket_comparisons())
+    long = "/home/somebody/projects/experiments/a_rather_long_folder/training_script.py:LanguageModel"
+    values: dict[str, list[Any]] = {
+        "workload": ["gpt:nano", long],
+        "dtype": ["float32", "bfloat16"],
+        "local_batch": [8, 1024],
+        "threads_per_rank": [1, 2],
+        "precision": ["full", "bf16"],
+        "data": ["loader", "memory"],
+        "loader_workers": [0, 4],
+        "workload_options_json": ["{}", '{"slow_rank": 3, "slow_factor": 2.5, "jitter": 0.05}'],
+        "launches": [5, 20],
+    }
+    count = len(summary.cases)
+    cases = summary.cases.assign(
+        **{name: list(itertools.islice(itertools.cycle(each), count)) for name, each in values.items()}
+    )
+    for name in ("samples_per_s", "samples_per_s_ci_low", "samples_per_s_ci_high"):
+        cases[name] = 1000 * cases[name]
+    return dataclasses.replace(summary, cases=cases)
+
+
+@pytest.fixture(scope="session")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_report(many_settings(), RunDir(tmp_path_factory.mktemp("crowded"))).as_uri()
+
+
+@pytest.fixture(scope="session")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> str:
+    run = write_emulated(tmp_path_factory.mktemp("emulated") / "run", rounds=5)
+    return write_report(summarize(run), run).as_uri()
+
+
+@pytest.mark.parametrize(
+    ("report", "least"), [("address", 8), ("whole", 15), ("emulated", 15), ("crowded", 8)]
+)
+def test_no_column_is_cut_off_and_all_text_stays_legible(
+    opened: Open, request: pytest.FixtureRequest, report: str, least: int
+) -> None:
+    page = opened(1280, url=request.getfixturevalue(report))
+    page.evaluate("document.querySelectorAll('details').forEach(details => (details.open = true))")
+    tables = page.evaluate(TABLES)
+    assert len(tables) >= least
+    assert {one["table"]: one["needs"] - one["has"] for one in tables if one["needs"] > one["has"]} == {}
+    assert min(one["points"] for one in tables) >= 7.5
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280

@@ -1,0 +1,136 @@
+"""What `sweep --dry-run` prints: a table of cases, and each launch only when asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpbench.cli import run
+from ddpbench.cli.dry_run import WIDEST
+from ddpbench.launch.experiments import known_experiments
+
+REPLAYS = """
+question = "Which is faster?"
+[base]
+workload = "replay:resnet50-v100"
+shrink = 50
+bucket_cap_mb = 1000
+[axes]
+strategy = ["ddp", "master", "branches"]
+"fabric.nodes" = [2, 16]
+[fabric]
+bandwidth = "10 Gbit/s"
+racks = 2
+uplink = "40 Gbit/s"
+[budget]
+rounds_min = 3
+rounds_max = 7
+"""
+
+
+@pytest.fixture(autouse=True)
+def as_wide_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(WIDEST))
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert run(["sweep", *arguments, "--dry-run"]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.fixture
+def replays(tmp_path: Path) -> str:
+    path = tmp_path / "replays.toml"
+    path.write_text(REPLAYS, encoding="utf-8")
+    return str(path)
+
+
+def seconds(text: str) -> float:
+    """A duration as it is printed, such as `3 min 6 s`."""
+    words = text.split()
+    return sum(
+        float(n) * {"h": 3600, "min": 60, "s": 1, "ms": 1e-3}[u]
+        for n, u in zip(words[::2], words[1::2], strict=True)
+    )
+
+
+def table_rows(lines: list[str]) -> list[list[str]]:
+    """The table's rows, cut where its header's columns end."""
+    head = next(line for line in lines if line.startswith("case "))
+    ends = [head.index(name) + len(name) for name in ("launches", "each", "total")]
+    body = lines[lines.index(head) + 1 :]
+    rows = [line for line in body[: body.index("")] if not line.startswith(" ")]
+    starts = [head.index("launches"), ends[0], ends[1], ends[2]]
+    return [
+        [line[: starts[0]].strip(), *(line[a:b].strip() for a, b in zip(starts, ends, strict=False))]
+        for line in rows
+    ]
+
+
+def test_a_line_for_each_case_and_none_for_a_rank(replays: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, replays)
+    assert len(lines) == 25
+    assert not any("RANK=" in line for line in lines)
+    names = [row[0] for row in table_rows(lines)]
+    assert [name.partition(" ")[0] for name in names[:-2]] == ["ddp", "ddp", "master", "master", "single"]
+    assert "all cases: shrunk /50" in lines
+    assert not any("shrunk" in name for name in names)
+
+
+def test_the_tables_times_add_up_to_the_total(replays: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, replays)
+    *cases, proofs, _ = table_rows(lines)
+    assert {row[1] for row in cases} == {"3"}
+    for row in cases:
+        assert 3 * seconds(row[2]) == pytest.approx(seconds(row[3]), abs=3)
+    said = " ".join(lines[lines.index("", lines.index("") + 1) :])
+    assert f"{len(cases)} cases, {3 * len(cases)} launches in 3 rounds, {proofs[1]} proofs: about " in said
+    total = seconds(said.split("about ")[1].split(" for 3 rounds")[0])
+    assert sum(seconds(row[3]) for row in table_rows(lines)) == pytest.approx(total, abs=len(cases) + 2)
+    assert "; up to 7 rounds (" in said
+
+
+def test_what_is_skipped_comes_last_with_its_reason(replays: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, replays)
+    at = lines.index("skipped: 2 cases")
+    told = " ".join(line.strip() for line in lines[at + 1 :])
+    assert told.count("branches · ") == 2
+    assert "a replay has no branches" in told
+
+
+def test_verbose_adds_every_launch_in_order_with_each_ranks_command(
+    replays: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = printed(capsys, replays, "--out", "somewhere")
+    lines = printed(capsys, replays, "--out", "somewhere", "-v")
+    assert lines[: len(short)] == short
+    rest = lines[len(short) + 1 :]
+    launches = [line.split() for line in rest if not line.startswith(" ")]
+    assert [words[0] for words in launches] == ["proof"] * 5 + ["round"] * 15
+    assert [words[1] for words in launches[5:]] == ["1"] * 5 + ["2"] * 5 + ["3"] * 5
+    assert {words[2] for words in launches[5:10]} == {words[1] for words in launches[:5]}
+    ranks = 2 + 16 + 2 + 16 + 1
+    assert sum("-m ddpbench.worker" in line for line in rest) == ranks * (1 + 3)
+
+
+def test_verbose_alone_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sweep", "quick", "-v"]) == 2
+    assert "--dry-run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(known_experiments()))
+@pytest.mark.parametrize("width", [WIDEST, 60])
+def test_every_experiment_fits_the_width_without_a_broken_word(
+    name: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    narrow = printed(capsys, name, "--out", "x")
+    assert max(map(len, narrow)) <= width
+    monkeypatch.setenv("COLUMNS", "1000")  # no more than WIDEST is used
+    wide = printed(capsys, name, "--out", "x")
+    assert max(map(len, wide)) <= WIDEST
+    assert {word for line in narrow for word in line.split()} - {"·"} == {
+        word for line in wide for word in line.split()
+    } - {"·"}
+    assert not any("\x1b" in line or "\N{NO-BREAK SPACE}" in line for line in narrow)

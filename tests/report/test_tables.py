@@ -1,0 +1,59 @@
+"""Tables that stay within 1280 pixels: how many columns a summary has, and how closely they are set."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ddpbench.report import tables
+from ddpbench.report.parts import Cell, Column, Table
+from ddpbench.report.series import rows_of
+from tests.report.handmade import handmade_summary
+
+
+def summary_with(**values: tuple[object, object]) -> Table:
+    """The summary's table where every other case has another value of these columns."""
+    summary = handmade_summary()
+    count = len(summary.cases)
+    changes = {name: [pair[number % 2] for number in range(count)] for name, pair in values.items()}
+    summary = dataclasses.replace(summary, cases=summary.cases.assign(**changes))
+    return tables.summary_table(summary, rows_of(summary))
+
+
+def test_few_settings_that_vary_have_a_column_each() -> None:
+    table = summary_with(dtype=("float32", "bfloat16"), loader_workers=(0, 4))
+    titles = [column.title for column in table.columns]
+    assert titles[3:5] == ["Type", "Loader workers"]
+    assert "Other settings" not in titles
+
+
+def test_many_settings_that_vary_share_one_column() -> None:
+    table = summary_with(
+        workload=("gpt:nano", "mlp:small"),
+        dtype=("float32", "bfloat16"),
+        loader_workers=(0, 4),
+        precision=("full", "bf16"),
+        threads_per_rank=(1, 2),
+    )
+    titles = [column.title for column in table.columns]
+    assert len(titles) <= 13
+    at = titles.index("Other settings")
+    assert titles[at - 1] == "Type"
+    assert [row[at].text for row in table.rows[:2]] == [
+        "threads 1; precision full; loader workers 0",
+        "threads 2; precision bf16; loader workers 4",
+    ]
+    assert all(len(row) == len(titles) for row in table.rows)
+
+
+@pytest.mark.parametrize(("columns", "width"), [(9, ""), (10, "wide"), (12, "wide"), (13, "widest")])
+def test_many_columns_are_set_closer(columns: int, width: str) -> None:
+    assert Table(caption="", columns=(Column("x"),) * columns, rows=()).width == width
+
+
+def test_only_words_that_no_column_holds_may_be_broken() -> None:
+    assert not Cell(text="best strategy; foreign load 2/5", under="emulated 1 Gbit/s link").unbroken
+    assert Cell(text="/home/somebody/training_script.py:LanguageModel").unbroken
+    assert not Cell(text="1", under="[1,234,000, 1,235,000]", number=True).told
+    assert Cell(text="1", under="[14.3, 14.9], as good as best, up to 1.4 % longer not ruled out").told

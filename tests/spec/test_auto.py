@@ -1,0 +1,84 @@
+"""`world_size = "auto"` on a fabric that says how many ranks there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpbench.cli import run
+from ddpbench.errors import ExperimentError
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.spec import Devices, Experiment, expand, left_out, parse_experiment, resolve
+from ddpbench.spec.fabric import fabric_overrides
+
+CATALOG = TableCatalog()
+CORES = Devices(kind="cpu", gpus=0, cores=2)
+AUTO = '[base]\nworkload = "mlp:small"\n[axes]\nworld_size = ["auto"]\n'
+
+
+def experiment(text: str, fabric: str = "") -> Experiment:
+    overrides = fabric_overrides(fabric) if fabric else []
+    return parse_experiment(text, CATALOG, name="test", overrides=overrides)
+
+
+def layouts(asked: Experiment) -> list[tuple[int, int]]:
+    """(nodes, ranks) of the cases; all of them can run."""
+    entries = expand(asked, CATALOG, CORES)
+    assert not [entry.skip_reason for entry in entries if entry.skip_reason]
+    ranks = [entry for entry in entries if not entry.added_as_baseline]
+    return [(entry.case.nodes, entry.case.world_size) for entry in ranks]
+
+
+@pytest.mark.parametrize(
+    ("fabric", "kept", "said"),
+    [
+        ("2 x 2 x 1gbit", [(1, 1), (2, 4)], "leaves out 2 ranks on this fabric: 2 nodes of 2 are 4 ranks"),
+        (
+            "2 x 4 x 1gbit",
+            [(1, 1), (2, 8)],
+            "leaves out 2 and 4 ranks on this fabric: 2 nodes of 4 are 8 ranks",
+        ),
+        (
+            "3 x 2 x 1gbit",
+            [(1, 1), (3, 6)],
+            "leaves out 2 and 4 ranks on this fabric: 3 nodes of 2 are 6 ranks",
+        ),
+        ("2 x 1 x 1gbit", [(1, 1), (2, 2)], ""),
+        ("4 x 1gbit", [(1, 1), (2, 2), (4, 4)], ""),  # fewer ranks have fewer nodes
+        ("", [(1, 1), (1, 2)], ""),
+    ],
+)
+def test_sizes_that_fit_are_kept(fabric: str, kept: list[tuple[int, int]], said: str) -> None:
+    asked = experiment(AUTO, fabric)
+    assert layouts(asked) == kept
+    assert left_out(asked).removeprefix('world_size = "auto" ') == said
+
+
+def test_sizes_that_are_given_are_no_choice_of_auto() -> None:
+    with pytest.raises(ExperimentError, match="2 nodes of 2 ranks are 4 ranks, not 2"):
+        expand(experiment(AUTO.replace('"auto"', "2, 4"), "2 x 2 x 1gbit"), CATALOG, CORES)
+    both = experiment(AUTO.replace('"auto"', '2, "auto"'), "2 x 2 x 1gbit")
+    assert left_out(both) == ""
+    with pytest.raises(ExperimentError, match="2 nodes of 2 ranks are 4 ranks, not 2"):
+        expand(both, CATALOG, CORES)
+
+
+def test_each_of_several_layouts_has_the_size_that_it_makes_also_when_resumed() -> None:
+    text = f'{AUTO}"fabric.nodes" = [1, 2, 4]\n[fabric]\nranks_per_node = 2\nbandwidth = "1 Gbit/s"\n'
+    asked = experiment(text)
+    assert layouts(asked) == [(1, 1), (1, 2), (2, 4), (4, 8)]
+    assert left_out(asked) == ""
+    resolved = resolve(asked, CORES)
+    again = experiment(resolved.to_toml())
+    assert layouts(again) == layouts(asked)
+    assert resolve(again, CORES) == again
+
+
+def test_a_dry_run_says_what_is_left_out(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(["sweep", "quick", "--dry-run", "--fabric", "2 x 2 x 1gbit"]) == 0
+    told = capsys.readouterr().out
+    assert 'world_size = "auto" leaves out 2 ranks on this fabric: 2 nodes of 2 are 4 ranks' in told
+    assert "ddp · 4 ranks · default buckets · 2 x 2 · 1 Gbit/s, emulated" in told
+    assert " 2 ranks ·" not in told
