@@ -486,7 +486,7 @@ def rank_launch(case: Case, rank: int, factor: float, model: Model, *, blocks: i
     """One rank of the made-up machine: `blocks` timed blocks of ten steps, and `steps` instrumented ones."""
     parts = model.parts(case, factor)
     comm = parts.pop("comm", 0)
-    hidden = comm // 2 if case.schedule == "overlapped" else 0
+    hidden = min(comm // 2, parts["backward"]) if case.schedule == "overlapped" else 0
     late = int((case.world_size - 1) * model.skew_s * 1e9) if comm else 0
     step_ns = sum(parts.values()) + late + comm - hidden
     if late:
@@ -524,6 +524,7 @@ def rank_launch(case: Case, rank: int, factor: float, model: Model, *, blocks: i
         start_ns=start,
         samples_per_step=case.global_batch // processes_of(case),
         checksum="5f1d" * 8 if promises else "",
+        gradient_bytes=sum(TWO_BUCKETS),
         buckets=sizes if case.strategy == "ddp" else None,
         evaluation=[[parts["forward"]] * 10] * 2 if case.evaluation else (),
         snapshots=_snapshots(rank, factor) if case.checkpoint else (),
@@ -613,9 +614,18 @@ def write_run(
                 model.recorded(case, rank, rank_launch(case, rank, factor, model, blocks=blocks, steps=steps))
                 for rank in range(processes_of(case))
             ]
-            write_launch(run, case, number, ranks)
+            write_launch(run, case, number, ranks, _spent(ranks))
     write_sessions(run)
     return run
+
+
+def _spent(ranks: Sequence[RankLaunch]) -> Outcome:
+    """A launch's outcome: as any, unless its blocks take longer."""
+    blocks_s = max(sum(map(sum, rank.blocks)) for rank in ranks) / 1e9
+    usual = Outcome()
+    if blocks_s + 0.3 <= usual.measured_s:
+        return usual
+    return Outcome(measured_s=blocks_s + 0.3, wall_s=blocks_s + 1.1)
 
 
 def main() -> None:

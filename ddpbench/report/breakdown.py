@@ -79,7 +79,7 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
     ]
     more = [f"{len(found) - 4} more"] if len(found) > 4 else []
     text = (
-        f"{MARK.strip()} marks cases whose instrumented steps take longer or shorter than their timed ones: the parts do "
+        f"{MARK.strip()} marks cases whose instrumented steps take another time than their timed ones: the parts do "
         f"not describe the timed steps. These are {series_of([*cases, *more])}."
     )
     return [text]

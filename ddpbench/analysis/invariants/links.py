@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ddpbench.analysis.checked import Bounded, Measured
 from ddpbench.analysis.labels import links_of
 from ddpbench.analysis.network import bytes_to_aggregate, formula_of
-from ddpbench.analysis.overlap import PARTS, TOGETHER
+from ddpbench.analysis.overlap import PARTS
 from ddpbench.analysis.traffic import FEWEST, MOST
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes
@@ -25,8 +25,12 @@ RATE_TOLERANCE = 0.02
 """How much faster than its rate a link may seem: its proof before a sweep reads counters over a part of a second."""
 STEP_TOLERANCE = 0.02
 """Transfers of a step may be under way from one rank's first moment to another's last."""
-_AT_THE_SLOWEST = frozenset({"all_reduce", "ring", "naive_ring", "hierarchical", *TOGETHER})
+_AT_THE_SLOWEST = frozenset(
+    {"all_reduce", "all_gather", "reduce_scatter", "ring", "naive_ring", "hierarchical"}
+)
 """Operations that pass as much over every node's link."""
+_BURSTS = {"master": 2, "tree": 2, "halving_doubling": 4}
+"""How many times the busiest link begins anew, in one direction after the other, for one transfer."""
 
 
 def links_carry(case: Measured) -> Iterable[Bounded]:
@@ -131,7 +135,7 @@ def _least_network_s(case: Measured, links: Links) -> float | None:
         needed_s = min(
             needed_s, 8 * (busiest_rank_bytes(job.algorithm, job.nodes, size) or 0) / nominal / PAYLOAD
         )
-    bursts = pieces * (4 if job.algorithm == "halving_doubling" else 2)
+    bursts = pieces * _BURSTS.get(job.algorithm, 1)
     fastest = PAYLOAD_MOST * max(1.0, case.reached) * (1 + RATE_TOLERANCE)
     return needed_s * PAYLOAD / fastest - bursts * _burst_s(job, nominal)
 
