@@ -274,10 +274,21 @@ def write_launch(
     for rank, what in enumerate(ranks):
         lines = rank_lines(rank, case, what)
         directory.records(rank).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    if outcome == Outcome():
+        outcome = _spent(ranks)
     if outcome is not None:
         count = processes_of(case) if expected_ranks is None else expected_ranks
         _write_outcome(directory.outcome, case, number, "measure", outcome, count)
     return directory.path
+
+
+def _spent(ranks: Sequence[RankLaunch]) -> Outcome:
+    """A launch's outcome: as any, unless its blocks take longer."""
+    blocks_s = max((sum(map(sum, rank.blocks)) for rank in ranks), default=0) / 1e9
+    usual = Outcome()
+    if blocks_s + 0.3 <= usual.measured_s:
+        return usual
+    return Outcome(measured_s=blocks_s + 0.3, wall_s=blocks_s + 1.1)
 
 
 def _write_outcome(
@@ -614,18 +625,9 @@ def write_run(
                 model.recorded(case, rank, rank_launch(case, rank, factor, model, blocks=blocks, steps=steps))
                 for rank in range(processes_of(case))
             ]
-            write_launch(run, case, number, ranks, _spent(ranks))
+            write_launch(run, case, number, ranks)
     write_sessions(run)
     return run
-
-
-def _spent(ranks: Sequence[RankLaunch]) -> Outcome:
-    """A launch's outcome: as any, unless its blocks take longer."""
-    blocks_s = max(sum(map(sum, rank.blocks)) for rank in ranks) / 1e9
-    usual = Outcome()
-    if blocks_s + 0.3 <= usual.measured_s:
-        return usual
-    return Outcome(measured_s=blocks_s + 0.3, wall_s=blocks_s + 1.1)
 
 
 def main() -> None:
