@@ -18,6 +18,7 @@ from ddpbench.version import VERSION
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddpbench.analysis.summary import RunSummary
     from ddpbench.launch.listener import Listener
 
 __version__ = VERSION
@@ -91,6 +92,16 @@ def write_report(run_dir: str | Path) -> Path:
         ddpbench.errors.IdentityError: it is no run directory, or one of another schema.
         ddpbench.errors.RequestError: its records are gone, and only its report was kept.
     """
+    return report_on(run_dir)[0]
+
+
+def report_on(run_dir: str | Path) -> tuple[Path, RunSummary]:
+    """As `write_report`; also returns what the page was made from.
+
+    Raises:
+        ddpbench.errors.IdentityError: it is no run directory, or one of another schema.
+        ddpbench.errors.RequestError: its records are gone, and only its report was kept.
+    """
     from ddpbench import report
     from ddpbench.analysis import summarize, write_csv
     from ddpbench.errors import RequestError
@@ -109,7 +120,7 @@ def write_report(run_dir: str | Path) -> Path:
         with Painter() as painter:
             summary = summarize(run)
             write_csv(summary.cases, run)
-            return report.write_report(summary, run, painter)
+            return report.write_report(summary, run, painter), summary
     finally:
         if collected:
             gc.enable()

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from ddpbench.analysis import Checked
 
 # A shell without job control has its background jobs ignore SIGINT, and so their children: sweeps that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -22,3 +27,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts files with sweeps, which take longest, before all others, so that pytest-xdist begins with them."""
     long = {item.path for item in items if item.get_closest_marker("multiprocess")}
     items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_impossible() -> Iterator[None]:
+    """No report that a test makes in its own process may have measured what is impossible, but under `violating`."""
+    from ddpbench.analysis import build
+
+    check = build.check_cases
+
+    def strict(*arguments: Any) -> Checked:
+        found: Checked = check(*arguments)
+        assert _VIOLATING or not found.impossible, "\n".join(found.told)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "check_cases", strict)
+        yield
+
+
+_VIOLATING: list[bool] = []
+
+
+@pytest.fixture
+def violating() -> Iterator[None]:
+    """For tests that plant what is impossible."""
+    _VIOLATING.append(True)
+    yield
+    _VIOLATING.pop()

@@ -83,7 +83,7 @@ class Emulated(Model):
         n = case.world_size
         if case.fabric and n > 1 and case.nodes > 1:
             links = Links.parse(case.fabric)
-            slowest = min(links.of_node(node) for node in range(case.nodes)) / 8
+            slowest = links.slowest(case.nodes) / 8
             steps = 2 * (n - 1) * self.latency_s * len(self.buckets(case))
             if case.strategy == "master":
                 parts["comm"] = 2.1 * (n - case.ranks_per_node) * GRADIENT_BYTES / slowest

@@ -1,6 +1,7 @@
 """From records to a table and what it shows: statistics, overlap, findings. It returns data and draws nothing."""
 
 from ddpbench.analysis.build import summarize
+from ddpbench.analysis.checked import Bounded, Checked, Violation
 from ddpbench.analysis.frame import DTYPES, load, read_csv, write_csv
 from ddpbench.analysis.noise import NoiseResult, noise_of
 from ddpbench.analysis.rounds import SoFar, cases_without_target, half_widths, so_far
@@ -9,12 +10,15 @@ from ddpbench.analysis.summary import COLUMNS, Counts, Failure, Finding, RunSumm
 __all__ = [
     "COLUMNS",
     "DTYPES",
+    "Bounded",
+    "Checked",
     "Counts",
     "Failure",
     "Finding",
     "NoiseResult",
     "RunSummary",
     "SoFar",
+    "Violation",
     "cases_without_target",
     "half_widths",
     "load",

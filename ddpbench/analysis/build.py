@@ -18,6 +18,7 @@ from ddpbench.analysis.findings import MOST_FINDINGS, comparisons_table, finding
 from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.input_findings import input_findings
 from ddpbench.analysis.inputs import input_groups
+from ddpbench.analysis.invariants import check_cases
 from ddpbench.analysis.labels import Names
 from ddpbench.analysis.launches import CaseRun, resume_command
 from ddpbench.analysis.lead_findings import lead_findings
@@ -42,8 +43,6 @@ from ddpbench.spec import labels
 
 MOST_ASKED = 3
 """Sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
-OVERHEAD_LIMIT = 0.05
-"""Instrumented steps longer than timed ones by more than this are mentioned."""
 _LAUNCHES = {
     "case_id": "string",
     "round": "Int64",
@@ -85,10 +84,10 @@ def summarize(run: RunDir) -> RunSummary:
     cases = read_cases_of(run, plan)
     machine = run.read_json(run.machine)
     table = case_table(plan, cases, machine)
-    breakdown = _breakdown(cases, table)
     laws = laws_of(cases, machine)
     merged = run.read_json(run.merged) if run.merged.exists() else {}
     fabrics = fabrics_of(run)
+    checks = check_cases(cases, table, fabrics)
     step, step_absent = one_step(run, cases)
     sessions = _sessions(run)
     wall_s = sum(float(session.get("wall_s") or 0) for session in sessions)
@@ -104,13 +103,14 @@ def summarize(run: RunDir) -> RunSummary:
         counts=counts,
         cases=table,
         launches=_launches(cases),
-        breakdown=breakdown,
+        breakdown=_breakdown(cases, table),
         phases=_phases(cases),
         proofs=_proofs(cases),
         findings=_findings(cases, laws),
         validity=(
+            *checks.told,
             *_merge_sentences(merged),
-            *_validity(plan, cases, table, breakdown, stop_reason=stop_reason, path=str(run.path)),
+            *_validity(plan, cases, table, stop_reason=stop_reason, path=str(run.path)),
             *virtual_sentences(cases, table),
             *fabric_sentences(fabrics),
         ),
@@ -127,6 +127,7 @@ def summarize(run: RunDir) -> RunSummary:
         curves=curves_table(cases),
         goals=goals_table(cases),
         fabrics=fabrics,
+        checks=checks,
         one_step=step,
         one_step_absent=step_absent,
         laws=laws,
@@ -345,7 +346,6 @@ def _validity(
     plan: StoredPlan,
     cases: Sequence[CaseRun],
     table: pd.DataFrame,
-    breakdown: pd.DataFrame,
     *,
     stop_reason: str,
     path: str,
@@ -404,13 +404,6 @@ def _validity(
     sharing = [case for case in measured if any(launch.shares_cores for launch in case.good)]
     if sharing:
         yield f"{names.count(sharing)} had loader workers on the ranks' own cores{names.listed(sharing)}."
-    long = set(breakdown.loc[breakdown["instrumentation_overhead"] > OVERHEAD_LIMIT, "case_id"])
-    slow = [case for case in measured if case.case_id in long]
-    if slow:
-        yield (
-            f"{names.count(slow)} took over {100 * OVERHEAD_LIMIT:g} % longer in instrumented than in timed steps: "
-            f"where the time goes is then approximate{names.listed(slow)}."
-        )
     apart = [case for case in measured if any(launch.hosts > 1 for launch in case.good)]
     if apart:
         yield (

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
+from ddpbench.analysis.checked import Checked
+
 if TYPE_CHECKING:
     from ddpbench.analysis.curves import CurveLaws
     from ddpbench.analysis.fabrics import FabricRun
@@ -145,6 +147,8 @@ class RunSummary:
     one_step: OneStep | None = None
     one_step_absent: str = ""
     """Why there is no step to look at, where there is none."""
+    checks: Checked = field(default_factory=Checked)
+    """What the report found when it checked itself (`analysis/invariants`)."""
     merged_from: tuple[str, ...] = ()
     """The run directories this one was merged from; empty where a sweep made it."""
     laws: tuple[CurveLaws, ...] = ()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from ddpbench.records import Traffic
 
@@ -19,6 +19,8 @@ class NodeTraffic:
     sent: float
     received: float
     steps: int
+    by_node: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """What each node sent and received a step; of one launch alone."""
 
 
 def node_traffic(records: Iterable[Traffic]) -> NodeTraffic | None:
@@ -38,6 +40,7 @@ def node_traffic(records: Iterable[Traffic]) -> NodeTraffic | None:
         sent=max(sent[node] / steps[node] for node in known),
         received=max(received[node] / steps[node] for node in known),
         steps=min(steps[node] for node in known),
+        by_node={node: (sent[node] / steps[node], received[node] / steps[node]) for node in known},
     )
 
 
@@ -52,8 +55,3 @@ def mean_traffic(launches: Iterable[NodeTraffic]) -> NodeTraffic | None:
         received=sum(one.received * one.steps for one in found) / steps,
         steps=steps,
     )
-
-
-def explained(ratio: float) -> bool:
-    """Whether counted bytes are the formula's within a protocol's overhead."""
-    return FEWEST <= ratio <= MOST

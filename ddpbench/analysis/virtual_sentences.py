@@ -12,7 +12,6 @@ from ddpbench.analysis.findings import BOUNDS, grouped
 from ddpbench.analysis.labels import Names, links_of
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.pace import MOST_SHARE
-from ddpbench.analysis.traffic import FEWEST, MOST, explained
 
 
 def virtual_sentences(cases: Sequence[CaseRun], table: pd.DataFrame) -> Iterable[str]:
@@ -31,7 +30,6 @@ def virtual_sentences(cases: Sequence[CaseRun], table: pd.DataFrame) -> Iterable
     yield from _loopback(measured, names)
     by_id = {run.case_id: run for run in measured}
     yield from _unhidden(by_id, table, names)
-    yield from _traffic(by_id, table, names)
 
 
 def _kinds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
@@ -129,23 +127,3 @@ def _round_up(value: float) -> float:
     """The next number of two significant digits."""
     scale = 10.0 ** (1 - math.floor(math.log10(value)))
     return math.ceil(value * scale * (1 - 1e-9)) / scale
-
-
-def _traffic(by_id: dict[str, CaseRun], table: pd.DataFrame, names: Names) -> Iterable[str]:
-    ratios = {
-        str(row["case_id"]): float(row["traffic_ratio"])
-        for row in table.to_dict("records")
-        if str(row["case_id"]) in by_id and not pd.isna(row["traffic_ratio"])
-    }
-    odd = {case_id: ratio for case_id, ratio in ratios.items() if not explained(ratio)}
-    if odd:
-        worst = max(odd, key=lambda case_id: abs(math.log(max(odd[case_id], 1e-9))))
-        members = [by_id[case_id] for case_id in odd]
-        small = ""
-        if all(odd[run.case_id] > MOST and run.case.shrink > 1 for run in members):
-            small = " Shrinking divides payloads and not headers: of short messages they are a larger part."
-        yield (
-            f"{names.count(members)} moved other bytes than the algorithm's formula says: the busiest node of "
-            f"{names.of(by_id[worst])} sent {odd[worst]:.2f} times as many, where headers and acknowledgements "
-            f"explain {FEWEST:g} to {MOST:g}{names.listed(members)}.{small}"
-        )

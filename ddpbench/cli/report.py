@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 
@@ -16,5 +17,8 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
 
-    print(ddpbench.write_report(arguments.run_dir))  # noqa: T201
+    page, summary = ddpbench.report_on(arguments.run_dir)
+    print(page)  # noqa: T201
+    if summary.checks.line:
+        print(summary.checks.line, file=sys.stderr)  # noqa: T201
     return 0

@@ -156,6 +156,7 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
             "stop_reason": result.stop_reason,
             "measured_share": share,
             "findings": [finding.text for finding in summary.findings],
+            "violations": [violation.to_json() for violation in summary.checks.violations],
             "cases": rows,
         }
         print(json.dumps(told, indent=1))  # noqa: T201
@@ -163,6 +164,8 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
         _print_table(summary.cases)
         for finding in summary.findings:
             print(f"- {finding.text}")  # noqa: T201
+        if summary.checks.line:
+            print(summary.checks.line)  # noqa: T201
         if share is not None and result.launches:
             seconds = time.monotonic() - start
             print(f"{share:.0%} of {seconds:.0f} s went into warm-up and measured steps")  # noqa: T201

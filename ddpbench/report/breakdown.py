@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,8 @@ class Bar:
     overlapped_s: float
     launches: int
     overhead: float | None
+    apart: bool = False
+    """Its instrumented steps do not take as long as its timed ones: it does not describe these."""
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
@@ -61,16 +63,37 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         title="Where the time goes",
         question=_QUESTION,
         pictures=(_picture(panel.name, chosen, missing),),
-        notes=tuple(notes),
+        notes=(*_apart(bars.values()), *notes),
     )
 
 
+def _apart(bars: Iterable[Bar]) -> list[str]:
+    """The note on marked cases; none where instrumented steps are like timed ones."""
+    found = [bar for bar in bars if bar.apart and bar.overhead is not None]
+    if not found:
+        return []
+    found.sort(key=lambda bar: -abs(bar.overhead or 0))
+    cases = [
+        f"{bar.name} ({percent(abs(bar.overhead or 0))} {'longer' if (bar.overhead or 0) > 0 else 'shorter'})"
+        for bar in found[:4]
+    ]
+    more = [f"{len(found) - 4} more"] if len(found) > 4 else []
+    text = (
+        f"{MARK.strip()} marks cases whose instrumented steps take another time than their timed ones: the parts do "
+        f"not describe the timed steps. These are {series_of([*cases, *more])}."
+    )
+    return [text]
+
+
+MARK = " *"
+"""Behind the name of a case whose breakdown does not describe its timed steps."""
 _QUESTION = "What fills a step?"
 
 
 def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
     by_id = {row.case_id: row for row in rows}
     words = variant_words(rows)
+    apart = {violation.case_id for violation in summary.checks.of("instrumented_as_timed")}
     bars: dict[str, Bar] = {}
     for record in summary.breakdown.to_dict("records"):
         row = by_id.get(str(record["case_id"]))
@@ -84,6 +107,7 @@ def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
             overlapped_s=_number(record["overlapped_comm"]),
             launches=int(_number(record["launches"])),
             overhead=_optional(record["instrumentation_overhead"]),
+            apart=row.case_id in apart,
         )
     return bars
 
@@ -117,6 +141,8 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Pic
         least, most = percent(min(overheads)), percent(max(overheads))
         span = least if least == most else f"{least} to {most}"
         marks.append(f"Instrumented steps took {span} longer than timed ones.")
+    if any(bar.apart for bar in bars):
+        marks.append("*: the parts do not describe the timed steps, which take another time.")
     if any(bar.row.oversubscribed for bar in bars):
         marks.append("Grey ground: more ranks than cores (oversubscribed).")
     if missing:
@@ -184,7 +210,7 @@ def _table(bars: Sequence[Bar]) -> Table:
     )
     rows = tuple(
         (
-            Cell(text=bar.name),
+            Cell(text=bar.name + MARK * bar.apart),
             Cell.ms(bar.total_s),
             *(Cell.ms(bar.parts[name]) for name in style.PHASES),
             Cell.ms(bar.overlapped_s),
@@ -201,7 +227,7 @@ def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
 
     from ddpbench.report.canvas import text_width_in
 
-    names = ["\n".join(textwrap.wrap(bar.name, 36)[:3]) for bar in bars]
+    names = ["\n".join(textwrap.wrap(bar.name + MARK * bar.apart, 36)[:3]) for bar in bars]
     left = 0.25 + max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
     right = 1.85
     bottom = 0.5

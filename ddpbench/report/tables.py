@@ -408,6 +408,11 @@ def embedded_json(summary: RunSummary) -> str:
             for item in summary.findings
         ],
         "validity": list(summary.validity),
+        "checks": {
+            "outcome": summary.checks.outcome,
+            "rules": [asdict(rule) for rule in summary.checks.rules],
+            "violations": [violation.to_json() for violation in summary.checks.violations],
+        },
         "fabrics": [asdict(one) for one in summary.fabrics],
         "failures": [{name: getattr(item, name) for name in _FAILURE} for item in summary.failures],
         "machine": summary.machine,

@@ -89,7 +89,7 @@ def test_the_time_to_a_loss_runs_to_the_slowest_rank_without_the_agreeing_betwee
     assert pd.isna(row["time_to_loss_ci_low_s"])
 
 
-def test_a_steps_loss_is_the_mean_over_ranks_that_know_one(run: RunDir) -> None:
+def test_a_steps_loss_is_the_mean_over_ranks_that_know_one(run: RunDir, violating: None) -> None:
     case = case_of(
         "ddp", 3
     )  # twelve steps' samples are nearly those of 32 steps of one device: 11 are averaged

@@ -45,7 +45,11 @@ def summary_of(
             waited_ns = int(step_ns * waited / step)
             start = ORIGIN_NS + 10**10
             spans = [("data", start, start + waited_ns), ("forward", start + waited_ns, start + step_ns)]
-            rank = RankLaunch(blocks=[[step_ns] * 10], steps=[(start, start + step_ns, spans, [])])
+            rank = RankLaunch(
+                blocks=[[step_ns] * 10],
+                steps=[(start, start + step_ns, spans, [])],
+                samples_per_step=case.local_batch,
+            )
             write_launch(run, case, number, [rank] * case.world_size)
     write_sessions(run)
     return summarize(run)

@@ -66,7 +66,7 @@ def test_cases_that_differ_in_more_are_not_compared(tmp_path: Path) -> None:
     write_plan(run, cases)
     for case in cases:
         for number in range(6):
-            write_launch(run, case, number, [RankLaunch()] * 2)
+            write_launch(run, case, number, [RankLaunch(samples_per_step=case.local_batch)] * 2)
     assert "precision" not in set(summarize(run).comparisons["topic"])
 
 

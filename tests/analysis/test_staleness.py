@@ -14,7 +14,14 @@ from ddpbench.spec import Budget
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan
 
 SINGLE = case_of("single", 1)
-ASYNC = case_of("async_server", 4, algorithm="async_server", schedule="after_backward", backend="gloo")
+ASYNC = case_of(
+    "async_server",
+    4,
+    algorithm="async_server",
+    schedule="after_backward",
+    backend="gloo",
+    global_batch=3 * 8,  # the server trains on none
+)
 BLOCKS = [[10 * MS] * 10] * 2
 
 

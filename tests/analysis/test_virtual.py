@@ -65,9 +65,9 @@ def test_a_dilated_and_shrunk_run_gives_its_twins_tables(tmp_path: Path) -> None
             same(getattr(virtual, name), getattr(plain, name), ids)
     ddp = plain.cases[plain.cases["strategy"] == "ddp"].iloc[0]
     assert ddp["gradient_bytes"] == GRADIENT_BYTES
-    assert ddp["step_time_s"] == pytest.approx(
-        0.093 + 0.5 * Emulated().parts(emulated_case("ddp", 4), 1)["comm"] / 1e9, rel=0.02
-    )
+    comm_s = Emulated().parts(emulated_case("ddp", 4), 1)["comm"] / 1e9
+    assert comm_s / 2 > 0.060, "no more can be hidden than the backward pass takes"
+    assert ddp["step_time_s"] == pytest.approx(0.093 + comm_s - 0.060, rel=0.02)
     first, second = plain.one_step, virtual.one_step
     assert first is not None
     assert second is not None
@@ -217,8 +217,9 @@ def test_lateness_is_that_of_each_steps_latest_rank(tmp_path: Path) -> None:
     assert summarize(run).cases["lateness_p95_s"].iloc[0] == pytest.approx(70e-6)
 
 
-def test_the_dilation_that_hides_the_hosts_work(tmp_path: Path) -> None:
-    # two ranks of 16 ms processor time in a step of 10 ms on two cores: a share of 1.6, so that half needs 3.2 times
+def test_the_dilation_that_hides_the_hosts_work(tmp_path: Path, violating: None) -> None:
+    # two ranks of 16 ms processor time in a step of 10 ms on two cores: a share of 1.6 (impossible, but easy to
+    # follow), so that half needs 3.2 times
     case = emulated_case("ddp", 2)
     found = paced(tmp_path / "busy", case, pace=(0, 16 * MS, MS, 2 * MS))
     assert found.cases["host_share"].iloc[0] == pytest.approx(1.6)
@@ -290,7 +291,7 @@ def test_a_replays_own_operations_are_not_its_models(tmp_path: Path) -> None:
 
 
 def test_traffic_beyond_overhead_is_told(tmp_path: Path) -> None:
-    case = emulated_case("ddp", 2)
+    case = emulated_case("ddp", 2, "10 Gbit/s")
     for name, ratio, told in (("less", 0.98, True), ("more", 1.09, True), ("headers", 1.07, False)):
         sent = int(ratio * 3_500_000)  # two ranks: 2(n-1)/n is 1
         found = paced(tmp_path / name, case, traffic=(0, sent, sent))

@@ -225,7 +225,7 @@ def test_a_plan_for_nodes_draws_a_seed_too(experiment: Path, tmp_path: Path) -> 
 def test_a_dry_run_says_that_its_order_is_an_example(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    request = ["sweep", str(experiment), "--dry-run", "--out", str(tmp_path / "run")]
+    request = ["sweep", str(experiment), "--dry-run", "-v", "--out", str(tmp_path / "run")]
     assert cli(request) == 0
     assert "order of launches: an example (seed " in capsys.readouterr().out
     assert cli([*request, "--set", "budget.seed=7"]) == 0

@@ -1,0 +1,236 @@
+"""What a check is made of: a case as it was read, a number and its bounds, a rule, and what broke it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from ddpbench.units import format_bit_rate, format_seconds
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.launches import CaseRun
+
+Unit = Literal["s", "bytes", "bytes/s", ""]
+ROUNDING = 1e-6
+"""Relative: what sums of floats and times rounded to nanoseconds may differ by."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """A case with numbers, as the checks see it.
+
+    `row` is the case's row of the table, None where it is empty. `bound` are the independent ranks under the same
+    contention. `reached` is what the fastest of its links carried when it was proved, over the rate asked for; 1
+    where no link was faster than asked.
+    """
+
+    run: CaseRun
+    row: Mapping[str, Any]
+    bound: CaseRun | None = None
+    reached: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounded:
+    """One number and what it may be, both ends included; `unit` is that of all three."""
+
+    what: str
+    """Such as `the sum of its parts`."""
+    seen: float
+    least: float | None = None
+    most: float | None = None
+    unit: Unit = ""
+    round: int | None = None
+
+    @property
+    def holds(self) -> bool:
+        """False also for what is not a number."""
+        return (self.least is None or self.seen >= self.least) and (
+            self.most is None or self.seen <= self.most
+        )
+
+    @property
+    def excess(self) -> float:
+        """How far outside it lies, as a share of the bound it breaks; infinite where that is 0."""
+        if self.holds:
+            return 0.0
+        low = self.least is not None and not self.seen >= self.least
+        bound = self.least if low else self.most
+        assert bound is not None
+        return abs(self.seen - bound) / abs(bound) if bound and self.seen == self.seen else float("inf")
+
+    @property
+    def text(self) -> str:
+        """Such as `the sum of its parts is 1.2 s, and at most 1 s is possible`."""
+        ends = []
+        if self.least is not None and not self.seen >= self.least:
+            ends.append(f"at least {in_unit(self.least, self.unit, self.seen)}")
+        elif self.most is not None:
+            ends.append(f"at most {in_unit(self.most, self.unit, self.seen)}")
+        return f"{self.what} is {in_unit(self.seen, self.unit)}; allowed is {' '.join(ends)}"
+
+
+def in_unit(value: float, unit: Unit, beside: float | None = None) -> str:
+    """A number with its unit, with more digits where fewer would not tell it from the one beside it."""
+    sign = "\N{MINUS SIGN}" if value < 0 else ""
+    size = abs(value)
+    if unit == "bytes/s":
+        return sign + format_bit_rate(float(f"{8 * size:.4g}"))
+    if unit == "s":
+        text = format_seconds(size)
+        if beside is None or text != format_seconds(abs(beside)):
+            return sign + text
+        return f"{sign}{size:.9g} s"
+    if unit == "bytes":
+        return f"{sign}{size:,.0f} bytes"
+    return f"{sign}{size:.4g}"
+
+
+Kind = Literal["impossible", "doubtful"]
+"""Impossible: no job can have done it, so that a record or the analysis is wrong. Doubtful: it can be so, but a
+reader must know before using the number."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Invariant:
+    """A rule that every case's numbers must keep."""
+
+    name: str
+    statement: str
+    """A sentence without its full stop."""
+    meaning: str
+    """What it means for the reader where it does not hold: sentences."""
+    kind: Kind
+    check: Callable[[Measured], Iterable[Bounded]]
+    """The numbers to hold against their bounds; none where the rule says nothing of the case."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Violation:
+    """A case that broke a rule, with the number that lies furthest outside its bounds."""
+
+    invariant: str
+    statement: str
+    meaning: str
+    kind: Kind
+    case_id: str
+    label: str
+    broken: Bounded
+    count: int = 1
+    """How many of the case's numbers lie outside."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json` and the data that a page embeds."""
+        return {
+            "invariant": self.invariant,
+            "statement": self.statement,
+            "kind": self.kind,
+            "case_id": self.case_id,
+            "round": self.broken.round,
+            "what": self.broken.what,
+            "seen": self.broken.seen,
+            "least": self.broken.least,
+            "most": self.broken.most,
+            "unit": self.broken.unit,
+            "count": self.count,
+            "text": f"{self.statement}: not so in {self.label}, where {self.broken.text}. {self.meaning}",
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """An invariant as it was applied to a run: to how many cases and numbers."""
+
+    name: str
+    statement: str
+    cases: int
+    numbers: int
+    broken: int
+    """In how many cases it does not hold."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    """What the checks of a run found."""
+
+    cases: int = 0
+    rules: tuple[Rule, ...] = ()
+    """All of them, in their order; those that say nothing of any case have 0 cases."""
+    violations: tuple[Violation, ...] = field(default=())
+
+    @property
+    def applied(self) -> tuple[Rule, ...]:
+        """The rules that say something of at least one case."""
+        return tuple(rule for rule in self.rules if rule.cases)
+
+    @property
+    def impossible(self) -> tuple[Violation, ...]:
+        """Violations of what no job can do."""
+        return tuple(one for one in self.violations if one.kind == "impossible")
+
+    def of(self, invariant: str) -> tuple[Violation, ...]:
+        """The violations of one rule."""
+        return tuple(one for one in self.violations if one.invariant == invariant)
+
+    @property
+    def outcome(self) -> str:
+        """One sentence: `Checked: 13 invariants over 7 cases, all hold.` Empty where nothing was measured."""
+        if not self.cases:
+            return ""
+        applied, broken = self.applied, sum(rule.broken > 0 for rule in self.rules)
+        cases = f"{self.cases:,} case{'s' if self.cases != 1 else ''}"
+        rules = f"{len(applied)} invariant{'s' if len(applied) != 1 else ''}"
+        if not broken:
+            return f"Checked: {rules} over {cases}, all hold."
+        return f"Checked: {rules} over {cases}; {broken} {'does' if broken == 1 else 'do'} not hold."
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """One entry for each rule that does not hold: which case broke it, with its numbers, and what that means."""
+        texts = []
+        for rule in self.rules:
+            found = sorted(self.of(rule.name), key=lambda one: -one.broken.excess)
+            if not found:
+                continue
+            worst = found[0]
+            where = worst.label
+            if worst.broken.round is not None:
+                where += f" (round {worst.broken.round + 1})"
+            others = [one.label for one in found[1:4]]
+            more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+            also = f" The same in {', '.join(others)}{more}." if others else ""
+            start = "Impossible" if worst.kind == "impossible" else "Doubtful"
+            texts.append(
+                f"{start}: \N{LEFT DOUBLE QUOTATION MARK}{rule.statement}\N{RIGHT DOUBLE QUOTATION MARK} does not "
+                f"hold. In {where} {worst.broken.text}. {worst.meaning}{also}"
+            )
+        return tuple(texts)
+
+    @property
+    def banner(self) -> str:
+        """For the top of a page: what is impossible; empty where nothing is."""
+        broken = dict.fromkeys(one.statement for one in self.impossible)
+        if not broken:
+            return ""
+        cases = list(dict.fromkeys(one.label for one in self.impossible))
+        more = f" and {len(cases) - 3} more" if len(cases) > 3 else ""
+        rules = "; ".join(statement[:1].lower() + statement[1:] for statement in list(broken)[:3])
+        others = f"; and {len(broken) - 3} more rules" if len(broken) > 3 else ""
+        return f"Something impossible was measured: it is not so that {rules}{others} ({', '.join(cases[:3])}{more})."
+
+    @property
+    def line(self) -> str:
+        """One line for the terminal; empty where all hold."""
+        broken = [rule for rule in self.rules if rule.broken]
+        if not broken:
+            return ""
+        many = (
+            f"{len(broken)} of {len(self.applied)} invariants {'does' if len(broken) == 1 else 'do'} not hold"
+        )
+        words = "; ".join(
+            f"{rule.statement[:1].lower()}{rule.statement[1:]} (not in {rule.broken} "
+            f"case{'s' if rule.broken != 1 else ''})"
+            for rule in broken[:2]
+        )
+        return f"checks: {many}: {words}{'; ...' if len(broken) > 2 else ''}; see Validity in the report"

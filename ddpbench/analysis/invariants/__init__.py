@@ -1,0 +1,246 @@
+"""A report checks itself: rules that every case's numbers must keep, applied to what was read.
+
+A rule is a line in `INVARIANTS`; its check yields numbers with their bounds. What is found is data (`Checked`): the
+report draws it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.checked import (
+    Bounded,
+    Checked,
+    Invariant,
+    Kind,
+    Measured,
+    Rule,
+    Unit,
+    Violation,
+)
+from ddpbench.analysis.fabrics import FabricRun
+from ddpbench.analysis.frame import compute_key
+from ddpbench.analysis.invariants import links, rates, steps
+from ddpbench.analysis.labels import Names
+from ddpbench.analysis.launches import CaseRun
+from ddpbench.analysis.traffic import FEWEST, MOST
+
+__all__ = [
+    "INVARIANTS",
+    "Bounded",
+    "Checked",
+    "Invariant",
+    "Kind",
+    "Measured",
+    "Rule",
+    "Unit",
+    "Violation",
+    "check_cases",
+]
+
+_WRONG = "A record or the analysis is wrong: do not use this case's numbers."
+INVARIANTS: tuple[Invariant, ...] = (
+    Invariant(
+        name="parts_add_up",
+        statement="The parts of a step add up to the step, and none is negative",
+        meaning=_WRONG,
+        kind="impossible",
+        check=steps.parts_add_up,
+    ),
+    Invariant(
+        name="communication_within",
+        statement="Exposed communication is at most all communication and at most the step; overlapped communication "
+        "is at most the computation",
+        meaning="Its transfers are stamped or attributed wrongly: do not use its communication columns.",
+        kind="impossible",
+        check=steps.communication_within,
+    ),
+    Invariant(
+        name="instrumented_as_timed",
+        statement=f"Instrumented steps take as long as timed ones, within {100 * steps.AGREEMENT:g} %",
+        meaning=f"Its whole interval over launches is further away, or its mean further than "
+        f"{100 * steps.HARD_AGREEMENT:g} %. Its breakdown does not describe its timed steps; neither do its "
+        "communication columns, its losses of efficiency and the step drawn in One step.",
+        kind="doubtful",
+        check=steps.instrumented_as_timed,
+    ),
+    Invariant(
+        name="single_steps",
+        statement="A mean step is not longer than the longest single step, and percentiles are in order",
+        meaning="Blocks and single steps were timed differently: do not use this case's step time.",
+        kind="impossible",
+        check=steps.single_steps,
+    ),
+    Invariant(
+        name="time_spent",
+        statement="Timed steps fit into their launch's measured time, and that into its wall time",
+        meaning="Times were counted twice, or on two clocks: do not use this case's numbers.",
+        kind="impossible",
+        check=steps.time_spent,
+    ),
+    Invariant(
+        name="links_carry",
+        statement="No node sends or receives faster than its link",
+        meaning="Its step time is too short, or the link was not held to its rate: do not use this case's numbers.",
+        kind="impossible",
+        check=links.links_carry,
+    ),
+    Invariant(
+        name="bus_bandwidth",
+        statement="No transfer's bus bandwidth is above what its link can carry",
+        meaning="Its transfers are taken to begin too late or to end too early: do not use its communication columns.",
+        kind="impossible",
+        check=links.bus_bandwidth,
+    ),
+    Invariant(
+        name="network_time",
+        statement="A step's network time is at least what its bytes need on the link, and at most the step",
+        meaning="Its transfers are taken to begin or end at the wrong moment: do not use its communication columns.",
+        kind="impossible",
+        check=links.network_time,
+    ),
+    Invariant(
+        name="sent_as_by_formula",
+        statement="An algorithm of ddpbench's own sends exactly the bytes of its formula",
+        meaning="The algorithm sends something else than it is named for, or the formula is wrong.",
+        kind="impossible",
+        check=links.sent_as_by_formula,
+    ),
+    Invariant(
+        name="counted_as_by_formula",
+        statement=f"Bytes counted at the busiest node's link are {FEWEST:g} to {MOST:g} times those of "
+        "the algorithm's formula",
+        meaning="It moved other bytes than the algorithm's formula says, beyond what headers and acknowledgements "
+        "explain. Of short messages, as shrinking makes them, headers are a larger part.",
+        kind="doubtful",
+        check=links.counted_as_by_formula,
+    ),
+    Invariant(
+        name="buckets_hold_gradients",
+        statement="DDP's buckets hold each gradient once",
+        meaning="The buckets told are not those of the measured steps.",
+        kind="impossible",
+        check=links.buckets_hold_gradients,
+    ),
+    Invariant(
+        name="intervals_hold_points",
+        statement="Each interval has its value in it",
+        meaning=_WRONG,
+        kind="impossible",
+        check=rates.intervals_hold_points,
+    ),
+    Invariant(
+        name="columns_agree",
+        statement="samples_per_s times step_time_s is the global batch, and efficiency times ranks the speed-up",
+        meaning=_WRONG,
+        kind="impossible",
+        check=rates.columns_agree,
+    ),
+    Invariant(
+        name="within_the_machine",
+        statement="Ranks use no more time than their cores have, and no more operations than a GPU's peak",
+        meaning="A counter or the peak is wrong: do not use this case's host_share or MFU.",
+        kind="impossible",
+        check=rates.within_the_machine,
+    ),
+    Invariant(
+        name="held_in_memory",
+        statement="What a rank holds fits into its peak of memory",
+        meaning="Pages were swapped out or never touched: the peak is not what the case needs.",
+        kind="doubtful",
+        check=rates.held_in_memory,
+    ),
+    Invariant(
+        name="at_most_the_ranks",
+        statement="A speed-up is at most the number of ranks",
+        meaning="More than linear: caches may hold a rank's smaller share, or the base case was measured too slow. Do "
+        "not extrapolate it.",
+        kind="doubtful",
+        check=rates.at_most_the_ranks,
+    ),
+    Invariant(
+        name="under_the_bound",
+        statement="No strategy is faster than independent ranks, which exchange nothing",
+        meaning="The bound was disturbed, or the strategy leaves out work: do not say how far it is from ideal.",
+        kind="doubtful",
+        check=rates.under_the_bound,
+    ),
+)
+"""The rules, in the order in which they are told."""
+
+
+def check_cases(cases: Sequence[CaseRun], table: pd.DataFrame, fabrics: Iterable[FabricRun] = ()) -> Checked:
+    """Applies every rule to every case that has numbers; `table` is that of the cases, by `case_table`."""
+    measured = [run for run in cases if run.timings]
+    rows = _rows(table)
+    names = Names(measured)
+    bounds = {compute_key(run): run for run in measured if run.case.strategy == "independent"}
+    reached = _reached(fabrics)
+    subjects = [
+        Measured(
+            run=run,
+            row=rows.get(run.case_id, {}),
+            bound=bounds.get(compute_key(run)),
+            reached=reached.get(run.case.fabric, 1.0),
+        )
+        for run in measured
+    ]
+    rules: list[Rule] = []
+    violations: list[Violation] = []
+    for invariant in INVARIANTS:
+        touched = numbers = 0
+        before = len(violations)
+        for subject in subjects:
+            found = list(invariant.check(subject))
+            touched += bool(found)
+            numbers += len(found)
+            broken = [one for one in found if not one.holds]
+            if broken:
+                violations.append(_violation(invariant, subject, broken, names.of(subject.run)))
+        rules.append(
+            Rule(
+                name=invariant.name,
+                statement=invariant.statement,
+                cases=touched,
+                numbers=numbers,
+                broken=len(violations) - before,
+            )
+        )
+    return Checked(cases=len(subjects), rules=tuple(rules), violations=tuple(violations))
+
+
+def _violation(invariant: Invariant, subject: Measured, broken: Sequence[Bounded], label: str) -> Violation:
+    return Violation(
+        invariant=invariant.name,
+        statement=invariant.statement,
+        meaning=invariant.meaning,
+        kind=invariant.kind,
+        case_id=subject.run.case_id,
+        label=label,
+        broken=max(broken, key=lambda one: one.excess),
+        count=len(broken),
+    )
+
+
+def _rows(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """By case what is not empty."""
+    known = table.notna().to_numpy()
+    values = table.astype(object).to_numpy()
+    names = list(table.columns)
+    return {
+        row[0]: {name: value for name, value, there in zip(names, row, has, strict=True) if there}
+        for row, has in zip(values.tolist(), known.tolist(), strict=True)
+    }
+
+
+def _reached(fabrics: Iterable[FabricRun]) -> dict[str, float]:
+    """By a case's links how much faster than asked the fastest of them was when it was proved."""
+    found: dict[str, float] = {}
+    for fabric in fabrics:
+        pairs = zip(fabric.asked_bit_per_s, fabric.reached_bit_per_s, strict=False)
+        fastest = max((reached / asked for asked, reached in pairs if asked > 0), default=1.0)
+        found[fabric.links] = max(found.get(fabric.links, 1.0), fastest)
+    return found

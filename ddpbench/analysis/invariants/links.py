@@ -1,0 +1,221 @@
+"""Checks of bytes: what links can carry in the time that was measured, and what algorithms must send.
+
+An emulated link is a token bucket: in t seconds it lets at most rate * t + burst bytes pass, the burst being what it
+carries in `BURST_S` of the host's clock. Gradients are the payload of frames, `PAYLOAD_MOST` of their bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ddpbench.analysis.checked import Bounded, Measured
+from ddpbench.analysis.labels import links_of
+from ddpbench.analysis.network import bytes_to_aggregate, formula_of
+from ddpbench.analysis.overlap import PARTS
+from ddpbench.analysis.traffic import FEWEST, MOST
+from ddpbench.collectives import TABLE as COLLECTIVES
+from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes
+from ddpbench.spec import Case, Links
+from ddpbench.spec.fabric import BURST_S
+
+PAYLOAD_MOST = 1448 / 1514
+"""Of the frame that a shaped link counts, as no preamble and gap are, this is TCP's payload: see `formulas.PAYLOAD`."""
+RATE_TOLERANCE = 0.02
+"""How much faster than its rate a link may seem: its proof before a sweep reads counters over a part of a second."""
+STEP_TOLERANCE = 0.02
+"""Transfers of a step may be under way from one rank's first moment to another's last."""
+_AT_THE_SLOWEST = frozenset(
+    {"all_reduce", "all_gather", "reduce_scatter", "ring", "naive_ring", "hierarchical"}
+)
+"""Operations that pass as much over every node's link."""
+_BURSTS = {"master": 2, "tree": 2, "halving_doubling": 4}
+"""How many times the busiest link begins anew, in one direction after the other, for one transfer."""
+
+
+def links_carry(case: Measured) -> Iterable[Bounded]:
+    """Bytes that the kernel counted at each node's link in timed blocks, over their time."""
+    links = links_of(case.run.case.fabric)
+    if links is None:
+        return
+    for launch in case.run.good:
+        if launch.traffic is None or launch.timing is None:
+            continue
+        for node, carried in launch.traffic.by_node.items():
+            if node >= case.run.case.nodes:
+                continue
+            rate = _rate(case, links.of_node(node))
+            seconds = launch.timing.step_s
+            for way, count in zip(("sent", "received"), carried, strict=True):
+                yield Bounded(
+                    what=f"what node {node} {way} over its link",
+                    seen=count
+                    / (seconds + _burst_s(case.run.case, links.of_node(node)) / launch.traffic.steps),
+                    most=rate,
+                    unit="bytes/s",
+                    round=launch.round,
+                )
+
+
+def bus_bandwidth(case: Measured) -> Iterable[Bounded]:
+    """Payload that a transfer must pass over one node's link, over the transfer's time, for each launch and size."""
+    job, parts = case.run.case, case.run.parts
+    links = links_of(job.fabric)
+    if links is None or parts is None or job.nodes < 2:
+        return
+    for number, sizes in parts.transfers.items():
+        for (op, size), moved in sizes.items():
+            needed = bytes_over_a_link(job, op, size)
+            if not needed or not moved.count:
+                continue
+            nominal = _slowest(links, job) if op in _AT_THE_SLOWEST else _fastest(links, job)
+            seconds = moved.time_ns / 1e9 + moved.count * _burst_s(job, nominal)
+            yield Bounded(
+                what=f"the bus bandwidth of its {op.replace('_', '-')} of {size:,} bytes",
+                seen=needed * moved.count / seconds,
+                most=PAYLOAD_MOST * _rate(case, nominal),
+                unit="bytes/s",
+                round=number,
+            )
+
+
+def bytes_over_a_link(case: Case, op: str, size: float) -> float | None:
+    """The least that the busiest node's link carries in one direction for an operation, bytes; None if not known.
+
+    What ranks of one node exchange is not counted. `size` is as it is recorded: the whole buffer, and of a gather or
+    scatter one rank's.
+    """
+    m, r = case.nodes, case.ranks_per_node
+    if op in TIMES:
+        return busiest_node_bytes(op, m, r, size)
+    if op in ("reduce_scatter", "all_gather"):
+        return (m - 1) / m * size
+    if op in ("gather", "scatter"):
+        return (m - 1) * r * size
+    if op in ("send", "broadcast") and r == 1:
+        return size
+    return None
+
+
+def network_time(case: Measured) -> Iterable[Bounded]:
+    """The time in which a step's transfers were under way: not less than the link needs, not more than the step."""
+    job, parts = case.run.case, case.run.parts
+    links = links_of(job.fabric)
+    if links is None or parts is None:
+        return
+    needed = _least_network_s(case, links)
+    for number, seconds in parts.network_s.items():
+        own = parts.by_round.get(number)
+        step_s = sum(own[name] for name in PARTS) if own is not None else parts.step_s
+        yield Bounded(
+            what="the network time of its step",
+            seen=seconds,
+            least=needed,
+            most=step_s * (1 + STEP_TOLERANCE),
+            unit="s",
+            round=number,
+        )
+
+
+def _least_network_s(case: Measured, links: Links) -> float | None:
+    """What the link needs without any latency, with the largest share that payload can have, less bursts.
+
+    Where all gradients are one transfer, it is the algorithm's formula. Of several, one may be sent back while the
+    next is gathered: then it is what the busiest link carries in one direction. None where that link is not known:
+    between links of several rates, but for what a ring or a master is limited by.
+    """
+    job, size, pieces = case.run.case, _aggregated(case), _pieces(case)
+    if not size or (len(links.bandwidth) > 1 and job.algorithm not in (*_AT_THE_SLOWEST, "master")):
+        return None
+    _, needed_s = formula_of(job, size)
+    if needed_s is None:
+        return None
+    nominal = links.limiting(job.algorithm, job.nodes)
+    if pieces > 1:
+        needed_s = min(
+            needed_s, 8 * (busiest_rank_bytes(job.algorithm, job.nodes, size) or 0) / nominal / PAYLOAD
+        )
+    bursts = pieces * _BURSTS.get(job.algorithm, 1)
+    fastest = PAYLOAD_MOST * max(1.0, case.reached) * (1 + RATE_TOLERANCE)
+    return needed_s * PAYLOAD / fastest - bursts * _burst_s(job, nominal)
+
+
+def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
+    """What the busiest rank of an algorithm of ddpbench's own sent, counted message by message: exact.
+
+    Shares are rounded up to whole numbers of at most 8 bytes, in each message of each bucket.
+    """
+    job, parts, size = case.run.case, case.run.parts, _aggregated(case)
+    if parts is None or parts.sent_bytes is None or not size or job.algorithm not in COLLECTIVES:
+        return
+    if job.algorithm == "hierarchical" and job.nodes > 1 and job.ranks_per_node > 1:
+        return  # the formula is for ranks that have a node each
+    expected = busiest_rank_bytes(job.algorithm, job.world_size, size)
+    if expected is None:
+        return
+    slack = 16.0 * job.world_size * _pieces(case) * job.shrink
+    yield Bounded(
+        what="what its busiest rank sent in a step",
+        seen=parts.sent_bytes,
+        least=expected - slack,
+        most=expected + slack,
+        unit="bytes",
+    )
+
+
+def counted_as_by_formula(case: Measured) -> Iterable[Bounded]:
+    """What the busiest node's link carried beside what the algorithm's formula says; protocols add a little."""
+    ratio = case.row.get("traffic_ratio")
+    if ratio is not None:
+        what = "what its busiest node sent over what the formula says"
+        yield Bounded(what=what, seen=ratio, least=FEWEST, most=MOST)
+
+
+def buckets_hold_gradients(case: Measured) -> Iterable[Bounded]:
+    """DDP's buckets hold each gradient once."""
+    if case.run.case.strategy != "ddp":
+        return
+    for launch in case.run.good:
+        if launch.bucket_bytes and launch.gradient_bytes:
+            yield Bounded(
+                what="the size of its buckets together",
+                seen=sum(launch.bucket_bytes),
+                least=launch.gradient_bytes,
+                most=launch.gradient_bytes,
+                unit="bytes",
+                round=launch.round,
+            )
+
+
+def _aggregated(case: Measured) -> float | None:
+    """Bytes of gradient that a step aggregates; None where something else is sent."""
+    whole = next((launch.gradient_bytes for launch in case.run.good if launch.gradient_bytes), None)
+    return bytes_to_aggregate(case.run.case, whole) if whole else None
+
+
+def _pieces(case: Measured) -> int:
+    """How many transfers share a step's gradients, at most."""
+    found = [len(launch.bucket_bytes) for launch in case.run.good if launch.bucket_bytes]
+    if found:
+        return max(found)
+    sizes = case.run.parts.transfers.values() if case.run.parts is not None else ()
+    return max((Counter(op for op, _ in own).most_common(1)[0][1] for own in sizes if own), default=1)
+
+
+def _rate(case: Measured, nominal: float) -> float:
+    """Bytes/s that a link of so many bit/s may be seen to carry."""
+    return nominal / 8 * max(1.0, case.reached) * (1 + RATE_TOLERANCE)
+
+
+def _burst_s(case: Case, nominal: float) -> float:
+    """Seconds of a link's rate that its bucket lets pass at once, of the job's time: one frame at the least."""
+    frame_s = 1514 * 8 * case.shrink / nominal
+    return max(BURST_S / case.dilation, frame_s)
+
+
+def _slowest(links: Links, case: Case) -> float:
+    return min(links.of_node(node) for node in range(case.nodes))
+
+
+def _fastest(links: Links, case: Case) -> float:
+    return max(links.of_node(node) for node in range(case.nodes))

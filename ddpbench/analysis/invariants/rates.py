@@ -1,0 +1,99 @@
+"""Checks of what is derived: rates, speed-ups, intervals, and shares of a machine's resources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ddpbench.analysis.checked import ROUNDING, Bounded, Measured
+from ddpbench.analysis.stats import MARGIN, compare
+
+BOUNDED = frozenset({"ddp", "master", "data_parallel", "post_local_sgd"})
+"""Strategies whose ranks do all that independent ranks do. Others share out the model or the optimizer's work."""
+EDGES = 0.05
+"""Relative: processor time is read a little outside of what is timed, at a block's edges."""
+_INTERVALS = (
+    *(
+        "step_time{}_s",
+        "samples_per_s{}",
+        "speedup{}",
+        "efficiency{}",
+        "time_to_loss{}_s",
+        "speedup_to_loss{}",
+    ),
+    *("evaluation_step_time{}_s", "evaluation_samples_per_s{}", "snapshot_plain{}_s", "snapshot_dcp{}_s"),
+)
+
+
+def intervals_hold_points(case: Measured) -> Iterable[Bounded]:
+    """Each interval has its point in it."""
+    for pattern in _INTERVALS:
+        value, low, high = (case.row.get(pattern.format(end)) for end in ("", "_ci_low", "_ci_high"))
+        if value is not None and low is not None and high is not None:
+            yield Bounded(
+                what=f"its {pattern.format('')}",
+                seen=value,
+                least=low - ROUNDING * abs(low),
+                most=high + ROUNDING * abs(high),
+            )
+
+
+def columns_agree(case: Measured) -> Iterable[Bounded]:
+    """Columns that are one number in two forms say the same."""
+    row = case.row
+    step_s, rate, speedup, efficiency = (
+        row.get(name) for name in ("step_time_s", "samples_per_s", "speedup", "efficiency")
+    )
+    job = case.run.case
+    if step_s is not None and rate is not None:
+        yield _equal("samples_per_s times step_time_s", rate * step_s, job.global_batch)
+    if speedup is not None and efficiency is not None:
+        yield _equal("efficiency times world_size", efficiency * job.world_size, speedup)
+
+
+def _equal(what: str, seen: float, wanted: float) -> Bounded:
+    slack = ROUNDING * abs(wanted)
+    return Bounded(what=what, seen=seen, least=wanted - slack, most=wanted + slack)
+
+
+def within_the_machine(case: Measured) -> Iterable[Bounded]:
+    """Processor time over what the cores had to give, and operations over a GPU's peak: shares, at most 1."""
+    share, mfu = case.row.get("host_share"), case.row.get("mfu")
+    if share is not None:
+        yield Bounded(what="the share of its cores' time", seen=share, least=0, most=1 + EDGES)
+    if mfu is not None:
+        yield Bounded(what="its MFU", seen=mfu, least=0, most=1)
+
+
+def held_in_memory(case: Measured) -> Iterable[Bounded]:
+    """What a rank holds is in its peak. A replay's parameters are never touched, and so not in memory."""
+    job = case.run.case
+    for launch in case.run.good:
+        if launch.held_bytes is None or launch.peak_memory_bytes is None or job.compute != "real":
+            continue
+        yield Bounded(
+            what="what a rank holds of parameters, gradients and optimizer state",
+            seen=sum(launch.held_bytes) / job.shrink,
+            most=launch.peak_memory_bytes,
+            unit="bytes",
+            round=launch.round,
+        )
+
+
+def at_most_the_ranks(case: Measured) -> Iterable[Bounded]:
+    """A speed-up's whole interval does not lie above the number of ranks."""
+    low = case.row.get("speedup_ci_low")
+    if low is not None:
+        what = "the lower end of its speed-up's interval"
+        yield Bounded(what=what, seen=low, most=case.run.case.world_size * (1 + MARGIN))
+
+
+def under_the_bound(case: Measured) -> Iterable[Bounded]:
+    """A step does not take less than that of independent ranks: the whole interval of the ratio, paired by round."""
+    bound = case.bound
+    if bound is None or case.run.case.strategy not in BOUNDED:
+        return
+    comparison = compare(case.run.timings, bound.timings)
+    if comparison is None or not comparison.paired or (ratio := comparison.time_ratio()).high is None:
+        return
+    what = "the upper end of the interval of its step over that of independent ranks"
+    yield Bounded(what=what, seen=ratio.high, least=1 / (1 + MARGIN))

@@ -1,0 +1,133 @@
+"""Checks of times: the parts of a step, instrumented beside timed steps, single steps, launches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from ddpbench.analysis.checked import ROUNDING, Bounded, Measured
+from ddpbench.analysis.overlap import PARTS
+from ddpbench.analysis.stats import half_width
+
+AGREEMENT = 0.02
+"""Instrumented and timed steps agree where the interval of their ratio over launches reaches into 1 +- this."""
+HARD_AGREEMENT = 0.10
+"""However wide the interval is, a mean ratio that is further from 1 than this is not agreement."""
+CLOCK = 1e-3
+"""Relative: what a launch's mean step may differ by from its single steps, for ranks' blocks begin at other moments."""
+NANOSECONDS = 1e-8
+"""Seconds: what times that were rounded to nanoseconds, and divided, may differ by."""
+_COMPUTED = ("forward", "backward", "optimizer", "other_compute")
+
+
+def parts_add_up(case: Measured) -> Iterable[Bounded]:
+    """The parts that the page draws add up to the step that it draws, in the mean and in each launch."""
+    parts = case.run.parts
+    if parts is None:
+        return
+    slack = ROUNDING * abs(parts.step_s) + NANOSECONDS
+    whole = math.fsum(parts.parts[name] for name in PARTS)
+    least, most = parts.step_s - slack, parts.step_s + slack
+    yield Bounded(what="the sum of its step's parts", seen=whole, least=least, most=most, unit="s")
+    if parts.by_round:
+        launches = [math.fsum(own[name] for name in PARTS) for own in parts.by_round.values()]
+        mean = math.fsum(launches) / len(launches)
+        what = "the mean of its launches' sums of parts"
+        yield Bounded(what=what, seen=mean, least=least, most=most, unit="s")
+    for name in PARTS:
+        words = name.replace("_", " ")
+        yield Bounded(what=f"its time of {words}", seen=parts.parts[name], least=-NANOSECONDS, unit="s")
+
+
+def communication_within(case: Measured) -> Iterable[Bounded]:
+    """Exposed communication is a part of all of it and of the step; what is hidden, is hidden behind computation."""
+    parts = case.run.parts
+    if parts is None or not parts.has_transfers:
+        return
+    slack = ROUNDING * parts.step_s + NANOSECONDS
+    computed = math.fsum(parts.parts[name] for name in _COMPUTED)
+    for what, seen, most in (
+        ("its exposed communication", parts.exposed_s, parts.comm_s),
+        ("its exposed communication", parts.exposed_s, parts.step_s),
+        ("its communication", parts.comm_s, parts.step_s),
+        ("its overlapped communication", parts.overlapped_s, parts.comm_s),
+        ("its overlapped communication", parts.overlapped_s, computed),
+        ("its wait for ranks", parts.wait_s, parts.step_s),
+    ):
+        yield Bounded(what=what, seen=seen, least=-NANOSECONDS, most=most + slack, unit="s")
+
+
+def instrumented_as_timed(case: Measured) -> Iterable[Bounded]:
+    """The log ratio of instrumented over timed step, launch by launch.
+
+    It is broken where the whole 95 % interval lies outside 1 +- `AGREEMENT`, or the mean outside 1 +- `HARD_AGREEMENT`.
+    """
+    parts = case.run.parts
+    if parts is None:
+        return
+    logs = [
+        math.log(instrumented / launch.timing.step_s)
+        for launch in case.run.good
+        if launch.timing is not None
+        and (own := parts.by_round.get(launch.round)) is not None
+        and (instrumented := math.fsum(own[name] for name in PARTS)) > 0
+    ]
+    if not logs:
+        return
+    half, hard = half_width(logs), math.log1p(HARD_AGREEMENT)
+    reach = hard if half is None else min(hard, math.log1p(AGREEMENT) + half)
+    yield Bounded(
+        what="an instrumented step over a timed one",
+        seen=math.exp(math.fsum(logs) / len(logs)),
+        least=math.exp(-reach) * (1 - ROUNDING),
+        most=math.exp(reach) * (1 + ROUNDING),
+    )
+
+
+def single_steps(case: Measured) -> Iterable[Bounded]:
+    """A mean lies among what it is the mean of, and percentiles are in their order.
+
+    Where a launch keeps only the slowest rank's time of each step, its mean step is at most the longest of these, but
+    may be less than the shortest.
+    """
+    for launch in case.run.good:
+        timing, steps = launch.timing, launch.step_ns
+        if timing is None or steps is None or not len(steps):
+            continue
+        all_ranks = launch.processes == 1 or len(steps) > timing.steps
+        yield Bounded(
+            what="the number of its single steps", seen=len(steps), least=timing.steps, round=launch.round
+        )
+        yield Bounded(
+            what="its mean step",
+            seen=timing.step_s,
+            least=float(steps.min()) / 1e9 * (1 - CLOCK) if all_ranks else None,
+            most=float(steps.max()) / 1e9 * (1 + CLOCK),
+            unit="s",
+            round=launch.round,
+        )
+    median, p95 = case.row.get("step_time_median_s"), case.row.get("step_time_p95_s")
+    if median is not None and p95 is not None:
+        yield Bounded(what="its median step", seen=median, most=p95, unit="s")
+
+
+def time_spent(case: Measured) -> Iterable[Bounded]:
+    """Timed steps are a part of the launch's measured time, and that of its wall time: all on the machine's clock."""
+    for launch in case.run.good:
+        timing = launch.timing
+        if timing is None or launch.measured_s <= 0 or launch.wall_s <= 0:
+            continue
+        yield Bounded(
+            what="the time of its timed steps",
+            seen=timing.time_s * case.run.case.dilation,
+            most=launch.measured_s * (1 + CLOCK),
+            unit="s",
+            round=launch.round,
+        )
+        yield Bounded(
+            what="the time of its warm-up and steps",
+            seen=launch.measured_s,
+            most=launch.wall_s * (1 + CLOCK),
+            unit="s",
+            round=launch.round,
+        )

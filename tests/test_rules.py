@@ -1,0 +1,85 @@
+"""The table of Hoefler & Belli's rules: all twelve, each with places that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis.summary import COLUMNS
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs/rules.md").read_text(encoding="utf-8")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in TEXT.splitlines()
+    if re.match(r"\| \d+ \|", line)
+]
+
+
+def places(pattern: str) -> list[str]:
+    return sorted({match for row in ROWS for match in re.findall(pattern, row[-1])})
+
+
+def test_all_twelve_are_there() -> None:
+    assert [row[0].strip("| ") for row in ROWS] == [str(number) for number in range(1, 13)]
+    for number, words, met, how, where in ROWS:
+        assert met in ("met", "in part"), number
+        assert words.endswith(".")
+        assert how.endswith(".")
+        assert "`" in where or "*" in where
+    counts = [sum(row[2] == kind for row in ROWS) for kind in ("met", "in part")]
+    names = (
+        "No",
+        "One",
+        "Two",
+        "Three",
+        "Four",
+        "Five",
+        "Six",
+        "Seven",
+        "Eight",
+        "Nine",
+        "Ten",
+        "Eleven",
+        "Twelve",
+    )
+    partly = [row[0].strip("| ") for row in ROWS if row[2] == "in part"]
+    told = f"{', '.join(partly[:-1])} and {partly[-1]}" if len(partly) > 1 else "".join(partly)
+    assert f"{names[counts[0]]} are met, {names[counts[1]].lower()} in part ({told})." in TEXT
+
+
+@pytest.mark.parametrize("place", sorted(set(re.findall(r"`((?:ddpbench|tests)/[^`]+)`", TEXT))))
+def test_every_file_and_name_exists(place: str) -> None:
+    path, _, name = place.partition(":")
+    assert (ROOT / path).is_file(), place
+    if name:
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        names |= {
+            target.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.AnnAssign | ast.Assign)
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        }
+        assert name in names, place
+
+
+def test_every_column_and_section_exists() -> None:
+    for name in places(r"`([a-z0-9_]+)`"):
+        assert name in COLUMNS, name
+    page = (ROOT / "ddpbench/report/page.html").read_text(encoding="utf-8")
+    sources = page + "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "ddpbench/report").glob("*.py")
+    )
+    named = places(r"\*([A-Z][^*]+)\*")
+    assert len(named) > 5
+    for name in named:
+        assert f'"{name}"' in sources, name
+
+
+def test_the_readme_points_to_it() -> None:
+    assert "](docs/rules.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
