@@ -216,6 +216,33 @@ def test_means_are_over_ranks_then_launches_so_that_a_longer_launch_weighs_no_mo
     assert found.launches == 2
 
 
+def test_intervals_are_t_intervals_over_launches() -> None:
+    """Three launches in which 30, 40 and 50 of communication follow 10, 20 and 30 of backward, or overlap with half."""
+    launches = [
+        {0: rank([("backward", 0, 10)], [(0, 10, 40)])},
+        {0: rank([("backward", 0, 20)], [(0, 10, 50)])},
+        {0: rank([("backward", 0, 30)], [(0, 10, 60)])},
+    ]
+    found = breakdown(launches, processes=1)
+    assert found is not None
+    t = 4.302652729911275  # t(0.975, 2)
+    half = t * 10 / 3**0.5  # the deviation of 30, 40, 50 is 10
+    for names, middle in ((["comm"], 40), (["backward"], 20), (["backward", "comm"], 60)):
+        interval = found.interval(*names)
+        spread = half * len(names)
+        expected = (ns(middle), pytest.approx(max(0, middle - spread) / 1e9), ns(middle + spread))
+        assert (interval.value, interval.low, interval.high) == expected
+    overlap = found.overlap_interval()
+    assert overlap is not None
+    # 0, 10 and 20 are hidden of 30, 40, 50: a quarter of all. exposed - 3/4 comm is 7.5, 0 and -7.5.
+    assert overlap.value == pytest.approx(0.25)
+    assert overlap.high == pytest.approx(0.25 + t * 7.5 / 3**0.5 / 40)
+    assert overlap.low == pytest.approx(max(0.0, 0.25 - t * 7.5 / 3**0.5 / 40))
+    alone = breakdown(launches[:1], processes=1)
+    assert alone is not None
+    assert (alone.interval("comm").low, alone.interval("comm").high) == (None, None)
+
+
 def test_spans_of_one_name_add_up_and_unknown_ones_are_not_attributed() -> None:
     spans = [
         ("scatter", 0, 10),

@@ -160,7 +160,9 @@ def test_every_bucket_is_sent_once_a_step(setup: str, world_size: int) -> None:
             assert sum(transfer.bytes for transfer in transfers) == GRADIENT_BYTES
             assert tuple(transfer.bytes for transfer in transfers) == buckets
             assert all(transfer.start_ns < transfer.end_ns for transfer in transfers)
-            if algorithm != "all_reduce":  # one after the other in a thread, which notes when it turns to each
+            if (
+                algorithm != "all_reduce"
+            ):  # one after the other in a thread, which notes when it turns to each
                 turned = [transfer.begun_ns or 0 for transfer in transfers]
                 assert all(at >= transfer.start_ns for at, transfer in zip(turned, transfers, strict=True))
                 assert all(at >= before.end_ns for at, before in zip(turned[1:], transfers, strict=False))
