@@ -16,8 +16,8 @@ import pandas as pd
 
 from ddpbench.analysis.findings import BOUNDS, grouped, layouts_of, panel_key, variant_key
 from ddpbench.analysis.launches import CaseRun
-from ddpbench.analysis.overlap import Moved
 from ddpbench.analysis.stats import Interval, half_width
+from ddpbench.analysis.transfers import Moved
 from ddpbench.formulas import TIMES
 
 MIN_SIZES = 3

@@ -88,7 +88,7 @@ def bucket_text(cap: float | str | None) -> str:
 def _row(
     run: CaseRun,
     by_id: Mapping[str, CaseRun],
-    computing: Mapping[Any, float],
+    computing: Mapping[Any, Interval],
     target: float,
     machine: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -110,8 +110,9 @@ def _row(
         "noise_flag": noise_words(good),
     }
     row |= _overlap(run)
-    key = compute_key(run)
-    row["compute_time_s"] = _own_compute(run) if case.strategy in _ALONE else computing.get(key)
+    compute = _own_compute(run) if case.strategy in _ALONE else computing.get(compute_key(run))
+    if compute is not None:
+        _put(row, "compute_time{}_s", compute)
     if not timings:
         return row
     baseline = by_id.get(baseline_id)
@@ -229,26 +230,32 @@ def _overlap(run: CaseRun) -> dict[str, Any]:
     parts = run.parts
     if parts is None:
         return {}
-    row: dict[str, Any] = {
-        f"{name}_time_s": parts.parts[name] for name in ("data", "forward", "backward", "optimizer")
-    }
+    row: dict[str, Any] = {}
+    for name in ("data", "forward", "backward", "optimizer"):
+        _put(row, f"{name}_time{{}}_s", parts.interval(name))
     if parts.has_transfers:
-        row |= {
-            "comm_time_s": parts.comm_s,
-            "exposed_comm_s": parts.exposed_s,
-            "wait_time_s": parts.wait_s,
-            "overlap_fraction": parts.overlap_fraction,
-        }
+        for column, name in _COMMUNICATION.items():
+            _put(row, column, parts.interval(name))
+        overlap = parts.overlap_interval()
+        if overlap is not None:
+            _put(row, "overlap_fraction{}", overlap)
     return row
 
 
+_COMMUNICATION = {
+    "comm_time{}_s": "comm",
+    "exposed_comm{}_s": "exposed",
+    "wait_time{}_s": "wait",
+    "queue_time{}_s": "queue",
+}
+"""Columns, and the totals of a `Breakdown` that they hold."""
 _ALONE = ("single", "independent")
 """Strategies whose ranks exchange nothing: their own computation is undisturbed by communication."""
 
 
-def _own_compute(run: CaseRun) -> float | None:
+def _own_compute(run: CaseRun) -> Interval | None:
     """Forward and backward, seconds a step."""
-    return run.parts.parts["forward"] + run.parts.parts["backward"] if run.parts is not None else None
+    return run.parts.interval("forward", "backward") if run.parts is not None else None
 
 
 def compute_key(run: CaseRun) -> tuple[Any, ...]:
@@ -273,9 +280,9 @@ def compute_key(run: CaseRun) -> tuple[Any, ...]:
     )
 
 
-def _compute_times(cases: Sequence[CaseRun]) -> dict[tuple[Any, ...], float]:
+def _compute_times(cases: Sequence[CaseRun]) -> dict[tuple[Any, ...], Interval]:
     """The computation of independent ranks by `compute_key`; at one rank `single` is that too."""
-    found: dict[tuple[Any, ...], float] = {}
+    found: dict[tuple[Any, ...], Interval] = {}
     for strategy in _ALONE:  # independent last, so that it wins
         for run in cases:
             own = _own_compute(run) if run.case.strategy == strategy else None

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from ddpbench.analysis.checkpoints import SnapshotRun, snapshot_runs
 from ddpbench.analysis.descents import Descent, descent_of
 from ddpbench.analysis.faults import faults_per_step
-from ddpbench.analysis.overlap import Breakdown, RankSteps, breakdown
+from ddpbench.analysis.overlap import Breakdown, breakdown
 from ddpbench.analysis.pace import LATE_SHARE, Pacing, pacing
 from ddpbench.analysis.staleness import added
 from ddpbench.analysis.stats import Timing
 from ddpbench.analysis.traffic import NodeTraffic, node_traffic
+from ddpbench.analysis.transfers import RankSteps
 from ddpbench.analysis.virtual import nominal
 from ddpbench.errors import IdentityError
 from ddpbench.records import (
@@ -190,7 +191,7 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
                 planned=planned,
                 launches=tuple(launches),
                 proof=proof,
-                parts=breakdown(list(steps.values()), processes, list(steps))
+                parts=breakdown(list(steps.values()), processes, list(steps), planned.case.backend)
                 if status != "diverged"
                 else None,
                 status=status,

@@ -1,21 +1,18 @@
 """Where an instrumented step's time goes: computation, communication exposed or hidden, waiting, data.
 
-A transfer begins when its last rank has started it, and ends for each rank when that rank has its result; what only
-two ranks exchange ends for both when both have done their part, within their step. Every instant of a rank's step
+When a transfer is queued, waits and moves data is what `analysis/transfers.py` says. Every instant of a rank's step
 belongs to the first of these that is under way at that instant, so that the parts add up to the step:
 
     own computation (forward, backward, optimizer, other)  >  transfers  >  waiting for ranks  >  data
 
-Hosts share no clock. Across them a transfer in which every rank has its result when all have (`TOGETHER`)
-takes as long as the shortest rank's part in it, that of the rank that started last, and ends for each rank
-when that rank has its result. Of other transfers nothing tells waiting from communication: all is the latter.
-
+A transfer that goes on after its step, as what a rank has sent may, takes its time from the rank's next step.
 `synchronize` spans are no part of their own: they hold transfers and waiting.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,43 +21,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpbench.records import COMPUTE_SPANS, CommRecord, StepRecord
+from ddpbench.analysis.stats import Interval, half_width
+from ddpbench.analysis.transfers import Ints, Moved, RankSteps, transfers_of
+from ddpbench.records import COMPUTE_SPANS
 
 STANDARD_SPANS = frozenset({"data", "forward", "backward", "optimizer", "synchronize"})
 _COMPUTE = ("forward", "backward", "optimizer", "other_compute")
-_KINDS = (*_COMPUTE, "comm", "wait", "data", "step")
+_KINDS = (*_COMPUTE, "comm", "wait", "data", "step", "queue")
 _STEP = _KINDS.index("step")
+_QUEUE = _KINDS.index("queue")
 _OTHER, _COMM, _WAIT, _DATA = (_KINDS.index(name) for name in ("other_compute", "comm", "wait", "data"))
 _KIND_OF_SPAN = {"data": _DATA} | {
     name: _KINDS.index(name) if name in _COMPUTE else _OTHER for name in COMPUTE_SPANS
 }
 _NO_KIND = -1
-_ANY_STEP = -1
-TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
-"""Operations that end on all ranks at about the same time."""
 PARTS = (*_COMPUTE, "exposed_comm", "exposed_wait", "data", "not_attributed")
 """The parts of a step, which add up to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankSteps:
-    """One rank's instrumented steps and its parts in their transfers."""
-
-    steps: Sequence[StepRecord]
-    transfers: Sequence[CommRecord]
-    host: str = ""
-    """Ranks of one host share a clock."""
-
-
-@dataclass(slots=True)
-class Moved:
-    """Transfers of one operation and size: how many, and how long all of them took, nanoseconds.
-
-    A transfer takes from its last rank's start until the last rank has its result.
-    """
-
-    count: int = 0
-    time_ns: int = 0
+_TOTALS = ("comm", "exposed", "overlapped", "wait", "queue")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +45,9 @@ class Breakdown:
     """A case's mean step, seconds: means over ranks, then steps, then launches.
 
     `parts` has the names in `PARTS` and adds up to `step_s`. `comm_s` is the length of the union of the
-    transfers' intervals, `overlapped_s` its part behind own computation, `wait_s` the union of the times
-    from a rank's own start of a transfer until its last rank's start, whatever else went on meanwhile.
+    transfers' intervals, `overlapped_s` its part behind own computation, `wait_s` the union of the times in
+    which a transfer had left the rank's queue and no data of it could flow, `queue_s` the union of those in which
+    one was queued behind others; each whatever else went on meanwhile.
     `spans` are the mean durations of the spans by name, in order of their first start.
     """
 
@@ -79,6 +57,7 @@ class Breakdown:
     exposed_s: float
     overlapped_s: float
     wait_s: float
+    queue_s: float
     spans: Mapping[str, float]
     launches: int
     has_transfers: bool
@@ -86,12 +65,14 @@ class Breakdown:
     """Transfers left out because a rank's record of them is missing."""
     by_round: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     """Each launch's own parts, by round: means over ranks and steps, seconds."""
+    totals: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """By name each launch's `comm`, `exposed`, `overlapped`, `wait` and `queue`, seconds, in the order of rounds."""
     transfers: Mapping[int, Mapping[tuple[str, int], Moved]] = field(default_factory=dict)
     """What each launch moved, by round, then by operation and bytes."""
     network_s: Mapping[int, float] = field(default_factory=dict)
     """By round: how long a step's transfers were under way on any rank, mean over steps; none across hosts.
 
-    The union of the times from a transfer's last start to its last end. A rank's own part in a gather is shorter."""
+    The union of the times from a transfer's first data to its last rank's end."""
     sent_bytes: float | None = None
     """What the rank that sent most handed to the network a step, mean over steps; None where it was not counted."""
 
@@ -99,6 +80,38 @@ class Breakdown:
     def overlap_fraction(self) -> float | None:
         """1 - exposed/comm, of the means; None without communication."""
         return 1 - self.exposed_s / self.comm_s if self.comm_s > 0 else None
+
+    def interval(self, *names: str) -> Interval:
+        """The sum of these parts or totals, seconds, with its 95 % t-interval over launches, cut off at 0.
+
+        Launches weigh alike and a part may be 0 in one of them: no logarithms are taken.
+        """
+        columns = [self.totals.get(name) or [own[name] for own in self.by_round.values()] for name in names]
+        return _around([math.fsum(row) for row in zip(*columns, strict=True)])
+
+    def overlap_interval(self) -> Interval | None:
+        """`overlap_fraction` with its 95 % t-interval over launches, within 0 and 1.
+
+        A ratio of means, linearized: each launch deviates from it by (exposed - ratio * comm) / mean comm (Cochran,
+        "Sampling Techniques", 1977, section 6.3).
+        """
+        value = self.overlap_fraction
+        if value is None:
+            return None
+        pairs = zip(self.totals["exposed"], self.totals["comm"], strict=True)
+        half = half_width([(exposed - (1 - value) * comm) / self.comm_s for exposed, comm in pairs])
+        if half is None:
+            return Interval(value=value)
+        return Interval(value=value, low=max(0.0, value - half), high=min(1.0, value + half))
+
+
+def _around(values: Sequence[float]) -> Interval:
+    mean, half = math.fsum(values) / len(values), half_width(values)
+    return (
+        Interval(value=mean)
+        if half is None
+        else Interval(value=mean, low=max(0.0, mean - half), high=mean + half)
+    )
 
 
 def coverage(
@@ -126,50 +139,56 @@ def coverage(
 
 
 def breakdown(
-    launches: Sequence[Mapping[int, RankSteps]], processes: int, rounds: Sequence[int] | None = None
+    launches: Sequence[Mapping[int, RankSteps]],
+    processes: int,
+    rounds: Sequence[int] | None = None,
+    backend: str = "",
 ) -> Breakdown | None:
     """The mean step of a case's launches, each by rank. None where nothing was instrumented.
 
     `processes` is how many ranks take part in every transfer that does not say; one that lacks a rank is left out.
-    `rounds` are the launches' own; without them they count from 0.
+    `rounds` are the launches' own; without them they count from 0. `backend` tells how transfers are queued.
     """
     names: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     named: list[tuple[int, int, int, int]] = []  # spans: whose (group), which name, from and to
     steps: list[tuple[int, int, int, int]] = []
-    moved: list[tuple[int, int, int, int]] = []
     launch_of: list[int] = []
     numbers: list[int] = []
-    sizes: dict[int, dict[tuple[str, int], Moved]] = {}
-    network: dict[int, float] = {}
-    dropped = found = 0
+    found: list[Mapping[int, RankSteps]] = []
+    step_of: list[int] = []  # of each transfer's record the group, -1 without one
+    owners: list[int] = []  # of each step: which of all ranks of all launches
+    ranks_before = 0
     for number, ranks in zip(range(len(launches)) if rounds is None else rounds, launches, strict=True):
-        groups: dict[tuple[int, int], int] = {}
-        for rank, noted in ranks.items():
-            for step in noted.steps:
-                group = groups[rank, step.step] = len(steps)
-                steps.append((group, _STEP, step.start_ns, step.end_ns))
-                named += [(group, names[name], start, end) for name, start, end in step.spans]
-        if not groups:
+        if not any(noted.steps for noted in ranks.values()):
             continue
-        launch_of += [found] * len(groups)
-        found += 1
+        for noted in ranks.values():
+            groups: dict[int, int] = {}
+            for step in noted.steps:
+                group = groups[step.step] = len(steps)
+                steps.append((group, _STEP, step.start_ns, step.end_ns))
+                owners.append(ranks_before)
+                named += [(group, names[name], start, end) for name, start, end in step.spans]
+            launch_of += [len(found)] * len(noted.steps)
+            step_of += [groups.get(transfer.step, -1) for transfer in noted.transfers]
+            ranks_before += 1
+        found.append(ranks)
         numbers.append(number)
-        transfers, sizes[number], lost, under_way = _transfers(ranks, processes)
-        if under_way:
-            network[number] = _network_s(under_way)
-        dropped += lost
-        for key, start, begin, end in transfers:
-            whose = groups.get(key)
-            if whose is not None:
-                last = min(end, steps[whose][3])
-                moved += ((whose, _WAIT, start, min(begin, last)), (whose, _COMM, begin, last))
     if not steps:
         return None
+    moved = transfers_of(found, processes, backend)
+    whole = np.array(steps, np.int64)
+    rows = [whole]
+    if moved is not None:
+        group_of = np.array(step_of, np.int64)[moved.row]
+        ends = ((_QUEUE, moved.handed, moved.served), (_WAIT, moved.served, moved.begin))
+        for kind, start, end in (*ends, (_COMM, moved.begin, moved.end)):
+            parts = np.stack([group_of, np.full(len(start), kind), start, end], axis=1)
+            rows += _within_steps(parts, whole, np.array(owners))
     spans = np.array(named, np.int64).reshape(-1, 4)
     kinds = np.array([_KIND_OF_SPAN.get(name, _NO_KIND) for name in names], np.int64)
     known = spans.copy()
     known[:, 1] = kinds[spans[:, 1]] if len(kinds) else _NO_KIND
-    table = np.concatenate([known[known[:, 1] != _NO_KIND], np.array(steps + moved, np.int64).reshape(-1, 4)])
+    table = np.concatenate([known[known[:, 1] != _NO_KIND], *rows])
     owner, lengths, covered = coverage(table, len(_KINDS))
     count = np.bincount(launch_of)
     taken = np.zeros(len(lengths), np.bool_)
@@ -180,32 +199,60 @@ def breakdown(
         taken |= covered[number]
     computing = covered[: len(_COMPUTE)].any(axis=0)
     comm = covered[_COMM]
-    shares += [within & ~taken, comm, comm & ~computing, comm & computing, covered[_WAIT]]
+    shares += [within & ~taken, comm, comm & ~computing, comm & computing, covered[_WAIT], covered[_QUEUE]]
     by_launch = _by_launch_s(np.array(shares) * lengths, np.asarray(launch_of)[owner], count)
     means: list[float] = by_launch.mean(axis=1).tolist()
     step_means = np.bincount(launch_of, weights=[end - start for _, _, start, end in steps]) / count
     span_lengths = np.zeros((len(names), len(spans)))
     span_lengths[spans[:, 1], np.arange(len(spans))] = spans[:, 3] - spans[:, 2]
     span_means = _by_launch_s(span_lengths, np.asarray(launch_of)[spans[:, 0]], count).mean(axis=1)
+    comm_s, exposed_s, overlapped_s, wait_s, queue_s = means[len(PARTS) :]
+    under_way = moved.under_way_s() if moved is not None else {}
+    sizes = moved.moved() if moved is not None else {}
     return Breakdown(
         parts=dict(zip(PARTS, means, strict=False)),
         step_s=float(np.mean(step_means)) / 1e9,
-        comm_s=means[-4],
-        exposed_s=means[-3],
-        overlapped_s=means[-2],
-        wait_s=means[-1],
+        comm_s=comm_s,
+        exposed_s=exposed_s,
+        overlapped_s=overlapped_s,
+        wait_s=wait_s,
+        queue_s=queue_s,
         spans=dict(zip(names, span_means.tolist(), strict=True)),
         launches=len(count),
-        has_transfers=bool(moved),
-        dropped_transfers=dropped,
+        has_transfers=moved is not None and len(moved.row) > 0,
+        dropped_transfers=0 if moved is None else moved.dropped,
         by_round={
             number: dict(zip(PARTS, own, strict=False))
             for number, own in zip(numbers, by_launch.T.tolist(), strict=True)
         },
-        transfers=sizes,
-        network_s=network,
+        totals=dict(zip(_TOTALS, by_launch[len(PARTS) :].tolist(), strict=True)),
+        transfers={number: sizes.get(launch, {}) for launch, number in enumerate(numbers)},
+        network_s={numbers[launch]: seconds for launch, seconds in under_way.items()},
         sent_bytes=_busiest_bytes(launches),
     )
+
+
+def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:
+    """Cuts parts in transfers into rows for `coverage`: one in its own step, and one in each it goes on into.
+
+    Both tables are rows of group, kind, start and end, a group of -1 being none. Steps of one rank are in order, with
+    the same number in `owners`.
+    """
+    rows: list[Ints] = []
+    left = parts[(parts[:, 0] >= 0) & (parts[:, 3] > parts[:, 2])]
+    while len(left):
+        own = steps[left[:, 0]]
+        within = left.copy()
+        within[:, 3] = np.minimum(left[:, 3], own[:, 3])
+        rows.append(within)
+        following = np.minimum(left[:, 0] + 1, len(steps) - 1)
+        goes_on = (
+            (left[:, 3] > own[:, 3]) & (following > left[:, 0]) & (owners[following] == owners[left[:, 0]])
+        )
+        left, following = left[goes_on], following[goes_on]
+        left[:, 0] = following
+        left[:, 2] = np.maximum(left[:, 2], steps[following, 2])
+    return rows
 
 
 def _busiest_bytes(launches: Sequence[Mapping[int, RankSteps]]) -> float | None:
@@ -230,75 +277,3 @@ def _by_launch_s(
     belongs = launch_of[:, np.newaxis] == np.arange(len(count))
     found: NDArray[np.float64] = (lengths_ns @ belongs) / count / 1e9
     return found
-
-
-def _transfers(
-    ranks: Mapping[int, RankSteps], processes: int
-) -> tuple[
-    list[tuple[tuple[int, int], int, int, int]],
-    dict[tuple[str, int], Moved],
-    int,
-    dict[int, list[tuple[int, int]]],
-]:
-    """Each rank's part in each whole transfer: ((rank, step), own start, begin, own end).
-
-    Beside them what was moved by operation and bytes, how many transfers lack a rank, and by step each transfer's
-    begin and its last rank's end, on one host. Two transfers of one step, bucket and operation are told apart by
-    their order; what only two ranks exchange has a number, for it may be in steps of different numbers.
-    """
-    under_way: dict[int, list[tuple[int, int]]] = {}
-    parts: dict[tuple[int, int, str, int], list[tuple[tuple[int, int], int, int]]] = {}
-    bytes_of: dict[tuple[int, int, str, int], int] = {}
-    wanted: dict[tuple[int, int, str, int], int] = {}
-    for rank, noted in ranks.items():
-        seen: set[tuple[int, int, str, int]] = set()
-        for transfer in noted.transfers:
-            step = transfer.step
-            name = (step, transfer.bucket, transfer.op, 0)
-            if transfer.message is not None:
-                name = (_ANY_STEP, transfer.bucket, transfer.op, transfer.message)
-            while name in seen:
-                name = (*name[:3], name[3] + 1)
-            seen.add(name)
-            parts.setdefault(name, []).append(((rank, step), transfer.start_ns, transfer.end_ns))
-            bytes_of[name] = transfer.bytes
-            wanted[name] = transfer.ranks or processes
-    whole: list[tuple[tuple[int, int], int, int, int]] = []
-    sizes: dict[tuple[str, int], Moved] = {}
-    lost = 0
-    one_clock = len({noted.host for noted in ranks.values()}) <= 1
-    for name, found in parts.items():
-        if name[0] == _ANY_STEP:
-            if len(found) < 2:  # the other rank's part belongs to a step before the first
-                continue
-        elif len(found) < wanted[name]:
-            lost += 1
-            continue
-        if one_clock:
-            begin = max([start for _, start, _ in found])
-            until = max([end for _, _, end in found])
-            between_two = name[0] == _ANY_STEP  # what the sender has handed over is still on its way
-            whole += [(key, start, begin, until if between_two else end) for key, start, end in found]
-            under_way.setdefault(found[0][0][1], []).append((begin, until))
-            took = until - begin
-        elif name[2] in TOGETHER:
-            took = min([end - start for _, start, end in found])
-            whole += [(key, start, end - took, end) for key, start, end in found]
-        else:
-            whole += [(key, start, start, end) for key, start, end in found]
-            continue
-        moved = sizes.setdefault((name[2], bytes_of[name]), Moved())
-        moved.count += 1
-        moved.time_ns += took
-    return whole, sizes, lost, under_way
-
-
-def _network_s(under_way: Mapping[int, Sequence[tuple[int, int]]]) -> float:
-    """The length of the union of each step's transfers, mean over steps."""
-    total = 0
-    for transfers in under_way.values():
-        reached = -1
-        for begin, end in sorted(transfers):
-            total += max(0, end - max(begin, reached))
-            reached = max(reached, end)
-    return total / len(under_way) / 1e9

@@ -34,7 +34,13 @@ COLUMNS: tuple[str, ...] = tuple(
     held_parameter_bytes held_gradient_bytes held_optimizer_bytes
     target_loss time_to_loss_s time_to_loss_ci_low_s time_to_loss_ci_high_s samples_to_loss steps_to_loss
     speedup_to_loss speedup_to_loss_ci_low speedup_to_loss_ci_high lowest_loss
-    staleness_mean staleness_max""".split()  # noqa: SIM905
+    staleness_mean staleness_max
+    data_time_ci_low_s data_time_ci_high_s forward_time_ci_low_s forward_time_ci_high_s
+    backward_time_ci_low_s backward_time_ci_high_s optimizer_time_ci_low_s optimizer_time_ci_high_s
+    compute_time_ci_low_s compute_time_ci_high_s comm_time_ci_low_s comm_time_ci_high_s
+    exposed_comm_ci_low_s exposed_comm_ci_high_s wait_time_ci_low_s wait_time_ci_high_s
+    overlap_fraction_ci_low overlap_fraction_ci_high
+    queue_time_s queue_time_ci_low_s queue_time_ci_high_s""".split()  # noqa: SIM905
 )
 """The columns of `cases.csv`, in their order. Later work appends columns, never renames."""
 

@@ -62,6 +62,7 @@ def _nominal(record: Record, k: float, m: int) -> Record:
                 record,
                 start_ns=at(record.start_ns),
                 end_ns=at(record.end_ns),
+                begun_ns=None if record.begun_ns is None else at(record.begun_ns),
                 bytes=record.bytes * m,
                 sent_bytes=None if record.sent_bytes is None else record.sent_bytes * m,
             )

@@ -24,17 +24,23 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def all_reduce(
-        self, tensor: torch.Tensor, done: Callable[[int], None] | None = None
+        self,
+        tensor: torch.Tensor,
+        done: Callable[[int], None] | None = None,
+        begins: Callable[[], None] | None = None,
     ) -> torch.futures.Future[torch.Tensor]:
         """Has a tensor replaced by the sum over all ranks; the future then holds it, or the error.
 
-        Right before, `done` is called with the bytes that this rank sent for it, in the thread that did.
+        Right before, `done` is called with the bytes that this rank sent for it, in the thread that did, and `begins`
+        when that thread turns to it.
         """
         collective = self._collective
         assert collective is not None
 
         def act() -> torch.Tensor:
             transport = collective.transport
+            if begins is not None:
+                begins()
             before = sum(transport.sent)
             collective.all_reduce(tensor)
             if done is not None:

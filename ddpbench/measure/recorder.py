@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ddpbench.measure.clock import Clock, Mark
 from ddpbench.records import CommRecord, StepRecord
@@ -42,12 +42,15 @@ class Recorder(Protocol):
         sent: int | None = None,
         ranks: int | None = None,
         message: int | None = None,
+        begun: Mark = None,
+        root: int | None = None,
     ) -> None:
         """Notes this rank's part in one transfer of `size` bytes, from handing it over to its result.
 
         `sent` is what the rank handed to the network for it, bytes, where that was counted, and `ranks` how many take
         part where not all do. `message` is a number by which two ranks know what only they exchange, where it may be
-        in steps of different numbers. May be called from another thread than the step's.
+        in steps of different numbers. `begun` is when a rank with a queue of its own turned to it, `root` the rank
+        that a gather, scatter or broadcast goes to or comes from. May be called from another thread than the step's.
         """
 
 
@@ -79,6 +82,8 @@ class NullRecorder:
         sent: int | None = None,
         ranks: int | None = None,
         message: int | None = None,
+        begun: Mark = None,
+        root: int | None = None,
     ) -> None:
         pass
 
@@ -99,7 +104,8 @@ class StepRecorder:
         self._clock = clock
         self._steps: list[_Step] = []
         self._spans: list[tuple[int, str, Mark, Mark]] = []
-        self._transfers: list[tuple[int, int, str, int, int | None, int | None, int | None, Mark, Mark]] = []
+        self._transfers: list[tuple[dict[str, Any], Mark, Mark, Mark]] = []
+        """What is known of each transfer at once, and when it was handed over, turned to and ended."""
         self._step = -1
 
     def begin_step(self, number: int) -> None:
@@ -134,30 +140,29 @@ class StepRecorder:
         sent: int | None = None,
         ranks: int | None = None,
         message: int | None = None,
+        begun: Mark = None,
+        root: int | None = None,
     ) -> None:
-        self._transfers.append((self._step, bucket, op, size, sent, ranks, message, start, end))
+        known = {"step": self._step, "bucket": bucket, "op": op, "bytes": size, "sent_bytes": sent}
+        known |= {"ranks": ranks, "message": message, "root": root}
+        self._transfers.append((known, start, begun, end))
 
     def records(self) -> list[StepRecord | CommRecord]:
         """The steps' records, each followed by its transfers; forgets them. Waits for the device."""
         marks = [mark for step in self._steps for mark in (step.start, step.end)]
         marks += [mark for _, _, start, end in self._spans for mark in (start, end)]
-        marks += [mark for *_, start, end in self._transfers for mark in (start, end)]
+        marks += [mark for _, *of in self._transfers for mark in of if mark is not None]
         times = iter(self._clock.resolve(marks))
         steps = [(step.number, next(times), next(times)) for step in self._steps]
         spans = [(number, (name, next(times), next(times))) for number, name, _, _ in self._spans]
         transfers = [
             CommRecord(
-                step=number,
-                bucket=bucket,
-                op=op,
-                bytes=size,
-                sent_bytes=sent,
-                ranks=ranks,
-                message=message,
+                **known,
                 start_ns=next(times),
+                begun_ns=None if begun is None else next(times),
                 end_ns=next(times),
             )
-            for number, bucket, op, size, sent, ranks, message, _, _ in self._transfers
+            for known, _, begun, _ in self._transfers
         ]
         spans_of: dict[int, list[tuple[str, int, int]]] = defaultdict(list)
         for number, span in spans:

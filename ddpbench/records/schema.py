@@ -129,7 +129,10 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommRecord:
-    """One rank's part in one transfer of an instrumented step: from handing it over to having its result."""
+    """One rank's part in one transfer of an instrumented step: from handing it over to having its result.
+
+    `op` is one of `ddpbench.records.operations.FLOWS`.
+    """
 
     kind: Literal["comm"] = "comm"
     step: int
@@ -144,6 +147,11 @@ class CommRecord:
     """How many ranks take part, as two in a message from one to another; None: all of them."""
     message: int | None = None
     """What only two ranks exchange they know by this number, in steps that may have others; None: steps agree."""
+    begun_ns: int | None = None
+    """When the rank turned to it, where it keeps a queue; None: it follows from the backend, or there is no queue."""
+    root: int | None = None
+    """The rank that a gather, reduce, scatter or broadcast goes to or comes from; None: rank 0, and of a broadcast the
+    rank that its bucket numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -230,13 +230,16 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ("step_time_median_s, step_time_p95_s", "median and 95th percentile of single steps, seconds"),
     ("samples_per_s, speedup, efficiency", "as defined above, each with its 95 % interval"),
     (
-        "data_time_s, forward_time_s, backward_time_s, optimizer_time_s",
-        "spans of instrumented steps, seconds",
+        "data_time_s, forward_time_s, backward_time_s, optimizer_time_s and their intervals",
+        "spans of instrumented steps, seconds: means over launches and their 95 % t-intervals",
     ),
-    ("compute_time_s, comm_time_s", "computation, and the span of transfers, seconds"),
     (
-        "exposed_comm_s, wait_time_s, overlap_fraction",
-        "exposed communication and waiting, seconds; the share of transfer time that was hidden",
+        "compute_time_s, comm_time_s and their intervals",
+        "computation, and the union of the times in which a transfer's data could flow, seconds",
+    ),
+    (
+        "exposed_comm_s, wait_time_s, overlap_fraction and their intervals",
+        "communication outside computation, waiting for ranks while no data could flow, and the share that was hidden",
     ),
     ("gradient_bytes, actual_bucket_bytes", "bytes of gradients, and of the buckets the reducer really made"),
     (
@@ -307,6 +310,10 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     (
         "staleness_mean, staleness_max",
         "async_server: updates that a gradient's parameters lacked when it was applied, in timed steps",
+    ),
+    (
+        "queue_time_s and its interval",
+        "how long a transfer of a rank was queued behind its others, seconds: neither communication nor waiting of it",
     ),
 )
 """The columns of cases.csv. Units stand in names; empty means not measured or not defined."""

@@ -92,16 +92,23 @@ class BucketHook:
     def _sent(self, bucket: GradBucket, buffer: torch.Tensor) -> Summed:
         recorder, number = self._recorder, bucket.index()
         start = self.last_start = recorder.mark()
+        begun: Mark = None
         size = buffer.numel() * buffer.element_size()
+
+        def begins() -> None:
+            nonlocal begun
+            begun = recorder.mark()
 
         def done(sent: int | None) -> None:
             # On CUDA the current stream is here one that waits for the transfer, so the mark is its end.
+            end = recorder.mark()
             recorder.add_transfer(
-                bucket=number, op=self._op, size=size, start=start, end=recorder.mark(), sent=sent
+                bucket=number, op=self._op, size=size, start=start, end=end, sent=sent, begun=begun
             )
 
         if self._background is not None:
-            return self._background.all_reduce(buffer, done if recorder.active else None)
+            noted = (done, begins) if recorder.active else ()
+            return self._background.all_reduce(buffer, *noted)
         return _library_all_reduce(buffer, done)
 
 

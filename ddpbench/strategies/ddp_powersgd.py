@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from ddpbench.collectives.background import Background
+from ddpbench.measure.clock import Mark
 from ddpbench.strategies.base import CompensatedReplica, Job
 from ddpbench.strategies.ddp import DdpOptions, DdpReplica
 from ddpbench.strategies.ddp_hooks import NEVER, BucketHook, Summed
@@ -74,9 +75,9 @@ class PowerSgdHook(BucketHook):
             sent: Summed = powerSGD_hook(state, bucket)
             return sent, buffer.numel() if plain else int(state.total_numel_after_compression) - before
 
-        def ended(elements: int, value: torch.Tensor) -> torch.Tensor:
-            size = elements * buffer.element_size()
-            recorder.add_transfer(bucket=number, op="powersgd", size=size, start=start, end=recorder.mark())
+        def ended(elements: int, value: torch.Tensor, turned: Mark = None) -> torch.Tensor:
+            size, end = elements * buffer.element_size(), recorder.mark()
+            recorder.add_transfer(bucket=number, op="powersgd", size=size, start=start, end=end, begun=turned)
             return value
 
         if self._background is None:
@@ -85,8 +86,9 @@ class PowerSgdHook(BucketHook):
             return noted
 
         def act() -> torch.Tensor:
+            turned = recorder.mark()
             sent, elements = begun()
-            return ended(elements, sent.wait())
+            return ended(elements, sent.wait(), turned)
 
         return self._background.put(act)
 

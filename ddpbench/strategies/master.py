@@ -93,7 +93,9 @@ class MasterReplica(Replica):
 
         start = recorder.mark()
         dist.gather(flat.buffer, flat.gathered, dst=0)
-        recorder.add_transfer(bucket=2 * number, op="gather", size=size, start=start, end=recorder.mark())
+        recorder.add_transfer(
+            bucket=2 * number, op="gather", size=size, start=start, end=recorder.mark(), root=0
+        )
 
         copies: list[torch.Tensor] | None = None
         if flat.gathered is not None:
@@ -109,6 +111,6 @@ class MasterReplica(Replica):
         start = recorder.mark()
         dist.scatter(flat.buffer, copies, src=0)
         recorder.add_transfer(
-            bucket=2 * number + 1, op="scatter", size=size, start=start, end=recorder.mark()
+            bucket=2 * number + 1, op="scatter", size=size, start=start, end=recorder.mark(), root=0
         )
         torch._foreach_copy_(gradients, flat.views)

@@ -70,5 +70,6 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
                 work.wait()
             shares = zero._partition_parameters()[rank]
             size = local_bytes(parameter for group in shares for parameter in group["params"])
-            recorder.add_transfer(bucket=rank, op="broadcast", size=size, start=start, end=recorder.mark())
+            end = recorder.mark()
+            recorder.add_transfer(bucket=rank, op="broadcast", size=size, start=start, end=end, root=rank)
         recorder.add_span("synchronize", begin, recorder.mark())

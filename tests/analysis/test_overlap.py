@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpbench.analysis.overlap import PARTS, RankSteps, breakdown, coverage
+from ddpbench.analysis.overlap import PARTS, breakdown, coverage
+from ddpbench.analysis.transfers import RankSteps
 from ddpbench.records import COMPUTE_SPANS, CommRecord, StepRecord
 
 
@@ -158,7 +159,7 @@ def test_a_message_between_two_of_three_ranks_is_whole_with_those_two() -> None:
     assert found is not None
     assert found.dropped_transfers == 0
     assert found.wait_s == ns(30 / 3)
-    assert found.comm_s == ns(10 / 3)
+    assert found.comm_s == ns((10 + 10) / 3)  # on its way from rank 0 as long as to rank 1
     (moved,) = found.transfers[0].values()
     assert (moved.count, moved.time_ns) == (1, 10)
     one_lacks = breakdown([{0: part(50, 50), 1: rank([]), 2: rank([])}], processes=3)
@@ -213,6 +214,33 @@ def test_means_are_over_ranks_then_launches_so_that_a_longer_launch_weighs_no_mo
     assert found is not None
     assert found.parts["forward"] == ns((10 + 40) / 2)
     assert found.launches == 2
+
+
+def test_intervals_are_t_intervals_over_launches() -> None:
+    """Three launches in which 30, 40 and 50 of communication follow 10, 20 and 30 of backward, or overlap with half."""
+    launches = [
+        {0: rank([("backward", 0, 10)], [(0, 10, 40)])},
+        {0: rank([("backward", 0, 20)], [(0, 10, 50)])},
+        {0: rank([("backward", 0, 30)], [(0, 10, 60)])},
+    ]
+    found = breakdown(launches, processes=1)
+    assert found is not None
+    t = 4.302652729911275  # t(0.975, 2)
+    half = t * 10 / 3**0.5  # the deviation of 30, 40, 50 is 10
+    for names, middle in ((["comm"], 40), (["backward"], 20), (["backward", "comm"], 60)):
+        interval = found.interval(*names)
+        spread = half * len(names)
+        expected = (ns(middle), pytest.approx(max(0, middle - spread) / 1e9), ns(middle + spread))
+        assert (interval.value, interval.low, interval.high) == expected
+    overlap = found.overlap_interval()
+    assert overlap is not None
+    # 0, 10 and 20 are hidden of 30, 40, 50: a quarter of all. exposed - 3/4 comm is 7.5, 0 and -7.5.
+    assert overlap.value == pytest.approx(0.25)
+    assert overlap.high == pytest.approx(0.25 + t * 7.5 / 3**0.5 / 40)
+    assert overlap.low == pytest.approx(max(0.0, 0.25 - t * 7.5 / 3**0.5 / 40))
+    alone = breakdown(launches[:1], processes=1)
+    assert alone is not None
+    assert (alone.interval("comm").low, alone.interval("comm").high) == (None, None)
 
 
 def test_spans_of_one_name_add_up_and_unknown_ones_are_not_attributed() -> None:

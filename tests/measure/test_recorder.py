@@ -28,6 +28,24 @@ def test_spans_and_transfers_belong_to_their_step() -> None:
     assert recorder.records() == []
 
 
+def test_a_transfer_from_a_queue_says_when_its_rank_turned_to_it() -> None:
+    clock = FakeClock()
+    recorder = StepRecorder(clock)
+    recorder.begin_step(1)
+    start = recorder.mark()
+    clock.advance(5)
+    begun = recorder.mark()
+    clock.advance(7)
+    recorder.add_transfer(bucket=0, op="ring", size=8, start=start, begun=begun, end=recorder.mark(), sent=6)
+    recorder.add_transfer(bucket=1, op="gather", size=8, start=start, end=recorder.mark(), root=3)
+    recorder.end_step()
+    _, *transfers = recorder.records()
+    assert transfers == [
+        CommRecord(step=1, bucket=0, op="ring", bytes=8, start_ns=0, begun_ns=5, end_ns=12, sent_bytes=6),
+        CommRecord(step=1, bucket=1, op="gather", bytes=8, start_ns=0, end_ns=12, root=3),
+    ]
+
+
 def test_the_null_recorder_keeps_nothing_and_reads_no_clock() -> None:
     recorder = NullRecorder()
     with recorder.span("forward"):

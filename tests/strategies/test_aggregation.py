@@ -160,6 +160,12 @@ def test_every_bucket_is_sent_once_a_step(setup: str, world_size: int) -> None:
             assert sum(transfer.bytes for transfer in transfers) == GRADIENT_BYTES
             assert tuple(transfer.bytes for transfer in transfers) == buckets
             assert all(transfer.start_ns < transfer.end_ns for transfer in transfers)
+            if (
+                algorithm != "all_reduce"
+            ):  # one after the other in a thread, which notes when it turns to each
+                turned = [transfer.begun_ns or 0 for transfer in transfers]
+                assert all(at >= transfer.start_ns for at, transfer in zip(turned, transfers, strict=True))
+                assert all(at >= before.end_ns for at, before in zip(turned[1:], transfers, strict=False))
             assert transfers[0].start_ns > spans["backward"][0]
             assert transfers[-1].start_ns == spans["backward"][1] == spans["synchronize"][0]
             assert max(transfer.end_ns for transfer in transfers) <= spans["synchronize"][1]
@@ -186,6 +192,7 @@ def test_the_master_gathers_then_scatters(world_size: int) -> None:
             start, end = spans["synchronize"]
             gather, scatter = transfers
             assert (gather.op, scatter.op) == ("gather", "scatter")
+            assert gather.root == scatter.root == 0
             assert gather.bytes == scatter.bytes == GRADIENT_BYTES
             moments = [start, gather.start_ns, gather.end_ns, scatter.start_ns, scatter.end_ns, end]
             assert moments == sorted(moments)

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddpbench.analysis.overlap import RankSteps, breakdown
+from ddpbench.analysis.overlap import breakdown
+from ddpbench.analysis.transfers import RankSteps
 from ddpbench.formulas import busiest_rank_bytes
 from ddpbench.measure.clock import HostClock
 from ddpbench.measure.recorder import StepRecorder

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from ddpbench.analysis.overlap import RankSteps, breakdown
+from ddpbench.analysis.overlap import breakdown
+from ddpbench.analysis.transfers import RankSteps
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.records import COMPUTE_SPANS, CommRecord, StepRecord
 from ddpbench.spec import Case, Devices, expand, parse_experiment

@@ -1,0 +1,68 @@
+"""What each operation that a transfer can be needs before its data flow, and in which queue it waits. Pure tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+Flow = Literal["together", "to_root", "from_root", "through_root", "tree", "pair"]
+"""When data flow, and when a rank's part is over:
+
+- `together`: no rank has a result before every rank has given its data. From the last rank's start to each rank's end.
+- `to_root`: from when the root and a sender have both started until the root has everything, which is the end for all:
+  a sender whose message lies in the kernel's buffer is not done.
+- `from_root`: from when the root and a receiver have both started until that receiver has its data; the root's part
+  ends with the last receiver's.
+- `through_root`: to rank 0 and back from it.
+- `tree`: to rank 0 and back along a binomial tree, in which a rank talks to its parent and its children.
+- `pair`: from when both ranks have started until the receiver has it.
+"""
+
+FLOWS: Mapping[str, Flow] = {
+    "all_reduce": "together",
+    "all_gather": "together",
+    "reduce_scatter": "together",
+    "powersgd": "together",
+    "ring": "together",
+    "naive_ring": "together",
+    "halving_doubling": "together",
+    "hierarchical": "together",
+    "sharded_master": "together",
+    "gather": "to_root",
+    "reduce": "to_root",
+    "scatter": "from_root",
+    "broadcast": "from_root",
+    "master": "through_root",
+    "tree": "tree",
+    "send": "pair",
+    "push": "pair",
+    "pull": "pair",
+    "call": "pair",
+}
+"""By `CommRecord.op`."""
+
+IN_A_THREAD = frozenset(
+    {"ring", "naive_ring", "halving_doubling", "hierarchical", "sharded_master", "master", "tree", "powersgd"}
+)
+"""Operations that a rank works off one after the other in a thread (`collectives/background.py`)."""
+
+_AT_ONCE = {"gloo": 2, "nccl": 1}
+"""How many collectives of a rank a backend has under way at once, the others waiting in the order in which they were
+handed over: a gloo process group has two threads (torch, ProcessGroupGloo.hpp, `Options.threads`), NCCL one stream."""
+
+
+def flow_of(op: str) -> Flow:
+    """How an operation's data flow. What is unknown is taken to need every rank."""
+    return FLOWS.get(op, "together")
+
+
+def slots_of(op: str, backend: str) -> int | None:
+    """How many operations of this one's queue are under way at once; None where it has no queue, or none is known."""
+    if op in IN_A_THREAD:
+        return 1
+    return None if flow_of(op) == "pair" or op not in FLOWS else _AT_ONCE.get(backend)
+
+
+def tree_parent(rank: int) -> int:
+    """The parent of a rank other than 0 in the binomial tree of `collectives/tree.py`: without its lowest bit."""
+    return rank & (rank - 1)
