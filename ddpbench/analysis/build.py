@@ -412,9 +412,9 @@ def _validity(
     apart = [case for case in measured if any(launch.hosts > 1 for launch in case.good)]
     if apart:
         yield (
-            f"{names.count(apart)} ran on several hosts, which share no clock: a block took as long as its slowest "
-            "rank's; a transfer that ends on all ranks at once took as long as its shortest rank's part; in other "
-            f"transfers waiting for ranks counts as communication{names.listed(apart)}."
+            f"{names.count(apart)} ran on several hosts, which share no clock: a transfer that ends on all "
+            "ranks at once took as long as its shortest rank's part; in other transfers waiting for ranks counts as "
+            f"communication{names.listed(apart)}."
         )
     yield from loss_sentences(measured, names)
     yield from _damage(cases, names)

@@ -22,6 +22,7 @@ from ddpbench.analysis.overlap import Breakdown, RankSteps, breakdown
 from ddpbench.analysis.pace import LATE_SHARE, Pacing, pacing
 from ddpbench.analysis.staleness import added
 from ddpbench.analysis.stats import Timing
+from ddpbench.analysis.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.traffic import NodeTraffic, node_traffic
 from ddpbench.analysis.virtual import nominal
 from ddpbench.errors import IdentityError
@@ -77,7 +78,7 @@ class Launch:
     last_log_line: str = ""
     timing: Timing | None = None
     step_ns: NDArray[np.int64] | None = None
-    """Step times, of each step the slowest rank's; None where the ranks' steps cannot be matched."""
+    """Times of single steps, all ranks' together; ranks that take no samples have none."""
     wall_s: float = 0.0
     measured_s: float = 0.0
     server_s: float = 0.0
@@ -104,7 +105,7 @@ class Launch:
     descent: Descent | None = None
     """Its training to a loss, where it was asked for."""
     hosts: int = 1
-    """On how many hosts its ranks ran; more than one share no clock."""
+    """On how many hosts its ranks ran; more than one share no clock, which step times need not."""
     traffic: NodeTraffic | None = None
     """What emulated links carried in timed blocks."""
     pace: Pacing | None = None
@@ -235,17 +236,16 @@ def read_measurement(
         every = list(ranks.values()) if len(ranks) == processes else []
         one_host = len(set(hosts.values())) <= 1
         blocks = [_blocks(rank, "timed") for rank in every]
-        timing = time_blocks(number, _spans(blocks), one_host=one_host)
+        timing = time_blocks(number, _times(blocks))
         faults = faults_per_step(blocks)
-        evaluated = _spans([_blocks(rank, "evaluation") for rank in every])
-        evaluation = time_blocks(number, evaluated, one_host=one_host)
+        evaluation = time_blocks(number, _times([_blocks(rank, "evaluation") for rank in every]))
         snapshots = snapshot_runs(number, [rank.of(Snapshot) for rank in every], one_host=one_host)
         descent = descent_of(number, [rank.of(Curve) for rank in every], case, one_host=one_host)
         cores = len({core for start in starts for core in start.cores})
         paces = [_timed_paces(rank) for rank in every]
         pace = pacing(blocks, paces, cores=cores, dilation=case.dilation)
         if timing is not None:
-            step_ns = _slowest_steps(blocks)
+            step_ns = _single_steps(blocks)
         else:
             status = "failed"
             error = _damage_sentence(records.damage or ("its records hold no timed steps of every rank",))
@@ -335,46 +335,22 @@ def _timed_paces(rank: _Sorted) -> dict[int, Pace]:
     return {record.index: record for record in rank.of(Pace) if record.phase == "timed"}
 
 
-def _spans(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, tuple[int, int, int, int]]]:
+def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
     """Each rank's blocks as `time_blocks` takes them."""
     return [
-        {index: (block.start_ns, block.end_ns, block.steps, block.samples) for index, block in of.items()}
+        {
+            index: BlockTimes(block.end_ns - block.start_ns, block.steps, block.samples, block.step_ns)
+            for index, block in of.items()
+        }
         for of in ranks
     ]
 
 
-def time_blocks(
-    number: int, ranks: Sequence[Mapping[int, tuple[int, int, int, int]]], *, one_host: bool
-) -> Timing | None:
-    """A launch's time from each rank's blocks of one phase by index: (start ns, end ns, steps, samples).
-
-    On one host a block runs from the earliest start to the latest end over ranks, on the shared clock. Hosts
-    do not share a clock: across them a block takes as long as its slowest rank's. Samples are summed over
-    ranks. None where no block is there from every rank.
-    """
-    shared = set.intersection(*(set(blocks) for blocks in ranks)) if ranks else set()
-    total_ns = steps = samples = 0
-    for index in shared:
-        parts = [blocks[index] for blocks in ranks]
-        if one_host:
-            total_ns += max(part[1] for part in parts) - min(part[0] for part in parts)
-        else:
-            total_ns += max(part[1] - part[0] for part in parts)
-        steps += parts[0][2]
-        samples += sum(part[3] for part in parts)
-    if total_ns <= 0 or steps <= 0 or samples <= 0:
-        return None
-    return Timing(round=number, time_s=total_ns / 1e9, steps=steps, samples=samples)
-
-
-def _slowest_steps(ranks: Sequence[Mapping[int, Block]]) -> NDArray[np.int64] | None:
-    parts: list[NDArray[np.int64]] = []
-    for index in sorted(set.intersection(*(set(blocks) for blocks in ranks))):
-        steps = [blocks[index].step_ns for blocks in ranks]
-        if len({len(times) for times in steps}) != 1:
-            return None
-        parts.append(np.array(steps, np.int64).max(axis=0))
-    return np.concatenate(parts)
+def _single_steps(ranks: Sequence[Mapping[int, Block]]) -> NDArray[np.int64]:
+    """Every single step of every rank that takes samples, in blocks that all ranks have."""
+    shared = sorted(set.intersection(*(set(blocks) for blocks in ranks)))
+    parts = [blocks[index].step_ns for blocks in ranks for index in shared if blocks[index].samples > 0]
+    return np.concatenate([np.array(part, np.int64) for part in parts])
 
 
 def _drift(rank: _Sorted) -> tuple[int | None, int | None]:

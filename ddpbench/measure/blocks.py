@@ -14,7 +14,7 @@ from ddpbench.measure.clock import Clock
 from ddpbench.records import Block, Warmup
 
 MIN_BLOCK_STEPS = 10
-"""Timed blocks have at least this many steps."""
+"""Timed blocks have at least this many steps, a replay's at least `REPLAYING.timed`."""
 BLOCKS_A_LAUNCH = 8
 """Steps are fast enough: a launch's measured time is cut into this many blocks."""
 WARMUP_SHARE = 0.2
@@ -37,7 +37,9 @@ class Least:
 
 TRAINING = Least()
 REPLAYING = Least(warmup=1, timed=4, instrumented=4)
-"""A replay's computation takes the same time in every step, which may take seconds."""
+"""A replay's computation takes the same time in every step, which may take seconds: four steps a timed block do.
+
+A block's time is of whole steps by each rank's own clock, so that a short block is as unbiased as a long one."""
 
 
 class Control(Protocol):
