@@ -377,7 +377,7 @@ def _validity(
         "foreign load": "other processes used the cores",
         "drift": "a fixed computation changed its time from before to after",
         "clock change": "a core changed its clock",
-        "not steady": "steps still changed when the warm-up's time was up",
+        "not steady": "steps still changed while they were timed, in these launches or in what all have in common",
         "throttled": "a CPU quota held the ranks back",
         "shared machine": "another sweep was allowed beside this one",
         "late replay": "one step in 20 or more had a moment that came over 1 % of a step after it was due",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from ddpbench.analysis.overlap import Breakdown, RankSteps, breakdown
 from ddpbench.analysis.pace import LATE_SHARE, Pacing, pacing
 from ddpbench.analysis.staleness import added
 from ddpbench.analysis.stats import Timing
+from ddpbench.analysis.steady import NOT_READY, launch_change, unsteady
 from ddpbench.analysis.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.traffic import NodeTraffic, node_traffic
 from ddpbench.analysis.virtual import nominal
@@ -55,6 +56,7 @@ from ddpbench.records import (
 )
 from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget, Case, PlannedCase
+from ddpbench.trend import Change
 
 STEAL_LIMIT = 0.01
 """Share of the usable cores' time given to other virtual machines above which a launch is flagged."""
@@ -64,6 +66,8 @@ DRIFT_LIMIT = 0.05
 """Relative change of a rank's fixed computation from before to after a launch above which it is flagged."""
 CLOCK_LIMIT = 0.05
 """Relative change of a core's clock during a launch above which it is flagged."""
+NOT_STEADY = "not steady"
+"""The flag of a launch whose steps still changed while they were timed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +90,11 @@ class Launch:
     drift_before_s: float | None = None
     drift_after_s: float | None = None
     steady: bool | None = None
-    """Whether every rank's warm-up ended because it was steady."""
+    """Whether one-time work was done before the timed steps, and these did not change (`analysis/steady.py`)."""
+    change: Change | None = None
+    """From the first to the last of its timed steps; None where there are too few."""
+    ready: bool = True
+    """Whether every rank's one-time work, such as rebuilding buckets, was done before the timed steps."""
     flags: tuple[str, ...] = ()
     processes: int = 1
     parameters: int | None = None
@@ -201,7 +209,31 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
                 baseline_id=planned.case.baseline().case_id,
             )
         )
-    return found
+    return judged(found)
+
+
+def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
+    """All cases of a run, their launches flagged where they were not steady; to be repeated when more cases come."""
+    changes = {run.case_id: [x.change for x in run.good if x.change is not None] for run in cases}
+    found = unsteady(changes)
+    judged_runs: list[CaseRun] = []
+    for run in cases:
+        verdicts = iter(found[run.case_id])
+        good = set(map(id, run.good))
+        launches = tuple(
+            _judged(launch, next(verdicts)) if id(launch) in good and launch.change is not None else launch
+            for launch in run.launches
+        )
+        judged_runs.append(replace(run, launches=launches))
+    return judged_runs
+
+
+def _judged(launch: Launch, changing: bool) -> Launch:
+    """A launch that was steady or not by its timed steps; one whose one-time work was not done stays as it is."""
+    if not launch.ready:
+        return launch
+    others = tuple(flag for flag in launch.flags if flag != NOT_STEADY)
+    return replace(launch, steady=not changing, flags=(*others, NOT_STEADY) if changing else others)
 
 
 def read_measurement(
@@ -225,6 +257,7 @@ def read_measurement(
     status, error = outcome.status, outcome.error
     timing: Timing | None = None
     step_ns: NDArray[np.int64] | None = None
+    change: Change | None = None
     evaluation: Timing | None = None
     snapshots: Mapping[str, SnapshotRun] = {}
     descent: Descent | None = None
@@ -245,7 +278,8 @@ def read_measurement(
         paces = [_timed_paces(rank) for rank in every]
         pace = pacing(blocks, paces, cores=cores, dilation=case.dilation)
         if timing is not None:
-            step_ns = _single_steps(blocks)
+            series = _series(blocks)
+            step_ns, change = np.concatenate(series), launch_change(series)
         else:
             status = "failed"
             error = _damage_sentence(records.damage or ("its records hold no timed steps of every rank",))
@@ -261,7 +295,7 @@ def read_measurement(
     ]
     checksums = [end.params_checksum for end in ends if end.params_checksum]
     drifts = [_drift(rank) for rank in ranks.values()]
-    steady = all(warmup.steady for warmup in warmups) if warmups else None
+    ready = all(warmup.steady or not warmup.reason.startswith(NOT_READY) for warmup in warmups)
     late = pace is not None and timing is not None and pace.lateness_p95_s > LATE_SHARE * timing.step_s
     launch = Launch(
         case_id=case_id,
@@ -278,8 +312,10 @@ def read_measurement(
         noise=outcome.noise,
         drift_before_s=_mean_s(before for before, _ in drifts),
         drift_after_s=_mean_s(after for _, after in drifts),
-        steady=steady,
-        flags=(*_flags(outcome.noise, drifts, steady), *(["late replay"] if late else [])),
+        steady=ready if warmups else None,
+        change=change,
+        ready=ready,
+        flags=(*_flags(outcome.noise, drifts, ready), *(["late replay"] if late else [])),
         processes=processes,
         parameters=start.parameters if start is not None else None,
         gradient_bytes=start.gradient_bytes if start is not None else None,
@@ -346,11 +382,14 @@ def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
     ]
 
 
-def _single_steps(ranks: Sequence[Mapping[int, Block]]) -> NDArray[np.int64]:
-    """Every single step of every rank that takes samples, in blocks that all ranks have."""
+def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
+    """The single steps of each rank that takes samples, in blocks that all ranks have."""
     shared = sorted(set.intersection(*(set(blocks) for blocks in ranks)))
-    parts = [blocks[index].step_ns for blocks in ranks for index in shared if blocks[index].samples > 0]
-    return np.concatenate([np.array(part, np.int64) for part in parts])
+    return [
+        np.concatenate([np.array(blocks[index].step_ns, np.int64) for index in shared])
+        for blocks in ranks
+        if any(blocks[index].samples > 0 for index in shared)
+    ]
 
 
 def _drift(rank: _Sorted) -> tuple[int | None, int | None]:
@@ -364,9 +403,7 @@ def _mean_s(values_ns: Iterable[int | None]) -> float | None:
     return sum(known) / len(known) / 1e9 if known else None
 
 
-def _flags(
-    noise: Noise, drifts: Sequence[tuple[int | None, int | None]], steady: bool | None
-) -> Iterable[str]:
+def _flags(noise: Noise, drifts: Sequence[tuple[int | None, int | None]], ready: bool) -> Iterable[str]:
     """Words for what disturbed a launch."""
     if noise.steal_fraction > STEAL_LIMIT:
         yield "steal"
@@ -376,8 +413,8 @@ def _flags(
         yield "drift"
     if noise.clock_change is not None and noise.clock_change > CLOCK_LIMIT:
         yield "clock change"
-    if steady is False:
-        yield "not steady"
+    if not ready:
+        yield NOT_STEADY
     if noise.throttled_s > 0:
         yield "throttled"
     if noise.shared_machine:

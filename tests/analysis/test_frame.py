@@ -184,7 +184,7 @@ def test_noise_is_named_and_counted(run: RunDir) -> None:
         {"steal_fraction": 0.01, "foreign_fraction": 0.05, "clock_change": 0.05},
     ]
     for number, noise in enumerate(noises):
-        rank = plain(10, drift_ns=(50 * MS, 53 * MS if number == 4 else 52 * MS), steady=number != 3)
+        rank = plain(10, drift_ns=(50 * MS, 53 * MS if number == 4 else 52 * MS), ready=number != 3)
         write_launch(run, SINGLE, number, [rank], Outcome(noise=noise))
     assert row_of(load(run), SINGLE)["noise_flag"] == (
         "steal 2/5; foreign load 1/5; clock change 1/5; not steady 1/5; shared machine 1/5; drift 1/5"
