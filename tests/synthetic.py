@@ -64,6 +64,9 @@ class RankLaunch:
     start_ns: int = ORIGIN_NS
     samples_per_step: int = 8
     steady: bool = True
+    """Whether the warm-up ended before its time was up; of itself it flags nothing."""
+    ready: bool = True
+    """Whether one-time work was done before the timed steps."""
     checksum: str = ""
     peak_memory_bytes: int | None = 200_000_000
     gradient_bytes: int = 3_500_000
@@ -137,8 +140,8 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
             "start_ns": what.start_ns - 300 * MS,
             "end_ns": what.start_ns - 100 * MS,
             "step_ns": 1_000_000,
-            "steady": what.steady,
-            "reason": "three blocks without trend" if what.steady else "still changing when time was up",
+            "steady": what.steady and what.ready,
+            "reason": _warmup_reason(what),
         },
     ]
     at = what.start_ns
@@ -219,6 +222,13 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
         },
     ]
     return [json.dumps(record, separators=(",", ":")) for record in records]
+
+
+def _warmup_reason(what: RankLaunch) -> str:
+    """As of records before the warm-up's steps were kept."""
+    if not what.ready:
+        return "one-time work was not done after 20 steps"
+    return "three blocks without trend" if what.steady else "still changing when time was up"
 
 
 def _beside(index: int, steps: int, what: RankLaunch) -> list[dict[str, Any]]:

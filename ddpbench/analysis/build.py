@@ -379,7 +379,7 @@ def _validity(
         "steal": "the hypervisor gave processor time to others",
         "foreign load": "other processes used the cores",
         "clock change": "a core changed its clock",
-        "not steady": "steps still changed when the warm-up's time was up",
+        "not steady": "steps still changed while they were timed, in these launches or in what all have in common",
         "throttled": "a CPU quota held the ranks back",
         "shared machine": "another sweep was allowed beside this one",
         "late replay": "one step in 20 or more had a moment that came over 1 % of a step after it was due",
@@ -407,9 +407,9 @@ def _validity(
     apart = [case for case in measured if any(launch.hosts > 1 for launch in case.good)]
     if apart:
         yield (
-            f"{names.count(apart)} ran on several hosts, which share no clock: a block took as long as its slowest "
-            "rank's; a transfer that ends on all ranks at once took as long as its shortest rank's part; in other "
-            f"transfers waiting for ranks counts as communication{names.listed(apart)}."
+            f"{names.count(apart)} ran on several hosts, which share no clock: a transfer that ends on all "
+            "ranks at once took as long as its shortest rank's part; in other transfers waiting for ranks counts as "
+            f"communication{names.listed(apart)}."
         )
     yield from loss_sentences(measured, names)
     yield from _damage(cases, names)

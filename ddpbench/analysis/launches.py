@@ -22,6 +22,8 @@ from ddpbench.analysis.overlap import Breakdown, breakdown
 from ddpbench.analysis.pace import LATE_SHARE, Pacing, pacing
 from ddpbench.analysis.staleness import added
 from ddpbench.analysis.stats import Timing
+from ddpbench.analysis.steady import NOT_READY, launch_change, unsteady
+from ddpbench.analysis.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.traffic import NodeTraffic, node_traffic
 from ddpbench.analysis.transfers import RankSteps
 from ddpbench.analysis.virtual import nominal
@@ -55,6 +57,7 @@ from ddpbench.records import (
 from ddpbench.records.plan import StoredPlan
 from ddpbench.records.sessions import UNKNOWN, Sessions
 from ddpbench.spec import Budget, Case, PlannedCase
+from ddpbench.trend import Change
 
 STEAL_LIMIT = 0.01
 """Share of the usable cores' time given to other virtual machines above which a launch is flagged."""
@@ -62,6 +65,8 @@ FOREIGN_LIMIT = 0.05
 """Likewise, time used by processes that are not the sweep's."""
 CLOCK_LIMIT = 0.05
 """Relative change of a core's clock during a launch above which it is flagged."""
+NOT_STEADY = "not steady"
+"""The flag of a launch whose steps still changed while they were timed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,13 +81,17 @@ class Launch:
     last_log_line: str = ""
     timing: Timing | None = None
     step_ns: NDArray[np.int64] | None = None
-    """Step times, of each step the slowest rank's; None where the ranks' steps cannot be matched."""
+    """Times of single steps, all ranks' together; ranks that take no samples have none."""
     wall_s: float = 0.0
     measured_s: float = 0.0
     server_s: float = 0.0
     noise: Noise = field(default_factory=Noise)
     steady: bool | None = None
-    """Whether every rank's warm-up ended because it was steady."""
+    """Whether one-time work was done before the timed steps, and these did not change (`analysis/steady.py`)."""
+    change: Change | None = None
+    """From the first to the last of its timed steps; None where there are too few."""
+    ready: bool = True
+    """Whether every rank's one-time work, such as rebuilding buckets, was done before the timed steps."""
     flags: tuple[str, ...] = ()
     processes: int = 1
     parameters: int | None = None
@@ -101,7 +110,7 @@ class Launch:
     descent: Descent | None = None
     """Its training to a loss, where it was asked for."""
     hosts: int = 1
-    """On how many hosts its ranks ran; more than one share no clock."""
+    """On how many hosts its ranks ran; more than one share no clock, which step times need not."""
     traffic: NodeTraffic | None = None
     """What emulated links carried in timed blocks."""
     pace: Pacing | None = None
@@ -200,7 +209,31 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
                 baseline_id=planned.case.baseline().case_id,
             )
         )
-    return found
+    return judged(found)
+
+
+def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
+    """All cases of a run, their launches flagged where they were not steady; to be repeated when more cases come."""
+    changes = {run.case_id: [x.change for x in run.good if x.change is not None] for run in cases}
+    found = unsteady(changes)
+    judged_runs: list[CaseRun] = []
+    for run in cases:
+        verdicts = iter(found[run.case_id])
+        good = set(map(id, run.good))
+        launches = tuple(
+            _judged(launch, next(verdicts)) if id(launch) in good and launch.change is not None else launch
+            for launch in run.launches
+        )
+        judged_runs.append(replace(run, launches=launches))
+    return judged_runs
+
+
+def _judged(launch: Launch, changing: bool) -> Launch:
+    """A launch that was steady or not by its timed steps; one whose one-time work was not done stays as it is."""
+    if not launch.ready:
+        return launch
+    others = tuple(flag for flag in launch.flags if flag != NOT_STEADY)
+    return replace(launch, steady=not changing, flags=(*others, NOT_STEADY) if changing else others)
 
 
 def read_measurement(
@@ -225,6 +258,7 @@ def read_measurement(
     status, error = outcome.status, outcome.error
     timing: Timing | None = None
     step_ns: NDArray[np.int64] | None = None
+    change: Change | None = None
     evaluation: Timing | None = None
     snapshots: Mapping[str, SnapshotRun] = {}
     descent: Descent | None = None
@@ -236,17 +270,17 @@ def read_measurement(
         every = list(ranks.values()) if len(ranks) == processes else []
         one_host = len(set(hosts.values())) <= 1
         blocks = [_blocks(rank, "timed") for rank in every]
-        timing = time_blocks(number, _spans(blocks), one_host=one_host)
+        timing = time_blocks(number, _times(blocks))
         faults = faults_per_step(blocks)
-        evaluated = _spans([_blocks(rank, "evaluation") for rank in every])
-        evaluation = time_blocks(number, evaluated, one_host=one_host)
+        evaluation = time_blocks(number, _times([_blocks(rank, "evaluation") for rank in every]))
         snapshots = snapshot_runs(number, [rank.of(Snapshot) for rank in every], one_host=one_host)
         descent = descent_of(number, [rank.of(Curve) for rank in every], case, one_host=one_host)
         cores = len({core for start in starts for core in start.cores})
         paces = [_timed_paces(rank) for rank in every]
         pace = pacing(blocks, paces, cores=cores, dilation=case.dilation)
         if timing is not None:
-            step_ns = _slowest_steps(blocks)
+            series = _series(blocks)
+            step_ns, change = np.concatenate(series), launch_change(series)
         else:
             status = "failed"
             error = _damage_sentence(records.damage or ("its records hold no timed steps of every rank",))
@@ -262,7 +296,7 @@ def read_measurement(
         for each in rank.of(Held)
     ]
     checksums = [end.params_checksum for end in ends if end.params_checksum]
-    steady = all(warmup.steady for warmup in warmups) if warmups else None
+    ready = all(warmup.steady or not warmup.reason.startswith(NOT_READY) for warmup in warmups)
     late = pace is not None and timing is not None and pace.lateness_p95_s > LATE_SHARE * timing.step_s
     launch = Launch(
         case_id=case_id,
@@ -277,8 +311,10 @@ def read_measurement(
         measured_s=outcome.measured_s,
         server_s=outcome.server_s,
         noise=outcome.noise,
-        steady=steady,
-        flags=(*_flags(outcome.noise, steady), *(["late replay"] if late else [])),
+        steady=ready if warmups else None,
+        change=change,
+        ready=ready,
+        flags=(*_flags(outcome.noise, ready), *(["late replay"] if late else [])),
         processes=processes,
         parameters=start.parameters if start is not None else None,
         gradient_bytes=start.gradient_bytes if start is not None else None,
@@ -335,49 +371,28 @@ def _timed_paces(rank: _Sorted) -> dict[int, Pace]:
     return {record.index: record for record in rank.of(Pace) if record.phase == "timed"}
 
 
-def _spans(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, tuple[int, int, int, int]]]:
+def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
     """Each rank's blocks as `time_blocks` takes them."""
     return [
-        {index: (block.start_ns, block.end_ns, block.steps, block.samples) for index, block in of.items()}
+        {
+            index: BlockTimes(block.end_ns - block.start_ns, block.steps, block.samples, block.step_ns)
+            for index, block in of.items()
+        }
         for of in ranks
     ]
 
 
-def time_blocks(
-    number: int, ranks: Sequence[Mapping[int, tuple[int, int, int, int]]], *, one_host: bool
-) -> Timing | None:
-    """A launch's time from each rank's blocks of one phase by index: (start ns, end ns, steps, samples).
-
-    On one host a block runs from the earliest start to the latest end over ranks, on the shared clock. Hosts
-    do not share a clock: across them a block takes as long as its slowest rank's. Samples are summed over
-    ranks. None where no block is there from every rank.
-    """
-    shared = set.intersection(*(set(blocks) for blocks in ranks)) if ranks else set()
-    total_ns = steps = samples = 0
-    for index in shared:
-        parts = [blocks[index] for blocks in ranks]
-        if one_host:
-            total_ns += max(part[1] for part in parts) - min(part[0] for part in parts)
-        else:
-            total_ns += max(part[1] - part[0] for part in parts)
-        steps += parts[0][2]
-        samples += sum(part[3] for part in parts)
-    if total_ns <= 0 or steps <= 0 or samples <= 0:
-        return None
-    return Timing(round=number, time_s=total_ns / 1e9, steps=steps, samples=samples)
+def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
+    """The single steps of each rank that takes samples, in blocks that all ranks have."""
+    shared = sorted(set.intersection(*(set(blocks) for blocks in ranks)))
+    return [
+        np.concatenate([np.array(blocks[index].step_ns, np.int64) for index in shared])
+        for blocks in ranks
+        if any(blocks[index].samples > 0 for index in shared)
+    ]
 
 
-def _slowest_steps(ranks: Sequence[Mapping[int, Block]]) -> NDArray[np.int64] | None:
-    parts: list[NDArray[np.int64]] = []
-    for index in sorted(set.intersection(*(set(blocks) for blocks in ranks))):
-        steps = [blocks[index].step_ns for blocks in ranks]
-        if len({len(times) for times in steps}) != 1:
-            return None
-        parts.append(np.array(steps, np.int64).max(axis=0))
-    return np.concatenate(parts)
-
-
-def _flags(noise: Noise, steady: bool | None) -> Iterable[str]:
+def _flags(noise: Noise, ready: bool) -> Iterable[str]:
     """Words for what disturbed a launch."""
     if noise.steal_fraction > STEAL_LIMIT:
         yield "steal"
@@ -385,8 +400,8 @@ def _flags(noise: Noise, steady: bool | None) -> Iterable[str]:
         yield "foreign load"
     if noise.clock_change is not None and noise.clock_change > CLOCK_LIMIT:
         yield "clock change"
-    if steady is False:
-        yield "not steady"
+    if not ready:
+        yield NOT_STEADY
     if noise.throttled_s > 0:
         yield "throttled"
     if noise.shared_machine:

@@ -73,7 +73,8 @@ def pacing(
             late.append(np.array([pace.lateness_ns for pace in of], np.int64).max(axis=0))
         cpu += sum(pace.cpu_ns for pace in of)
         ranks = [own[index] for own in blocks]
-        wall += dilation * (max(block.end_ns for block in ranks) - min(block.start_ns for block in ranks))
+        # Each rank's processor time is that of its own block; ranks out of phase begin and end at other moments.
+        wall += dilation * sum(block.end_ns - block.start_ns for block in ranks) / len(ranks)
     if not shared or not late or wall <= 0 or not cores:
         return None
     # A worker of an asynchronous server makes no update of its own.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 
-from ddpbench.analysis.launches import CaseRun, read_cases
+from ddpbench.analysis.launches import CaseRun, judged, read_cases
 from ddpbench.beside import Beside, second_core, serve
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan
@@ -28,7 +28,7 @@ def read_cases_of(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
         beside.ask((run, theirs))
         found = read_cases(run, _part(plan, 0, half))
         answer: list[CaseRun] | None = beside.answer()
-    return found + (read_cases(run, theirs) if answer is None else answer)
+    return judged(found + (read_cases(run, theirs) if answer is None else answer))
 
 
 def _part(plan: StoredPlan, start: int, end: int | None) -> StoredPlan:

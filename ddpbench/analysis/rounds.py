@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ddpbench.analysis.launches import time_blocks
 from ddpbench.analysis.stats import Pair, Timing, compare, log_half_width
+from ddpbench.analysis.steptime import BlockTimes, time_blocks
 from ddpbench.records import LaunchDir, RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.records.sessions import UNKNOWN, Sessions
@@ -100,24 +100,21 @@ def quick_timing(directory: LaunchDir, sessions: Sessions = UNKNOWN) -> Timing |
         paths = directory.rank_files()
         if len(paths) < len(outcome["exit_codes"]):
             return None
-        ranks = [_quick_blocks(path) for path in paths]
-        hosts = {host for host, _ in ranks}
-        timing = time_blocks(outcome["round"], [blocks for _, blocks in ranks], one_host=len(hosts) <= 1)
+        timing = time_blocks(outcome["round"], [_quick_blocks(path) for path in paths])
         session = sessions.session_of(outcome.get("session", ""), outcome.get("started_utc", ""))
         return replace(timing, session=session) if timing is not None else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _quick_blocks(path: Path) -> tuple[str, dict[int, tuple[int, int, int, int]]]:
-    """A rank's host, and its timed blocks by index: start, end, steps, samples."""
-    blocks: dict[int, tuple[int, int, int, int]] = {}
-    host = ""
+def _quick_blocks(path: Path) -> dict[int, BlockTimes]:
+    """A rank's timed blocks by index."""
+    blocks: dict[int, BlockTimes] = {}
     for line in path.read_bytes().splitlines():
         head = line[:80]
-        if b'"start"' in head:
-            host = json.loads(line)["host"]
-        elif b'"block"' in head and b'"timed"' in head:
+        if b'"block"' in head and b'"timed"' in head:
             block = json.loads(line)
-            blocks[block["index"]] = (block["start_ns"], block["end_ns"], block["steps"], block["samples"])
-    return host, blocks
+            length_ns = block["end_ns"] - block["start_ns"]
+            times = BlockTimes(length_ns, block["steps"], block["samples"], block.get("step_ns", ()))
+            blocks[block["index"]] = times
+    return blocks

@@ -24,6 +24,7 @@ from ddpbench.records import (
     Record,
     StepRecord,
     Traffic,
+    Warmup,
 )
 from ddpbench.spec import Case
 
@@ -65,6 +66,14 @@ def _nominal(record: Record, k: float, m: int) -> Record:
                 begun_ns=None if record.begun_ns is None else at(record.begun_ns),
                 bytes=record.bytes * m,
                 sent_bytes=None if record.sent_bytes is None else record.sent_bytes * m,
+            )
+        case Warmup():
+            return replace(
+                record,
+                start_ns=at(record.start_ns),
+                end_ns=at(record.end_ns),
+                step_ns=at(record.step_ns),
+                blocks_ns=tuple(tuple(at(ns) for ns in block) for block in record.blocks_ns),
             )
         case Pace():
             return replace(record, lateness_ns=tuple(at(ns) for ns in record.lateness_ns))

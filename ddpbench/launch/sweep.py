@@ -625,7 +625,7 @@ class _Progress:
 
 
 def launch_throughput(run: RunDir, case: Case, number: int) -> float | None:
-    """A launch's samples per second as rank 0 saw them, for progress lines; the table's figure is `analysis`'."""
+    """A launch's samples per second by rank 0's own clock, for progress lines; the table's figure is `analysis`'."""
     for rank in read_launch(run.launch(case.case_id, "measure", number)).ranks:
         blocks = [block for block in rank.of(Block) if block.phase == "timed"]
         if rank.rank == 0 and blocks:

@@ -6,23 +6,24 @@ import itertools
 import math
 import resource
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ddpbench.measure.clock import Clock
 from ddpbench.records import Block, Warmup
+from ddpbench.trend import TOLERANCE, change_of
 
 MIN_BLOCK_STEPS = 10
-"""Timed blocks have at least this many steps."""
+"""Timed blocks have at least this many steps, a replay's at least `REPLAYING.timed`."""
 BLOCKS_A_LAUNCH = 8
 """Steps are fast enough: a launch's measured time is cut into this many blocks."""
 WARMUP_SHARE = 0.2
-"""Share of the measured time within which the warm-up must become steady, or is flagged."""
+"""Share of the measured time for which the warm-up goes on while it cannot tell whether steps still change."""
 WARMUP_BLOCK_STEPS = 4
-"""Warm-up blocks have at least this many steps: the median of fewer is noise."""
-TREND_TOLERANCE = 0.03
-"""Three blocks that rise or fall in turn by more than this in all have a trend."""
+"""Warm-up blocks have at least this many steps."""
+WARMUP_BLOCKS = 3
+"""The warm-up has at least this many blocks, and looks back on as many steps as these have, or on half of all."""
 MAX_STEPS_UNTIL_READY = 20
 
 
@@ -31,13 +32,17 @@ class Least:
     """The fewest steps of a block, by phase."""
 
     warmup: int = WARMUP_BLOCK_STEPS
+    persist: int = 4 * MIN_BLOCK_STEPS
+    """A warm-up whose steps are found to change goes on beyond its share until it has this many."""
     timed: int = MIN_BLOCK_STEPS
     instrumented: int = MIN_BLOCK_STEPS
 
 
 TRAINING = Least()
-REPLAYING = Least(warmup=1, timed=4, instrumented=4)
-"""A replay's computation takes the same time in every step, which may take seconds."""
+REPLAYING = Least(warmup=1, persist=0, timed=4, instrumented=4)
+"""A replay's computation takes the same time in every step, which may take seconds: four steps a timed block do.
+
+A block's time is of whole steps by each rank's own clock, so that a short block is as unbiased as a long one."""
 
 
 class Control(Protocol):
@@ -106,21 +111,16 @@ def _minor_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-def has_trend(medians: list[float]) -> bool:
-    """Whether the last three block medians rise or fall in turn by more than `TREND_TOLERANCE` in all."""
-    first, second, third = medians[-3:]
-    falls, rises = first > second > third, first < second < third
-    return (falls or rises) and abs(third - first) > TREND_TOLERANCE * second
-
-
 def warm_up(
     stepper: Stepper, ready: Callable[[], bool], measured_s: float, least: Least = TRAINING
 ) -> Warmup:
-    """Steps until one-time work is done and three blocks in turn have no trend.
+    """Steps until one-time work is done, and then until steps no longer change, as far as can be told in time.
 
-    At least three blocks of `least.warmup`; no new block once `WARMUP_SHARE` of `measured_s` has passed
-    since the one-time work was done, and then `steady` says whether the last three had no trend. Rank 0
-    decides for all.
+    After each block from the third on rank 0 looks at the last half of the steps (`ddpbench.trend`). A change of
+    more than the tolerance that is ruled out ends the warm-up. One that can neither be ruled out nor found goes on
+    for `WARMUP_SHARE` of `measured_s`, counted from the end of the one-time work; one that is found goes on until
+    there are `least.persist` steps, too. `steady` says whether none was found at the end: the launch is judged by its
+    timed steps, which are more (`analysis/steady.py`).
     """
     clock, control = stepper.clock, stepper.control
     start_ns = clock.now()
@@ -142,28 +142,47 @@ def warm_up(
             reason=reason,
         )
     share_ns = WARMUP_SHARE * measured_s * 1e9
-    medians: list[float] = []
+    blocks: list[tuple[int, ...]] = []
     block_steps = least.warmup
     while True:
-        block = run_block(stepper, block_steps, len(medians), "warmup")
+        block = run_block(stepper, block_steps, len(blocks), "warmup")
         steps += block.steps + 1
-        medians.append(statistics.median(block.step_ns))
-        if len(medians) >= 3:
-            trend = has_trend(medians)
+        blocks.append(block.step_ns)
+        median = statistics.median(block.step_ns)
+        if len(blocks) >= WARMUP_BLOCKS:
+            times = list(itertools.chain.from_iterable(blocks))
             late = clock.now() - ready_ns >= share_ns
-            verdict = control.agree(0 if trend and not late else (1 if not trend else 2))
-            if verdict:
-                reason = "three blocks without trend" if verdict == 1 else "still changing when time was up"
+            verdict = control.agree(_verdict(times, late, least))
+            if verdict != _GO_ON:
                 return Warmup(
                     steps=steps,
                     start_ns=start_ns,
                     end_ns=clock.now(),
-                    step_ns=round(medians[-1]),
-                    steady=verdict == 1,
-                    reason=reason,
+                    step_ns=round(median),
+                    steady=verdict != _CHANGING,
+                    reason=_REASONS[verdict],
+                    blocks_ns=tuple(blocks),
                 )
-        fitting = share_ns / 4 / max(medians[-1], 1.0)
+        fitting = share_ns / 4 / max(median, 1.0)
         block_steps = max(least.warmup, min(4 * MIN_BLOCK_STEPS, int(fitting)))
+
+
+_GO_ON, _STEADY, _UNDECIDED, _CHANGING = range(4)
+_REASONS = {
+    _STEADY: f"a change of over {100 * TOLERANCE:g} % is ruled out",
+    _UNDECIDED: "no change was found when time was up",
+    _CHANGING: "still changing when time was up",
+}
+
+
+def _verdict(times: Sequence[int], late: bool, least: Least) -> int:
+    """Whether the warm-up goes on, or how it ends, from all its steps' times."""
+    change = change_of(times[-max(WARMUP_BLOCKS * least.warmup, len(times) // 2) :])
+    if change is None or change.excluded:
+        return _STEADY
+    if change.found:
+        return _CHANGING if late and len(times) >= least.persist else _GO_ON
+    return _UNDECIDED if late else _GO_ON
 
 
 def timed_blocks(

@@ -62,7 +62,7 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warmup:
-    """How the warm-up ended: after how many steps, and whether because it was steady."""
+    """How the warm-up ended: after how many steps, and whether they were seen to change still."""
 
     kind: Literal["warmup"] = "warmup"
     steps: int
@@ -72,6 +72,8 @@ class Warmup:
     """A step's time at its end: the last block's median."""
     steady: bool
     reason: str
+    blocks_ns: tuple[tuple[int, ...], ...] = ()
+    """This rank's step times, block by block, once the one-time work was done. Older records have none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

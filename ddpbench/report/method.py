@@ -49,8 +49,8 @@ TERMS: tuple[tuple[str, str], ...] = (
     (
         "step",
         (
-            "From one step's start to the next one's in timed blocks, from the earliest rank's start to the "
-            "latest one's end."
+            "A step's samples over the job's rate: the sum over ranks of samples over the time that they took "
+            "the rank in timed blocks. Ranks out of phase do not lengthen it."
         ),
     ),
     ("exposed communication", "Time in which a rank waits for a transfer that is under way on all ranks."),
@@ -226,8 +226,14 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ("status, error", "ok, failed, hung, oom, diverged or skipped, and a sentence on what to do"),
     ("launches, launches_failed, steps", "ok launches, launches that were not, and timed steps"),
     ("baseline_case_id", "the base case of this row's speed-up"),
-    ("step_time_s and its interval", "mean over launches and its 95 % t-interval, seconds"),
-    ("step_time_median_s, step_time_p95_s", "median and 95th percentile of single steps, seconds"),
+    (
+        "step_time_s and its interval",
+        "samples of a step over the job's rate: mean over launches and its 95 % t-interval, seconds",
+    ),
+    (
+        "step_time_median_s, step_time_p95_s",
+        "median and 95th percentile of the single steps of all ranks, pooled over launches, seconds",
+    ),
     ("samples_per_s, speedup, efficiency", "as defined above, each with its 95 % interval"),
     (
         "data_time_s, forward_time_s, backward_time_s, optimizer_time_s and their intervals",

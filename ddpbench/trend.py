@@ -1,0 +1,56 @@
+"""Whether a series of step times rises or falls: one statistic, for a rank's warm-up and for the analysis.
+
+The series is cut into equal batches, and a straight line fitted to the logarithms of their medians (least squares).
+Medians leave out the odd slow step; batches leave little of the correlation between neighbouring steps (the method of
+batch means: Law & Kelton, "Simulation Modeling and Analysis", ch. 9).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+BATCHES = 8
+"""Into so many batches a series is cut, or into single steps where it has fewer."""
+TOLERANCE = 0.03
+"""Series that change by no more than this from beginning to end are steady, however sure the change is."""
+T_995 = {1: 63.657, 2: 9.925, 3: 5.841, 4: 4.604, 5: 4.032, 6: 3.707}
+"""Student's t, exceeded with a probability of 0.5 %, by degrees of freedom: two-sided, a test at 1 %."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A series' change from its beginning to its end, a logarithm: -0.1 is a fall by 9.5 %."""
+
+    log: float
+    standard_error: float
+    df: int
+    steps: int
+
+    @property
+    def found(self) -> bool:
+        """Whether the series changed: by more than `TOLERANCE`, and more than noise explains (at 1 %)."""
+        return abs(self.log) > max(TOLERANCE, T_995[self.df] * self.standard_error)
+
+    @property
+    def excluded(self) -> bool:
+        """Whether a change of more than `TOLERANCE` is ruled out (at 1 %)."""
+        return abs(self.log) + T_995[self.df] * self.standard_error <= TOLERANCE
+
+
+def change_of(times: Sequence[float]) -> Change | None:
+    """The change of a series of step times, all above 0; None for fewer than three."""
+    count = min(BATCHES, len(times))
+    if count < 3 or min(times) <= 0:
+        return None
+    edges = [len(times) * number // count for number in range(count + 1)]
+    ys = [math.log(statistics.median(times[edges[k] : edges[k + 1]])) for k in range(count)]
+    xs = [(edges[k] + edges[k + 1]) / 2 / len(times) for k in range(count)]
+    mean_x, mean_y = math.fsum(xs) / count, math.fsum(ys) / count
+    spread = math.fsum((x - mean_x) ** 2 for x in xs)
+    slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
+    left = math.fsum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in zip(xs, ys, strict=True))
+    error = math.sqrt(left / (count - 2) / spread)
+    return Change(log=slope, standard_error=error, df=count - 2, steps=len(times))
