@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.best import standings
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.labels import virtual_words
 from ddpbench.analysis.launches import CaseRun
@@ -28,7 +29,6 @@ from ddpbench.analysis.stats import (
     compare,
     judge_all,
     samples_rate,
-    step_time,
 )
 from ddpbench.analysis.summary import Finding
 from ddpbench.records import Compared
@@ -141,60 +141,42 @@ def cap_order(cap: float | str | None) -> tuple[int, float]:
 
 
 def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """Every case held against the best of its group, for groups of two or more; Holm within the group.
+    """Every case held against the best of the others of its group, for groups of two or more (`analysis/best.py`).
 
     `buckets`: one strategy's bucket caps at one number of ranks. `strategies`: the strategies that
-    aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). The best is the one
-    with the shortest step time; `ratio` is a case's step time over the best's. `layouts`: one strategy's
-    layouts of a number of ranks on nodes. Where there are several, the other topics keep to one. `data`: a
-    case held against the same with its batches in memory, which stands in the best's place; `precision`: one
-    under autocast against the same in full precision, likewise.
+    aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). `layouts`: one strategy's
+    layouts of a number of ranks on nodes. Where there are several, the other topics keep to one. `ranks`: all cases
+    of a panel that aggregate, at one number of ranks with cores of their own. `ratio` is a case's step time
+    over that of the fastest of the others, `best_case_id`; its ends and the verdict hold for the group.
+
+    `data`: a case held against the same with its batches in memory, which stands in the best's place; `precision`:
+    one under autocast against the same in full precision, likewise. Their verdicts are `judge_all`'s.
     """
     rows: list[dict[str, Any]] = []
     for topic, groups in (
         ("buckets", _bucket_groups(cases)),
         ("strategies", _strategy_groups(cases)),
         ("layouts", _layout_groups(cases)),
+        ("ranks", _rank_groups(cases)),
     ):
         for group in groups:
-            best = min(group, key=lambda run: step_time(run.timings).value)
-            others = {run.case_id: run for run in group if run is not best}
-            pairs = {
-                case_id: found
-                for case_id, run in others.items()
-                if (found := compare(run.timings, best.timings)) is not None
-            }
-            for case_id, judged in judge_all(pairs).items():
-                values = (
-                    topic,
-                    case_id,
-                    best.case_id,
-                    judged.ratio.value,
-                    judged.ratio.low,
-                    judged.ratio.high,
-                    judged.verdict,
-                )
-                rows.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
+            for case_id, one in standings({run.case_id: run.timings for run in group}).items():
+                rows.append(_compared(topic, case_id, one.against, one.ratio, one.verdict))
     for member in itertools.chain.from_iterable(group.members for group in input_groups(cases)):
         if member.judged is not None and member.twin is not None:
-            ratio, verdict = member.judged.ratio, member.judged.verdict
-            values = (
-                "data",
-                member.run.case_id,
-                member.twin.case_id,
-                ratio.value,
-                ratio.low,
-                ratio.high,
-                verdict,
-            )
-            rows.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
+            ids = (member.run.case_id, member.twin.case_id)
+            rows.append(_compared("data", *ids, member.judged.ratio, member.judged.verdict))
     for held in precision_groups(cases):
         for run, judged in held.others:
-            ends = (judged.ratio.value, judged.ratio.low, judged.ratio.high)
-            values = ("precision", run.case_id, held.full.case_id, *ends, judged.verdict)
-            rows.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
+            ids = (run.case_id, held.full.case_id)
+            rows.append(_compared("precision", *ids, judged.ratio, judged.verdict))
     frame = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
     return frame.astype(dict.fromkeys(("ratio", "ratio_ci_low", "ratio_ci_high"), "float64"))
+
+
+def _compared(topic: str, case_id: str, other: str, ratio: Interval, verdict: str) -> dict[str, Any]:
+    values = (topic, case_id, other, ratio.value, ratio.low, ratio.high, verdict)
+    return dict(zip(COMPARISON_COLUMNS, values, strict=True))
 
 
 def _measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
@@ -237,6 +219,12 @@ def _strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     variants = grouped(able, lambda run: (*at(run), variant_key(run)))
     chosen = [min(group, key=lambda run: cap_order(run.case.bucket_cap_mb)) for group in variants.values()]
     groups = grouped(chosen, at)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _rank_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
+    able = [run for run in _measured(cases) if _exchanges(run) and not run.planned.oversubscribed]
+    groups = grouped(able, lambda run: (panel_key(run), run.case.world_size))
     return [group for group in groups.values() if len(group) > 1]
 
 
