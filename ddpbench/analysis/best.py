@@ -35,7 +35,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from ddpbench.analysis.stats import ALPHA, MARGIN, MIN_ROUNDS, Interval, Timing, t_quantile
+from ddpbench.analysis.stats import (
+    ALPHA,
+    MARGIN,
+    MIN_ROUNDS,
+    Interval,
+    Timing,
+    by_pair,
+    rounds_of_all,
+    t_quantile,
+)
 
 BestVerdict = Literal["best", "as good", "slower", "cannot tell", "too few"]
 _Array = NDArray[np.float64]
@@ -66,11 +75,11 @@ def standings(family: Mapping[str, Sequence[Timing]], *, margin: float = MARGIN)
     Cases with too few rounds are left out of the comparison. Where launches are missing, the rounds that all cases
     have are used, or, where these are few, each pair's own, with Bonferroni's correction.
     """
-    logs = {name: _by_round(timings) for name, timings in family.items() if timings}
+    logs = {name: by_pair(timings) for name, timings in family.items() if timings}
     if len(logs) < 2:
         return {}
     able = [name for name, mine in logs.items() if len(mine) >= MIN_ROUNDS]
-    shared = _shared([logs[name] for name in able])
+    shared = rounds_of_all([logs[name] for name in able])
     fullest = max((len(logs[name]) for name in able), default=0)
     if len(able) > 1 and len(shared) >= max(MIN_ROUNDS, fullest / 2):
         cells = [[logs[name][key] for key in shared] for name in able]
@@ -191,7 +200,7 @@ def _pairwise(
     rounds = np.zeros((cases, cases), np.int64)
     for i in range(cases):
         for j in range(cases):
-            shared = _shared([logs[i], logs[j]])
+            shared = rounds_of_all([logs[i], logs[j]])
             if i == j or len(shared) < MIN_ROUNDS:
                 continue
             mine, other = ([logs[one][key] for key in shared] for one in (i, j))
@@ -201,16 +210,6 @@ def _pairwise(
             upper[i, j] = t_quantile(1 - ALPHA / (cases - 1), len(shared) - 1) * error
             lower[i, j] = t_quantile(1 - ALPHA / (cases * (cases - 1)), len(shared) - 1) * error
     return difference, upper, lower, rounds
-
-
-def _by_round(timings: Sequence[Timing]) -> dict[Hashable, Timing]:
-    """Launches by what makes two of them a pair."""
-    return {timing.round: timing for timing in timings}
-
-
-def _shared(logs: Sequence[Mapping[Hashable, Timing]]) -> list[Hashable]:
-    """The rounds that all of them have, in the first one's order."""
-    return [key for key in logs[0] if all(key in one for one in logs[1:])] if logs else []
 
 
 def _cost(timings: Sequence[Timing]) -> float:

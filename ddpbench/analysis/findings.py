@@ -20,6 +20,7 @@ from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.labels import virtual_words
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.precisions import precision_groups
+from ddpbench.analysis.shares import hidden_share, percent_of, share_of_step
 from ddpbench.analysis.stats import (
     MARGIN,
     MIN_ROUNDS,
@@ -294,24 +295,39 @@ def _exchanges(run: CaseRun) -> bool:
     return run.case.strategy not in BOUNDS and run.case.world_size > 1
 
 
-def _sorted(compared: Sequence[Finding]) -> list[Finding]:
-    """Strategies before the upper bound before buckets; of each what is resolved before what is not."""
-    order = {"faster": 0, "slower": 0, "equivalent": 1, "unresolved": 2}
+_DECIDED = ("faster", "slower", "equivalent")
 
-    def place(one: Finding) -> tuple[int, int]:
+
+def decided_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """What was decided, then notes, then what was not; of each kind in the order given.
+
+    Where nothing was decided, too few rounds are said first: nothing after them is sure.
+    """
+    decided = any(one.verdict in _DECIDED for one in found)
+    ranks = {"note": 1, "unresolved": 2, "too few": 2 if decided else -1}
+    return tuple(sorted(found, key=lambda one: ranks.get(one.verdict, 0)))
+
+
+def _sorted(compared: Sequence[Finding]) -> list[Finding]:
+    """What is decided before what is not; of each strategies before the upper bound before buckets."""
+
+    def place(one: Finding) -> tuple[bool, int, bool]:
         part = 2 if one.evidence == "buckets" else int("independent ranks" in one.text)
-        return (part, order.get(one.verdict, 3))
+        return (one.verdict not in _DECIDED, part, one.verdict == "equivalent")
 
     return sorted(compared, key=place)
 
 
 def _most_telling(compared: Sequence[Finding], room: int) -> list[Finding]:
-    """The first of them in order; the last place is for buckets where they were compared."""
-    chosen = _sorted(compared)[:room]
-    buckets = [one for one in _sorted(compared) if one.evidence == "buckets"]
-    if buckets and room > 1 and buckets[0] not in chosen:
-        chosen[-1] = buckets[0]
-    return chosen
+    """The first of them in order; the last place is for buckets, but an undecided one displaces no decided one."""
+    ordered = _sorted(compared)
+    chosen = ordered[:room]
+    first = next((one for one in ordered if one.evidence == "buckets"), None)
+    if first is None or room < 2 or first in chosen:
+        return chosen
+    if first.verdict in _DECIDED or chosen[-1].verdict not in _DECIDED:
+        chosen[-1] = first
+    return _sorted(chosen)
 
 
 def _largest(members: Sequence[CaseRun]) -> int:
@@ -439,15 +455,17 @@ def _notes(members: Sequence[CaseRun], *, apart: Sequence[str] | None) -> Iterab
         yield Finding(text=_capital(text), evidence="scaling", verdict="note")
     parts = run.parts
     if parts is not None and parts.has_transfers and parts.step_s > 0:
-        exposed, wait = parts.parts["exposed_comm"] / parts.step_s, parts.parts["exposed_wait"] / parts.step_s
-        hidden = parts.overlap_fraction
+        exposed, wait = (percent_of(share_of_step(parts, one), 1) for one in ("exposed_comm", "exposed_wait"))
+        hidden = hidden_share(parts)
         overlap = (
-            f"; {hidden:.0%} of communication is hidden behind computation" if hidden is not None else ""
+            f"; {percent_of(hidden)} of communication is hidden behind computation"
+            if hidden is not None
+            else ""
         )
         text = (
-            f"{name}: {exposed:.1%} of a step is associated with exposed communication and {wait:.1%} with "
+            f"{name}: {exposed} of a step is associated with exposed communication and {wait} with "
             f"waiting for other ranks{overlap} (instrumented steps of {parts.launches} launches)."
-        ).replace("%", " %")
+        )
         yield Finding(text=_capital(text), evidence="breakdown", verdict="note")
 
 
