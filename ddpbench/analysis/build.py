@@ -14,7 +14,7 @@ from ddpbench.analysis.curves import CurveLaws, law_findings, laws_of
 from ddpbench.analysis.descents import curves_table, goals_table
 from ddpbench.analysis.fabrics import fabric_sentences, fabrics_of
 from ddpbench.analysis.faults import fault_sentences
-from ddpbench.analysis.findings import MOST_FINDINGS, comparisons_table, findings
+from ddpbench.analysis.findings import MOST_FINDINGS, comparisons_table, decided_first, findings
 from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.input_findings import input_findings
 from ddpbench.analysis.inputs import input_groups
@@ -137,14 +137,15 @@ def summarize(run: RunDir) -> RunSummary:
 
 
 def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
-    """At most `MOST_FINDINGS` sentences, so shared out that speed-up and law are always among them."""
+    """At most `MOST_FINDINGS` sentences, decided ones first; speed-up and law are always among them."""
     losses, precision = loss_findings(cases), precision_findings(cases)
     room = MOST_ASKED - len(losses) - len(precision)
     settings = (*lead_findings(cases), *setting_findings(cases))[: max(0, room)]
     inputs = input_findings(cases)[: max(0, room - len(settings))]
     asked = (*losses, *settings, *inputs, *precision)
     fitted = law_findings(laws)
-    return (*asked, *findings(cases, most=MOST_FINDINGS - len(asked) - len(fitted)), *fitted)
+    own = findings(cases, most=MOST_FINDINGS - len(asked) - len(fitted))
+    return decided_first((*asked, *own, *fitted))
 
 
 def _merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:

@@ -15,10 +15,12 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.best import standings
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.labels import virtual_words
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.precisions import precision_groups
+from ddpbench.analysis.shares import hidden_share, percent_of, share_of_step
 from ddpbench.analysis.stats import (
     MARGIN,
     MIN_ROUNDS,
@@ -28,7 +30,6 @@ from ddpbench.analysis.stats import (
     compare,
     judge_all,
     samples_rate,
-    step_time,
 )
 from ddpbench.analysis.summary import Finding
 from ddpbench.records import Compared
@@ -141,60 +142,42 @@ def cap_order(cap: float | str | None) -> tuple[int, float]:
 
 
 def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """Every case held against the best of its group, for groups of two or more; Holm within the group.
+    """Every case held against the best of the others of its group, for groups of two or more (`analysis/best.py`).
 
     `buckets`: one strategy's bucket caps at one number of ranks. `strategies`: the strategies that
-    aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). The best is the one
-    with the shortest step time; `ratio` is a case's step time over the best's. `layouts`: one strategy's
-    layouts of a number of ranks on nodes. Where there are several, the other topics keep to one. `data`: a
-    case held against the same with its batches in memory, which stands in the best's place; `precision`: one
-    under autocast against the same in full precision, likewise.
+    aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). `layouts`: one strategy's
+    layouts of a number of ranks on nodes. Where there are several, the other topics keep to one. `ranks`: all cases
+    of a panel that aggregate, at one number of ranks with cores of their own. `ratio` is a case's step time
+    over that of the fastest of the others, `best_case_id`; its ends and the verdict hold for the group.
+
+    `data`: a case held against the same with its batches in memory, which stands in the best's place; `precision`:
+    one under autocast against the same in full precision, likewise. Their verdicts are `judge_all`'s.
     """
     rows: list[dict[str, Any]] = []
     for topic, groups in (
         ("buckets", _bucket_groups(cases)),
         ("strategies", _strategy_groups(cases)),
         ("layouts", _layout_groups(cases)),
+        ("ranks", _rank_groups(cases)),
     ):
         for group in groups:
-            best = min(group, key=lambda run: step_time(run.timings).value)
-            others = {run.case_id: run for run in group if run is not best}
-            pairs = {
-                case_id: found
-                for case_id, run in others.items()
-                if (found := compare(run.timings, best.timings)) is not None
-            }
-            for case_id, judged in judge_all(pairs).items():
-                values = (
-                    topic,
-                    case_id,
-                    best.case_id,
-                    judged.ratio.value,
-                    judged.ratio.low,
-                    judged.ratio.high,
-                    judged.verdict,
-                )
-                rows.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
+            for case_id, one in standings({run.case_id: run.timings for run in group}).items():
+                rows.append(_compared(topic, case_id, one.against, one.ratio, one.verdict))
     for member in itertools.chain.from_iterable(group.members for group in input_groups(cases)):
         if member.judged is not None and member.twin is not None:
-            ratio, verdict = member.judged.ratio, member.judged.verdict
-            values = (
-                "data",
-                member.run.case_id,
-                member.twin.case_id,
-                ratio.value,
-                ratio.low,
-                ratio.high,
-                verdict,
-            )
-            rows.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
+            ids = (member.run.case_id, member.twin.case_id)
+            rows.append(_compared("data", *ids, member.judged.ratio, member.judged.verdict))
     for held in precision_groups(cases):
         for run, judged in held.others:
-            ends = (judged.ratio.value, judged.ratio.low, judged.ratio.high)
-            values = ("precision", run.case_id, held.full.case_id, *ends, judged.verdict)
-            rows.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
+            ids = (run.case_id, held.full.case_id)
+            rows.append(_compared("precision", *ids, judged.ratio, judged.verdict))
     frame = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
     return frame.astype(dict.fromkeys(("ratio", "ratio_ci_low", "ratio_ci_high"), "float64"))
+
+
+def _compared(topic: str, case_id: str, other: str, ratio: Interval, verdict: str) -> dict[str, Any]:
+    values = (topic, case_id, other, ratio.value, ratio.low, ratio.high, verdict)
+    return dict(zip(COMPARISON_COLUMNS, values, strict=True))
 
 
 def _measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
@@ -237,6 +220,12 @@ def _strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     variants = grouped(able, lambda run: (*at(run), variant_key(run)))
     chosen = [min(group, key=lambda run: cap_order(run.case.bucket_cap_mb)) for group in variants.values()]
     groups = grouped(chosen, at)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _rank_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
+    able = [run for run in _measured(cases) if _exchanges(run) and not run.planned.oversubscribed]
+    groups = grouped(able, lambda run: (panel_key(run), run.case.world_size))
     return [group for group in groups.values() if len(group) > 1]
 
 
@@ -306,24 +295,39 @@ def _exchanges(run: CaseRun) -> bool:
     return run.case.strategy not in BOUNDS and run.case.world_size > 1
 
 
-def _sorted(compared: Sequence[Finding]) -> list[Finding]:
-    """Strategies before the upper bound before buckets; of each what is resolved before what is not."""
-    order = {"faster": 0, "slower": 0, "equivalent": 1, "unresolved": 2}
+_DECIDED = ("faster", "slower", "equivalent")
 
-    def place(one: Finding) -> tuple[int, int]:
+
+def decided_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
+    """What was decided, then notes, then what was not; of each kind in the order given.
+
+    Where nothing was decided, too few rounds are said first: nothing after them is sure.
+    """
+    decided = any(one.verdict in _DECIDED for one in found)
+    ranks = {"note": 1, "unresolved": 2, "too few": 2 if decided else -1}
+    return tuple(sorted(found, key=lambda one: ranks.get(one.verdict, 0)))
+
+
+def _sorted(compared: Sequence[Finding]) -> list[Finding]:
+    """What is decided before what is not; of each strategies before the upper bound before buckets."""
+
+    def place(one: Finding) -> tuple[bool, int, bool]:
         part = 2 if one.evidence == "buckets" else int("independent ranks" in one.text)
-        return (part, order.get(one.verdict, 3))
+        return (one.verdict not in _DECIDED, part, one.verdict == "equivalent")
 
     return sorted(compared, key=place)
 
 
 def _most_telling(compared: Sequence[Finding], room: int) -> list[Finding]:
-    """The first of them in order; the last place is for buckets where they were compared."""
-    chosen = _sorted(compared)[:room]
-    buckets = [one for one in _sorted(compared) if one.evidence == "buckets"]
-    if buckets and room > 1 and buckets[0] not in chosen:
-        chosen[-1] = buckets[0]
-    return chosen
+    """The first of them in order; the last place is for buckets, but an undecided one displaces no decided one."""
+    ordered = _sorted(compared)
+    chosen = ordered[:room]
+    first = next((one for one in ordered if one.evidence == "buckets"), None)
+    if first is None or room < 2 or first in chosen:
+        return chosen
+    if first.verdict in _DECIDED or chosen[-1].verdict not in _DECIDED:
+        chosen[-1] = first
+    return _sorted(chosen)
 
 
 def _largest(members: Sequence[CaseRun]) -> int:
@@ -451,15 +455,17 @@ def _notes(members: Sequence[CaseRun], *, apart: Sequence[str] | None) -> Iterab
         yield Finding(text=_capital(text), evidence="scaling", verdict="note")
     parts = run.parts
     if parts is not None and parts.has_transfers and parts.step_s > 0:
-        exposed, wait = parts.parts["exposed_comm"] / parts.step_s, parts.parts["exposed_wait"] / parts.step_s
-        hidden = parts.overlap_fraction
+        exposed, wait = (percent_of(share_of_step(parts, one), 1) for one in ("exposed_comm", "exposed_wait"))
+        hidden = hidden_share(parts)
         overlap = (
-            f"; {hidden:.0%} of communication is hidden behind computation" if hidden is not None else ""
+            f"; {percent_of(hidden)} of communication is hidden behind computation"
+            if hidden is not None
+            else ""
         )
         text = (
-            f"{name}: {exposed:.1%} of a step is associated with exposed communication and {wait:.1%} with "
+            f"{name}: {exposed} of a step is associated with exposed communication and {wait} with "
             f"waiting for other ranks{overlap} (instrumented steps of {parts.launches} launches)."
-        ).replace("%", " %")
+        )
         yield Finding(text=_capital(text), evidence="breakdown", verdict="note")
 
 

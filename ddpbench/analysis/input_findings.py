@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from ddpbench.analysis.findings import name_of
 from ddpbench.analysis.inputs import InputCase, InputGroup, input_groups
 from ddpbench.analysis.launches import CaseRun
+from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.stats import MIN_ROUNDS, Interval
 from ddpbench.analysis.summary import Finding
 from ddpbench.spec import labels
@@ -56,7 +57,7 @@ def _bound(group: InputGroup) -> str:
     first, *others = group.bound
     text = f"input-bound {_how(first)}: a step takes {_longer(first.ratio)} longer than with data in memory"
     if first.waited_share is not None and first.ratio is not None:
-        waited = f"{100 * first.waited_share:.0f} % of it is spent waiting for data"
+        waited = f"{_waited(first)} of it is spent waiting for data"
         hidden = first.waited_share < (1 - 1 / first.ratio.value) / 2
         text += f", though only {waited}: loading slows the step itself" if hidden else f", and {waited}"
     text += f"; so it is {_listed(others)}" if others else ""
@@ -80,10 +81,14 @@ def _without_twins(members: Sequence[InputCase]) -> Iterable[Finding]:
     verb = "looks" if len(looks) == 1 else "look"
     text = (
         f"{len(looks)} of {len(members)} case{'s' if len(members) != 1 else ''} {verb} input-bound: up to "
-        f"{100 * (worst.waited_share or 0):.0f} % of a step is spent waiting for data ({names[worst.run.case_id]}; "
+        f"{_waited(worst)} of a step is spent waiting for data ({names[worst.run.case_id]}; "
         'instrumented steps). Only the same case with data = "memory" beside it can tell.'
     )
     yield Finding(text=text, evidence="inputs", verdict="note")
+
+
+def _waited(member: InputCase) -> str:
+    return percent_of(share_of_step(member.run.parts, "data")) if member.run.parts is not None else "0 %"
 
 
 def _who(run: CaseRun) -> str:

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddpbench.analysis.findings import grouped, panel_key, plain
 from ddpbench.analysis.labels import virtual_words
 from ddpbench.analysis.launches import CaseRun
-from ddpbench.analysis.stats import MIN_ROUNDS, Comparison, compare
+from ddpbench.analysis.shares import percent_of
+from ddpbench.analysis.stats import (
+    MIN_ROUNDS,
+    Comparison,
+    Interval,
+    by_pair,
+    compare,
+    rounds_of_all,
+    share,
+)
 from ddpbench.analysis.summary import Finding
 
 MOST = 2
 _RINGS = ("all_reduce", "ring")
 _LEAST = 1.02
 """A lead that is smaller is not shared out: its parts would be noise."""
+WIDEST = 0.3
+"""A share with a wider interval is not told as one."""
+_Pair = tuple[tuple[str, str], tuple[str, str]]
+"""Two kinds of case: the slower one, and the faster."""
 
 
 def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
@@ -90,11 +103,12 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
     )
     enough = all(one.rounds >= MIN_ROUNDS for one in (lead, what, when))
     if enough and _gains(what) and _gains(when):
-        text += f": {_shares(what.log, lead.log)}"
+        # The ring's part: master to ring after backward; or, overlap first, overlapped master to overlapped ring.
+        text += f": {_shares(by, (master, late), (master, ddp))}"
         first = against(master, early)
         rest = against(early, ddp)
         if first is not None and rest is not None and _gains(first) and _gains(rest):
-            text += f" (overlap first, the master overlapped: {_shares(rest.log, lead.log)})"
+            text += f" (overlap first, the master overlapped: {_shares(by, (early, ddp), (master, ddp))})"
     few = "" if enough else "; too few rounds to share it out"
     text += f" ({lead.rounds} launches each{few})."
     return math.exp(lead.log), Finding(
@@ -108,6 +122,20 @@ def _gains(part: Comparison) -> bool:
     return part.paired and low is not None and low > 1
 
 
-def _shares(ring: float, lead: float) -> str:
-    share = round(100 * ring / lead)
-    return f"{share} % of the lead is the ring, {100 - share} % the overlap"
+def _shares(by: Mapping[tuple[str, str], CaseRun], ring: _Pair, lead: _Pair) -> str:
+    """The ring's part of the lead's logarithm, and the rest, with Fieller's interval over rounds that all have."""
+    launches = {kind: by_pair(by[kind].timings) for kind in (*ring, *lead)}
+    rounds = rounds_of_all(list(launches.values()))
+
+    def logs(pair: _Pair) -> list[float]:
+        a, b = (launches[kind] for kind in pair)
+        return [math.log(a[number].sample_s / b[number].sample_s) for number in rounds]
+
+    if len(rounds) < MIN_ROUNDS:
+        return "the ring's part of the lead cannot be told, for too few rounds have all of these"
+    part = share(logs(ring), logs(lead))
+    if part.low is None or part.high is None or part.high - part.low > WIDEST:
+        bounds = "" if part.low is None or part.high is None else f" ({percent_of(part)})"
+        return f"how much of the lead is the ring cannot be told{bounds}"
+    rest = Interval(value=1 - part.value, low=1 - part.high, high=1 - part.low)
+    return f"{percent_of(part)} of the lead is the ring, {percent_of(rest)} the overlap"

@@ -75,7 +75,7 @@ def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
         f"{plain(longer)} times as long to a loss of {descents_of(quick)[0].target:g} "
         f"({quick.case.workload}; {min(rate.rounds, loss.rounds)} launches each)."
     )
-    return Finding(text=_capital(text), evidence=EVIDENCE, verdict="note")
+    return Finding(text=_capital(text), evidence=EVIDENCE, verdict="slower")
 
 
 def _speedup(group: Sequence[CaseRun]) -> Finding | None:

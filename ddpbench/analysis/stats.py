@@ -9,6 +9,7 @@ launches that one session ran in turn, and for no others (`pairs`). Sources:
   costs, no averaged ratios), 5 (intervals), 7 (compare by intervals or tests, not by means alone).
 - Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6 (1979).
 - Welch, "The generalization of 'Student's' problem", Biometrika 34 (1947).
+- Fieller, J. R. Statist. Soc. B 16 (1954): the interval of a ratio of two means.
 - Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987): equivalence by two one-sided tests, here at half of 5 %.
 
 A ratio's point is a ratio of totals; its interval is point * exp(+-h), h being the t half-width of the
@@ -18,7 +19,7 @@ logarithms. `scipy.special` gives the quantiles: importing `scipy.stats` takes m
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -117,6 +118,41 @@ def samples_rate(timings: Sequence[Timing]) -> Interval:
     """Samples per second: total samples over total time, which is the harmonic mean of launches of equal work."""
     total = math.fsum(timing.time_s for timing in timings)
     return Interval.around(sum(timing.samples for timing in timings) / total, log_half_width(timings))
+
+
+def share(parts: Sequence[float], wholes: Sequence[float], alpha: float = ALPHA) -> Interval:
+    """The mean part over the mean whole, each pair from one round, with Fieller's interval.
+
+    It holds every ratio r for which the mean of part - r whole cannot be told from 0. The ends are None under two
+    rounds, and where the whole cannot be told from 0, for then no end bounds the ratio.
+    """
+    count = len(wholes)
+    part, whole = math.fsum(parts) / count, math.fsum(wholes) / count
+    value = part / whole
+    if count < 2:
+        return Interval(value=value)
+    scale = t_quantile(1 - alpha / 2, count - 1) ** 2 / (count * (count - 1))
+
+    def spread(a: Sequence[float], b: Sequence[float], mean_a: float, mean_b: float) -> float:
+        return scale * math.fsum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
+
+    square = whole**2 - spread(wholes, wholes, whole, whole)
+    if square <= 0:
+        return Interval(value=value)
+    middle = part * whole - spread(parts, wholes, part, whole)
+    rest = part**2 - spread(parts, parts, part, part)
+    root = math.sqrt(max(middle**2 - square * rest, 0.0))
+    return Interval(value=value, low=(middle - root) / square, high=(middle + root) / square)
+
+
+def by_pair(timings: Sequence[Timing]) -> dict[Hashable, Timing]:
+    """Launches by what makes two of them, of different cases, a pair."""
+    return {timing.round: timing for timing in timings}
+
+
+def rounds_of_all(groups: Sequence[Mapping[Hashable, Timing]]) -> list[Hashable]:
+    """What all of these groups, by `by_pair`, have in common, in the first one's order."""
+    return [key for key in groups[0] if all(key in group for group in groups[1:])] if groups else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -95,9 +95,11 @@ class RunSummary:
             timed step time, minus 1).
         phases: data_parallel's own phases and any other span names: `case_id, span, mean_s, order`.
         proofs: `case_id, compared, dtype, error, tolerance, passed, note`.
-        comparisons: one row a case held against the best of its group, paired by round: `topic` (`buckets`, `layouts`,
-            `strategies`), `case_id, best_case_id, ratio, ratio_ci_low, ratio_ci_high` (step time over the
-            best's), `verdict` (a `Finding`'s, corrected for the number of comparisons). It may be empty.
+        comparisons: one row a case held against the best of the others of its group, paired by round: `topic`
+            (`buckets`, `layouts`, `strategies`, `ranks`), `case_id, best_case_id` (the fastest other), `ratio,
+            ratio_ci_low, ratio_ci_high` (step time over the best other's, bounds that hold for the group), `verdict`
+            (`best`, `as good`, `slower`, `cannot tell`, `too few`: `analysis/best.py`). It may be empty.
+            Topics `precision` and `data` have a `Finding`'s verdict.
             Of topic `precision` the other case is the one in full precision, whichever is faster.
             Of topic `data` the other case is the one with its batches in memory, whichever is faster.
         inputs: one row a measured case: `group` (a number; its members differ only in where batches come

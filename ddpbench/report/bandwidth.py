@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from ddpbench.report.series import (
     variant_of,
     variant_words,
 )
+from ddpbench.report.standing import BEST, Stand
 from ddpbench.report.words import Estimate, launches_each, number, ranks, series_of
 from ddpbench.units import format_bit_rate
 
@@ -91,10 +92,16 @@ def name_of(lines: Sequence[Series]) -> str:
     return f"{row.strategy_name}, {ranks(row.world_size)}"
 
 
-def picture(lines: Sequence[Series], index: int) -> Picture:
-    """The figure of one of `by_rate`'s groups."""
+def of_caps(lines: Sequence[Series]) -> bool:
+    """Whether the lines are bucket caps of one strategy."""
+    kinds = {(row.strategy, *row.variant) for line in lines for row in line.rows}
+    return len(kinds) == 1 and lines[0].rows[0].bucket is not None
+
+
+def picture(lines: Sequence[Series], index: int, told: Mapping[str, Stand]) -> Picture:
+    """The figure of one of `by_rate`'s groups. `told` says how its cases stand among those at the same link."""
     shown = [row for line in lines for row in line.rows]
-    heading = _heading(lines)
+    heading = _heading(lines, told)
     efficient = any(row.efficiency is not None for row in shown)
     each = launches_each(row.launches for row in shown)
     caption = " ".join(
@@ -124,36 +131,42 @@ def picture(lines: Sequence[Series], index: int) -> Picture:
     )
 
 
-def _heading(lines: Sequence[Series]) -> str:
-    """From the fastest link to the slowest: how much longer a step takes, and whether another line gets ahead."""
+def _heading(lines: Sequence[Series], told: Mapping[str, Stand]) -> str:
+    """From the fastest link to the slowest: how much longer a step takes, and whether another line becomes best."""
     slow, *_, fast = _rates([row for line in lines for row in line.rows])
     ends = f"at {format_bit_rate(slow)} as at {format_bit_rate(fast)}"
-    best = {rate: _best(lines, rate) for rate in (slow, fast)}
-    if len(lines) > 1 and best[slow] is not None and best[fast] is not None:
-        first, last = best[fast], best[slow]
-        assert first is not None
-        assert last is not None
-        what = (
-            "buckets" if lines[0].rows[0].bucket is not None and len({x.strategy for x in lines}) == 1 else ""
-        )
-        if first.name != last.name:
+    if len(lines) > 1:
+        first, last = (_shown_best(lines, rate, told) for rate in (fast, slow))
+        what = "buckets" if of_caps(lines) else ""
+        names = [f"{line.name} {what}".strip() for line in (first, last) if line is not None]
+        if len(names) < 2:
+            kind = "bucket cap" if what else "case"
+            return f"Which {kind} is best is not decided both at {format_bit_rate(fast)} and at {format_bit_rate(slow)}"
+        if names[0] != names[1]:
             return (
-                f"The shortest mean step moves from {first.name} {what} at {format_bit_rate(fast)} to {last.name} "
-                f"{what} at {format_bit_rate(slow)}"
-            ).replace("  ", " ")
-        return (
-            (
-                f"{first.name} {what} has the shortest mean step at {format_bit_rate(fast)} and at "
+                f"The best moves from {names[0]} at {format_bit_rate(fast)} to {names[1]} at "
                 f"{format_bit_rate(slow)}"
             )
-            .replace("  ", " ")
-            .replace("buckets has", "buckets have")
-        )
+        verb = "are" if what else "is"
+        return f"{names[0]} {verb} best at {format_bit_rate(fast)} and at {format_bit_rate(slow)}"
     times = {_rate(row): row.step_time_s.value for row in lines[0].rows if row.step_time_s is not None}
     return f"{lines[0].name}: a step takes {number(times[slow] / times[fast])} times as long {ends}"
 
 
-def _best(lines: Sequence[Series], rate: float) -> Series | None:
+def _shown_best(lines: Sequence[Series], rate: float, told: Mapping[str, Stand]) -> Series | None:
+    """The line that is shown to be best at a bandwidth; None where none is."""
+    return next(
+        (
+            line
+            for line in lines
+            for row in line.rows
+            if _rate(row) == rate and row.case_id in told and told[row.case_id].verdict == BEST
+        ),
+        None,
+    )
+
+
+def _shortest(lines: Sequence[Series], rate: float) -> Series | None:
     at = [
         (row.step_time_s.value, line)
         for line in lines
@@ -233,7 +246,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[Series]) -> None:
         right.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
     if len(lines) > 1:
         for rate in rates:
-            best = _best(lines, rate)
+            best = _shortest(lines, rate)
             row = next(row for row in best.rows if _rate(row) == rate) if best is not None else None
             if row is not None and row.step_time_s is not None:
                 left.plot(

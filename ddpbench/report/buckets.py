@@ -11,13 +11,13 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import heatmap, style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row, fullest, label_of, panels_of, raw_launches, setting_of
+from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, stands, widest
 from ddpbench.report.words import (
     Estimate,
     bucket_name,
     launches_each,
     milliseconds,
     not_drawn,
-    not_ruled_out,
     ranks,
     series_of,
 )
@@ -29,13 +29,12 @@ if TYPE_CHECKING:
 
 MOST_FIGURES = 2
 MOST_SIZES = 3
-_AS_GOOD = ("equivalent", "unresolved")
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """The section on buckets, with a figure for each strategy that was run with several caps."""
     raw = raw_launches(summary, "step_time_s")
-    verdicts, bounds = verdicts_of(summary)
+    told = stands(summary, "buckets")
     groups: list[tuple[str, list[Row]]] = []
     for panel in panels_of(rows):
         by_variant: dict[tuple[str, ...], list[Row]] = {}
@@ -65,8 +64,8 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
             picture
             for index, (name, members) in enumerate(groups[:MOST_FIGURES])
             for picture in (
-                _picture(name, members, index, raw, verdicts, bounds=bounds),
-                heatmap.picture(name, members, verdicts, index, bounds) if index == 0 else None,
+                _picture(name, members, index, raw, told),
+                heatmap.picture(name, members, told, index) if index == 0 else None,
             )
             if picture is not None
         ),
@@ -79,37 +78,12 @@ def _has(row: Row) -> bool:
     return row.ok and row.step_time_s is not None
 
 
-def verdicts_of(summary: RunSummary) -> tuple[dict[str, str], dict[str, float]]:
-    """For each compared case: `best`, `as good as best`, or `slower` than the best of its row.
-
-    And for those that are as good, by how much, a fraction, their steps may be longer all the same.
-    """
-    frame = summary.comparisons
-    found: dict[str, str] = {}
-    bounds: dict[str, float] = {}
-    for record in frame.to_dict("records"):
-        if record["topic"] != "buckets":
-            continue
-        case_id, best, verdict = (str(record[name]) for name in ("case_id", "best_case_id", "verdict"))
-        if verdict == "too few":
-            found.setdefault(case_id, "too few rounds to compare")
-            continue
-        found[best] = "best"
-        if case_id != best:
-            found[case_id] = "as good as best" if verdict in _AS_GOOD else verdict
-            if verdict in _AS_GOOD:
-                bounds[case_id] = float(record["ratio_ci_high"]) - 1
-    return found, bounds
-
-
 def _picture(
     panel_name: str,
     rows: Sequence[Row],
     index: int,
     raw: Mapping[str, Sequence[float]],
-    verdicts: Mapping[str, str],
-    *,
-    bounds: Mapping[str, float],
+    told: Mapping[str, Stand],
 ) -> Picture:
     sizes = sorted({row.world_size for row in rows if _has(row)}, reverse=True)
     several = [s for s in sizes if len({r.bucket for r in rows if r.world_size == s and _has(r)}) > 1]
@@ -118,7 +92,7 @@ def _picture(
     used = [row for row in rows if row.world_size in kept]
     shown = [row for row in used if _has(row)]
     missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if not _has(row)}
-    heading = _heading(panel_name, shown, verdicts, bounds)
+    heading = _heading(panel_name, shown, told)
     marks = []
     if any(row.oversubscribed for row in shown):
         marks.append("Grey ground: more ranks than cores (oversubscribed).")
@@ -132,11 +106,8 @@ def _picture(
             ranks(omitted[0]) if len(omitted) == 1 else f"{series_of([str(size) for size in omitted])} ranks"
         )
         marks.append(f"Omitted: {where}; see the summary table.")
-    if any(verdicts.get(row.case_id) == "best" for row in shown):
-        marks.append(
-            "As good as best: the paired difference's 95 % interval includes 0, corrected for the number of "
-            "caps at that number of ranks."
-        )
+    if any(row.case_id in told and told[row.case_id].verdict != TOO_FEW for row in shown):
+        marks.append(METHOD)
     else:
         marks.append("The lowest mean is not called best: this run holds no paired comparison of caps.")
     setting = setting_of(fullest(shown))
@@ -158,19 +129,17 @@ def _picture(
             f"Dot plot of step time, ms, against bucket cap for {rows[0].strategy_name} at "
             f"{series_of([str(size) for size in kept])} ranks. {heading}.{gaps}"
         ),
-        table=_table(panel_name, used, caps, raw, verdicts, bounds=bounds),
+        table=_table(panel_name, used, caps, raw, told),
         width_in=style.FULL_WIDTH_IN if len(kept) > 1 else style.SMALL_WIDTH_IN,
         height_in=3.8,
-        paint=partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, verdicts=verdicts),
+        paint=partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, told=told),
         label=label_of(shown),
         missing=missing,
     )
 
 
-def _heading(
-    panel_name: str, shown: Sequence[Row], verdicts: Mapping[str, str], bounds: Mapping[str, float]
-) -> str:
-    """The lowest mean at the most ranks that had cores of their own, and who is as good."""
+def _heading(panel_name: str, shown: Sequence[Row], told: Mapping[str, Stand]) -> str:
+    """What is shown of the caps at the most ranks that had cores of their own."""
     prefix = f"{panel_name} · " if panel_name else ""
     fair = [row for row in shown if not row.oversubscribed]
     if not fair:
@@ -180,20 +149,29 @@ def _heading(
     lowest, estimate = min(timed, key=lambda pair: pair[1].value)
     if len(timed) == 1:
         return f"{prefix}At {ranks(most)} only {lowest.bucket_name} buckets were measured: {_ms(estimate)}"
-    start = (
-        f"{prefix}{lowest.strategy_name} at {ranks(most)}: {lowest.bucket_name} buckets have the lowest mean"
-    )
-    judged = {row.bucket_name: verdicts[row.case_id] for row, _ in timed if row.case_id in verdicts}
-    equals = [name for name, verdict in judged.items() if verdict == "as good as best"]
-    end = ""
-    if "best" in judged.values():
-        left = [bounds[row.case_id] for row, _ in timed if row.case_id in bounds]
-        end = "; no other cap is as good"
-        if equals:
-            end = f"; {series_of(equals)} as good, {not_ruled_out(max(left))}"
-    elif judged:
-        end = "; too few rounds to compare"
-    return f"{start} step, {_ms(estimate)}{end}"
+    start = f"{prefix}{lowest.strategy_name} at {ranks(most)}"
+    fastest = f"{lowest.bucket_name} buckets have the lowest mean step, {_ms(estimate)}"
+    judged = [(row, told[row.case_id]) for row, _ in timed if row.case_id in told]
+    if not judged:
+        return f"{start}: {fastest}"
+    if all(one.verdict == TOO_FEW for _, one in judged):
+        return f"{start}: {fastest}; too few rounds to compare"
+    equals = [(row, one) for row, one in judged if one.verdict == AS_GOOD]
+    names = series_of([row.bucket_name for row, _ in equals])
+    bound = widest(one for _, one in equals) if equals else ""
+    best = next(((row, step) for row, step in timed if _verdict(row, told) == BEST), None)
+    if best is not None:
+        end = f"; {names} as good, {bound}" if equals else "; every other cap is slower"
+        return f"{start}: {best[0].bucket_name} buckets are best, {_ms(best[1])} a step{end}"
+    unsure = series_of([row.bucket_name for row, one in judged if one.verdict == CANNOT_TELL])
+    end = f"; this sweep cannot tell of {unsure}" if unsure else ""
+    if equals:
+        return f"{start}: {names} buckets are as good as best, {bound}{end}"
+    return f"{start}: this sweep cannot tell which bucket cap is best; {fastest}"
+
+
+def _verdict(row: Row, told: Mapping[str, Stand]) -> str:
+    return told[row.case_id].verdict if row.case_id in told else ""
 
 
 def _ms(estimate: Estimate) -> str:
@@ -205,9 +183,7 @@ def _table(
     rows: Sequence[Row],
     caps: Sequence[float | str | None],
     raw: Mapping[str, Sequence[float]],
-    verdicts: Mapping[str, str],
-    *,
-    bounds: Mapping[str, float],
+    told: Mapping[str, Stand],
 ) -> Table:
     ordered = sorted(rows, key=lambda row: (row.world_size, caps.index(row.bucket)))
     cells = tuple(
@@ -217,7 +193,7 @@ def _table(
             Cell.estimate(row.step_time_s.scaled(1e3) if row.ok and row.step_time_s else None),
             Cell.count(row.launches),
             Cell(text=", ".join(milliseconds(value) for value in raw.get(row.case_id, ())) if row.ok else ""),
-            Cell(text="; ".join(word for word in (*_words(row, verdicts, bounds), row.badges) if word)),
+            Cell(text="; ".join(word for word in (_words(row, told), row.badges) if word)),
         )
         for row in ordered
     )
@@ -235,9 +211,8 @@ def _table(
     )
 
 
-def _words(row: Row, verdicts: Mapping[str, str], bounds: Mapping[str, float]) -> tuple[str, str]:
-    left = not_ruled_out(bounds[row.case_id]) if row.case_id in bounds else ""
-    return verdicts.get(row.case_id, ""), left
+def _words(row: Row, told: Mapping[str, Stand]) -> str:
+    return told[row.case_id].words() if row.case_id in told else ""
 
 
 def _paint(
@@ -247,7 +222,7 @@ def _paint(
     sizes: Sequence[int],
     caps: Sequence[float | str | None],
     raw: Mapping[str, Sequence[float]],
-    verdicts: Mapping[str, str],
+    told: Mapping[str, Stand],
 ) -> None:
     from matplotlib.ticker import MaxNLocator
 
@@ -272,7 +247,7 @@ def _paint(
                     row,
                     place=caps.index(row.bucket),
                     launches=raw.get(row.case_id, ()),
-                    verdict=verdicts.get(row.case_id, ""),
+                    verdict=_verdict(row, told),
                     top=top,
                 )
         axes.set_xlim(-0.6, len(caps) - 0.4)
@@ -308,7 +283,7 @@ def _point(
         hollow=row.emulated,
         aside=0.2,
     )
-    label = estimate.number + {"best": "\nbest", "as good as best": "\nas good"}.get(verdict, "")
+    label = estimate.number + (f"\n{verdict}" if verdict in (BEST, AS_GOOD, CANNOT_TELL) else "")
     highest = max([estimate.high or estimate.value, *times])
     axes.annotate(
         label,
@@ -318,13 +293,13 @@ def _point(
         ha="center",
         va="bottom",
         fontsize=style.NOTE_PT,
-        fontweight="bold" if verdict == "best" else "normal",
+        fontweight="bold" if verdict == BEST else "normal",
         linespacing=1.1,
         bbox={
             "boxstyle": "square,pad=0.2",
             "facecolor": "none",
-            "edgecolor": style.INK if verdict in ("best", "as good as best") else "none",
-            "linestyle": "-" if verdict == "best" else "--",
+            "edgecolor": style.INK if verdict in (BEST, AS_GOOD) else "none",
+            "linestyle": "-" if verdict == BEST else "--",
             "linewidth": 0.7,
         },
     )

@@ -19,7 +19,8 @@ from ddpbench.report.series import (
     setting_but_links,
     setting_of,
 )
-from ddpbench.report.words import bucket_name, launches_each, not_ruled_out, percent, ranks, series_of
+from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, widest
+from ddpbench.report.words import bucket_name, launches_each, percent, ranks, series_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from ddpbench.report.canvas import Sheet
 
 Across = Literal["ranks", "link"]
-BEST, AS_GOOD = "best", "as good as best"
 _RAMP = ((1.0, 1.0, 1.0), (0x8F / 255, 0xBB / 255, 0xDD / 255))
 _NOT_RUN = style.GRID
 MOST_ROWS = 10
@@ -37,16 +37,15 @@ _CELL_IN = 0.62
 def picture(
     panel_name: str,
     rows: Sequence[Row],
-    verdicts: Mapping[str, str],
+    told: Mapping[str, Stand],
     index: int,
-    bounds: Mapping[str, float],
     *,
     across: Across = "ranks",
 ) -> Picture | None:
     """The heat map of one strategy's caps; None where fewer than two of them ran at fewer than two world sizes.
 
-    `bounds` say of a case that is as good as best how much longer its step may be, as a fraction. `across` links
-    a line is a fabric, the fastest first, and the cases have one world size.
+    `told` says how caps stand in their row. `across` links a line is a fabric, the fastest first, and the cases
+    have one world size.
     """
     every = sorted({_key(row, across) for row in rows}, key=_order)
     sizes: list[int | str] = every
@@ -59,16 +58,16 @@ def picture(
     filled = [size for size in sizes if len({row.bucket for row in shown if _key(row, across) == size}) > 1]
     if len(filled) < 2:
         return None
-    heading = _heading(panel_name, shown, verdicts, bounds, across)
+    heading = _heading(panel_name, shown, told, across)
     cells = {(_key(row, across), row.bucket): row for row in rows}
     gaps = [f"{row.name} ({row.status})" for row in rows if row not in shown]
     empty = [(size, cap) for size in sizes for cap in caps if (size, cap) not in cells]
     marks = []
-    if any(verdict == BEST for verdict in verdicts.values()):
-        marks.append(
-            "Solid frame: the lowest mean of its row. Dashed frame: as good as best, that is, this sweep cannot tell "
-            "it from the best (the paired difference's 95 % interval, Holm-corrected within the row, includes 0)."
-        )
+    stood = {told[row.case_id].verdict for row in shown if row.case_id in told} - {TOO_FEW}
+    if stood & {BEST, AS_GOOD}:
+        marks.append(f"Solid frame: best in its row. Dashed frame: as good as best. {METHOD}")
+    elif stood:
+        marks.append(f"No frame: no cap is shown to be best or as good in its row. {METHOD}")
     else:
         marks.append("No frame: too few rounds to compare caps.")
     if gaps:
@@ -103,13 +102,12 @@ def picture(
             sizes=sizes,
             caps=caps,
             cells=cells,
-            verdicts=verdicts,
-            bounds=bounds,
+            told=told,
             across=across,
         ),
         width_in=style.SMALL_WIDTH_IN if len(caps) < 6 else style.FULL_WIDTH_IN,
         height_in=0.62 + _CELL_IN * len(sizes),
-        paint=partial(_paint, sizes=sizes, caps=caps, cells=cells, verdicts=verdicts),
+        paint=partial(_paint, sizes=sizes, caps=caps, cells=cells, told=told),
         label=label_of(shown) if across == "ranks" else label_but_links(shown[0]),
         missing={row.case_id: f"{row.name} ({row.status})" for row in rows if row not in shown},
     )
@@ -140,15 +138,15 @@ def _key_label(key: int | str) -> str:
 def _heading(
     panel_name: str,
     shown: Sequence[Row],
-    verdicts: Mapping[str, str],
-    bounds: Mapping[str, float],
+    told: Mapping[str, Stand],
     across: Across,
 ) -> str:
-    """The caps that are best or as good as best wherever ranks had cores of their own."""
+    """The caps that are shown to be best or as good as best wherever ranks had cores of their own."""
     prefix = f"{panel_name} · " if panel_name else ""
     name = shown[0].strategy_name
-    fair = [row for row in shown if not row.oversubscribed and row.case_id in verdicts]
-    sizes = sorted({_key(row, across) for row in fair if verdicts[row.case_id] == BEST}, key=_order)
+    known = {case_id for case_id, one in told.items() if one.verdict != TOO_FEW}
+    fair = [row for row in shown if not row.oversubscribed and row.case_id in known]
+    sizes = sorted({_key(row, across) for row in fair}, key=_order)
     where = series_of([_key_label(size) for size in sizes])
     own = [_key(row, across) for row in shown if not row.oversubscribed]
     if len(own) == len(set(own)):
@@ -158,18 +156,13 @@ def _heading(
     safe = [
         cap
         for cap in sorted({row.bucket for row in fair}, key=cap_order)
-        if {
-            _key(row, across)
-            for row in fair
-            if row.bucket == cap and verdicts[row.case_id] in (BEST, AS_GOOD)
-        }
-        >= set(sizes)
+        if {_key(row, across) for row in fair if row.bucket == cap and told[row.case_id].good} >= set(sizes)
     ]
     at = f"at {where} {'rank' if where == '1' else 'ranks'}" if across == "ranks" else f"over {where}"
     if not safe:
-        return f"{prefix}{name}: no bucket cap is best or as good as best everywhere {at}"
-    left = [bounds[row.case_id] for row in fair if row.bucket in safe and row.case_id in bounds]
-    end = f" ({not_ruled_out(max(left))})" if left else ""
+        return f"{prefix}{name}: no bucket cap is shown to be best or as good as best everywhere {at}"
+    left = [told[row.case_id] for row in fair if row.bucket in safe and told[row.case_id].verdict == AS_GOOD]
+    end = f" ({widest(left)})" if left else ""
     caps = series_of([bucket_name(cap) for cap in safe], "or")
     return f"{prefix}{name} with {caps} buckets is best or as good as best {at}{end}"
 
@@ -193,8 +186,7 @@ def _table(
     sizes: Sequence[int | str],
     caps: Sequence[float | str | None],
     cells: _Cells,
-    verdicts: Mapping[str, str],
-    bounds: Mapping[str, float],
+    told: Mapping[str, Stand],
     across: Across,
 ) -> Table:
     lines = []
@@ -208,16 +200,16 @@ def _table(
                 line.append(Cell(text=row.status))
             else:
                 estimate = row.step_time_s.scaled(1e3)
-                verdict = verdicts.get(row.case_id, "")
-                left = not_ruled_out(bounds[row.case_id]) if row.case_id in bounds else ""
-                words = ", ".join(word for word in (estimate.interval, verdict, left) if word)
+                stand = told.get(row.case_id)
+                standing = stand.words() if stand is not None else ""
+                words = ", ".join(word for word in (estimate.interval, standing) if word)
                 line.append(
                     Cell(
                         text=estimate.number,
                         under=words,
                         key=estimate.value,
                         number=True,
-                        strong=verdict == BEST,
+                        strong=stand is not None and stand.verdict == BEST,
                     )
                 )
         lines.append(tuple(line))
@@ -238,7 +230,7 @@ def _paint(
     sizes: Sequence[int | str],
     caps: Sequence[float | str | None],
     cells: _Cells,
-    verdicts: Mapping[str, str],
+    told: Mapping[str, Stand],
 ) -> None:
     from ddpbench.report.canvas import text_width_in
 
@@ -256,7 +248,7 @@ def _paint(
     for y, size in enumerate(sizes):
         for x, cap in enumerate(caps):
             row = cells.get((size, cap))
-            verdict = verdicts.get(row.case_id, "") if row is not None else ""
+            verdict = told[row.case_id].verdict if row is not None and row.case_id in told else ""
             _cell(axes, (x, y), row, slower=slower.get((size, cap)), worst=worst, verdict=verdict)
     axes.set_xlim(-0.5, len(caps) - 0.5)
     axes.set_ylim(len(sizes) - 0.5, -0.5)
@@ -304,6 +296,7 @@ def _cell(
     elif row is not None and row.step_time_s is not None and slower is not None:
         extra = f"+{percent(slower)}" if slower > 0 else "lowest"
         text = f"{row.step_time_s.scaled(1e3).number}\n{extra}"
+        text += f"\n{CANNOT_TELL}" if verdict == CANNOT_TELL else ""
         weight = "bold" if verdict == BEST else "normal"
     axes.text(
         x,

@@ -11,14 +11,24 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row, fullest, label_of, raw_launches, setting_of, variant_words
-from ddpbench.report.words import Estimate, launches_each, not_drawn, not_ruled_out, percent, series_of
+from ddpbench.report.standing import (
+    AS_GOOD,
+    BEST,
+    CANNOT_TELL,
+    METHOD,
+    SLOWER,
+    TOO_FEW,
+    Stand,
+    stands,
+    widest,
+)
+from ddpbench.report.words import launches_each, not_drawn, percent, series_of
 
 if TYPE_CHECKING:
     from ddpbench.report.canvas import Sheet
 
 MOST_GROUPS = 5
 _PITCH_IN = 0.3
-_AS_GOOD = ("equivalent", "unresolved")
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
@@ -26,13 +36,13 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     groups = _groups(rows)
     if not groups:
         return None
-    words = _words(summary, groups)
+    told = stands(summary, "layouts")
     raw = raw_launches(summary, "step_time_s")
     return Section(
         anchor="layouts",
         title="Layouts on nodes",
         question="Does it matter how many nodes the same ranks stand on?",
-        pictures=(_picture(groups[:MOST_GROUPS], words, raw),),
+        pictures=(_picture(groups[:MOST_GROUPS], told, raw),),
         notes=not_drawn([_name(group) for group in groups[MOST_GROUPS:]]),
     )
 
@@ -65,49 +75,30 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     return several
 
 
-def _words(summary: RunSummary, groups: Sequence[Sequence[Row]]) -> dict[str, tuple[str, Estimate | None]]:
-    """For each case its verdict in words, and its step time over the best layout's."""
-    known = {row.case_id for group in groups for row in group}
-    found: dict[str, tuple[str, Estimate | None]] = {}
-    for record in summary.comparisons.to_dict("records"):
-        case_id, best, verdict = (str(record[name]) for name in ("case_id", "best_case_id", "verdict"))
-        if record["topic"] != "layouts" or case_id not in known:
-            continue
-        if verdict == "too few":
-            found.setdefault(case_id, ("too few rounds to compare", None))
-            continue
-        found.setdefault(best, ("best", None))
-        ratio = Estimate(
-            float(record["ratio"]), float(record["ratio_ci_low"]), float(record["ratio_ci_high"])
-        )
-        found[case_id] = ("as good as best" if verdict in _AS_GOOD else verdict, ratio)
-    return found
-
-
 def _name(group: Sequence[Row]) -> str:
     return group[0].name
 
 
-def _gap(word: str, ratio: Estimate | None) -> str:
-    if ratio is None or word != "slower":
-        return word
-    return f"{percent(ratio.value - 1)} longer"
+def _gap(stand: Stand | None) -> str:
+    if stand is None or stand.verdict == TOO_FEW:
+        return ""
+    return f"{percent(stand.ratio.value - 1)} longer" if stand.verdict == SLOWER else stand.verdict
 
 
 def _picture(
     groups: Sequence[Sequence[Row]],
-    words: Mapping[str, tuple[str, Estimate | None]],
+    told: Mapping[str, Stand],
     raw: Mapping[str, Sequence[float]],
 ) -> Picture:
     shown = [row for group in groups for row in group if _has(row)]
-    heading = _heading(groups, words)
+    heading = _heading(groups, told)
     missing = {
         row.case_id: f"{row.name}, {shape(row)} ({row.status})"
         for group in groups
         for row in group
         if not _has(row)
     }
-    marks = ["Best and its equals: paired differences within rounds, corrected for the number of layouts."]
+    marks = [METHOD]
     if any(row.oversubscribed for row in shown):
         marks.append("Grey ground: more ranks than cores (oversubscribed).")
     if any(row.emulated for row in shown):
@@ -131,46 +122,56 @@ def _picture(
             f"Dot plot of step time, ms, by layout ({layouts}) for "
             f"{series_of([_name(group) for group in groups])}. {heading}."
         ),
-        table=_table(groups, words, raw),
+        table=_table(groups, told, raw),
         width_in=style.FULL_WIDTH_IN,
         height_in=0.85 + _PITCH_IN * sum(len(group) + 1 for group in groups),
-        paint=partial(_paint, groups=groups, words=words, raw=raw),
+        paint=partial(_paint, groups=groups, told=told, raw=raw),
         label=label_of(shown),
         missing=missing,
     )
 
 
-def _heading(groups: Sequence[Sequence[Row]], words: Mapping[str, tuple[str, Estimate | None]]) -> str:
+def _heading(groups: Sequence[Sequence[Row]], told: Mapping[str, Stand]) -> str:
     fair = [group for group in groups if not any(row.oversubscribed for row in group)]
     if not fair:
         return "No headline: every layout ran oversubscribed"
     group = fair[0]
-    told = {row.case_id: words.get(row.case_id, ("", None))[0] for row in group}
-    best = [shape(row) for row in group if told[row.case_id] == "best"]
-    if not best:
+    judged = [(row, told[row.case_id]) for row in group if row.case_id in told]
+    if all(one.verdict == TOO_FEW for _, one in judged):
         return f"{_name(group)}: too few rounds to compare its layouts"
-    equals = [shape(row) for row in group if told[row.case_id] == "as good as best"]
-    ratios = [words[row.case_id][1] for row in group if told[row.case_id] == "as good as best"]
-    left = [ratio.high - 1 for ratio in ratios if ratio is not None and ratio.high is not None]
-    slower = [
-        f"{shape(row)} takes {_gap(*words[row.case_id])}" for row in group if told[row.case_id] == "slower"
-    ]
-    first = f"{_name(group)}: {series_of([*best, *equals])} " + (
-        f"are best or as good as best ({not_ruled_out(max(left))})" if left else "is best"
-    )
-    return f"{first}; a step of {series_of(slower)}" if slower else first
+
+    def which(verdict: str) -> list[str]:
+        return [shape(row) for row, one in judged if one.verdict == verdict]
+
+    best, equals, unsure = which(BEST), which(AS_GOOD), which(CANNOT_TELL)
+    bound = widest(one for _, one in judged if one.verdict == AS_GOOD) if equals else ""
+    if best:
+        told_first = (
+            f"{series_of(best)} is best{f', {series_of(equals)} as good ({bound})' if equals else ''}"
+        )
+    elif equals:
+        told_first = f"{series_of(equals)} {'is' if len(equals) == 1 else 'are'} as good as best ({bound})"
+    else:
+        told_first = "this sweep cannot tell which layout is best"
+    parts = [f"{_name(group)}: {told_first}"]
+    if unsure and equals:
+        parts.append(f"this sweep cannot tell of {series_of(unsure)}")
+    slower = [f"{shape(row)} takes {_gap(one)}" for row, one in judged if one.verdict == SLOWER]
+    if slower:
+        parts.append(f"a step of {series_of(slower)}")
+    return "; ".join(parts)
 
 
 def _table(
     groups: Sequence[Sequence[Row]],
-    words: Mapping[str, tuple[str, Estimate | None]],
+    told: Mapping[str, Stand],
     raw: Mapping[str, Sequence[float]],
 ) -> Table:
     columns = (
         Column("Case"),
         Column("Layout, nodes x ranks"),
         Column("Step, ms", number=True),
-        Column("Over the best's", number=True),
+        Column("Over the best other's", number=True),
         Column("Verdict"),
         Column("Launches", number=True),
         Column("Each launch, ms"),
@@ -181,8 +182,8 @@ def _table(
             Cell(text=_name(group)),
             Cell(text=shape(row), key=float(row.nodes)),
             Cell.estimate(row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None),
-            Cell.estimate(words.get(row.case_id, ("", None))[1]),
-            Cell(text=words.get(row.case_id, ("", None))[0]),
+            Cell.estimate(told[row.case_id].ratio if row.case_id in told else None),
+            Cell(text=told[row.case_id].words() if row.case_id in told else ""),
             Cell.count(row.launches),
             Cell(
                 text=", ".join(f"{1e3 * value:.4g}" for value in raw.get(row.case_id, ())) if row.ok else ""
@@ -199,7 +200,7 @@ def _paint(
     sheet: Sheet,
     *,
     groups: Sequence[Sequence[Row]],
-    words: Mapping[str, tuple[str, Estimate | None]],
+    told: Mapping[str, Stand],
     raw: Mapping[str, Sequence[float]],
 ) -> None:
     from ddpbench.report.canvas import Point, grouped_rows
@@ -214,7 +215,7 @@ def _paint(
 
     def point(row: Row) -> Point:
         step = row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None
-        gap = _gap(*words.get(row.case_id, ("", None)))
+        gap = _gap(told.get(row.case_id))
         return Point(
             name=shape(row),
             estimate=step,

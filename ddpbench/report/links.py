@@ -11,7 +11,6 @@ from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.labels import short_links
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import bandwidth, heatmap, style
-from ddpbench.report.buckets import verdicts_of
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import (
     Row,
@@ -22,6 +21,7 @@ from ddpbench.report.series import (
     settings_apart,
     variant_of,
 )
+from ddpbench.report.standing import stands
 from ddpbench.report.words import launches_each, not_drawn, series_of
 
 if TYPE_CHECKING:
@@ -37,16 +37,19 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     raw = raw_launches(summary, "step_time_s")
     able = [row for row in rows if _has(row) and row.strategy not in BOUNDS and row.world_size > 1]
     by_rate = bandwidth.by_rate(able)
-    curves = [bandwidth.picture(lines, index) for index, lines in enumerate(by_rate[:MOST_FIGURES])]
     drawn = {row.case_id for lines in by_rate for line in lines for row in line.rows}
     groups = [
         group for group in _groups(able) if not drawn.issuperset(row.case_id for row in group if _has(row))
     ]
-    verdicts, bounds = verdicts_of(summary)
+    caps, every = stands(summary, "buckets"), stands(summary, "ranks")
+    curves = [
+        bandwidth.picture(lines, index, caps if bandwidth.of_caps(lines) else every)
+        for index, lines in enumerate(by_rate[:MOST_FIGURES])
+    ]
     maps = [
         found
         for index, (name, members) in enumerate(_maps(rows))
-        if (found := heatmap.picture(name, members, verdicts, index, bounds, across="link")) is not None
+        if (found := heatmap.picture(name, members, caps, index, across="link")) is not None
     ]
     pictures = [*curves, *maps[:MOST_FIGURES], *([_dots(groups[:MOST_GROUPS], raw)] if groups else [])]
     if not pictures:

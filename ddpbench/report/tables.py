@@ -10,12 +10,13 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.fabrics import FabricRun
-from ddpbench.analysis.findings import BOUNDS, cap_order
+from ddpbench.analysis.findings import cap_order
 from ddpbench.analysis.labels import link_words, short_links, virtual_words
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.series import Row, variant_words
-from ddpbench.report.words import Estimate, not_ruled_out, series_of
+from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, stands
+from ddpbench.report.words import Estimate, series_of
 from ddpbench.units import format_bit_rate
 
 
@@ -45,7 +46,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
         *([Column("Launches", number=True)] if len(launches) > 1 else []),
         Column("Notes"),
     )
-    highest = _highest(rows)
+    best = {case_id for case_id, one in stands(summary, "ranks").items() if one.verdict == BEST}
     variants = variant_words(rows)
     ties = _ties(summary)
     shared = (
@@ -63,8 +64,8 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     ]
     return Table(
         caption=(
-            f"{'; '.join(filter(None, told))}. Bold: the highest mean at its number of ranks among cases that "
-            "exchange gradients."
+            f"{'; '.join(filter(None, told))}. Bold: best at its number of ranks among cases that exchange gradients, "
+            "where every other is shown to be slower."
         ),
         columns=columns,
         rows=tuple(
@@ -83,7 +84,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
                     ),
                     key=f"{row.backend} {short_links(row.fabric)}",
                 ),
-                *_numbers(row, strong=row.case_id in highest),
+                *_numbers(row, strong=row.case_id in best),
                 *([Cell.count(row.launches)] if len(launches) > 1 else []),
                 Cell(text="; ".join(word for word in (ties.get(row.case_id, ""), row.flaws) if word)),
             )
@@ -142,38 +143,23 @@ def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
     yield Cell.ms(row.exposed_comm_s if shown else None)
 
 
-def _highest(rows: Sequence[Row]) -> set[str]:
-    """The case with the highest mean of each group of two or more that may be compared."""
-    groups: dict[tuple[Any, ...], list[tuple[float, str]]] = {}
-    for row in rows:
-        if row.ok and row.samples_per_s and row.strategy not in BOUNDS and not row.oversubscribed:
-            key = (*row.panel_key, row.world_size)
-            groups.setdefault(key, []).append((row.samples_per_s.value, row.case_id))
-    return {max(group)[1] for group in groups.values() if len(group) > 1}
-
-
 def _ties(summary: RunSummary) -> dict[str, str]:
-    """Words for the best of each compared group, and for the cases that cannot be told from it."""
-    frame = summary.comparisons
-    if frame.empty:
-        return {}
+    """Words for the best of each compared group, for those shown to be as good, and for what cannot be told."""
     words: dict[str, list[str]] = {}
-    for record in frame.to_dict("records"):
-        if record["topic"] not in _TOPICS:  # data in memory is no competitor
-            continue
-        what = _TOPICS[record["topic"]]
-        best, case_id = str(record["best_case_id"]), str(record["case_id"])
-        if record["verdict"] == "too few":
-            continue
-        if f"best {what}" not in words.setdefault(best, []):
-            words[best].append(f"best {what}")
-        if record["verdict"] in ("equivalent", "unresolved") and case_id != best:
-            left = not_ruled_out(float(record["ratio_ci_high"]) - 1)
-            words.setdefault(case_id, []).append(f"as good as the best {what} ({left})")
+    for topic, what in _TOPICS.items():
+        for case_id, one in stands(summary, topic).items():
+            if one.verdict in (BEST, AS_GOOD, CANNOT_TELL) and not (topic == "ranks" and case_id in words):
+                words.setdefault(case_id, []).append(one.words(what))
     return {case_id: "; ".join(items) for case_id, items in words.items()}
 
 
-_TOPICS = {"buckets": "bucket cap", "strategies": "strategy", "layouts": "layout"}
+_TOPICS = {
+    "buckets": "bucket cap",
+    "strategies": "strategy",
+    "layouts": "layout",
+    "ranks": "case of its ranks",
+}
+"""What is compared, the widest group last: it is told of cases that are in no other."""
 
 
 def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Section:

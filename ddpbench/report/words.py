@@ -98,11 +98,6 @@ def percent(fraction: float) -> str:
     return f"{_rounded(value, 1 if abs(value) < 10 else 0)} %"
 
 
-def not_ruled_out(bound: float) -> str:
-    """What a comparison leaves open of how much longer a step takes than the best's."""
-    return f"up to {percent(bound)} longer not ruled out"
-
-
 def moment(utc: object) -> str:
     """An ISO time as `2026-03-04 09:12 UTC`; what is no time is shown as it is."""
     if not utc:

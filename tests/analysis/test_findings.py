@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis import RunSummary, summarize
+from ddpbench.analysis import Finding, RunSummary, summarize
+from ddpbench.analysis.findings import _most_telling, decided_first
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.synthetic import (
@@ -109,7 +110,8 @@ def test_oversubscribed_cases_make_no_headline(tmp_path: Path) -> None:
     assert summary.findings == ()
     assert any("2 cases ran with more ranks than cores" in text for text in summary.validity)
     # they are still compared with each other in the table
-    assert summary.comparisons["case_id"].tolist() == [crowd_master.case_id]
+    table = summary.comparisons.set_index("case_id")["verdict"]
+    assert table.to_dict() == {crowd.case_id: "best", crowd_master.case_id: "slower"}
 
 
 def test_the_largest_fair_world_size_is_the_one_reported(tmp_path: Path) -> None:
@@ -132,11 +134,14 @@ def test_buckets_are_held_against_the_default_and_corrected(tmp_path: Path) -> N
     assert "25 MiB buckets are 9." in found[1].text
     assert all("corrected for 3 comparisons" in finding.text for finding in found)
     table = summary.comparisons
-    assert set(table["topic"]) == {"buckets"}
-    assert set(table["best_case_id"]) == {case_of("ddp", 2, bucket_cap_mb=25.0).case_id}
-    ratio = table.set_index("case_id").loc[DDP.case_id, "ratio"]
-    assert ratio == pytest.approx(12 / 11, rel=2e-3)
-    assert set(table["verdict"]) == {"slower"}
+    assert set(table["topic"]) == {"buckets", "ranks"}
+    best = case_of("ddp", 2, bucket_cap_mb=25.0).case_id
+    table = table[table["topic"] == "buckets"].set_index("case_id")
+    assert set(table["best_case_id"].drop(best)) == {best}
+    assert table.loc[best, "best_case_id"] == DDP.case_id
+    assert table.loc[DDP.case_id, "ratio"] == pytest.approx(12 / 11, rel=2e-3)
+    assert table.loc[best, "ratio"] == pytest.approx(11 / 12, rel=2e-3)
+    assert table["verdict"].to_dict() == dict.fromkeys(table.index, "slower") | {best: "best"}
 
 
 def test_the_upper_bound_is_called_one(tmp_path: Path) -> None:
@@ -192,3 +197,69 @@ def test_a_strategy_that_is_inexact_by_design_is_called_so(tmp_path: Path) -> No
             write_launch(run, case, number, [RankLaunch(blocks=[[step * MS] * 10])] * processes_of(case))
     write_sessions(run)
     assert texts(summarize(run)).startswith("Local SGD (another path of training) is 9.1 %")
+
+
+def told(verdict: str, evidence: str = "strategies") -> Finding:
+    return Finding(text=f"{verdict} {evidence}", evidence=evidence, verdict=verdict)  # type: ignore[arg-type]
+
+
+def test_findings_begin_with_what_was_decided_and_end_with_what_was_not() -> None:
+    found = [
+        told("unresolved"),
+        told("note", "scaling"),
+        told("too few"),
+        told("slower", "links"),
+        told("equivalent"),
+    ]
+    assert [one.verdict for one in decided_first(found)] == [
+        "slower",
+        "equivalent",
+        "note",
+        "unresolved",
+        "too few",
+    ]
+
+
+def test_an_undecided_bucket_takes_no_decided_ones_place() -> None:
+    decided = [told("faster"), told("equivalent"), told("slower")]
+    assert _most_telling([told("unresolved", "buckets"), *decided], 3) == [decided[0], decided[2], decided[1]]
+    chosen = _most_telling([told("slower", "buckets"), *decided], 3)
+    assert [one.evidence for one in chosen] == ["strategies", "strategies", "buckets"]
+    # of those that are undecided, buckets get the last place
+    unsure = [told("unresolved", "layouts"), told("unresolved"), told("unresolved", "buckets")]
+    assert [one.evidence for one in _most_telling([*decided[:1], *unsure], 2)] == ["strategies", "buckets"]
+
+
+def test_a_bucket_that_is_decided_stands_above_a_strategy_that_is_not(tmp_path: Path) -> None:
+    # master's steps scatter so that nothing can be told of it
+    run = RunDir(tmp_path / "run")
+    slow = case_of("ddp", 2, bucket_cap_mb=1.0)
+    write_plan(run, [SINGLE, DDP, slow, MASTER], Budget(rounds_min=1, rounds_max=6))
+    for number, scatter in enumerate((0.7, 1.3, 0.8, 1.2, 0.75, 1.25)):
+        for case, step in ((SINGLE, 10.0), (DDP, 12.0), (slow, 15.0), (MASTER, 12 * scatter)):
+            blocks = [[int(step * MS * (1 + number / 1000))] * 10]
+            write_launch(run, case, number, [RankLaunch(blocks=blocks)] * processes_of(case))
+    write_sessions(run)
+    found = [(one.verdict, one.evidence) for one in summarize(run).findings]
+    assert found[0] == ("slower", "buckets")
+    assert found[-1] == ("unresolved", "strategies")
+    assert ("note", "scaling") in found[1:-1]
+
+
+def test_shares_of_a_step_have_intervals(tmp_path: Path) -> None:
+    # of steps of 20 ms, 2 to 6 ms of transfers lie after backward: 4 ms, with s = sqrt(2.5) ms over five launches
+    run = RunDir(tmp_path / "run")
+    write_plan(run, [SINGLE, DDP], Budget(rounds_min=1, rounds_max=5))
+    for number, exposed in enumerate((2, 3, 4, 5, 6)):
+        start = 10**12
+        spans = [("forward", start, start + 6 * MS), ("backward", start + 6 * MS, start + 14 * MS)]
+        moved = (0, "all_reduce", 1000, start + 10 * MS, start + (14 + exposed) * MS)
+        step = (start, start + 20 * MS, spans, [moved])
+        write_launch(run, SINGLE, number, [RankLaunch()])
+        write_launch(run, DDP, number, [RankLaunch(steps=[step])] * 2)
+    write_sessions(run)
+    (text,) = [one.text for one in summarize(run).findings if one.evidence == "breakdown"]
+    half = 2.776445 * (2.5 / 5) ** 0.5 / 20
+    ends = f"[{100 * (0.2 - half):.1f}, {100 * (0.2 + half):.1f}]"
+    assert f"20.0 % {ends} of a step is associated with exposed communication" in text
+    assert "0.0 % [0.0, 0.0] with waiting for other ranks" in text

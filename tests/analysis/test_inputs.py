@@ -96,7 +96,7 @@ def test_a_step_longer_than_from_memory_is_input_bound_and_the_fewest_workers_th
     assert len(set(frame["group"])) == 1
     told = texts(summary)
     assert "DDP at 2 ranks, gpt:nano, is input-bound without loader workers: a step takes" in told
-    assert "29 % of it is spent waiting for data; so it is with 1; 2 loader workers mend it" in told
+    assert "29 % [29, 29] of it is spent waiting for data; so it is with 1; 2 loader workers mend it" in told
     assert "(6 launches each; corrected for 4 comparisons)" in told
     assert [finding.verdict for finding in summary.findings if finding.evidence == "inputs"] == ["slower"]
 
@@ -118,7 +118,9 @@ def test_a_loader_that_costs_nothing_is_not_input_bound_however_long_it_waits(tm
 def test_workers_that_slow_the_step_without_a_wait_are_seen(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(2): (13, 0)})
     assert verdicts(summary)["2"] == "input-bound"
-    assert "though only 0 % of it is spent waiting for data: loading slows the step itself" in texts(summary)
+    assert "though only 0 % [0, 0] of it is spent waiting for data: loading slows the step itself" in texts(
+        summary
+    )
 
 
 def test_what_an_interval_cannot_tell_is_called_so(tmp_path: Path) -> None:
@@ -137,7 +139,9 @@ def test_without_a_twin_the_waited_share_alone_speaks(tmp_path: Path) -> None:
     assert WAITED_LIMIT == 0.05
     summary = summary_of(tmp_path, {loaded(0): (10, 0.6), loaded(1): (10, 0.4)})
     assert verdicts(summary) == {"0": "looks input-bound", "1": "does not look input-bound"}
-    assert "1 of 2 cases looks input-bound: up to 6 % of a step is spent waiting for data" in texts(summary)
+    assert "1 of 2 cases looks input-bound: up to 6 % [6, 6] of a step is spent waiting for data" in texts(
+        summary
+    )
     assert "Only the same case with data" in texts(summary)
 
 

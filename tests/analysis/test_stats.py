@@ -12,6 +12,7 @@ from scipy import stats as scipy_stats
 
 from ddpbench.analysis.stats import (
     Comparison,
+    Interval,
     Timing,
     compare,
     half_width,
@@ -19,6 +20,7 @@ from ddpbench.analysis.stats import (
     judge,
     judge_all,
     samples_rate,
+    share,
     smallest_resolvable,
     step_time,
     t_quantile,
@@ -207,3 +209,29 @@ def test_the_smallest_resolvable_change_is_seen_four_times_in_five(rounds: int) 
 
 def test_no_change_is_resolved_in_one_round() -> None:
     assert smallest_resolvable(0.03, 1) is None
+
+
+def test_the_interval_of_a_share_by_hand() -> None:
+    # the whole does not vary: the part's mean is 2 with an error of 1/sqrt(3), and all is divided by 4
+    found = share([1.0, 2.0, 3.0], [4.0, 4.0, 4.0])
+    assert found.value == 0.5
+    assert found.low == pytest.approx((2 - 4.302653 / math.sqrt(3)) / 4)
+    assert found.high == pytest.approx((2 + 4.302653 / math.sqrt(3)) / 4)
+    # parts in proportion to the whole are a share without error, however much the whole varies
+    exact = share([1.0, 2.0, 1.5], [4.0, 8.0, 6.0])
+    assert (exact.low, exact.high) == (pytest.approx(0.25), pytest.approx(0.25))
+
+
+def test_a_share_of_what_may_be_nothing_has_no_ends() -> None:
+    assert share([1.0], [2.0]) == Interval(value=0.5)
+    found = share([1.0, 2.0, 3.0], [-3.0, 1.0, 5.0])
+    assert (found.value, found.low, found.high) == (2.0, None, None)
+
+
+def test_the_ends_of_a_share_are_the_ratios_that_a_paired_test_just_rejects() -> None:
+    parts, wholes = [2.1, 1.7, 2.6, 2.2, 1.9], [3.0, 2.8, 3.9, 3.1, 2.6]
+    found = share(parts, wholes)
+    for end in (found.low, found.high):
+        assert end is not None
+        left = [part - end * whole for part, whole in zip(parts, wholes, strict=True)]
+        assert scipy_stats.ttest_1samp(left, 0).pvalue == pytest.approx(0.05, rel=1e-5)

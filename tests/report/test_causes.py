@@ -13,6 +13,7 @@ from ddpbench.report import communication, heatmap, one_step, waterfall
 from ddpbench.report.canvas import draw
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.series import rows_of
+from ddpbench.report.standing import stands
 from tests.report.handmade import bucket_comparisons, ddp, handmade_summary
 from tests.synthetic import write_everything
 
@@ -81,13 +82,7 @@ def test_without_losses_a_sentence_says_why() -> None:
 
 def cells(summary: RunSummary) -> Picture:
     rows = [row for row in rows_of(summary) if row.strategy == "ddp"]
-    frame = summary.comparisons
-    verdicts = {str(case): "as good as best" for case in frame[frame["verdict"] != "slower"]["case_id"]}
-    verdicts |= dict.fromkeys(frame[frame["verdict"] == "slower"]["case_id"], "slower")
-    fair = frame[frame["verdict"] != "slower"]
-    bounds = dict(zip(fair["case_id"], fair["ratio_ci_high"] - 1, strict=True))
-    verdicts |= dict.fromkeys(frame["best_case_id"], "best")
-    picture = heatmap.picture("", rows, verdicts, 0, bounds)
+    picture = heatmap.picture("", rows, stands(summary, "buckets"), 0)
     assert picture is not None
     assert draw(picture).svg
     return picture
@@ -97,13 +92,31 @@ def test_caps_that_are_safe_are_so_at_every_number_of_ranks() -> None:
     both = pd.concat([bucket_comparisons(4), bucket_comparisons(2)])
     heading = cells(handmade_summary(comparisons=both)).heading
     assert heading == (
-        "DDP with default, 5 MiB or 25 MiB buckets is best or as good as best at 2 and 4 ranks "
-        "(up to 3.1 % longer not ruled out)"
+        "DDP with default or 25 MiB buckets is best or as good as best at 2 and 4 ranks (at most 1.4 % longer)"
     )
     worse = bucket_comparisons(2)
-    worse.loc[worse["verdict"] != "slower", "verdict"] = "slower"
+    worse["verdict"] = ["slower", "slower", "slower", "best"]
     heading = cells(handmade_summary(comparisons=pd.concat([bucket_comparisons(4), worse]))).heading
-    assert heading == "DDP with 25 MiB buckets is best or as good as best at 2 and 4 ranks"
+    assert (
+        heading
+        == "DDP with 25 MiB buckets is best or as good as best at 2 and 4 ranks (at most 0.7 % longer)"
+    )
+
+
+def test_a_cap_that_cannot_be_told_from_the_best_is_not_called_as_good() -> None:
+    both = pd.concat([bucket_comparisons(4), bucket_comparisons(2)])
+    both.loc[both["verdict"] == "as good", "verdict"] = "cannot tell"
+    picture = cells(handmade_summary(comparisons=both))
+    assert (
+        picture.heading
+        == "DDP: no bucket cap is shown to be best or as good as best everywhere at 2 and 4 ranks"
+    )
+    assert "No frame: no cap is shown to be best or as good" in picture.caption
+    assert any(
+        "cannot be told from best (at most 3.1 % longer)" in cell.under
+        for row in picture.table.rows
+        for cell in row
+    )
 
 
 def test_every_cell_says_something() -> None:
@@ -128,7 +141,7 @@ def test_every_cell_says_something() -> None:
 
 def test_one_number_of_ranks_is_no_map() -> None:
     rows = [row for row in rows_of(handmade_summary()) if row.strategy == "ddp" and row.world_size == 4]
-    assert heatmap.picture("", rows, {}, 0, {}) is None
+    assert heatmap.picture("", rows, {}, 0) is None
 
 
 def told(**changes: object) -> OneStep:

@@ -90,15 +90,28 @@ def test_headings_are_made_of_the_plotted_rows(document: Read) -> None:
     # 2191 samples/s at 4 ranks over 812 at one: 2.698; by four ranks 0.675; 1.8 % of it each way
     assert "Efficiency at 4 ranks: DDP 0.675 [0.662, 0.687]" in headings
     assert "Samples/s at 4 ranks: DDP 2,190 [2,150, 2,230]; upper bound 2,710" in headings
-    best = "DDP at 4 ranks: 25 MiB buckets have the lowest mean step, 14.55 [14.29, 14.81] ms"
-    assert f"{best}; default and 5 MiB as good, up to 3.1 % longer not ruled out" in headings
+    good = "DDP at 4 ranks: default and 25 MiB buckets are as good as best, at most 1.4 % longer"
+    assert f"{good}; this sweep cannot tell of 5 MiB" in headings
+
+
+def test_a_cap_is_called_best_where_all_others_are_shown_to_be_slower(tmp_path: Path) -> None:
+    decided = bucket_comparisons().assign(verdict=["slower", "slower", "slower", "best"])
+    document = written(tmp_path, handmade_summary(comparisons=decided))
+    start = "DDP at 4 ranks: 25 MiB buckets are best, 14.55 [14.29, 14.81] ms a step"
+    assert f"{start}; every other cap is slower#" in texts(document, "h3")
+    open_still = bucket_comparisons().assign(verdict="cannot tell")
+    document = written(tmp_path / "open", handmade_summary(comparisons=open_still))
+    start = (
+        "DDP at 4 ranks: this sweep cannot tell which bucket cap is best; 25 MiB buckets have the lowest mean"
+    )
+    assert any(text.startswith(start) for text in texts(document, "h3"))
 
 
 def test_without_comparisons_nothing_is_called_best(tmp_path: Path) -> None:
     document = written(tmp_path, handmade_summary())
     everything = " ".join(texts(document, "td") + texts(document, "h3"))
     assert "as good" not in everything
-    assert "best" not in everything
+    assert "best" not in everything.replace("best other", "")
     assert any("not called best" in text for text in texts(document, "figcaption"))
 
 

@@ -1,0 +1,43 @@
+"""Shares of an instrumented step, and of communication, with intervals over launches; and how sentences write them."""
+
+from __future__ import annotations
+
+from ddpbench.analysis.overlap import PARTS, Breakdown
+from ddpbench.analysis.stats import Interval, share
+
+
+def share_of_step(parts: Breakdown, name: str) -> Interval:
+    """One of `PARTS` as a share of the step; without ends under two launches."""
+    value = parts.parts[name] / parts.step_s if parts.step_s > 0 else 0.0
+    rounds = list(parts.by_round.values())
+    steps = [sum(one[part] for part in PARTS) for one in rounds]
+    return _around(value, [one[name] for one in rounds], steps)
+
+
+def hidden_share(parts: Breakdown) -> Interval | None:
+    """The share of communication that is hidden behind computation; None without communication."""
+    if parts.overlap_fraction is None:
+        return None
+    known = [one for one in parts.by_round.values() if "comm" in one]
+    hidden = [one["comm"] - one["exposed_comm"] for one in known]
+    return _around(parts.overlap_fraction, hidden, [one["comm"] for one in known])
+
+
+def _around(value: float, parts: list[float], wholes: list[float]) -> Interval:
+    """The value with the ends that the launches give it; a share ends at 0 and at 1."""
+    if not wholes or sum(wholes) <= 0:
+        return Interval(value=value)
+    found = share(parts, wholes)
+    if found.low is None or found.high is None:
+        return Interval(value=value)
+    return Interval(value=value, low=max(found.low, 0.0), high=min(found.high, 1.0))
+
+
+def percent_of(found: Interval, digits: int = 0) -> str:
+    """A share as `85 % [78, 92]`; the value alone without ends."""
+    text = f"{100 * found.value:.{digits}f} %"
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} [{100 * found.low:.{digits}f}, {100 * found.high:.{digits}f}]".replace(
+        "-", "\N{MINUS SIGN}"
+    )

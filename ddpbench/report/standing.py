@@ -1,0 +1,67 @@
+"""How cases stand in their groups, read from the comparisons: the words for best, as good, and cannot tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ddpbench.analysis.stats import MARGIN
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.words import Estimate, percent
+
+BEST, AS_GOOD, SLOWER, CANNOT_TELL, TOO_FEW = "best", "as good", "slower", "cannot tell", "too few"
+METHOD = (
+    f"Best: every other is shown to be slower. As good as best: shown to be within {percent(MARGIN)} of it (Hsu's "
+    "multiple comparisons with the best). Each holds for all that are compared at once, with 95 % confidence."
+)
+"""What the words mean, for a caption."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stand:
+    """A case's verdict, and its step time over that of the best of the others."""
+
+    verdict: str
+    ratio: Estimate
+
+    @property
+    def good(self) -> bool:
+        """Whether it is shown to be best or as good."""
+        return self.verdict in (BEST, AS_GOOD)
+
+    @property
+    def longer(self) -> float:
+        """The most by which its step is longer than the best's, as a fraction; infinite where nothing bounds it."""
+        return max(0.0, self.ratio.high - 1) if self.ratio.high is not None else float("inf")
+
+    def words(self, what: str = "") -> str:
+        """The verdict in words; `what` names the kind of case, such as `strategy`."""
+        best = f"the best {what}" if what else "best"
+        bound = "" if self.longer == float("inf") else f" (at most {percent(self.longer)} longer)"
+        return {
+            BEST: f"best {what}".rstrip(),
+            AS_GOOD: f"as good as {best}{bound}",
+            SLOWER: SLOWER,
+            CANNOT_TELL: f"cannot be told from {best}{bound}",
+        }.get(self.verdict, "too few rounds to compare")
+
+
+def stands(summary: RunSummary, topic: str) -> dict[str, Stand]:
+    """How each case of a topic stands, by its id."""
+    return {
+        str(record["case_id"]): Stand(verdict=str(record["verdict"]), ratio=_estimate(record))
+        for record in summary.comparisons.to_dict("records")
+        if record["topic"] == topic
+    }
+
+
+def _estimate(record: Mapping[Any, Any]) -> Estimate:
+    value, low, high = (float(record[name]) for name in ("ratio", "ratio_ci_low", "ratio_ci_high"))
+    return Estimate(value, None if math.isnan(low) else low, None if math.isnan(high) else high)
+
+
+def widest(found: Iterable[Stand]) -> str:
+    """`at most 1.6 % longer`, of the widest bound."""
+    return f"at most {percent(max(one.longer for one in found))} longer"
