@@ -32,7 +32,7 @@ from ddpbench.analysis.precision_findings import precision_findings
 from ddpbench.analysis.reading import read_cases_of
 from ddpbench.analysis.setting_findings import setting_findings
 from ddpbench.analysis.staleness import staleness_sentences
-from ddpbench.analysis.stats import MIN_ROUNDS, step_time
+from ddpbench.analysis.stats import MIN_ROUNDS, Interval, step_time
 from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
 from ddpbench.analysis.virtual_sentences import virtual_sentences
 from ddpbench.analysis.waterfall import waterfall_table
@@ -58,7 +58,10 @@ _LAUNCHES = {
     "noise_flag": "string",
     "session": "string",
 }
-_BREAKDOWN = ("case_id", *PARTS, "step_time_s", "overlapped_comm", "launches", "instrumentation_overhead")
+_BREAKDOWN = (
+    *("case_id", *PARTS, "step_time_s", "overlapped_comm", "launches", "instrumentation_overhead"),
+    *(f"{name}_ci_{end}" for name in (*PARTS, "overlapped_comm") for end in ("low", "high")),
+)
 _PHASES = ("case_id", "span", "mean_s", "order")
 _PROOFS = ("case_id", "compared", "dtype", "error", "tolerance", "passed", "note")
 _RATIO = ("ratio", "ratio_ci_low", "ratio_ci_high")
@@ -233,11 +236,16 @@ def _breakdown(cases: Sequence[CaseRun], table: pd.DataFrame) -> pd.DataFrame:
             parts.overlapped_s,
             parts.launches,
             parts.step_s / timed[case.case_id] - 1,
+            *(end for name in (*PARTS, "overlapped") for end in _ends(parts.interval(name))),
         )
         for case in cases
         if (parts := case.parts) is not None
     ]
     return pd.DataFrame(rows, columns=list(_BREAKDOWN))
+
+
+def _ends(interval: Interval) -> tuple[float | None, float | None]:
+    return interval.low, interval.high
 
 
 def _phases(cases: Sequence[CaseRun]) -> pd.DataFrame:

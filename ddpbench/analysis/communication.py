@@ -1,6 +1,8 @@
 """How long a transfer of so many bytes takes beside computation, and what bus bandwidth that is.
 
-A transfer takes from its last rank's start until the last rank has its result. busbw is nccl-tests' measure
+A transfer takes from when its data can flow until its last rank has its result (`analysis/transfers.py`); time in a
+queue behind others is not in it, and of an instant that it shares with others over the same links it is charged with
+its even part (`Moved`). So no busbw exceeds what a link carries. busbw is nccl-tests' measure
 (doc/PERFORMANCE.md there): bytes over time, times a factor by which the number says how busy the links are,
 whatever the operation and the number of ranks. The rounds are the replicates: a round gives one mean time for
 each size, over all its transfers of that size.
@@ -10,8 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ddpbench.analysis.findings import BOUNDS, grouped, layouts_of, panel_key, variant_key
@@ -26,7 +30,12 @@ COLUMNS = (
     *("group", "case_id", "op", "world_size", "bytes"),
     *("time_s", "time_ci_low_s", "time_ci_high_s", "busbw", "busbw_ci_low", "busbw_ci_high"),
     *("factor", "rounds", "transfers"),
+    *("latency_s", "latency_ci_low_s", "latency_ci_high_s", "byte_s", "misfit", "latency_share"),
 )
+MIN_SPREAD = 4.0
+"""The largest size over the smallest under which a line through sizes tells no latency."""
+MOST_MISFIT = 0.25
+"""A line that misses a size's time by more than this fraction says nothing of latency either."""
 FACTORS: Mapping[str, tuple[str, Callable[[int], float]]] = {
     **dict.fromkeys(TIMES, ("2(n-1)/n", lambda n: 2 * (n - 1) / n)),  # every way to reduce to all
     "reduce_scatter": ("(n-1)/n", lambda n: (n - 1) / n),
@@ -72,6 +81,48 @@ def transfers_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     return pd.DataFrame(numbered, columns=list(COLUMNS))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """Time over size: `latency` + bytes * `byte_s`, seconds, by least squares of relative errors.
+
+    The interval is a 95 % t-interval over the lines of single rounds. `misfit` is the largest relative error at a size.
+    """
+
+    latency: Interval
+    byte_s: float
+    misfit: float
+
+    def share(self, size: float) -> float | None:
+        """How much of the time of so many bytes is latency; None where the line does not fit."""
+        whole = self.latency.value + self.byte_s * size
+        if self.misfit > MOST_MISFIT or self.byte_s <= 0 or whole <= 0:
+            return None
+        return min(1.0, max(0.0, self.latency.value / whole))
+
+
+def line_of(times: Mapping[float, float], rounds: Sequence[Mapping[float, float]] = ()) -> Line | None:
+    """The line through times by size, and through those of each round that has all sizes; None of too few sizes."""
+    if len(times) < MIN_SIZES or max(times) < MIN_SPREAD * min(times):
+        return None
+    latency, byte_s = _least_squares(times)
+    latencies = [_least_squares(one)[0] for one in rounds if one.keys() == times.keys()]
+    half = half_width(latencies)
+    interval = Interval(value=latency)
+    if half is not None:
+        interval = Interval(value=latency, low=latency - half, high=latency + half)
+    misfit = max(abs((latency + byte_s * size) / seconds - 1) for size, seconds in times.items())
+    return Line(latency=interval, byte_s=byte_s, misfit=misfit)
+
+
+def _least_squares(times: Mapping[float, float]) -> tuple[float, float]:
+    """Latency and time per byte, with each size's error taken relative to its time."""
+    sizes, seconds = np.array(list(times)), np.array(list(times.values()))
+    scale = float(sizes.max())  # numbers of like size, for the sake of precision
+    table = np.stack([1 / seconds, sizes / scale / seconds], axis=1)
+    (latency, slope), *_ = np.linalg.lstsq(table, np.ones(len(sizes)), rcond=None)
+    return float(latency), float(slope) / scale
+
+
 def _sizes(rows: Sequence[Mapping[str, Any]], of: Mapping[str, Any]) -> int:
     """How many sizes of a row's operation there are on its number of ranks."""
     return sum(row["op"] == of["op"] and row["world_size"] == of["world_size"] for row in rows)
@@ -88,20 +139,28 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[dict[str, Any]]:
                 total.count += part.count
                 total.time_ns += part.time_ns
                 case_of.setdefault(key, run.case_id)
+    means: dict[str, dict[float, float]] = {}
+    by_round: dict[str, dict[int, dict[float, float]]] = {}
+    for (op, size), found in sorted(moved.items()):
+        timed = {number: one for number, one in found.items() if one.time_ns > 0}
+        if timed and size:
+            whole_ns = sum(one.time_ns for one in timed.values())
+            means.setdefault(op, {})[size] = whole_ns / sum(one.count for one in timed.values()) / 1e9
+            for number, one in timed.items():
+                by_round.setdefault(op, {}).setdefault(number, {})[size] = one.time_ns / one.count / 1e9
+    lines = {op: line_of(times, list(by_round[op].values())) for op, times in means.items()}
     rows = []
-    for key in sorted(moved):
-        op, size = key
-        rounds = [one for one in moved[key].values() if one.time_ns > 0]
-        count = sum(one.count for one in rounds)
-        if not rounds or not size:
+    for op, size in sorted(moved):
+        if size not in means.get(op, {}):
             continue
-        times = [one.time_ns / one.count / 1e9 for one in rounds]
-        mean = sum(one.time_ns for one in rounds) / count / 1e9
-        time = Interval.around(mean, half_width([math.log(value) for value in times]))
+        times = [own[size] for own in by_round[op].values() if size in own]
+        count = sum(one.count for one in moved[op, size].values() if one.time_ns > 0)
+        time = Interval.around(means[op][size], half_width([math.log(value) for value in times]))
         factor = FACTORS[op][1](world) if op in FACTORS else math.nan
+        line = lines[op]
         rows.append(
             {
-                "case_id": case_of[key],
+                "case_id": case_of[op, size],
                 "op": op,
                 "world_size": world,
                 "bytes": size,
@@ -112,8 +171,14 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[dict[str, Any]]:
                 "busbw_ci_low": None if time.high is None else factor * size / time.high,
                 "busbw_ci_high": None if time.low is None else factor * size / time.low,
                 "factor": factor,
-                "rounds": len(rounds),
+                "rounds": len(times),
                 "transfers": count,
+                "latency_s": None if line is None else line.latency.value,
+                "latency_ci_low_s": None if line is None else line.latency.low,
+                "latency_ci_high_s": None if line is None else line.latency.high,
+                "byte_s": None if line is None else line.byte_s,
+                "misfit": None if line is None else line.misfit,
+                "latency_share": None if line is None else line.share(size),
             }
         )
     return rows

@@ -7,12 +7,12 @@ the step the one nearest that launch's median. A step's length is that of its sl
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddpbench.analysis.findings import compared_panels, reference_of
 from ddpbench.analysis.launches import CaseRun
+from ddpbench.analysis.transfers import RankSteps, transfers_of
 from ddpbench.analysis.virtual import nominal
 from ddpbench.records import COMPUTE_SPANS, CommRecord, RankStart, RunDir, StepRecord, read_launch
 from ddpbench.spec import labels
@@ -23,12 +23,13 @@ MOST_LANES = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transfer:
-    """A rank's part in one transfer, seconds from the step's start: ready, under way on all ranks, done."""
+    """A rank's part in one transfer, seconds from the step's start: ready, out of its queue, data flowing, done."""
 
     bucket: int
     op: str
     bytes: int
     ready_s: float
+    left_s: float
     begin_s: float
     end_s: float
 
@@ -95,7 +96,10 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
             "not aligned: their spans cannot be drawn on one clock."
         )
     steps = {rank.rank: {step.step: step for step in rank.of(StepRecord)} for rank in ranks}
-    moved = {rank.rank: rank.of(CommRecord) for rank in ranks}
+    launch = {
+        rank.rank: RankSteps(rank.of(StepRecord), rank.of(CommRecord))
+        for rank in sorted(ranks, key=lambda one: one.rank)
+    }
     whole = sorted(set.intersection(*(set(found) for found in steps.values())))
     if not whole or len(ranks) < max(launch.processes for launch in case.launches):
         return None, f"No instrumented step of {label} was recorded by all of its ranks."
@@ -106,7 +110,7 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
     step = min(whole, key=lambda one: (abs(length[one] - median), one))
     chosen = {rank: noted[step] for rank, noted in steps.items()}
     origin = min(one.start_ns for one in chosen.values())
-    transfers = _transfers(moved, step, origin)
+    transfers = _transfers(launch, step, origin, case.case.backend)
     lanes = [_lane(rank, one, transfers[rank], origin) for rank, one in sorted(chosen.items())]
     kept = _kept(lanes)
     ends = [(end, lane.rank) for lane in lanes for name, _, end in lane.spans if name == "backward"]
@@ -130,44 +134,35 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
 
 
 def _transfers(
-    moved: Mapping[int, Sequence[CommRecord]], step: int, origin: int
+    launch: Mapping[int, RankSteps], step: int, origin: int, backend: str
 ) -> dict[int, list[Transfer]]:
     """Each rank's transfers of a step in the order in which they were handed over; one that lacks a rank is left out.
 
-    What two ranks exchange may be in a step of another number to the other, and ends for both when it does for one.
+    What two ranks exchange may be in a step of another number to the other.
     """
-    named: dict[tuple[int, str, int, bool], dict[int, CommRecord]] = {}
-    for rank, records in moved.items():
-        seen: Counter[tuple[int, str]] = Counter()
-        for record in records:
-            key = (record.bucket, record.op)
-            if record.message is not None:
-                named.setdefault((*key, record.message, True), {})[rank] = record
-            elif record.step == step:
-                named.setdefault((*key, seen[key], False), {})[rank] = record
-                seen[key] += 1
-    result: dict[int, list[Transfer]] = {rank: [] for rank in moved}
-    for (*_, between_two), of in named.items():
-        wanted = 2 if between_two else min(record.ranks or len(moved) for record in of.values())
-        if len(of) < wanted:
-            continue
-        begin = max(record.start_ns for record in of.values())
-        until = max(record.end_ns for record in of.values()) if between_two else None
-        for rank, record in of.items():
-            if record.step != step:
-                continue
+    result: dict[int, list[Transfer]] = {rank: [] for rank in launch}
+    found = transfers_of([launch], len(launch), backend)
+    if found is None:
+        return result
+    records = [record for noted in launch.values() for record in noted.transfers]
+    columns = (found.row, found.rank, found.handed, found.served, found.begin, found.end)
+    for row, rank, *times in zip(*(each.tolist() for each in columns), strict=True):
+        record = records[row]
+        if record.step == step:
+            ready, left, begin, end = ((at - origin) / 1e9 for at in times)
             result[rank].append(
                 Transfer(
                     bucket=record.bucket,
                     op=record.op,
                     bytes=record.bytes,
-                    ready_s=(record.start_ns - origin) / 1e9,
-                    begin_s=(min(begin, until or record.end_ns) - origin) / 1e9,
-                    end_s=((until or record.end_ns) - origin) / 1e9,
+                    ready_s=ready,
+                    left_s=left,
+                    begin_s=begin,
+                    end_s=end,
                 )
             )
     for transfers in result.values():
-        transfers.sort(key=lambda one: one.ready_s)
+        transfers.sort(key=lambda one: (one.ready_s, one.bucket))
     return result
 
 

@@ -92,7 +92,7 @@ class RunSummary:
             launches, seconds, which add up to `step_time_s` (of the instrumented steps): `case_id, forward,
             backward, optimizer, other_compute, exposed_comm, exposed_wait, data, not_attributed,
             step_time_s, overlapped_comm, launches, instrumentation_overhead` (the last: instrumented over
-            timed step time, minus 1).
+            timed step time, minus 1), and `_ci_low` and `_ci_high` of each part and of `overlapped_comm`.
         phases: data_parallel's own phases and any other span names: `case_id, span, mean_s, order`.
         proofs: `case_id, compared, dtype, error, tolerance, passed, note`.
         comparisons: one row a case held against the best of the others of its group, paired by round: `topic`
@@ -113,7 +113,8 @@ class RunSummary:
             contention is told apart). A case's losses and its efficiency add up to 1.
         transfers: one row for each operation, number of ranks and size: `group, case_id, op, world_size,
             bytes, time_s, time_ci_low_s, time_ci_high_s, busbw` (bytes/s), `busbw_ci_low, busbw_ci_high,
-            factor, rounds, transfers`.
+            factor, rounds, transfers, latency_s, latency_ci_low_s, latency_ci_high_s, byte_s, misfit, latency_share`
+            (the line through an operation's sizes: `communication.Line`).
         network: one row a case whose transfers went over emulated links, as `analysis/network.py` works it out:
             `case_id, network_s, network_ci_low_s, network_ci_high_s, rounds, formula, formula_s, bound_s,
             gradient_bytes, sent_bytes, formula_bytes`.

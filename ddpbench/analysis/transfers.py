@@ -186,6 +186,13 @@ def transfers_of(
         here = one_clock[transfer]
         begin, until = np.where(here, begin, afar), np.where(here, until, end[row])
         begins, ends = np.where(one_clock, begins, begin[starts]), np.where(one_clock, ends, until[starts])
+    if (gathers := (flow == _TO_ROOT)[transfer]).any():
+        # A sender that was done early turns to what comes next, which the root does not do before it has everything.
+        order = np.lexsort((start[row], owner[row]))
+        over = np.where(gathers, until, start[row])[order]
+        left = np.empty(len(row), np.int64)
+        left[order] = _freed(_changes([owner[row][order]]), start[row][order], over, 1)
+        served[row] = np.minimum(np.maximum(served[row], left), np.maximum(begin, served[row]))
     sender = np.maximum.reduceat(np.where(sent[row] > 0, rank[row], _NONE), starts)
     receiver = np.maximum.reduceat(np.where(sent[row] > 0, _NONE, rank[row]), starts)
     place = np.where(flow == _PAIR, np.where(sender == _NONE, np.arange(len(flow)), receiver), roots)

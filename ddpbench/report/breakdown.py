@@ -13,7 +13,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row, label_of, panels_of, setting_of, variant_words
-from ddpbench.report.words import launches_each, milliseconds, number, percent, series_of
+from ddpbench.report.words import Estimate, launches_each, milliseconds, number, percent, series_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +33,8 @@ class Bar:
     row: Row
     name: str
     parts: Mapping[str, float]
+    cells: Mapping[str, Estimate]
+    """The parts and `overlapped_comm`, milliseconds, with their intervals over launches."""
     total_s: float
     overlapped_s: float
     launches: int
@@ -103,6 +105,7 @@ def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
             row=row,
             name=f"{row.name}, {words[row.case_id]}" if words[row.case_id] else row.name,
             parts={name: _number(record[name]) for name in style.PHASES},
+            cells={name: _estimate(record, name) for name in (*style.PHASES, "overlapped_comm")},
             total_s=_number(record["step_time_s"]),
             overlapped_s=_number(record["overlapped_comm"]),
             launches=int(_number(record["launches"])),
@@ -110,6 +113,11 @@ def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
             apart=row.case_id in apart,
         )
     return bars
+
+
+def _estimate(record: Mapping[Any, Any], name: str) -> Estimate:
+    ends = (_optional(record.get(f"{name}_ci_{end}")) for end in ("low", "high"))
+    return Estimate(_number(record[name]), *ends).scaled(1e3)
 
 
 def _optional(value: Any) -> float | None:
@@ -212,14 +220,17 @@ def _table(bars: Sequence[Bar]) -> Table:
         (
             Cell(text=bar.name + MARK * bar.apart),
             Cell.ms(bar.total_s),
-            *(Cell.ms(bar.parts[name]) for name in style.PHASES),
-            Cell.ms(bar.overlapped_s),
+            *(Cell.estimate(estimate) for estimate in bar.cells.values()),
             Cell.count(bar.launches),
             Cell(text="" if bar.overhead is None else percent(bar.overhead), key=bar.overhead, number=True),
         )
         for bar in bars
     )
-    return Table(caption="Parts of an instrumented step", columns=columns, rows=rows)
+    return Table(
+        caption="Parts of an instrumented step; in brackets 95 % t-intervals over launches",
+        columns=columns,
+        rows=rows,
+    )
 
 
 def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:

@@ -17,7 +17,16 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import MOST_SERIES, Row, label_of, panels_of, setting_of, variant_words
-from ddpbench.report.words import Estimate, bucket_name, counted, not_drawn, ranks, series_of
+from ddpbench.report.words import (
+    Estimate,
+    bucket_name,
+    counted,
+    not_drawn,
+    number,
+    percent,
+    ranks,
+    series_of,
+)
 from ddpbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -39,6 +48,8 @@ class Point:
     busbw: Estimate | None
     rounds: int
     transfers: int
+    latency_share: float | None = None
+    """How much of its time is latency, by the line through its curve; None where there is none that fits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +60,11 @@ class Curve:
     world_size: int
     variant: int
     points: tuple[Point, ...]
+    latency_ms: Estimate | None = None
+    """Where the line through its points is at no bytes; None where sizes are too few or too near."""
+    mib_ms: float = 0.0
+    """What a MiB more takes, by that line."""
+    misfit: float = 0.0
 
     @property
     def name(self) -> str:
@@ -65,10 +81,13 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
             groups.setdefault(int(record["group"]), []).append(record)
     pictures: list[Picture] = []
     left: list[str] = []
+    bound: list[str] = []
     for records in groups.values():
         row = by_id[str(records[0]["case_id"])]
         if len(pictures) < MOST_FIGURES:
-            pictures.append(_picture(row, rows, _curves(records), len(pictures)))
+            curves = _curves(records)
+            pictures.append(_picture(row, rows, curves, len(pictures)))
+            bound += [sentence for curve in curves if (sentence := _bound_by(row, curve))]
         else:
             left.append(f"{row.strategy_name}, {row.workload}")
     absent = ""
@@ -82,13 +101,14 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         title="Communication",
         question=_QUESTION,
         pictures=tuple(pictures),
-        notes=not_drawn(left),
+        notes=(*bound, *not_drawn(left)),
         absent=absent,
     )
 
 
 def _curves(records: Sequence[Mapping[Any, Any]]) -> list[Curve]:
     points: dict[tuple[str, int], list[Point]] = {}
+    line_of: dict[tuple[str, int], Mapping[Any, Any]] = {}
     for record in records:
         busbw = _estimate(record, "busbw", "busbw_ci_low", "busbw_ci_high")
         time = _estimate(record, "time_s", "time_ci_low_s", "time_ci_high_s")
@@ -100,12 +120,51 @@ def _curves(records: Sequence[Mapping[Any, Any]]) -> list[Curve]:
                 busbw=None if busbw is None else busbw.scaled(1e-9),
                 rounds=int(record["rounds"]),
                 transfers=int(record["transfers"]),
+                latency_share=None if pd.isna(record["latency_share"]) else float(record["latency_share"]),
             )
         )
-    return [
-        Curve(op=op, world_size=world, variant=index, points=tuple(sorted(found, key=lambda one: one.bytes)))
-        for index, ((op, world), found) in enumerate(sorted(points.items()))
-    ]
+        line_of[str(record["op"]), int(record["world_size"])] = record
+    curves = []
+    for index, (key, found) in enumerate(sorted(points.items())):
+        latency = _estimate(line_of[key], "latency_s", "latency_ci_low_s", "latency_ci_high_s")
+        per_byte, misfit = (float(line_of[key][name]) for name in ("byte_s", "misfit"))
+        curves.append(
+            Curve(
+                op=key[0],
+                world_size=key[1],
+                variant=index,
+                points=tuple(sorted(found, key=lambda one: one.bytes)),
+                latency_ms=None if latency is None else latency.scaled(1e3),
+                mib_ms=1e3 * _MIB * per_byte,
+                misfit=misfit,
+            )
+        )
+    return curves
+
+
+def _bound_by(row: Row, curve: Curve) -> str:
+    """Whether latency or bandwidth takes a transfer's time, at the smallest and the largest size; or why none can tell.
+
+    Empty where sizes are too few or too near for a line.
+    """
+    latency, first, last = curve.latency_ms, curve.points[0], curve.points[-1]
+    if latency is None:
+        return ""
+    name = f"{row.strategy_name}, {curve.name}"
+    if first.latency_share is None or last.latency_share is None:
+        return (
+            f"{name}: no line of time over size comes nearer to all sizes than {percent(curve.misfit)}, so latency "
+            "cannot be told from bandwidth."
+        )
+    line = f"time grows by {number(curve.mib_ms)} ms per MiB, within {percent(curve.misfit)} at every size"
+    if latency.value <= 0 or (latency.low is not None and latency.low <= 0):
+        most = "" if latency.high is None else f" (at most {number(max(latency.high, 0.0))} ms)"
+        return f"{name}: {line}, and no latency can be told from 0{most}: bandwidth takes the time."
+    return (
+        f"{name}: {line}, on top of a latency of {latency} ms. It is {percent(first.latency_share)} of the time of "
+        f"{format_bytes(first.bytes)} and {percent(last.latency_share)} of that of {format_bytes(last.bytes)}; the "
+        "rest is bandwidth."
+    )
 
 
 def _estimate(record: Mapping[Any, Any], value: str, low: str, high: str) -> Estimate | None:
@@ -146,10 +205,10 @@ def _picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int)
     rounds = sorted({point.rounds for curve in curves for point in curve.points})
     caption = " ".join(
         [
-            f"{name}, {setting_of(row)}, {row.backend or 'no backend'}. A transfer takes from its last rank's start",
-            "until its last rank has the result. These transfers run beside computation, often two at once, so they",
-            "are slower than a benchmark of the network alone; and as they differ with what they run beside, no line",
-            "joins them. One point a size: the mean over all instrumented",
+            f"{name}, {setting_of(row)}, {row.backend or 'no backend'}. A transfer takes from when its data can flow",
+            "until its last rank has the result; time in a queue behind others is not in it, and time that several",
+            "share over the same links is divided evenly among them. Transfers run beside computation and differ with",
+            "it, so no line joins them. One point a size: the mean over all instrumented",
             f"transfers of it; whiskers: 95 % t-intervals over {rounds[0]} to {rounds[-1]} rounds."
             if len(rounds) > 1
             else f"transfers of it; whiskers: 95 % t-intervals over {counted(rounds[0], 'round')}.",

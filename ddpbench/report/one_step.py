@@ -108,7 +108,8 @@ def _caption(told: OneStep, row: Row) -> str:
             f"median step of {counted(told.launches, 'launch', 'launches')}; of its {told.steps} instrumented steps",
             f"this one, {milliseconds(told.length_s)} ms on its slowest rank, is nearest to their median,",
             f"{milliseconds(told.median_s)} ms. A rank's upper lane: computation. Its lower lane: transfers, each from",
-            "when its bucket is ready (tick), through waiting for the last rank, until its result is there.",
+            "when its bucket is ready (tick), through its queue (thin line) and waiting for other ranks, until its",
+            "result is there.",
             clock,
             omitted,
         )
@@ -237,9 +238,12 @@ def _communicate(axes: Axes, lane: Lane, top: float, per_in: float, *, labels: b
     rows = _stacked(lane.transfers)
     for transfer, row in zip(lane.transfers, rows, strict=True):
         y = top + row * _TRANSFER_IN
-        ready, begin, end = (1e3 * value for value in (transfer.ready_s, transfer.begin_s, transfer.end_s))
-        if begin > ready:
-            _box(axes, style.PHASES["exposed_wait"], (ready, begin), y, _TRANSFER_IN)
+        times = (transfer.ready_s, transfer.left_s, transfer.begin_s, transfer.end_s)
+        ready, left, begin, end = (1e3 * value for value in times)
+        if left > ready:  # in its queue: nothing but a line
+            axes.plot([ready, left], [y + _TRANSFER_IN / 2] * 2, color=style.MUTED, linewidth=0.8, zorder=2)
+        if begin > left:
+            _box(axes, style.PHASES["exposed_wait"], (left, begin), y, _TRANSFER_IN)
         _box(axes, style.OVERLAPPED, (begin, end), y, _TRANSFER_IN)
         for start, until in lane.exposed:
             low, high = max(begin, 1e3 * start), min(end, 1e3 * until)
@@ -354,7 +358,7 @@ def _legend(sheet: Sheet, told: OneStep) -> None:
         fills.append(style.OVERLAPPED)
     if any(lane.exposed for lane in told.lanes):
         fills.append(style.PHASES["exposed_comm"])
-    if any(one.begin_s > one.ready_s for one in transfers):
+    if any(one.begin_s > one.left_s for one in transfers):
         fills.append(style.PHASES["exposed_wait"])
     handles: list[object] = [
         Patch(

@@ -55,7 +55,7 @@ class Row:
     samples_per_s: Estimate | None
     speedup: Estimate | None
     efficiency: Estimate | None
-    exposed_comm_s: float | None
+    exposed_comm_s: Estimate | None
     oversubscribed: bool
     noise_flag: str
     ci_reached: bool | None
@@ -351,7 +351,7 @@ def _row(record: Mapping[Any, Any]) -> Row:
         samples_per_s=estimate("samples_per_s", "samples_per_s_ci_low", "samples_per_s_ci_high"),
         speedup=estimate("speedup", "speedup_ci_low", "speedup_ci_high"),
         efficiency=estimate("efficiency", "efficiency_ci_low", "efficiency_ci_high"),
-        exposed_comm_s=real("exposed_comm_s"),
+        exposed_comm_s=estimate("exposed_comm_s", "exposed_comm_ci_low_s", "exposed_comm_ci_high_s"),
         oversubscribed=_true(record["oversubscribed"]),
         noise_flag="" if _missing(noise) or noise is False else "noisy" if _true(noise) else str(noise),
         ci_reached=None if _missing(reached) else _true(reached),

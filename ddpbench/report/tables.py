@@ -140,7 +140,8 @@ def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
     yield Cell.estimate(row.speedup if shown else None)
     yield Cell.estimate(row.efficiency if shown else None)
     yield Cell.estimate(step if shown else None)
-    yield Cell.ms(row.exposed_comm_s if shown else None)
+    exposed = row.exposed_comm_s.scaled(1e3) if row.exposed_comm_s is not None else None
+    yield Cell.estimate(exposed if shown else None)
 
 
 def _ties(summary: RunSummary) -> dict[str, str]:

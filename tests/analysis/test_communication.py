@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import summarize
-from ddpbench.analysis.communication import FACTORS
+from ddpbench.analysis.communication import FACTORS, line_of
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan, write_proof
@@ -103,3 +103,32 @@ def test_an_operation_without_a_factor_has_no_busbw(tmp_path: Path) -> None:
 )
 def test_factors(op: str, ranks: int, factor: float) -> None:
     assert FACTORS[op][1](ranks) == pytest.approx(factor)
+
+
+def test_a_line_through_sizes_tells_latency_from_bandwidth() -> None:
+    times = {size: 0.002 + 8e-9 * size for size in (2**20, 2**22, 2**24)}
+    rounds = [{size: seconds + change for size, seconds in times.items()} for change in (-1e-4, 0, 1e-4)]
+    line = line_of(times, [*rounds, {2**20: 1.0}])  # a round that lacks sizes has no line
+    assert line is not None
+    assert (line.latency.value, line.byte_s) == (pytest.approx(0.002), pytest.approx(8e-9))
+    half = 4.302652729911275 * 1e-4 / math.sqrt(3)
+    assert line.latency.high == pytest.approx(0.002 + half)
+    assert line.share(2**20) == pytest.approx(0.002 / (0.002 + 8e-9 * 2**20))
+    assert line_of({2**20: 1.0, 2**21: 2.0, 3 * 2**20: 3.0}) is None  # too near
+    assert line_of({2**20: 1.0, 2**24: 2.0}) is None  # too few
+    bent = line_of({2**20: 0.010, 2**22: 0.001, 2**24: 0.020})
+    assert bent is not None
+    assert bent.share(2**20) is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "ends"), [("nccl", (10, 20, 30, 40, 50)), ("gloo", (20, 20, 40, 40, 50))]
+)
+def test_what_was_handed_over_at_once_reads_as_if_it_had_been_alone(
+    tmp_path: Path, backend: str, ends: Sequence[int]
+) -> None:
+    """Five buckets on a link that needs 10 ms for each: one after the other, or two of them sharing it."""
+    buckets = [("all_reduce", 1000 + number, 0, end) for number, end in enumerate(ends)]
+    found = table_of(tmp_path, {case_of("ddp", 2, backend=backend): [[rank(buckets)] * 2] * 2})
+    assert list(found["time_s"]) == pytest.approx([0.010] * 5)
+    assert list(found["busbw"]) == pytest.approx([(1000 + number) / 0.010 for number in range(5)])

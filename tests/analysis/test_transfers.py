@@ -142,6 +142,8 @@ def test_a_gather_whose_messages_are_buffered_is_no_waiting() -> None:
     assert step is not None
     assert step.comm_s == pytest.approx((1494 + 1494) * 1e-9)
     assert step.parts["exposed_wait"] == pytest.approx(15 / 16 * 6e-9)  # while the root adds up
+    assert step.wait_s == step.parts["exposed_wait"]
+    assert step.queue_s == pytest.approx(15 / 16 * 1156e-9)  # the scatter, behind the gather
     assert step.network_s == {0: pytest.approx(2988e-9)}
 
 
