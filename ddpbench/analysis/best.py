@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,6 +40,7 @@ from ddpbench.analysis.stats import (
     MARGIN,
     MIN_ROUNDS,
     Interval,
+    Pair,
     Timing,
     by_pair,
     rounds_of_all,
@@ -132,7 +133,7 @@ def _told(
     return found
 
 
-def _too_few(name: str, logs: Mapping[str, Mapping[Hashable, Timing]]) -> Standing:
+def _too_few(name: str, logs: Mapping[str, Mapping[Pair, Timing]]) -> Standing:
     """A case that cannot be compared, with the ratio to the other with the shortest mean."""
     costs = {other: _cost(list(rounds.values())) for other, rounds in logs.items()}
     against = min((other for other in costs if other != name), key=costs.__getitem__)
@@ -191,7 +192,7 @@ def half_widths(logs: _Array, alpha: float = ALPHA) -> tuple[_Array, _Array]:
 
 
 def _pairwise(
-    logs: Sequence[Mapping[Hashable, Timing]],
+    logs: Sequence[Mapping[Pair, Timing]],
 ) -> tuple[_Array, _Array, _Array, NDArray[np.int64]]:
     """Differences, half-widths and rounds of every pair by itself; infinite where a pair shares too few rounds."""
     cases = len(logs)

@@ -20,7 +20,7 @@ from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.labels import virtual_words
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.precisions import precision_groups
-from ddpbench.analysis.shares import hidden_share, percent_of, share_of_step
+from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.stats import (
     MARGIN,
     MIN_ROUNDS,
@@ -456,7 +456,7 @@ def _notes(members: Sequence[CaseRun], *, apart: Sequence[str] | None) -> Iterab
     parts = run.parts
     if parts is not None and parts.has_transfers and parts.step_s > 0:
         exposed, wait = (percent_of(share_of_step(parts, one), 1) for one in ("exposed_comm", "exposed_wait"))
-        hidden = hidden_share(parts)
+        hidden = parts.overlap_interval()
         overlap = (
             f"; {percent_of(hidden)} of communication is hidden behind computation"
             if hidden is not None

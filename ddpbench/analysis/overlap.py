@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpbench.analysis.stats import Interval, half_width
+from ddpbench.analysis.stats import Interval, half_width, share
 from ddpbench.analysis.transfers import Ints, Moved, RankSteps, transfers_of
 from ddpbench.records import COMPUTE_SPANS
 
@@ -90,19 +90,14 @@ class Breakdown:
         return _around([math.fsum(row) for row in zip(*columns, strict=True)])
 
     def overlap_interval(self) -> Interval | None:
-        """`overlap_fraction` with its 95 % t-interval over launches, within 0 and 1.
-
-        A ratio of means, linearized: each launch deviates from it by (exposed - ratio * comm) / mean comm (Cochran,
-        "Sampling Techniques", 1977, section 6.3).
-        """
+        """`overlap_fraction` with Fieller's 95 % interval over launches, within 0 and 1; None without communication."""
         value = self.overlap_fraction
         if value is None:
             return None
-        pairs = zip(self.totals["exposed"], self.totals["comm"], strict=True)
-        half = half_width([(exposed - (1 - value) * comm) / self.comm_s for exposed, comm in pairs])
-        if half is None:
+        found = share(self.totals["overlapped"], self.totals["comm"])
+        if found.low is None or found.high is None:
             return Interval(value=value)
-        return Interval(value=value, low=max(0.0, value - half), high=min(1.0, value + half))
+        return Interval(value=value, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
 def _around(values: Sequence[float]) -> Interval:

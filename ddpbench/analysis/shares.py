@@ -14,15 +14,6 @@ def share_of_step(parts: Breakdown, name: str) -> Interval:
     return _around(value, [one[name] for one in rounds], steps)
 
 
-def hidden_share(parts: Breakdown) -> Interval | None:
-    """The share of communication that is hidden behind computation; None without communication."""
-    if parts.overlap_fraction is None:
-        return None
-    known = [one for one in parts.by_round.values() if "comm" in one]
-    hidden = [one["comm"] - one["exposed_comm"] for one in known]
-    return _around(parts.overlap_fraction, hidden, [one["comm"] for one in known])
-
-
 def _around(value: float, parts: list[float], wholes: list[float]) -> Interval:
     """The value with the ends that the launches give it; a share ends at 0 and at 1."""
     if not wholes or sum(wholes) <= 0:

@@ -19,7 +19,7 @@ logarithms. `scipy.special` gives the quantiles: importing `scipy.stats` takes m
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -145,12 +145,12 @@ def share(parts: Sequence[float], wholes: Sequence[float], alpha: float = ALPHA)
     return Interval(value=value, low=(middle - root) / square, high=(middle + root) / square)
 
 
-def by_pair(timings: Sequence[Timing]) -> dict[Hashable, Timing]:
+def by_pair(timings: Sequence[Timing]) -> dict[Pair, Timing]:
     """Launches by what makes two of them, of different cases, a pair."""
-    return {timing.round: timing for timing in timings}
+    return {timing.pair: timing for timing in timings}
 
 
-def rounds_of_all(groups: Sequence[Mapping[Hashable, Timing]]) -> list[Hashable]:
+def rounds_of_all(groups: Sequence[Mapping[Pair, Timing]]) -> list[Pair]:
     """What all of these groups, by `by_pair`, have in common, in the first one's order."""
     return [key for key in groups[0] if all(key in group for group in groups[1:])] if groups else []
 
@@ -195,7 +195,7 @@ class Comparison:
 
 def pairs(a: Sequence[Timing], b: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
     """A's launches with B's of the same round and session, in A's order; what has no partner is left out."""
-    partners = {timing.pair: timing for timing in b}
+    partners = by_pair(b)
     return [(timing, partners[timing.pair]) for timing in a if timing.pair in partners]
 
 

@@ -87,21 +87,22 @@ def instrumented_as_timed(case: Measured) -> Iterable[Bounded]:
 def single_steps(case: Measured) -> Iterable[Bounded]:
     """A mean lies among what it is the mean of, and percentiles are in their order.
 
-    Where a launch keeps only the slowest rank's time of each step, its mean step is at most the longest of these, but
-    may be less than the shortest.
+    Single steps are those of all ranks that take samples, so that their number is a multiple of the timed steps'.
     """
     for launch in case.run.good:
         timing, steps = launch.timing, launch.step_ns
         if timing is None or steps is None or not len(steps):
             continue
-        all_ranks = launch.processes == 1 or len(steps) > timing.steps
         yield Bounded(
-            what="the number of its single steps", seen=len(steps), least=timing.steps, round=launch.round
+            what="single steps beyond a whole number per timed step",
+            seen=len(steps) % timing.steps,
+            most=0,
+            round=launch.round,
         )
         yield Bounded(
             what="its mean step",
             seen=timing.step_s,
-            least=float(steps.min()) / 1e9 * (1 - CLOCK) if all_ranks else None,
+            least=float(steps.min()) / 1e9 * (1 - CLOCK),
             most=float(steps.max()) / 1e9 * (1 + CLOCK),
             unit="s",
             round=launch.round,
