@@ -21,9 +21,13 @@ if os.geteuid():
     pytestmark.append(pytest.mark.skip(reason="needs root: makes network namespaces"))
 
 NODES = 4
-GRADIENT_BYTES = 4 * 2**20
+GRADIENT_BYTES = 2 * 2**20
 BURST_S = 0.002
 """What a shaper lets pass at once after a pause (`ddpbench/fabric/topology.py`)."""
+ACKNOWLEDGED = 66 / (2 * 1514)
+"""Of a link's bytes at most that many pass the other way meanwhile: an acknowledgement for every two segments.
+
+Of phases one after the other they are counted in the sum, and take no time of their own."""
 ONE_AFTER_THE_OTHER = {"master", "tree"}
 """Of these the root's link is the busiest: it first receives, and then it sends. All others do both at once."""
 
@@ -35,7 +39,7 @@ workload = "replay:{profile}"
 {axes}
 [fabric]
 nodes = 4
-bandwidth = "200 Mbit/s"
+bandwidth = "100 Mbit/s"
 [budget]
 rounds_min = 1
 rounds_max = 1
@@ -84,8 +88,8 @@ def test_communication_takes_what_the_busiest_link_needs(tmp_path: Path, name: s
         needed = (sent + received if phases == 2 else max(sent, received)) / rate
         found = row["comm_time_s"]  # exposed and overlapped, mean over ranks
         told = f"{name}, {algorithm}: {found:.4f} s, the link needs {needed:.4f} s; waiting: {row['wait_time_s']:.4f} s"
-        print(told)
-        assert found > needed - phases * BURST_S, told
+        least = needed * (1 - ACKNOWLEDGED) if phases == 2 else needed
+        assert found > least - phases * BURST_S, told
         if algorithm == "tree":
             # No link is busy all the time: the root waits for rank 2 while that has rank 3's gradient to receive, and
             # rank 3, which has the result last, starts the next step last.

@@ -150,7 +150,9 @@ def told(**changes: object) -> OneStep:
         role="",
         spans=(("forward", 0.0, 0.004), ("backward", 0.004, 0.012), ("optimizer", 0.018, 0.02)),
         transfers=(
-            Transfer(bucket=0, op="all_reduce", bytes=1024, ready_s=0.01, begin_s=0.011, end_s=0.018),
+            Transfer(
+                bucket=0, op="all_reduce", bytes=1024, ready_s=0.01, left_s=0.01, begin_s=0.011, end_s=0.018
+            ),
         ),
         exposed=((0.012, 0.018),),
         computed_s=0.014,
