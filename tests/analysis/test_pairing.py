@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import random
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,12 @@ from ddpbench.analysis import load, noise_of, so_far, summarize
 from ddpbench.analysis.laws import Curve
 from ddpbench.analysis.rounds import SoFar, width_of
 from ddpbench.analysis.stats import Comparison, Timing, compare, judge, pairs
+from ddpbench.launch.listener import Listener
 from ddpbench.launch.merge import merge
+from ddpbench.launch.sweep import Sweep
+from ddpbench.machine.judge import finished_launches
 from ddpbench.records import SCHEMA_VERSION, RunDir
+from ddpbench.records.plan import read_plan
 from ddpbench.records.sessions import Sessions
 from ddpbench.spec import Budget, Case
 from tests.synthetic import (
@@ -120,6 +125,29 @@ def run_of(path: Path, launches: dict[Case, list[tuple[int, str, float]]], *, ro
             edit(folder / "outcome.json", session=session)
     write_sessions(run)
     return run
+
+
+def reason_before(run: RunDir, number: int) -> str:
+    """Why a sweep of this run would end before that round, or nothing."""
+    plan = read_plan(run)
+    sweep: Any = object.__new__(Sweep)
+    sweep._run, sweep._plan, sweep._budget = run, plan, plan.budget
+    sweep._outcomes, _ = finished_launches(run, plan.ids)
+    sweep._listener, sweep._expected_s = Listener(), lambda _: 1.0
+    return str(sweep._stop_reason(number, time.monotonic()))
+
+
+def test_a_sweep_goes_on_until_rounds_min_rounds_were_run_together(tmp_path: Path) -> None:
+    """Five rounds of each case, all alike, of which the last was shared by two sessions: four pairs."""
+    whole = [(n, "one", 100.0) for n in range(5)]
+    split = [*whole[:4], (4, "two", 100.0)]
+    assert reason_before(run_of(tmp_path / "whole", {SINGLE: whole, DDP: whole}), 5) == "target reached"
+    assert reason_before(run_of(tmp_path / "split", {SINGLE: whole, DDP: split}), 5) == ""
+    more = [(5, "two", 100.0)]
+    assert (
+        reason_before(run_of(tmp_path / "more", {SINGLE: whole + more, DDP: split + more}), 6)
+        == "target reached"
+    )
 
 
 def edit(path: Path, **changes: Any) -> None:

@@ -127,7 +127,7 @@ def test_ctrl_c_says_how_to_resume(
 def test_a_round_that_two_sessions_shared_is_made_up_for(
     write_experiment: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Interrupted in the middle of its second round. Two rounds are wanted together: the third is run as well."""
+    """Interrupted in the middle of its second round. Two rounds are wanted together: the third is run in any case."""
     experiment = write_experiment([workload("Sound")], rounds=2, measured="1 s", target_half_width=0.99)
     text = experiment.read_text(encoding="utf-8")
     experiment.write_text(text.replace("rounds_max = 2", "rounds_max = 6"), encoding="utf-8")
@@ -140,10 +140,13 @@ def test_a_round_that_two_sessions_shared_is_made_up_for(
     order = json.loads((run / "plan.json").read_text(encoding="utf-8"))["launches"]
     resumed = run_cli("sweep", experiment, "--out", run)
     assert resumed.returncode == 0, resumed
-    assert by_session(run) == [
-        [("measure", 0), ("measure", 0), ("measure", 1), ("proof", 0), ("proof", 0)],
-        [("measure", 1), ("measure", 2), ("measure", 2)],
-    ]
+    first, second = by_session(run)
+    assert first == [("measure", 0), ("measure", 0), ("measure", 1), ("proof", 0), ("proof", 0)]
+    assert second[:3] == [
+        ("measure", 1),
+        ("measure", 2),
+        ("measure", 2),
+    ]  # two rounds may be too noisy, and get more
     assert "1 launch was not run together" in (run / "report.html").read_text(encoding="utf-8")
     assert json.loads((run / "plan.json").read_text(encoding="utf-8"))["launches"] == order
 
