@@ -39,10 +39,10 @@ def test_many_settings_that_vary_share_one_column() -> None:
     titles = [column.title for column in table.columns]
     assert len(titles) <= 13
     at = titles.index("Other settings")
-    assert titles[at - 1] == "Type"
+    assert titles[at - 1] == "Workload"
     assert [row[at].text for row in table.rows[:2]] == [
-        "threads 1; precision full; loader workers 0",
-        "threads 2; precision bf16; loader workers 4",
+        "type float32; threads 1; precision full; loader workers 0",
+        "type bfloat16; threads 2; precision bf16; loader workers 4",
     ]
     assert all(len(row) == len(titles) for row in table.rows)
 
