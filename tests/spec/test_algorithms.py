@@ -12,7 +12,6 @@ from ddpbench.errors import ExperimentError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.spec import Case, Devices, PlannedCase, expand, parse_experiment
 
-ROOT = Path(__file__).parents[2]
 DEVICES = Devices(kind="cpu", gpus=0, cores=8)
 
 
@@ -107,10 +106,10 @@ def test_algorithms_of_messages_between_cpu_ranks_are_skipped_on_gpus() -> None:
 
 
 def test_runs_from_before_an_option_was_there_keep_their_ids() -> None:
-    plan = json.loads((ROOT / "reports/quick-two-cores-gloo/plan.json").read_text(encoding="utf-8"))
+    stored = Path(__file__).with_name("cases_before_options.json")  # of a run from before
     catalog = TableCatalog()
     compared = 0
-    for data in plan["cases"]:
+    for data in json.loads(stored.read_text(encoding="utf-8")):
         case = Case.from_json(data)
         options = catalog.strategy(case.strategy).options.model_validate(case.options)
         now = replace(case, options_json=json.dumps(options.model_dump(mode="json"), sort_keys=True))
