@@ -1,6 +1,7 @@
 """What snapshots cost: a launch's snapshots of one method, and their share of training at an interval.
 
-A snapshot runs from the earliest rank's start to the latest one's end, barriers included. A launch gives one
+A snapshot runs from the earliest rank's start to the latest one's end, barriers included: it happens once, so that its
+time is a duration, not the period that a training step has (`steptime.py`). A launch gives one
 number a method, total time over snapshots, its first one included; intervals are t-intervals over launches.
 """
 

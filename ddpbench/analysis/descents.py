@@ -3,6 +3,7 @@
 A launch trains on the same data in the same order as every other, so that a synchronous strategy's curve is the same
 in all rounds: intervals are of the time that it takes, not of the path. Times are the job's, from the earliest rank's
 start of a group of steps to the latest one's end of each step; what ranks take to agree between groups is left out.
+That is a duration, phases between ranks included: the loss is reached when the last rank is done (cf. `steptime.py`).
 """
 
 from __future__ import annotations
