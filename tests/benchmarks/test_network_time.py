@@ -13,6 +13,7 @@ import pytest
 import ddpbench
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.formulas import PAYLOAD, tree_s
+from tests.benchmarks.conftest import Say
 from tests.failures.conftest import ROOT, command
 from tests.workloads.test_profile import data
 
@@ -21,7 +22,9 @@ if os.geteuid():
     pytestmark.append(pytest.mark.skip(reason="needs root: makes network namespaces"))
 
 NODES = 4
-GRADIENT_BYTES = 2 * 2**20
+GRADIENT_BYTES = {True: 8 * 2**20, False: 2**18}
+RATE = {True: "200 Mbit/s", False: "100 Mbit/s"}
+"""With `--ratios` or without."""
 BURST_S = 0.002
 """What a shaper lets pass at once after a pause (`ddpbench/fabric/topology.py`)."""
 ACKNOWLEDGED = 66 / (2 * 1514)
@@ -39,11 +42,12 @@ workload = "replay:{profile}"
 {axes}
 [fabric]
 nodes = 4
-bandwidth = "100 Mbit/s"
+bandwidth = "{rate}"
 [budget]
-rounds_min = 1
-rounds_max = 1
+rounds_min = {rounds}
+rounds_max = {rounds}
 measured_s = 0.5
+total = "1 h"
 """
 SWEEPS = {
     "ddp": (
@@ -54,21 +58,22 @@ SWEEPS = {
 }
 
 
-def swept(folder: Path, name: str) -> tuple[pd.DataFrame, float]:
+def swept(folder: Path, name: str, full: bool) -> tuple[pd.DataFrame, float]:
     """The cases that use links, by algorithm, and the rate their links were proved at, bytes/s."""
     settings, axes = SWEEPS[name]
-    gradient = [
-        {"name": "weight", "shape": [1024, GRADIENT_BYTES // 4096], "dtype": "float32", "ready_s": 0.02}
-    ]
+    shape = [1024, GRADIENT_BYTES[full] // 4096]
+    gradient = [{"name": "weight", "shape": shape, "dtype": "float32", "ready_s": 0.02}]
     profile = folder / f"{name}.json"
     profile.write_text(json.dumps(data(parameters=gradient)), encoding="utf-8")
     experiment = folder / f"{name}.toml"
-    experiment.write_text(TEXT.format(profile=profile, settings=settings, axes=axes), encoding="utf-8")
+    chosen = {"rate": RATE[full], "rounds": 2 if full else 1}
+    text = TEXT.format(profile=profile, settings=settings, axes=axes, **chosen)
+    experiment.write_text(text, encoding="utf-8")
     done = subprocess.run(
         command("sweep", experiment, "--out", folder / name),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         cwd=ROOT,
         check=False,
     )
@@ -79,23 +84,34 @@ def swept(folder: Path, name: str) -> tuple[pd.DataFrame, float]:
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_communication_takes_what_the_busiest_link_needs(tmp_path: Path, name: str) -> None:
-    frame, rate = swept(tmp_path, name)
+def test_communication_takes_what_the_busiest_link_needs(
+    name: str, full: bool, say: Say, tmp_path: Path
+) -> None:
+    """Bound: exposed and overlapped communication is at most 1.05 of what the busiest link's counted bytes need at the
+    rate its links were proved at; never less, but for acknowledgements and the shaper's burst. Waiting is under 0.05."""
+    frame, rate = swept(tmp_path, name, full)
     assert set(frame.index) == ({"all_reduce", *COLLECTIVES} if name == "ddp" else {"master"})
+    over: list[str] = []
     for algorithm, row in frame.iterrows():
         sent, received = row["node_sent_bytes"], row["node_received_bytes"]
         phases = 2 if algorithm in ONE_AFTER_THE_OTHER else 1
         needed = (sent + received if phases == 2 else max(sent, received)) / rate
         found = row["comm_time_s"]  # exposed and overlapped, mean over ranks
-        told = f"{name}, {algorithm}: {found:.4f} s, the link needs {needed:.4f} s; waiting: {row['wait_time_s']:.4f} s"
-        least = needed * (1 - ACKNOWLEDGED) if phases == 2 else needed
-        assert found > least - phases * BURST_S, told
+        most = 1.05
         if algorithm == "tree":
             # No link is busy all the time: the root waits for rank 2 while that has rank 3's gradient to receive, and
             # rank 3, which has the result last, starts the next step last.
-            formula = tree_s(NODES, GRADIENT_BYTES, PAYLOAD * rate)
-            assert 0.95 * formula < found < 1.35 * formula, told
-        else:
-            assert found < 1.05 * needed, told
+            needed, most = tree_s(NODES, GRADIENT_BYTES[full], PAYLOAD * rate), 1.35
+        line = (
+            f"communication of {algorithm} ({name}) over what the busiest link needs: {found / needed:.3f}, at most "
+            f"{most}; waiting {row['wait_time_s'] / needed:.3f} of it"
+        )
+        least = needed * (1 - ACKNOWLEDGED) if phases == 2 else needed
+        assert found > least - phases * BURST_S, line
+        if not full:
+            continue
+        say(line)
         # The replay's ranks compute equally long: none waits for another but for the moments by which they are apart.
-        assert row["wait_time_s"] < 0.05 * needed, told
+        if found > most * needed or row["wait_time_s"] > 0.05 * needed:
+            over.append(line)
+    assert not over
