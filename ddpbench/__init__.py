@@ -107,7 +107,7 @@ def write_report(run_dir: str | Path) -> Path:
     gc.disable()  # a tenth of the time: nothing of what is read is garbage before the page is written
     try:
         with Painter() as painter:
-            summary = summarize(run)
+            summary = summarize(run, painter.beside)
             write_csv(summary.cases, run)
             return report.write_report(summary, run, painter)
     finally:
