@@ -118,7 +118,7 @@ def report_on(run_dir: str | Path) -> tuple[Path, RunSummary]:
     gc.disable()  # a tenth of the time: nothing of what is read is garbage before the page is written
     try:
         with Painter() as painter:
-            summary = summarize(run)
+            summary = summarize(run, painter.beside)
             write_csv(summary.cases, run)
             return report.write_report(summary, run, painter), summary
     finally:

@@ -1,19 +1,24 @@
-"""One module's work done by a second process beside this one: a report of a large run has work for two cores.
+"""A second process that works beside this one: a report of a large run has work for two cores.
 
-The module is run as `python -m MODULE` and calls `serve`; what is asked comes in pickled and the answer goes out so.
+It is run as `python -m ddpbench.beside MODULE ...` and imports these modules while nothing is asked of it. A question
+is a function of some module and its argument; it comes in pickled and the answer goes out so.
 """
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import pickle
+import select
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Thread
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def child_environment(*more: str) -> dict[str, str]:
@@ -28,38 +33,54 @@ def child_environment(*more: str) -> dict[str, str]:
 
 
 class Beside(AbstractContextManager["Beside"]):
-    """A second process. It is asked once; where it cannot answer, for whatever reason, the answer is None."""
+    """A second process. It is asked one thing after another; where it cannot answer, the answer is None."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, *modules: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module],
+            [sys.executable, "-P", "-m", "ddpbench.beside", *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=child_environment(),
         )
+        self._telling: Thread | None = None
 
-    def ask(self, question: Any) -> None:
-        """Hands the question over and returns; `answer` waits."""
+    def ask(self, work: Callable[[Any], Any], question: Any) -> None:
+        """Hands over a function and its argument, and returns; `answer` waits."""
+        # In a thread: a pipe holds little, and the other process may still be importing.
+        self._telling = Thread(target=self._tell, args=((work, question),), daemon=True)
+        self._telling.start()
+
+    def _tell(self, told: Any) -> None:
         assert self.process.stdin is not None
         try:
-            pickle.dump(question, self.process.stdin)
+            self.process.stdin.write(pickle.dumps(told))
             self.process.stdin.flush()
-        except (OSError, pickle.PicklingError, AttributeError, TypeError):
+        except (OSError, ValueError, pickle.PicklingError, AttributeError, TypeError):
             self.process.kill()  # it has ended, or cannot be told
 
     def answer(self) -> Any:
         """What it made of the question, or None."""
-        told, _ = self.process.communicate()
-        return pickle.loads(told) if self.process.returncode == 0 else None
+        assert self.process.stdout is not None
+        try:
+            found = pickle.load(self.process.stdout)
+        except (OSError, ValueError, EOFError, pickle.UnpicklingError):
+            self.process.kill()
+            found = None
+        if self._telling is not None:
+            self._telling.join()
+        return found
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self.process.stdout is not None
-        if not self.process.stdout.closed:  # it was not heard to its end
-            self.process.kill()
+        self.process.kill()
+        if self._telling is not None:
+            self._telling.join()
+        try:
             self.process.communicate()
+        except (OSError, ValueError):  # what was not told yet cannot be told any more
+            self.process.wait()
 
 
 def second_core() -> bool:
@@ -67,10 +88,22 @@ def second_core() -> bool:
     return len(os.sched_getaffinity(0)) > 1
 
 
-def serve(work: Callable[[Any], Any]) -> None:
-    """Answers the one question that comes in; the end of the input without one ends it too."""
-    try:
-        question = pickle.load(sys.stdin.buffer)
-    except EOFError:
-        return
-    pickle.dump(work(question), sys.stdout.buffer)
+def serve(questions: BinaryIO, answers: BinaryIO, modules: list[str]) -> None:
+    """Answers one question after another, until their end. What fails ends the process."""
+    gc.disable()  # nothing of what is asked for is garbage before it is answered
+    while True:
+        while modules and not select.select([questions], [], [], 0)[0]:
+            importlib.import_module(modules.pop(0))
+        try:
+            work, question = pickle.load(questions)
+        except EOFError:
+            return
+        pickle.dump(work(question), answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    # What modules print must not get among the answers.
+    with os.fdopen(os.dup(1), "wb") as out:
+        os.dup2(2, 1)
+        serve(sys.stdin.buffer, out, sys.argv[1:])

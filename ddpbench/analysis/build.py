@@ -36,6 +36,7 @@ from ddpbench.analysis.stats import MIN_ROUNDS, Interval, step_time
 from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
 from ddpbench.analysis.virtual_sentences import virtual_sentences
 from ddpbench.analysis.waterfall import waterfall_table
+from ddpbench.beside import Beside
 from ddpbench.errors import IdentityError
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan, read_plan
@@ -77,14 +78,14 @@ _SHARES = (*(f"share_{steps}" for steps in INTERVALS), "steps_for_1_percent")
 _SNAPSHOTS = ("case_id", "method", *_COST, "snapshots", "launches", "step_time_s", *_SHARES)
 
 
-def summarize(run: RunDir) -> RunSummary:
-    """All that a run directory shows. Unfinished launches are left out.
+def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
+    """All that a run directory shows. Unfinished launches are left out. `beside` shares the reading.
 
     Raises:
         IdentityError: it is no run directory, or one of another schema.
     """
     plan = read_plan(run)
-    cases = read_cases_of(run, plan)
+    cases = read_cases_of(run, plan, beside)
     machine = run.read_json(run.machine)
     table = case_table(plan, cases, machine)
     laws = laws_of(cases, machine)

@@ -76,7 +76,13 @@ class LaunchDir:
 
     def rank_files(self) -> list[Path]:
         """The record files that are there, by rank."""
-        return sorted(self.path.glob("rank-*.jsonl"))
+        try:
+            names = os.listdir(self.path)  # noqa: PTH208 - a glob takes three times as long, and runs have thousands
+        except OSError:
+            return []
+        return [
+            self.path / name for name in sorted(names) if name.startswith("rank-") and name.endswith(".jsonl")
+        ]
 
 
 @dataclass(frozen=True, slots=True)

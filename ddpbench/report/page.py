@@ -36,6 +36,7 @@ from ddpbench.report import (
     waterfall,
 )
 from ddpbench.report.canvas import Drawn
+from ddpbench.report.cells import cells
 from ddpbench.report.method import COLUMNS, TERMS
 from ddpbench.report.painter import Painter, draw_all
 from ddpbench.report.parts import Picture, Section, Table
@@ -131,7 +132,12 @@ def build(summary: RunSummary, painter: Painter | None = None) -> Page:
     affected: dict[str, list[int]] = {}
     made = [section for make in FIGURES if (section := make(summary, rows)) is not None]
     pictures = [labelled(picture) for section in made for picture in section.pictures]
-    ready = iter(zip(pictures, (painter.draw if painter is not None else draw_all)(pictures), strict=True))
+    if painter is not None:
+        painter.start(pictures)
+    # While the other process draws.
+    csv = _data("text/csv", summary.cases.to_csv(index=False))
+    json = _data("application/json", tables.embedded_json(summary))
+    ready = iter(zip(pictures, painter.drawn() if painter is not None else draw_all(pictures), strict=True))
     for section in made:
         embedded = []
         for picture, images in itertools.islice(ready, len(section.pictures)):
@@ -178,8 +184,8 @@ def build(summary: RunSummary, painter: Painter | None = None) -> Page:
             wall=format_seconds(summary.wall_s),
             command=_resumes(summary),
             report_command=shlex.join(["ddpbench", "report", summary.run_path]),
-            csv=_data("text/csv", summary.cases.to_csv(index=False)),
-            json=_data("application/json", tables.embedded_json(summary)),
+            csv=csv,
+            json=json,
             version=VERSION,
             style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
             script=Markup(script),
@@ -223,6 +229,7 @@ def _environment() -> jinja2.Environment:
         finalize=_clean,
     )
     environment.filters["counted"] = counted
+    environment.filters["cells"] = cells
     return environment
 
 

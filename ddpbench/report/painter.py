@@ -1,6 +1,6 @@
-"""A second process that draws half of a page's figures: drawing is most of a report's time, and needs one core.
+"""A second process that draws most of a page's figures: drawing is most of a report's time, and needs one core.
 
-It is started before the analysis, so that matplotlib is imported by the time there is something to draw.
+It is started before the analysis, which it shares too: records are read by both.
 """
 
 from __future__ import annotations
@@ -9,29 +9,41 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 
-from ddpbench.beside import Beside, second_core, serve
+from ddpbench.beside import Beside, second_core
 from ddpbench.report.canvas import Drawn, draw
 from ddpbench.report.parts import Picture
 
 WORTH_SHARING = 4
 """Fewer figures are drawn here: handing them over costs as much as drawing one."""
+SHARE_HERE = 0.4
+"""Of the figures; this process makes the page's tables and data too."""
+_IMPORTED_EARLY = ("ddpbench.analysis.reading", "ddpbench.report.painter", "matplotlib.figure")
+"""By the second process, in the order of their use: it reads records too."""
 
 
 class Painter(AbstractContextManager["Painter"]):
-    """Draws pictures, half of them elsewhere where there is a second core. What fails elsewhere is drawn here."""
+    """Draws pictures, most of them elsewhere where there is a second core. What fails elsewhere is drawn here."""
 
     def __init__(self) -> None:
-        self.beside = Beside("ddpbench.report.painter") if second_core() else None
+        self.beside = Beside(*_IMPORTED_EARLY) if second_core() else None
+        self._here: list[Picture] = []
+        self._there: list[Picture] = []
 
-    def draw(self, pictures: Sequence[Picture]) -> list[Drawn]:
-        """The pictures drawn, in their order. The second process is there for one call."""
-        if self.beside is None or len(pictures) < WORTH_SHARING:
-            return draw_all(pictures)
-        here = (len(pictures) + 1) // 2
-        self.beside.ask(list(pictures[here:]))
-        drawn = draw_all(pictures[:here])
+    def start(self, pictures: Sequence[Picture]) -> None:
+        """Hands over the second process's part; `drawn` gives all."""
+        self._here, self._there = list(pictures), []
+        if self.beside is not None and len(pictures) >= WORTH_SHARING:
+            count = round(SHARE_HERE * len(pictures))
+            self._here, self._there = self._here[:count], self._here[count:]
+            self.beside.ask(draw_all, self._there)
+
+    def drawn(self) -> list[Drawn]:
+        """The pictures of `start` drawn, in their order: the rest here, then what the second process made."""
+        drawn = draw_all(self._here)
+        if not self._there or self.beside is None:
+            return drawn
         answer: list[Drawn] | None = self.beside.answer()
-        return drawn + (draw_all(pictures[here:]) if answer is None else answer)
+        return drawn + (draw_all(self._there) if answer is None else answer)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -43,9 +55,3 @@ class Painter(AbstractContextManager["Painter"]):
 def draw_all(pictures: Sequence[Picture]) -> list[Drawn]:
     """The pictures drawn, by this process."""
     return [draw(picture) for picture in pictures]
-
-
-if __name__ == "__main__":
-    import matplotlib.figure  # noqa: F401 - while the parent is still reading
-
-    serve(draw_all)

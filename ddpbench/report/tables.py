@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 import pandas as pd
@@ -404,11 +404,22 @@ def embedded_json(summary: RunSummary) -> str:
         "failures": [{name: getattr(item, name) for name in _FAILURE} for item in summary.failures],
         "machine": summary.machine,
         "experiment_toml": summary.experiment_toml,
-        "laws": [asdict(curve) for curve in summary.laws],
+        "laws": [_plain(curve) for curve in summary.laws],
         "one_step": asdict(summary.one_step) if summary.one_step is not None else None,
         **frames,
     }
     return json.dumps(data, default=str, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    """`asdict` without its deep copies: JSON is made of it at once."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 _COUNTS = ("planned", "succeeded", "failed", "skipped_cases", "cases", "rounds")

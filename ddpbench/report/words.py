@@ -14,6 +14,8 @@ _COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 def clean(text: str) -> str:
     """A text from a log or a host, fit for a page: no terminal colours, control or direction characters."""
+    if text.isascii() and text.isprintable():
+        return text
     plain = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _COLOUR_CODE.sub("", text))
     return plain.encode("utf-8", "replace").decode("utf-8")
 

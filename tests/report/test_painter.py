@@ -53,7 +53,8 @@ def test_a_page_is_the_same_whoever_draws(tmp_path: Path) -> None:
 def test_what_cannot_be_handed_over_is_drawn_here() -> None:
     pictures = [picture(number, lambda sheet: paint_a_line(sheet, 1)) for number in range(WORTH_SHARING)]
     with Painter() as painter:
-        drawn = painter.draw(pictures)  # lambdas: no pickle
+        painter.start(pictures)  # lambdas: no pickle
+        drawn = painter.drawn()
     assert len(drawn) == WORTH_SHARING
     assert all(images.png.startswith(b"\x89PNG") for images in drawn)
 
@@ -63,5 +64,6 @@ def test_a_painter_that_dies_costs_no_figure() -> None:
     with Painter() as painter:
         assert painter.beside is not None
         painter.beside.process.kill()
-        drawn = painter.draw(pictures)
+        painter.start(pictures)
+        drawn = painter.drawn()
     assert drawn == draw_all(pictures)

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from ddpbench.report import tables
+from ddpbench.report.cells import cells
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.series import rows_of
 from tests.report.handmade import handmade_summary
@@ -57,3 +58,18 @@ def test_only_words_that_no_column_holds_may_be_broken() -> None:
     assert Cell(text="/home/somebody/training_script.py:LanguageModel").unbroken
     assert not Cell(text="1", under="[1,234,000, 1,235,000]", number=True).told
     assert Cell(text="1", under="[14.3, 14.9], as good as best, up to 1.4 % longer not ruled out").told
+
+
+def test_cells_are_escaped_and_say_what_they_are() -> None:
+    row = (
+        Cell(text="<b>", link="#case-a&b"),
+        Cell(text="1.00", under="[0.98, 1.02]", key=1.0, number=True, strong=True),
+        Cell(text="x\x1b[31my", key='"'),
+        Cell(text="/a/long/path/of/a/workload.py"),
+    )
+    assert str(cells(row)).splitlines() == [
+        '<th scope="row"><a href="#case-a&amp;b">&lt;b&gt;</a></th>',
+        '<td class="n" data-key="1.0"><strong>1.00</strong> <span class="under">[0.98, 1.02]</span></td>',
+        '<td data-key="&#34;">xy</td>',
+        '<td class="unbroken">/a/long/path/of/a/workload.py</td>',
+    ]
