@@ -88,7 +88,8 @@ def test_communication_takes_what_the_busiest_link_needs(
     name: str, full: bool, say: Say, tmp_path: Path
 ) -> None:
     """Bound: exposed and overlapped communication is at most 1.05 of what the busiest link's counted bytes need at the
-    rate its links were proved at; never less, but for acknowledgements and the shaper's burst. Waiting is under 0.05."""
+    rate its links were proved at; never less, but for acknowledgements and the shaper's burst. Waiting is under 0.05.
+    """
     frame, rate = swept(tmp_path, name, full)
     assert set(frame.index) == ({"all_reduce", *COLLECTIVES} if name == "ddp" else {"master"})
     over: list[str] = []
