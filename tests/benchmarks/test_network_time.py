@@ -66,7 +66,7 @@ def swept(folder: Path, name: str, full: bool) -> tuple[pd.DataFrame, float]:
     profile = folder / f"{name}.json"
     profile.write_text(json.dumps(data(parameters=gradient)), encoding="utf-8")
     experiment = folder / f"{name}.toml"
-    chosen = {"rate": RATE[full], "rounds": 2 if full else 1}
+    chosen = {"rate": RATE[full], "rounds": 1}
     text = TEXT.format(profile=profile, settings=settings, axes=axes, **chosen)
     experiment.write_text(text, encoding="utf-8")
     done = subprocess.run(
