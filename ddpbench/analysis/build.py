@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -107,7 +109,7 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
         counts=counts,
         cases=table,
         launches=_launches(cases),
-        breakdown=_breakdown(cases, table),
+        breakdown=_breakdown(cases),
         phases=_phases(cases),
         proofs=_proofs(cases),
         findings=_findings(cases, laws),
@@ -227,8 +229,7 @@ def _launches(cases: Sequence[CaseRun]) -> pd.DataFrame:
     )
 
 
-def _breakdown(cases: Sequence[CaseRun], table: pd.DataFrame) -> pd.DataFrame:
-    timed = dict(zip(table["case_id"], table["step_time_s"], strict=True))
+def _breakdown(cases: Sequence[CaseRun]) -> pd.DataFrame:
     rows = [
         (
             case.case_id,
@@ -236,7 +237,7 @@ def _breakdown(cases: Sequence[CaseRun], table: pd.DataFrame) -> pd.DataFrame:
             parts.step_s,
             parts.overlapped_s,
             parts.launches,
-            parts.step_s / timed[case.case_id] - 1,
+            math.expm1(fmean(logs)) if (logs := case.instrumented_over_timed) else None,
             *(end for name in (*PARTS, "overlapped") for end in _ends(parts.interval(name))),
         )
         for case in cases

@@ -2,8 +2,9 @@
 
 Cases are compared that differ in nothing but strategy, bucket cap, or how their ranks stand on nodes. A
 difference of x % always means that the slower one's step takes x % longer. Verdicts come from intervals
-corrected for the number of comparisons (Holm); oversubscribed cases are compared with each other but make no
-sentence.
+corrected for the number of comparisons (Holm), of pairs that are chosen before the data are seen; how cases stand to
+the fastest of their group is `analysis/best.py`'s (Hsu, Tukey). Oversubscribed cases are compared with each other
+but make no sentence.
 """
 
 from __future__ import annotations

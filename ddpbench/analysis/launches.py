@@ -6,10 +6,12 @@ Records become times here, and go through `virtual.nominal` first: whatever is c
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 from ddpbench.analysis.checkpoints import SnapshotRun, snapshot_runs
 from ddpbench.analysis.descents import Descent, descent_of
 from ddpbench.analysis.faults import faults_per_step
-from ddpbench.analysis.overlap import Breakdown, breakdown
+from ddpbench.analysis.overlap import PARTS, Breakdown, breakdown
 from ddpbench.analysis.pace import LATE_SHARE, Pacing, pacing
 from ddpbench.analysis.staleness import added
 from ddpbench.analysis.stats import Timing
@@ -109,6 +111,8 @@ class Launch:
     """By method."""
     descent: Descent | None = None
     """Its training to a loss, where it was asked for."""
+    own_step_s: tuple[float, ...] = ()
+    """Each rank's own mean time of a timed step, in the order of ranks; of ranks in step they are all the step time."""
     hosts: int = 1
     """On how many hosts its ranks ran; more than one share no clock, which step times need not."""
     traffic: NodeTraffic | None = None
@@ -169,6 +173,19 @@ class CaseRun:
     def timings(self) -> list[Timing]:
         """The numbers of those launches, by round."""
         return [launch.timing for launch in self.good if launch.timing is not None]
+
+    @property
+    def instrumented_over_timed(self) -> list[float]:
+        """The log ratio of instrumented over timed step of each good launch: means over ranks of their own steps."""
+        if self.parts is None:
+            return []
+        return [
+            math.log(instrumented / fmean(launch.own_step_s))
+            for launch in self.good
+            if launch.own_step_s
+            and (own := self.parts.by_round.get(launch.round)) is not None
+            and (instrumented := math.fsum(own[name] for name in PARTS)) > 0
+        ]
 
 
 def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
@@ -264,6 +281,7 @@ def read_measurement(
     descent: Descent | None = None
     pace: Pacing | None = None
     faults: float | None = None
+    own_step_s: tuple[float, ...] = ()
     starts = [start for rank in ranks.values() for start in rank.of(RankStart)]
     hosts = {start.rank: start.host for start in starts}
     if status == "ok":
@@ -281,6 +299,7 @@ def read_measurement(
         if timing is not None:
             series = _series(blocks)
             step_ns, change = np.concatenate(series), launch_change(series)
+            own_step_s = tuple(_own_step_s(of) for of in blocks)
         else:
             status = "failed"
             error = _damage_sentence(records.damage or ("its records hold no timed steps of every rank",))
@@ -307,6 +326,7 @@ def read_measurement(
         last_log_line=outcome.last_log_line,
         timing=replace(timing, session=session) if timing is not None else None,
         step_ns=step_ns,
+        own_step_s=own_step_s,
         wall_s=outcome.wall_s,
         measured_s=outcome.measured_s,
         server_s=outcome.server_s,
@@ -380,6 +400,15 @@ def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
         }
         for of in ranks
     ]
+
+
+def _own_step_s(blocks: Mapping[int, Block]) -> float:
+    """A rank's mean step over its blocks, seconds."""
+    return (
+        sum(one.end_ns - one.start_ns for one in blocks.values())
+        / sum(one.steps for one in blocks.values())
+        / 1e9
+    )
 
 
 def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
@@ -456,7 +485,7 @@ def resume_command(launcher: str, path: Path | str) -> str:
 
 
 def noise_words(launches: Sequence[Launch]) -> str:
-    """What disturbed a case's launches: `steal 2/5; drift 1/5`. Empty where nothing did."""
+    """What disturbed a case's launches: `steal 2/5; foreign load 1/5`. Empty where nothing did."""
     kinds = dict.fromkeys(itertools.chain.from_iterable(launch.flags for launch in launches))
     return "; ".join(
         f"{kind} {sum(kind in launch.flags for launch in launches)}/{len(launches)}" for kind in kinds

@@ -87,7 +87,7 @@ class RunSummary:
     Frames:
         cases: one row a case, exactly `COLUMNS`.
         launches: one row a measuring launch: `case_id, round, status, step_time_s, samples_per_s, wall_s,
-            measured_s, server_s, steal_fraction, foreign_fraction, steady, noise_flag`.
+            measured_s, server_s, steal_fraction, foreign_fraction, steady, noise_flag, session`.
         breakdown: one row a case that has instrumented steps; means over ranks, instrumented steps and
             launches, seconds, which add up to `step_time_s` (of the instrumented steps): `case_id, forward,
             backward, optimizer, other_compute, exposed_comm, exposed_wait, data, not_attributed,

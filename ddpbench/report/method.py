@@ -37,7 +37,10 @@ TERMS: tuple[tuple[str, str], ...] = (
             "machine's contention in it."
         ),
     ),
-    ("samples/s", "Samples of all ranks over common wall time."),
+    (
+        "samples/s",
+        "The sum of the ranks' own rates: samples over the time of whole steps, by each rank's clock.",
+    ),
     (
         "speed-up",
         (
@@ -53,8 +56,14 @@ TERMS: tuple[tuple[str, str], ...] = (
             "the rank in timed blocks. Ranks out of phase do not lengthen it."
         ),
     ),
-    ("exposed communication", "Time in which a rank waits for a transfer that is under way on all ranks."),
-    ("waiting for ranks", "Time in which a rank waits for a slower one to begin a transfer."),
+    (
+        "exposed communication",
+        "Time in which data of a transfer can flow to or from a rank and the rank computes nothing.",
+    ),
+    (
+        "waiting for ranks",
+        "Time in which a rank has begun a transfer and no data can flow yet, because another has not.",
+    ),
     ("overlapped communication", "Transfer time hidden behind computation. It is not part of a step's sum."),
     ("not attributed", "What remains of the step after all parts. It closes the sum, and may be negative."),
     (

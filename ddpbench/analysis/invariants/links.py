@@ -45,7 +45,8 @@ def links_carry(case: Measured) -> Iterable[Bounded]:
             if node >= case.run.case.nodes:
                 continue
             rate = _rate(case, links.of_node(node))
-            seconds = launch.timing.step_s
+            # Ranks may differ in pace, as an asynchronous server's do: these bytes are of this rank's own steps.
+            seconds = launch.own_step_s[node * case.run.case.ranks_per_node]
             for way, count in zip(("sent", "received"), carried, strict=True):
                 yield Bounded(
                     what=f"what node {node} {way} over its link",

@@ -14,7 +14,7 @@ AGREEMENT = 0.02
 HARD_AGREEMENT = 0.10
 """However wide the interval is, a mean ratio that is further from 1 than this is not agreement."""
 CLOCK = 1e-3
-"""Relative: what a launch's mean step may differ by from its single steps, for ranks' blocks begin at other moments."""
+"""Relative: what a launch's mean step may differ by from its single steps, whose times are rounded."""
 NANOSECONDS = 1e-8
 """Seconds: what times that were rounded to nanoseconds, and divided, may differ by."""
 _COMPUTED = ("forward", "backward", "optimizer", "other_compute")
@@ -58,20 +58,11 @@ def communication_within(case: Measured) -> Iterable[Bounded]:
 
 
 def instrumented_as_timed(case: Measured) -> Iterable[Bounded]:
-    """The log ratio of instrumented over timed step, launch by launch.
+    """The log ratio of instrumented over timed step, launch by launch, each the mean over ranks of their own.
 
     It is broken where the whole 95 % interval lies outside 1 +- `AGREEMENT`, or the mean outside 1 +- `HARD_AGREEMENT`.
     """
-    parts = case.run.parts
-    if parts is None:
-        return
-    logs = [
-        math.log(instrumented / launch.timing.step_s)
-        for launch in case.run.good
-        if launch.timing is not None
-        and (own := parts.by_round.get(launch.round)) is not None
-        and (instrumented := math.fsum(own[name] for name in PARTS)) > 0
-    ]
+    logs = case.run.instrumented_over_timed
     if not logs:
         return
     half, hard = half_width(logs), math.log1p(HARD_AGREEMENT)

@@ -96,7 +96,7 @@ def clocks(host: Host) -> Iterator[Finding]:
     if not names:
         yield ok(
             "clocks",
-            "not visible, as in a virtual machine; each launch times a fixed computation to see them change",
+            "not visible, as in a virtual machine",
         )
         return
     listed = ", ".join(f"{name} on {_count(count, 'core')}" for name, count in names.items())
