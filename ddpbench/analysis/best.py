@@ -214,8 +214,8 @@ def _pairwise(
 
 
 def _cost(timings: Sequence[Timing]) -> float:
-    """The logarithm of total time over total samples, as everywhere: totals, no means of ratios."""
-    return math.log(math.fsum(one.time_s for one in timings) / sum(one.samples for one in timings))
+    """The mean logarithm of time per sample: of launches in pairs, what their rounds share cancels in differences."""
+    return math.fsum(math.log(one.sample_s) for one in timings) / len(timings)
 
 
 @functools.lru_cache(maxsize=512)

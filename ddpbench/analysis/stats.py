@@ -12,8 +12,9 @@ launches that one session ran in turn, and for no others (`pairs`). Sources:
 - Fieller, J. R. Statist. Soc. B 16 (1954): the interval of a ratio of two means.
 - Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987): equivalence by two one-sided tests, here at half of 5 %.
 
-A ratio's point is a ratio of totals; its interval is point * exp(+-h), h being the t half-width of the
-logarithms. `scipy.special` gives the quantiles: importing `scipy.stats` takes most of a second.
+A ratio's point is the geometric mean of the ratios within pairs, of a rate or a step time it is a ratio of totals;
+the interval is point * exp(+-h), h being the t half-width of the logarithms. `scipy.special` gives the quantiles:
+importing `scipy.stats` takes most of a second.
 """
 
 from __future__ import annotations
@@ -202,7 +203,9 @@ def pairs(a: Sequence[Timing], b: Sequence[Timing]) -> list[tuple[Timing, Timing
 def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
     """A against B, in `pairs`; by Welch's interval where there are not two. None without data.
 
-    The point is the ratio of total time per total samples over the rounds used.
+    The point is the geometric mean of the ratios within pairs. A ratio of totals would weigh a launch by its steps,
+    of which a fast one has more: drift that the two share would no longer cancel. Without pairs the launches'
+    geometric means are compared.
     """
     if not a or not b:
         return None
@@ -210,12 +213,11 @@ def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
     if len(found) < 2 <= min(len(a), len(b)):
         return _welch(a, b)
     if not found:
-        return Comparison(log=_log_of_totals(a, b), standard_error=None, df=0, rounds=0)
+        return Comparison(log=_mean_log(a) - _mean_log(b), standard_error=None, df=0, rounds=0)
     ratios = [math.log(mine.sample_s / other.sample_s) for mine, other in found]
     count = len(ratios)
     error = deviation(ratios) / math.sqrt(count) if count > 1 else None
-    log = _log_of_totals([mine for mine, _ in found], [other for _, other in found])
-    return Comparison(log=log, standard_error=error, df=count - 1, rounds=count)
+    return Comparison(log=math.fsum(ratios) / count, standard_error=error, df=count - 1, rounds=count)
 
 
 def _welch(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison:
@@ -227,15 +229,13 @@ def _welch(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison:
     df = total**2 / spread if spread else float(min(len(a), len(b)) - 1)
     rounds = min(len(a), len(b))
     return Comparison(
-        log=_log_of_totals(a, b), standard_error=math.sqrt(total), df=df, rounds=rounds, paired=False
+        log=_mean_log(a) - _mean_log(b), standard_error=math.sqrt(total), df=df, rounds=rounds, paired=False
     )
 
 
-def _log_of_totals(a: Sequence[Timing], b: Sequence[Timing]) -> float:
-    def cost(timings: Sequence[Timing]) -> float:
-        return math.fsum(timing.time_s for timing in timings) / sum(timing.samples for timing in timings)
-
-    return math.log(cost(a) / cost(b))
+def _mean_log(timings: Sequence[Timing]) -> float:
+    """The mean over launches of the logarithm of time per sample."""
+    return math.fsum(math.log(timing.sample_s) for timing in timings) / len(timings)
 
 
 def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:

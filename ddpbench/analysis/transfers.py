@@ -98,20 +98,22 @@ class Transfers:
         return found
 
     def under_way_s(self) -> dict[int, float]:
-        """By launch: the union of a step's transfers over all ranks, mean over steps; none across hosts."""
-        by_step: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+        """By launch: the union of all transfers over all ranks, over the number of steps; none across hosts."""
+        intervals: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        steps: defaultdict[int, set[int]] = defaultdict(set)
         columns = (self.launch, self.step, self.begins, self.ends, self.one_clock)
         for launch, step, begin, end, known in zip(*(each.tolist() for each in columns), strict=True):
             if known:
-                by_step[launch, step].append((begin, end))
-        lengths: defaultdict[int, list[int]] = defaultdict(list)
-        for (launch, _), intervals in by_step.items():
-            total, reached = 0, intervals[0][0]
-            for begin, end in sorted(intervals):
+                intervals[launch].append((begin, end))
+                steps[launch].add(step)
+        found: dict[int, float] = {}
+        for launch, every in intervals.items():
+            total, reached = 0, min(begin for begin, _ in every)
+            for begin, end in sorted(every):
                 total += max(0, end - max(begin, reached))
                 reached = max(reached, end)
-            lengths[launch].append(total)
-        return {launch: sum(steps) / len(steps) / 1e9 for launch, steps in lengths.items()}
+            found[launch] = total / len(steps[launch]) / 1e9
+        return found
 
 
 def transfers_of(
@@ -214,7 +216,7 @@ def transfers_of(
         bytes=size[head],
         begins=np.minimum(begins, ends),
         ends=ends,
-        charged=_shared(lanes, np.minimum(begins, ends), ends),
+        charged=_shared(lanes, np.minimum(begins, ends, size[head]), ends),
         clocked=clocked,
         one_clock=one_clock,
         dropped=dropped,
@@ -323,19 +325,22 @@ def _largest_before(first: NDArray[np.bool_], values: Ints, bottom: Ints) -> Int
     return found
 
 
-def _shared(lanes: Sequence[Ints], begin: Ints, end: Ints) -> NDArray[np.float64]:
-    """Of each interval its share of the union of those of its lane: an instant is divided evenly among all under way.
+def _shared(lanes: Sequence[Ints], begin: Ints, end: Ints, size: Ints) -> NDArray[np.float64]:
+    """Of each interval its share of the union of those of its lane: an instant is divided by bytes among all under way.
 
-    So it is the integral, from begin to end, of one over their number.
+    So it is the integral, from begin to end, of its bytes over theirs; a long transfer beside which short ones follow
+    each other is not charged half of its time, which would have it pass more than the link does.
     """
     count = len(begin)
+    weight = np.maximum(size, 1)
     times = np.concatenate([begin, end])
     twice = [np.concatenate([lane, lane]) for lane in lanes]
     order = np.lexsort((times, *twice))
     at = times[order]
-    under_way = np.cumsum(np.where(order < count, 1, -1))[:-1]  # after each event; none after a lane's last
+    change = np.concatenate([weight, -weight])[order]
+    under_way = np.cumsum(change)[:-1]  # after each event; none after a lane's last
     parts = np.where(under_way > 0, np.diff(at) / np.maximum(under_way, 1), 0.0)
     integral = np.empty(2 * count)
     integral[order] = np.concatenate([[0.0], np.cumsum(parts)])
-    found: NDArray[np.float64] = integral[count:] - integral[:count]
+    found: NDArray[np.float64] = weight * (integral[count:] - integral[:count])
     return found

@@ -71,6 +71,8 @@ class Stepper:
     samples_per_step: int
     clock: Clock
     control: Control
+    period: int = 1
+    """Steps are counted in multiples of this: where not all of them exchange data, a block has its share of those."""
     at_edge: Callable[[], None] = _nothing
     """Called right before a block's first moment and right after its last, outside what is timed: to read counters."""
 
@@ -78,12 +80,12 @@ class Stepper:
 def run_block(
     stepper: Stepper, steps: int, index: int, phase: Literal["warmup", "timed", "instrumented", "evaluation"]
 ) -> Block:
-    """Runs `steps` steps after a barrier and one step that is not counted; ranks agree on `steps`.
+    """Runs `steps` steps, or more to fill a period, after a barrier and one step not counted; ranks agree on how many.
 
     The clock is read once a step and resolved after the last; nothing else happens in between.
     """
     stepper.clock.anchor()
-    steps = stepper.control.agree(steps)
+    steps = stepper.control.agree(math.ceil(steps / stepper.period) * stepper.period)
     step, mark = stepper.step, stepper.clock.mark
     step()
     stepper.at_edge()

@@ -13,8 +13,9 @@ from ddpbench.report.words import Estimate, percent
 
 BEST, AS_GOOD, SLOWER, CANNOT_TELL, TOO_FEW = "best", "as good", "slower", "cannot tell", "too few"
 METHOD = (
-    f"Best: every other is shown to be slower (Tukey's all pairs). As good as best: shown to be within {100 * MARGIN:g} "
-    "% of it (Hsu's multiple comparisons with the best). Each holds for all that are compared at once, with 95 % confidence."
+    f"Best: every other is shown to be slower (Tukey's all pairs). As good as best: shown to be within "
+    f"{100 * MARGIN:g} % of it (Hsu's multiple comparisons with the best). Each holds for all that are compared at "
+    "once, with 95 % confidence."
 )
 """What the words mean, for a caption."""
 

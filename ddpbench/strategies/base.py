@@ -219,6 +219,10 @@ class Strategy(ABC, Generic[OptionsT]):
         """What is proved of the strategy with these options."""
         return "gradients" if self.aggregates else "nothing"
 
+    def period(self, options: OptionsT) -> int:
+        """After how many steps what its ranks exchange repeats; blocks of steps hold whole periods."""
+        return 1
+
     def trainers(self, world_size: int) -> int:
         """How many of the ranks train on samples; those that do not, such as a server, are the first."""
         return world_size

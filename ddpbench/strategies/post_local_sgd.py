@@ -40,6 +40,9 @@ class PostLocalSgd(Strategy[PostLocalSgdOptions]):
     def promise(self, options: PostLocalSgdOptions) -> Promise:
         return "averaged"
 
+    def period(self, options: PostLocalSgdOptions) -> int:
+        return options.period
+
     def check(self, case: Case) -> str | None:
         if case.world_size == 1:
             return "one rank has nobody to average with: world size 2 or more"

@@ -183,7 +183,8 @@ class Rank:
         replica = training.replica(model, null, distributed=distributed)
         loop = StepLoop(replica, batches, null, self.heartbeat, training.precision, pacer=pacer)
         clock: Clock = CudaClock() if self.case.device == "cuda" else self.host_clock
-        stepper = Stepper(loop.step, samples, clock, control, edges.at_edge)
+        period = training.strategy.period(training.options)
+        stepper = Stepper(loop.step, samples, clock, control, period, edges.at_edge)
         self.heartbeat.enter("warm-up")
         least = TRAINING if self.case.compute == "real" else REPLAYING
         warmup = warm_up(stepper, replica.ready, self.request.measured_s, least)
@@ -220,7 +221,7 @@ class Rank:
             recorder.end_step()
 
         wanted = round(timed_ns * INSTRUMENTED_SHARE / step_ns)
-        stepper = Stepper(instrumented_step, samples, clock, control)
+        stepper = Stepper(instrumented_step, samples, clock, control, period)
         block = run_block(stepper, max(least.instrumented, wanted), 0, "instrumented")
         records = [record for record in recorder.records() if record.step > 0]  # step 0 follows the barrier
         buckets = replica.bucket_bytes()

@@ -254,7 +254,7 @@ def test_each_node_has_its_own_rate(tmp_path: Path) -> None:
 
 
 def test_ranks_of_unequal_pace_have_links_and_steps_of_their_own(tmp_path: Path) -> None:
-    """Two workers, 20 and 100 ms a step: the slow one fills its link by 80 % in its own time, not in the job's 33 ms."""
+    """Two workers, 20 and 100 ms a step: the slow one's link is 80 % full in its own time, not in the job's."""
 
     def run(name: str, slow: float) -> set[str]:
         ranks = []
