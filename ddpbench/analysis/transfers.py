@@ -216,7 +216,7 @@ def transfers_of(
         bytes=size[head],
         begins=np.minimum(begins, ends),
         ends=ends,
-        charged=_shared(lanes, np.minimum(begins, ends, size[head]), ends, size[head]),
+        charged=_shared(lanes, np.minimum(begins, ends), ends, size[head]),
         clocked=clocked,
         one_clock=one_clock,
         dropped=dropped,
