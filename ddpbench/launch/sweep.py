@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -137,7 +137,12 @@ def prepare(request: SweepRequest) -> Prepared:
     seeded = experiment.budget.seed is not None
     if not resumes and run.path.is_dir() and any(path.name not in _OWN_FILES for path in run.path.iterdir()):
         raise OutputError(f"{run.path} holds other files and is no run directory; choose another --out")
-    plan = make_plan(experiment, cases, read_plan(run) if resumes else None)
+    stored = None
+    with suppress(
+        IdentityError
+    ):  # a damaged plan is refused when the run is worked on, which its lock decides first
+        stored = read_plan(run) if resumes else None
+    plan = make_plan(experiment, cases, stored)
     return Prepared(
         experiment=plan.experiment,
         plan=plan,
@@ -275,7 +280,9 @@ class Sweep:
         started = time.monotonic()
         claim = nullcontext() if self._shared else claimed(self._prepared.hardware.cores)
         if self._prepared.resumes:
-            read_plan(self._run)  # a damaged or newer one is refused before anything starts
+            self._run.read_json(self._run.plan)  # a damaged or newer one is refused before anything starts
+            if self._run.packed.exists() and not self._run.cases.exists():
+                read_plan(self._run)  # unpacks its records, before there is a folder for new ones
         with claim:
             self._run.create()
             with self._run.locked(), self._fabrics:

@@ -211,7 +211,7 @@ def _table(bars: Sequence[Bar]) -> Table:
     columns = (
         Column("Case"),
         Column("Step, ms", number=True),
-        *(Column(f"{fill.name.capitalize()}, ms", number=True) for fill in style.PHASES.values()),
+        *(Column(f"{_head(fill.name)}, ms", number=True) for fill in style.PHASES.values()),
         Column("Overlapped, ms", number=True),
         Column("Launches", number=True),
         Column("Overhead", number=True),
@@ -351,3 +351,8 @@ def _legend(sheet: Sheet, bars: Sequence[Bar]) -> None:
         for fill in fills
     ]
     sheet.legend(patches, columns=5)
+
+
+def _head(name: str) -> str:
+    """A phase's first word, as a column's head: `exposed communication` is `Exposed`."""
+    return name.capitalize() if name.startswith("not ") else name.split()[0].capitalize()

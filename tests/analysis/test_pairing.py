@@ -50,7 +50,7 @@ def test_launches_pair_only_when_one_session_ran_them_in_one_round() -> None:
     found = compare(a, b)
     assert found is not None
     assert (found.rounds, found.paired) == (2, True)
-    assert math.exp(found.log) == pytest.approx((1 + 3) / (4 + 6))
+    assert math.exp(found.log) == pytest.approx(math.sqrt(1 / 4 * 3 / 6))
 
 
 def without_sessions(timings: Iterable[Timing]) -> list[Timing]:

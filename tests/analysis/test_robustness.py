@@ -59,8 +59,9 @@ def test_a_ratio_s_interval_covers_whatever_the_noise_looks_like(shape: str, rou
         comparison = compare(timings(a + math.log(RATIO)), timings(b))
         assert comparison is not None
         intervals.append(comparison.time_ratio())
-    # 0.5 % is one standard error of a simulated 95 %
-    assert 0.935 <= share(intervals, RATIO) <= (0.99 if shape != "normal" else 0.965)
+    # 0.5 % is one standard error of a simulated 95 %. One launch in a while that is far out widens an interval by more
+    # than it moves it: then all of them hold the ratio.
+    assert 0.935 <= share(intervals, RATIO) <= (1.0 if shape != "normal" else 0.965)
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_noise_of_a_machine_by_hand(run: RunDir) -> None:
     assert found.round_s == pytest.approx(6.0)
     assert found.deviation_pairs == pytest.approx(deviation)
     assert found.deviation_launches > 0.25  # the drift that pairs cancel
-    ratio = (10.1 + 15 + 7.92) / (10 + 15 + 8)
+    ratio = math.exp(mean)
     assert found.difference == pytest.approx(ratio - 1)
     half = 4.30265 * deviation / math.sqrt(3)  # t(0.975, 2)
     assert found.difference_high == pytest.approx(ratio * math.exp(half) - 1, rel=1e-4)

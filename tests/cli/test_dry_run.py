@@ -105,7 +105,8 @@ def test_verbose_adds_every_launch_in_order_with_each_ranks_command(
     short = printed(capsys, replays, "--out", "somewhere")
     lines = printed(capsys, replays, "--out", "somewhere", "-v")
     assert lines[: len(short)] == short
-    rest = lines[len(short) + 1 :]
+    order, *rest = lines[len(short) + 1 :]
+    assert order.startswith("order of launches: ")
     launches = [line.split() for line in rest if not line.startswith(" ")]
     assert [words[0] for words in launches] == ["proof"] * 5 + ["round"] * 15
     assert [words[1] for words in launches[5:]] == ["1"] * 5 + ["2"] * 5 + ["3"] * 5
