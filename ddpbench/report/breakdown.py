@@ -355,4 +355,4 @@ def _legend(sheet: Sheet, bars: Sequence[Bar]) -> None:
 
 def _head(name: str) -> str:
     """A phase's first word, as a column's head: `exposed communication` is `Exposed`."""
-    return name.capitalize() if name.startswith("not ") else name.split()[0].capitalize()
+    return name.capitalize() if name.startswith("not ") else name.split(maxsplit=1)[0].capitalize()
