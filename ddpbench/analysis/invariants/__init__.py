@@ -60,7 +60,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="instrumented_as_timed",
-        statement=f"Instrumented steps take as long as timed ones, within {100 * steps.AGREEMENT:g} %",
+        statement=f"Instrumented steps are not shown to differ from timed ones by over {100 * steps.AGREEMENT:g} %",
         meaning=f"Its whole interval over launches is further away, or its mean further than "
         f"{100 * steps.HARD_AGREEMENT:g} %. Its breakdown does not describe its timed steps; neither do its "
         "communication columns, its losses of efficiency and the step drawn in One step.",
