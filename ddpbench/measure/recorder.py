@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from ddpbench.measure.clock import Clock, Mark
 from ddpbench.records import CommRecord, StepRecord
+from ddpbench.records.operations import FLOWS
 
 
 class Recorder(Protocol):
@@ -148,7 +149,16 @@ class StepRecorder:
         self._transfers.append((known, start, begun, end))
 
     def records(self) -> list[StepRecord | CommRecord]:
-        """The steps' records, each followed by its transfers; forgets them. Waits for the device."""
+        """The steps' records, each followed by its transfers; forgets them. Waits for the device.
+
+        Raises:
+            ValueError: an operation was noted of which nobody has said when its data flow.
+        """
+        if unknown := {str(known["op"]) for known, *_ in self._transfers} - FLOWS.keys():
+            raise ValueError(
+                f"unknown operation {', '.join(sorted(unknown))!r} of a transfer: say in "
+                "ddpbench/records/operations.py when its data flow"
+            )
         marks = [mark for step in self._steps for mark in (step.start, step.end)]
         marks += [mark for _, _, start, end in self._spans for mark in (start, end)]
         marks += [mark for _, *of in self._transfers for mark in of if mark is not None]

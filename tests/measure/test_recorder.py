@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddpbench.measure.clock import FakeClock
 from ddpbench.measure.recorder import NullRecorder, StepRecorder
 from ddpbench.records import CommRecord, StepRecord
@@ -82,3 +84,12 @@ def test_what_a_rank_is_blocked_in_interrupts_the_span_around_it() -> None:
         ("optimizer", 31, 33),
         ("synchronize", 33, 37),
     )
+
+
+def test_an_operation_without_an_entry_in_the_table_is_refused() -> None:
+    recorder = StepRecorder(FakeClock())
+    recorder.begin_step(1)
+    recorder.add_transfer(bucket=0, op="gossip", size=8, start=recorder.mark(), end=recorder.mark())
+    recorder.end_step()
+    with pytest.raises(ValueError, match="'gossip'.*operations.py"):
+        recorder.records()
