@@ -91,5 +91,5 @@ def test_an_operation_without_an_entry_in_the_table_is_refused() -> None:
     recorder.begin_step(1)
     recorder.add_transfer(bucket=0, op="gossip", size=8, start=recorder.mark(), end=recorder.mark())
     recorder.end_step()
-    with pytest.raises(ValueError, match="'gossip'.*operations.py"):
+    with pytest.raises(ValueError, match=r"'gossip'.*operations\.py"):
         recorder.records()
