@@ -127,7 +127,10 @@ def _curves(records: Sequence[Mapping[Any, Any]]) -> list[Curve]:
     curves = []
     for index, (key, found) in enumerate(sorted(points.items())):
         latency = _estimate(line_of[key], "latency_s", "latency_ci_low_s", "latency_ci_high_s")
-        per_byte, misfit = (float(line_of[key][name]) for name in ("byte_s", "misfit"))
+        per_byte, misfit = (
+            math.nan if pd.isna(line_of[key][name]) else float(line_of[key][name])
+            for name in ("byte_s", "misfit")
+        )
         curves.append(
             Curve(
                 op=key[0],

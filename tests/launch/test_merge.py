@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import pytest
@@ -65,8 +66,8 @@ def test_world_sizes_of_two_allocations_become_one_curve(tmp_path: Path) -> None
     assert frame["status"].tolist() == ["ok"] * 3
     # within rounds: the far machine is half as fast, and its base case is what its four ranks are held against
     single = [100, 101, 102, 103, 104]
-    near_speedup = 2 * sum(single) / sum(110 + n for n in range(5))
-    far_speedup = 4 * sum(200 + n for n in range(5)) / sum(250 + n for n in range(5))
+    near_speedup = 2 * geometric_mean([base / (110 + n) for n, base in enumerate(single)])
+    far_speedup = 4 * geometric_mean([(200 + n) / (250 + n) for n in range(5)])
     assert frame.loc[case_of("ddp", 2).case_id, "speedup"] == pytest.approx(near_speedup)
     assert frame.loc[case_of("ddp", 4).case_id, "speedup"] == pytest.approx(far_speedup)
     assert frame.loc[SINGLE.case_id, "launches"] == 10

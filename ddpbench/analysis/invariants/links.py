@@ -70,7 +70,8 @@ def bus_bandwidth(case: Measured) -> Iterable[Bounded]:
             if not needed or not moved.count:
                 continue
             nominal = _slowest(links, job) if op in _AT_THE_SLOWEST else _fastest(links, job)
-            seconds = moved.time_ns / 1e9 + moved.count * _burst_s(job, nominal)
+            # Both ends of a link are shaped, each with a burst that passes at once.
+            seconds = moved.time_ns / 1e9 + 2 * moved.count * _burst_s(job, nominal)
             yield Bounded(
                 what=f"the bus bandwidth of its {op.replace('_', '-')} of {size:,} bytes",
                 seen=needed * moved.count / seconds,
