@@ -254,8 +254,10 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ),
     (
         "exposed_comm_s, wait_time_s, overlap_fraction and their intervals",
-        "communication outside computation; waiting for other ranks while no data could flow; share of "
-        "communication hidden behind computation",
+        (
+            "communication outside computation; waiting for other ranks while no data could flow; share of "
+            "communication hidden behind computation"
+        ),
     ),
     ("gradient_bytes, actual_bucket_bytes", "bytes of gradients, and of the buckets the reducer really made"),
     (
@@ -329,8 +331,10 @@ COLUMNS: tuple[tuple[str, str], ...] = (
     ),
     (
         "queue_time_s and its interval",
-        "time in which a transfer was queued behind the rank's earlier ones, seconds; not counted as that "
-        "transfer's communication or waiting",
+        (
+            "time in which a transfer was queued behind the rank's earlier ones, seconds; not counted as that "
+            "transfer's communication or waiting"
+        ),
     ),
 )
 """The columns of cases.csv. Units stand in names; empty means not measured or not defined."""
