@@ -46,8 +46,9 @@ class RankSteps:
 class Moved:
     """Transfers of one operation and size: how many, and how long all of them took, nanoseconds.
 
-    An instant in which several transfers over the same links are under way is divided evenly among them, so that the
-    times of all add up to that of their union, and none is charged for what another moved.
+    An instant in which several transfers over the same links are under way is divided evenly among them, as they
+    share a link, so that the times of all add up to that of their union. One of them that waits for latency and moves
+    little is charged too much, and the other too little.
     """
 
     count: int = 0
@@ -216,7 +217,7 @@ def transfers_of(
         bytes=size[head],
         begins=np.minimum(begins, ends),
         ends=ends,
-        charged=_shared(lanes, np.minimum(begins, ends), ends, size[head]),
+        charged=_shared(lanes, np.minimum(begins, ends), ends),
         clocked=clocked,
         one_clock=one_clock,
         dropped=dropped,
@@ -325,22 +326,19 @@ def _largest_before(first: NDArray[np.bool_], values: Ints, bottom: Ints) -> Int
     return found
 
 
-def _shared(lanes: Sequence[Ints], begin: Ints, end: Ints, size: Ints) -> NDArray[np.float64]:
-    """Of each interval its share of the union of those of its lane: an instant is divided by bytes among all under way.
+def _shared(lanes: Sequence[Ints], begin: Ints, end: Ints) -> NDArray[np.float64]:
+    """Of each interval its share of the union of those of its lane: an instant is divided evenly among all under way.
 
-    So it is the integral, from begin to end, of its bytes over theirs; a long transfer beside which short ones follow
-    each other is not charged half of its time, which would have it pass more than the link does.
+    So it is the integral, from begin to end, of one over their number.
     """
     count = len(begin)
-    weight = np.maximum(size, 1)
     times = np.concatenate([begin, end])
     twice = [np.concatenate([lane, lane]) for lane in lanes]
     order = np.lexsort((times, *twice))
     at = times[order]
-    change = np.concatenate([weight, -weight])[order]
-    under_way = np.cumsum(change)[:-1]  # after each event; none after a lane's last
+    under_way = np.cumsum(np.where(order < count, 1, -1))[:-1]  # after each event; none after a lane's last
     parts = np.where(under_way > 0, np.diff(at) / np.maximum(under_way, 1), 0.0)
     integral = np.empty(2 * count)
     integral[order] = np.concatenate([[0.0], np.cumsum(parts)])
-    found: NDArray[np.float64] = weight * (integral[count:] - integral[:count])
+    found: NDArray[np.float64] = integral[count:] - integral[:count]
     return found

@@ -59,22 +59,27 @@ def links_carry(case: Measured) -> Iterable[Bounded]:
 
 
 def bus_bandwidth(case: Measured) -> Iterable[Bounded]:
-    """Payload that a transfer must pass over one node's link, over the transfer's time, for each launch and size."""
+    """Payload that transfers must pass over one node's link, over their time: of each launch's operation, all sizes.
+
+    How the time that several share is divided among their sizes is an estimate; that of all is not.
+    """
     job, parts = case.run.case, case.run.parts
     links = links_of(job.fabric)
     if links is None or parts is None or job.nodes < 2:
         return
     for number, sizes in parts.transfers.items():
-        for (op, size), moved in sizes.items():
-            needed = bytes_over_a_link(job, op, size)
-            if not needed or not moved.count:
-                continue
+        for op in dict.fromkeys(op for op, _ in sizes):
             nominal = _slowest(links, job) if op in _AT_THE_SLOWEST else _fastest(links, job)
-            # Both ends of a link are shaped, each with a burst that passes at once.
-            seconds = moved.time_ns / 1e9 + 2 * moved.count * _burst_s(job, nominal)
+            needed = seconds = 0.0
+            for (name, size), moved in sizes.items():
+                if name == op and (own := bytes_over_a_link(job, op, size)):
+                    needed += own * moved.count
+                    seconds += moved.time_ns / 1e9 + moved.count * _burst_s(job, nominal)
+            if not needed:
+                continue
             yield Bounded(
-                what=f"the bus bandwidth of its {op.replace('_', '-')} of {size:,} bytes",
-                seen=needed * moved.count / seconds,
+                what=f"the bus bandwidth of its {op.replace('_', '-')}",
+                seen=needed / seconds,
                 most=PAYLOAD_MOST * _rate(case, nominal),
                 unit="bytes/s",
                 round=number,
