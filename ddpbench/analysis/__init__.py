@@ -4,7 +4,7 @@ from ddpbench.analysis.build import summarize
 from ddpbench.analysis.checked import Bounded, Checked, Violation
 from ddpbench.analysis.frame import DTYPES, load, read_csv, write_csv
 from ddpbench.analysis.noise import NoiseResult, noise_of
-from ddpbench.analysis.rounds import SoFar, cases_without_target, half_widths, so_far
+from ddpbench.analysis.rounds import SoFar, cases_without_target, so_far
 from ddpbench.analysis.summary import COLUMNS, Counts, Failure, Finding, RunSummary
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "SoFar",
     "Violation",
     "cases_without_target",
-    "half_widths",
     "load",
     "noise_of",
     "read_csv",

@@ -74,15 +74,6 @@ def so_far(run: RunDir) -> SoFar:
     return SoFar(widths, rounds)
 
 
-def half_widths(run: RunDir) -> dict[str, float | None]:
-    """Each runnable case's half-width so far, None while it has fewer than two rounds.
-
-    Raises:
-        IdentityError: the run's plan cannot be read.
-    """
-    return so_far(run).widths
-
-
 def cases_without_target(widths: Mapping[str, float | None], target: float) -> list[str]:
     """The cases whose half-width is unknown or above the target."""
     return [case_id for case_id, width in widths.items() if width is None or width > target]

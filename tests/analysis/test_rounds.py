@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis import cases_without_target, half_widths, load
+from ddpbench.analysis import cases_without_target, load, so_far
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, PlannedCase
 from tests.synthetic import MS, Outcome, RankLaunch, case_of, write_launch, write_plan, write_run
@@ -17,7 +17,7 @@ SINGLE, DDP, MASTER = case_of("single", 1), case_of("ddp", 2), case_of("master",
 
 def test_half_widths_are_those_of_the_table(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 17, rounds=4, blocks=2, steps=1, failing=2)
-    widths = half_widths(run)
+    widths = so_far(run).widths
     frame = load(run).set_index("case_id")
     assert set(widths) == set(frame.index)
     for case_id, row in frame.iterrows():
@@ -39,13 +39,13 @@ def test_half_widths_are_those_of_the_table(tmp_path: Path) -> None:
 def test_unknown_before_two_rounds_and_without_skipped_cases(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     write_plan(run, [SINGLE, DDP, PlannedCase(case=MASTER, skip_reason="no")])
-    assert half_widths(run) == {SINGLE.case_id: None, DDP.case_id: None}
+    assert so_far(run).widths == {SINGLE.case_id: None, DDP.case_id: None}
     write_launch(run, SINGLE, 0, [RankLaunch()])
     write_launch(run, SINGLE, 1, [RankLaunch()])
     write_launch(run, DDP, 0, [RankLaunch()] * 2)
     write_launch(run, DDP, 1, [RankLaunch()] * 2, outcome=None)
-    assert half_widths(run) == {SINGLE.case_id: pytest.approx(0), DDP.case_id: None}
-    assert cases_without_target(half_widths(run), 0.02) == [DDP.case_id]
+    assert so_far(run).widths == {SINGLE.case_id: pytest.approx(0), DDP.case_id: None}
+    assert cases_without_target(so_far(run).widths, 0.02) == [DDP.case_id]
 
 
 def test_what_failed_or_is_damaged_does_not_count(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_what_failed_or_is_damaged_does_not_count(tmp_path: Path) -> None:
             (folder / "rank-00000.attempt-0.jsonl").unlink()
     # rounds 0 and 4 are left: half the log of 14/10, times t(0.975, 1)
     expected = 12.7062047 * math.log(1.4) / 2
-    assert half_widths(run) == {SINGLE.case_id: pytest.approx(expected, rel=1e-6)}
+    assert so_far(run).widths == {SINGLE.case_id: pytest.approx(expected, rel=1e-6)}
 
 
 def test_a_case_whose_base_case_has_no_numbers_is_held_to_its_own(tmp_path: Path) -> None:
@@ -70,4 +70,4 @@ def test_a_case_whose_base_case_has_no_numbers_is_held_to_its_own(tmp_path: Path
     for number, step in enumerate((10, 14)):
         write_launch(run, DDP, number, [RankLaunch(blocks=[[step * MS] * 10])] * 2)
         write_launch(run, SINGLE, number, outcome=Outcome(status="failed", error="x"))
-    assert half_widths(run)[DDP.case_id] == pytest.approx(12.7062047 * math.log(1.4) / 2, rel=1e-6)
+    assert so_far(run).widths[DDP.case_id] == pytest.approx(12.7062047 * math.log(1.4) / 2, rel=1e-6)
