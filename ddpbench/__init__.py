@@ -117,7 +117,7 @@ def report_on(run_dir: str | Path) -> tuple[Path, RunSummary]:
     collected = gc.isenabled()
     gc.disable()  # a tenth of the time: nothing of what is read is garbage before the page is written
     try:
-        with Painter() as painter:
+        with Painter(len(run.read_json(run.plan).get("cases", ()))) as painter:
             summary = summarize(run, painter.beside)
             write_csv(summary.cases, run)
             return report.write_report(summary, run, painter), summary

@@ -18,9 +18,9 @@ from typing import Any
 
 from ddpbench.beside import child_environment
 from ddpbench.errors import FabricError
-from ddpbench.fabric.proof import FabricProof, LinkProof, measured, off, refusal
+from ddpbench.fabric.proof import FabricProof, LinkProof, held, measured
 from ddpbench.fabric.topology import STORE_PORT, draw, phases
-from ddpbench.fabric.wiring import FRAME_BYTES
+from ddpbench.fabric.wiring import FRAME_BYTES, Phase
 from ddpbench.spec.fabric import Links
 
 MAKE_TIMEOUT_S = 60.0
@@ -29,9 +29,6 @@ SETTLE_S = 0.4
 WINDOW_S = 0.5
 WINDOW_FRAMES = 100
 """A window is so long that the slowest link carries as many: one more or less is 1 %."""
-WINDOWS = (1, 4)
-"""Tried in turn: the links must show their rates in one window. A moment of other work on the cores is no flaw of
-theirs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,7 +136,7 @@ class Fabric:
         """Loads all links at once, in the ring's pattern, and holds what the kernel counted against their rates.
 
         Ranks with links of their own are loaded within their nodes first; racks against each other last. Takes
-        about a second a phase. Latency and loss are off meanwhile.
+        about a second a phase, and up to 15 s where its cores are another's too. Latency and loss are off meanwhile.
 
         Raises:
             FabricError: a link is off by more than 5 %; what this machine carries, and what to do.
@@ -148,25 +145,23 @@ class Fabric:
         slowest = min((cable.rate for cable in self._topology.wiring.cables if cable.rate), default=math.inf)
         window_s = max(WINDOW_S, WINDOW_FRAMES * FRAME_BYTES * 8 / slowest)
         for phase in phases(self._topology):
-            for count in WINDOWS:
+
+            def carry(windows: int, phase: Phase = phase) -> tuple[LinkProof, ...]:
                 told = self._ask(
                     MAKE_TIMEOUT_S,
                     do="carry",
                     flows=[dataclasses.asdict(flow) for flow in phase.flows],
                     settle_s=SETTLE_S,
                     window_s=window_s,
-                    windows=count,
+                    windows=windows,
                 )
-                windows = [
+                counts = [
                     {(space, name): (sent, dropped, at) for space, name, sent, dropped, at in window}
                     for window in told["windows"]
                 ]
-                found = measured(self._topology.wiring, phase, windows)
-                if not off(found):
-                    break
-            else:
-                raise refusal(found)
-            links += found
+                return measured(self._topology.wiring, phase, counts)
+
+            links += held(carry)
         dropped = {(link.label, link.side): link.dropped for link in links}
         return FabricProof(links=tuple(links), dropped=sum(dropped.values()))
 

@@ -492,7 +492,10 @@ class Sweep:
             self._own_s.setdefault(case.case_id, []).append(took_s)
 
     def _round(self, number: int, servers: _Servers) -> None:
-        """Launches what is not done of a round, from servers that then end: the next round gets its own."""
+        """Launches what is not done of a round, from servers that then end: the next round gets its own.
+
+        Where sweeps share the cores no number counts, and the servers serve on: starting one takes seconds.
+        """
         entries = [self._plan.case(case_id) for at, case_id in self._plan.order if at == number]
         todo = [
             entry
@@ -505,7 +508,8 @@ class Sweep:
         for entry in todo:
             if not self._given_up(entry):
                 self._launch(entry, "measure", number, servers, sharing=todo)
-        servers.end()
+        if not own_environment_allows_sharing():
+            servers.end()
 
     def _launch(
         self,

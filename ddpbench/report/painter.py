@@ -15,6 +15,8 @@ from ddpbench.report.parts import Picture
 
 WORTH_SHARING = 4
 """Fewer figures are drawn here: handing them over costs as much as drawing one."""
+WORTH_STARTING = 5
+"""Cases: a run of fewer has few figures, which are drawn before a second process has imported what it draws with."""
 SHARE_HERE = 0.4
 """Of the figures; this process makes the page's tables and data too."""
 _IMPORTED_EARLY = ("ddpbench.analysis.reading", "ddpbench.report.painter", "matplotlib.figure")
@@ -24,8 +26,10 @@ _IMPORTED_EARLY = ("ddpbench.analysis.reading", "ddpbench.report.painter", "matp
 class Painter(AbstractContextManager["Painter"]):
     """Draws pictures, most of them elsewhere where there is a second core. What fails elsewhere is drawn here."""
 
-    def __init__(self) -> None:
-        self.beside = Beside(*_IMPORTED_EARLY) if second_core() else None
+    def __init__(self, cases: int) -> None:
+        """`cases` is how many the run has, planned or measured."""
+        worth = cases >= WORTH_STARTING and second_core()
+        self.beside = Beside(*_IMPORTED_EARLY) if worth else None
         self._here: list[Picture] = []
         self._there: list[Picture] = []
 

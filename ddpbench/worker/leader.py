@@ -30,7 +30,7 @@ from ddpbench.machine.judge import (
     given_up,
     is_ok,
 )
-from ddpbench.machine.noise import Totals, worst_of
+from ddpbench.machine.noise import Totals, own_environment_allows_sharing, worst_of
 from ddpbench.machine.placement import thread_env
 from ddpbench.machine.sessions import Session, note_session
 from ddpbench.machine.trial import inspect_own, told
@@ -257,9 +257,10 @@ class Leader:
             env = dict(thread_env(entry.case))
             if env not in envs:
                 envs.append(env)
-        # What was probed serves the proofs and the first round, too.
-        job = self._order({"do": "round", "envs": envs, "fresh": self._measured})
-        self._slot.begin_round(job, envs, fresh=self._measured)
+        # What was probed serves the proofs and the first round, too; and every round where no number counts.
+        fresh = self._measured and not own_environment_allows_sharing()
+        job = self._order({"do": "round", "envs": envs, "fresh": fresh})
+        self._slot.begin_round(job, envs, fresh=fresh)
         self._server_s = self._await_ready(job)
         self._measured = purpose == "measure"
         share_s = self._server_s / len(todo) if self._measured else 0.0

@@ -28,13 +28,15 @@ def fetch(connection: socket.socket, count: int, into: bytearray) -> None:
     Raises:
         StoreError: the store hung up.
     """
-    connection.sendall(struct.pack(">Q", count))
     view = memoryview(into)
-    while count:
-        got = connection.recv_into(view[: min(count, len(into))])
-        if not got:
-            raise StoreError(f"the store hung up with {count} bytes still to come")
-        count -= got
+    try:
+        connection.sendall(struct.pack(">Q", count))
+        while count and (got := connection.recv_into(view[: min(count, len(into))])):
+            count -= got
+    except ConnectionError:  # it went with a request of ours unread
+        pass
+    if count:
+        raise StoreError(f"the store hung up with {count} bytes still to come")
 
 
 def batch_bytes_of(batch: Any) -> int:

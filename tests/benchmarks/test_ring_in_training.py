@@ -28,7 +28,7 @@ schedule = "overlapped"
 algorithm = ["all_reduce", "ring"]
 [fabric]
 nodes = {nodes}
-bandwidth = "1 Gbit/s"
+bandwidth = "{rate}"
 [budget]
 rounds_min = {rounds}
 rounds_max = {rounds}
@@ -50,8 +50,9 @@ def test_ddp_with_the_own_ring_takes_hardly_longer(full: bool, say: Say, tmp_pat
 def _holds(full: bool, say: Say, folder: Path, workload: str) -> None:
     folder.mkdir()
     path = folder / "ring.toml"
-    rounds, nodes, measured = (8, 4, 4.0) if full else (1, 2, 0.1)
-    text = TEXT.format(workload=workload, rounds=rounds, nodes=nodes, measured=measured)
+    size: dict[str, object] = {"rounds": 8, "nodes": 4, "measured": 4.0, "rate": "1 Gbit/s"}
+    small: dict[str, object] = {"rounds": 1, "nodes": 2, "measured": 0.1, "rate": "100 Mbit/s"}
+    text = TEXT.format(workload=workload, **(size if full else small))
     path.write_text(text, encoding="utf-8")
     run = ddpbench.sweep(path, out=folder / "run")
     frame = ddpbench.load(run)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddpbench.fabric.proof import LinkProof, carried, measured, off, refusal
+from ddpbench.errors import FabricError
+from ddpbench.fabric.proof import TRIES, LinkProof, carried, held, measured, off, refusal
 from ddpbench.fabric.topology import draw, phases
 from ddpbench.spec import Links
 
@@ -85,3 +86,39 @@ def test_a_link_that_is_not_held_back_is_named() -> None:
         "the link of node 0 let 4 Gbit/s pass where 1 Gbit/s was asked for: this kernel's shaping (tbf) does not "
         "hold here"
     )
+
+
+def tried(*reached: float) -> tuple[int, list[float], tuple[LinkProof, ...] | str]:
+    """How often two links of 1 Gbit/s that carry so much, try by try, are tried; the pauses; and what came of it."""
+    told = iter(reached)
+    asked: list[int] = []
+    paused: list[float] = []
+
+    def carry(windows: int) -> tuple[LinkProof, ...]:
+        asked.append(windows)
+        return tuple(both(2, 1e9, next(told)))
+
+    try:
+        found: tuple[LinkProof, ...] | str = held(carry, paused.append)
+    except FabricError as error:
+        found = str(error)
+    assert tuple(asked) == TRIES[: len(asked)]
+    return len(asked), paused, found
+
+
+def test_a_moment_of_other_work_is_waited_for() -> None:
+    assert tried(1e9) == (1, [], tuple(both(2, 1e9, 1e9)))
+    assert tried(0.5e9, 0.7e9, 0.9e9, 0.99e9) == (4, [1.0, 1.0], tuple(both(2, 1e9, 0.99e9)))
+
+
+def test_links_that_never_hold_are_refused_with_their_best() -> None:
+    count, _, said = tried(0.5e9, 0.7e9, 0.9e9, 0.8e9, 0.6e9)
+    assert count == len(TRIES)
+    assert "this machine carried 1.8 Gbit/s" in str(said)
+
+
+def test_what_is_far_too_much_is_refused_soon() -> None:
+    count, _, said = tried(0.1e9, 0.2e9)
+    assert count == 2
+    assert "this machine carried 400 Mbit/s" in str(said)
+    assert tried(0.1e9, 0.9e9, 1e9)[0] == 3

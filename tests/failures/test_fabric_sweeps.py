@@ -35,7 +35,7 @@ local_batch = 4
 strategy = ["ddp", "master"]
 [fabric]
 nodes = 4
-bandwidth = "400 Mbit/s"
+bandwidth = "100 Mbit/s"
 [budget]
 rounds_min = 1
 rounds_max = 1
@@ -87,13 +87,13 @@ def test_every_link_carries_what_the_algorithm_sends(
     expected = {"ddp": 2 * 3 / 4 * gradient, "master": 3 * gradient}  # by hand, and not by our own formulas
     for strategy, count in expected.items():
         row = frame.loc[strategy]
-        assert row["fabric"] == "400 Mbit/s"
+        assert row["fabric"] == "100 Mbit/s"
         assert row["nodes"] == 4
         for column in ("node_sent_bytes", "node_received_bytes"):
             # A few kilobytes are on their way when a block's counters are read, at either end.
             assert 0.99 * count < row[column] < 1.1 * count, (strategy, column)
-        # What was sent cannot have left faster than the link: 50 MB/s.
-        assert row["step_time_s"] > 0.99 * count / 50e6
+        # What was sent cannot have left faster than the link: 12.5 MB/s.
+        assert row["step_time_s"] > 0.99 * count / 12.5e6
     assert pd.isna(frame.loc["single", "fabric"])
 
 
@@ -184,8 +184,8 @@ def test_what_cannot_be_made_is_said_before_anything_is_measured(
 
 def test_all_links_are_proved_before_the_first_launch(tmp_path: Path) -> None:
     path = tmp_path / "links.toml"
-    rates = '[axes]\n"fabric.bandwidth" = ["400 Mbit/s", "100 Gbit/s"]'
-    path.write_text(TEXT.replace('bandwidth = "400 Mbit/s"\n', "").replace("[axes]", rates), encoding="utf-8")
+    rates = '[axes]\n"fabric.bandwidth" = ["100 Mbit/s", "100 Gbit/s"]'
+    path.write_text(TEXT.replace('bandwidth = "100 Mbit/s"\n', "").replace("[axes]", rates), encoding="utf-8")
     done = run_cli("sweep", path, "--out", tmp_path / "run")
     assert done.returncode == 2, done.stderr
     assert "lower the bandwidth" in done.stderr
@@ -220,12 +220,12 @@ def test_what_earlier_sessions_proved_stays_recorded(experiment: Path, tmp_path:
     run = RunDir(tmp_path / "run")
     run.create()
     (case, *_) = (entry.case for entry in prepared(experiment).plan.runnable if entry.case.fabric)
-    slower = replace(case, fabric="200 Mbit/s")
+    slower = replace(case, fabric="50 Mbit/s")
     for cases in ([case, slower], [slower]):
         with Fabrics(run, lambda what: None) as made:
             made.make(cases)
     told = json.loads(run.fabrics.read_text(encoding="utf-8"))
-    assert [fabric["links"] for fabric in told] == ["400 Mbit/s", "200 Mbit/s"]
+    assert [fabric["links"] for fabric in told] == ["100 Mbit/s", "50 Mbit/s"]
 
 
 def prepared(experiment: Path) -> Prepared:

@@ -11,7 +11,7 @@ from ddpbench.analysis.build import summarize
 from ddpbench.records import RunDir
 from ddpbench.report import page
 from ddpbench.report.canvas import Sheet
-from ddpbench.report.painter import WORTH_SHARING, Painter, draw_all
+from ddpbench.report.painter import WORTH_SHARING, WORTH_STARTING, Painter, draw_all
 from ddpbench.report.parts import Picture, Table
 from tests.synthetic import write_run
 
@@ -43,16 +43,21 @@ def paint_a_line(sheet: Sheet, number: int) -> None:
 def test_a_page_is_the_same_whoever_draws(tmp_path: Path) -> None:
     write_run(tmp_path / "run", 8)
     summary = summarize(RunDir(tmp_path / "run"))
-    with Painter() as painter:
+    with Painter(WORTH_STARTING) as painter:
         assert painter.beside is not None
         shared = page.build(summary, painter)
     assert len(shared.figures) >= WORTH_SHARING
     assert shared == page.build(summary)
 
 
+def test_a_run_of_few_cases_starts_no_second_process() -> None:
+    with Painter(WORTH_STARTING - 1) as painter:
+        assert painter.beside is None
+
+
 def test_what_cannot_be_handed_over_is_drawn_here() -> None:
     pictures = [picture(number, lambda sheet: paint_a_line(sheet, 1)) for number in range(WORTH_SHARING)]
-    with Painter() as painter:
+    with Painter(WORTH_STARTING) as painter:
         painter.start(pictures)  # lambdas: no pickle
         drawn = painter.drawn()
     assert len(drawn) == WORTH_SHARING
@@ -61,7 +66,7 @@ def test_what_cannot_be_handed_over_is_drawn_here() -> None:
 
 def test_a_painter_that_dies_costs_no_figure() -> None:
     pictures = [picture(number) for number in range(WORTH_SHARING)]
-    with Painter() as painter:
+    with Painter(WORTH_STARTING) as painter:
         assert painter.beside is not None
         painter.beside.process.kill()
         painter.start(pictures)
