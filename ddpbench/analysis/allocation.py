@@ -11,13 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpbench.analysis.curves import CaseCurve, curves_of
-from ddpbench.analysis.findings import BOUNDS, cap_order, panel_key, variant_key
-from ddpbench.analysis.labels import virtual_words
+from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.launches import CaseRun, read_cases
 from ddpbench.analysis.stats import Interval, compare, samples_rate, step_time
 from ddpbench.errors import RequestError, nearest
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import cap_order
+from ddpbench.spec.virtual import virtual_words
 
 EFFICIENCY_CUT = 0.7
 """A job size is worth asking for from this efficiency on, unless another cut is given."""
@@ -346,7 +348,8 @@ def _other_caps(cases: Sequence[CaseRun], curve: CaseCurve) -> list[float | str]
         run.case.bucket_cap_mb
         for run in cases
         if run.status == "ok"
-        and (panel_key(run), variant_key(run)) == (panel_key(one), variant_key(one))
+        and (grouping.panel(run.case), grouping.variant(run.case))
+        == (grouping.panel(one.case), grouping.variant(one.case))
         and run.case.bucket_cap_mb != one.case.bucket_cap_mb
     }
     return [cap for cap in sorted(found, key=cap_order) if cap is not None]

@@ -8,22 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ddpbench.analysis.findings import (
-    BOUNDS,
-    cap_order,
-    grouped,
-    labels_of,
-    name_of,
-    panels,
-    plain,
-    variant_key,
-)
-from ddpbench.analysis.labels import is_virtual
+from ddpbench.analysis.findings import BOUNDS, grouped, labels_of, name_of, panels, plain
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.laws import LAW_NAMES, Curve, Fit, Laws, fit_laws
 from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import cap_order
+from ddpbench.spec.virtual import is_virtual
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,14 +72,16 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
     for number, members in enumerate(sorted(panels(able), key=lambda members: -len(members))):
         own = [run for run in members if run.case.strategy != "single"]
         variants: dict[tuple[str, str], int] = {}
-        for key, group in grouped(own, _variant).items():
+        for key, group in grouped(own, lambda run: grouping.variant(run.case)).items():
             strategy = group[0].case.strategy
             kind = (strategy, group[0].case.algorithm)
             variant = variants[kind] = variants.get(kind, -1) + 1
             cap = min((run.case.bucket_cap_mb for run in group), key=cap_order)
             caps = {run.case.bucket_cap_mb for run in group}
             at_cap = [run for run in group if run.case.bucket_cap_mb == cap]
-            others = [run for run in own if run.case.strategy == strategy and _variant(run) != key]
+            others = [
+                run for run in own if run.case.strategy == strategy and grouping.variant(run.case) != key
+            ]
             for runs, nodes in _ladders(at_cap):
                 ids = tuple(run.case_id for run in runs)
                 if ids in seen:
@@ -109,10 +103,6 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
                     )
                 )
     return found
-
-
-def _variant(run: CaseRun) -> tuple[Any, ...]:
-    return (*variant_key(run), run.case.evaluation, run.case.checkpoint)
 
 
 def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:

@@ -27,7 +27,7 @@ from ddpbench.errors import OutputError
 from ddpbench.formulas import busiest_node_bytes
 from ddpbench.records import RunDir, explain_os_error, write_atomically
 from ddpbench.records.plan import StoredPlan, read_plan
-from ddpbench.spec import Case
+from ddpbench.spec import Case, grouping
 
 _TEXT = tuple(
     """case_id experiment workload strategy algorithm schedule options_json backend device launcher
@@ -110,7 +110,9 @@ def _row(
         "noise_flag": noise_words(good),
     }
     row |= _overlap(run)
-    compute = _own_compute(run) if case.strategy in _ALONE else computing.get(compute_key(run))
+    compute = (
+        _own_compute(run) if case.strategy in _ALONE else computing.get(grouping.deciding("compute", case))
+    )
     if compute is not None:
         _put(row, "compute_time{}_s", compute)
     if not timings:
@@ -258,36 +260,14 @@ def _own_compute(run: CaseRun) -> Interval | None:
     return run.parts.interval("forward", "backward") if run.parts is not None else None
 
 
-def compute_key(run: CaseRun) -> tuple[Any, ...]:
-    """What two cases must share to have the same computation in each rank, under the same contention."""
-    case = run.case
-    return (
-        case.workload,
-        case.workload_options_json,
-        case.world_size,
-        case.local_batch,
-        case.threads_per_rank,
-        case.dtype,
-        case.device,
-        case.loader_workers,
-        case.compute,
-        case.dilation,
-        case.precision,
-        case.data,
-        case.ranks_per_node,
-        case.launcher,
-        case.shrink,
-    )
-
-
 def _compute_times(cases: Sequence[CaseRun]) -> dict[tuple[Any, ...], Interval]:
-    """The computation of independent ranks by `compute_key`; at one rank `single` is that too."""
+    """The computation of independent ranks by what decides it; at one rank `single` is that too."""
     found: dict[tuple[Any, ...], Interval] = {}
     for strategy in _ALONE:  # independent last, so that it wins
         for run in cases:
             own = _own_compute(run) if run.case.strategy == strategy else None
             if own is not None:
-                found[compute_key(run)] = own
+                found[grouping.deciding("compute", run.case)] = own
     return found
 
 

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpbench.analysis.findings import grouped, panel_key, plain
-from ddpbench.analysis.labels import virtual_words
+from ddpbench.analysis.findings import grouped, plain
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.stats import (
@@ -20,6 +19,8 @@ from ddpbench.analysis.stats import (
     share,
 )
 from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.spec.virtual import virtual_words
 
 MOST = 2
 _RINGS = ("all_reduce", "ring")
@@ -68,7 +69,13 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
 
 def _shared(run: CaseRun) -> tuple[Any, ...]:
-    return (*panel_key(run), run.case.world_size, run.case.nodes, run.case.backend, run.case.replicate)
+    return (
+        *grouping.panel(run.case),
+        run.case.world_size,
+        run.case.nodes,
+        run.case.backend,
+        run.case.replicate,
+    )
 
 
 def _settings(run: CaseRun) -> tuple[Any, ...]:

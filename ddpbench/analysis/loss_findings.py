@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from ddpbench.analysis.descents import against_base, cost_of, descents_of, to_loss
 from ddpbench.analysis.findings import BOUNDS, grouped, name_of, plain
@@ -12,6 +11,8 @@ from ddpbench.analysis.labels import Names
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import MIN_ROUNDS, Comparison, Interval, compare, judge_all, step_time
 from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import Key
 
 EVIDENCE = "time-to-loss"
 MOST_TOLD = 3
@@ -32,11 +33,13 @@ def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _data(run: CaseRun) -> tuple[Any, ...]:
+def _data(run: CaseRun) -> Key:
     """What cases must share for one loss to mean the same for all of them."""
-    case = run.case
-    what = (case.workload, case.workload_options_json, case.seed, case.data, case.dtype, case.precision)
-    return (*what, case.device, descents_of(run)[0].target, case.baseline().global_batch)
+    return (
+        *grouping.deciding("loss", run.case),
+        descents_of(run)[0].target,
+        run.case.baseline().global_batch,
+    )
 
 
 def _disagreement(group: Sequence[CaseRun]) -> Finding | None:

@@ -14,11 +14,11 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.findings import BOUNDS
-from ddpbench.analysis.labels import links_of
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import Interval, half_width
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_rank_bytes, lower_bound_s
 from ddpbench.spec import Case
+from ddpbench.spec.virtual import links_of
 
 _KNOWN_OVER_UPLINKS = ("all_reduce", "ring", "naive_ring", "hierarchical", "master")
 """How much of what these send passes the uplink between racks, `Links.limiting` knows."""

@@ -6,20 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpbench.analysis.findings import (
-    BOUNDS,
-    PANEL_LINKS,
-    cap_order,
-    grouped,
-    name_of,
-    panel_key,
-    plain,
-    variant_key,
-)
-from ddpbench.analysis.labels import links_of, short_links, virtual_words
+from ddpbench.analysis.findings import BOUNDS, grouped, name_of, plain
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import Comparison, Interval, Judgement, compare, judge_all
 from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import Key, cap_order
+from ddpbench.spec.virtual import links_of, short_links, virtual_words
 
 MOST = 2
 
@@ -70,10 +63,8 @@ def _cap(run: CaseRun) -> tuple[int, float]:
 def _groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     """Cases that differ in links or workload options alone; in options, where both vary."""
 
-    def shared(run: CaseRun) -> tuple[Any, ...]:
-        case, key = run.case, panel_key(run)
-        rest = (key[0], *key[2:PANEL_LINKS], *key[PANEL_LINKS + 1 :])
-        return (*rest, variant_key(run), case.world_size, case.nodes, case.bucket_cap_mb)
+    def shared(run: CaseRun) -> Key:
+        return grouping.alike(run.case, but=("workload_options_json", "fabric"))
 
     found: list[list[CaseRun]] = []
     for members in grouped(cases, shared).values():

@@ -10,9 +10,12 @@ import pandas as pd
 from ddpbench.analysis.checked import Checked
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ddpbench.analysis.curves import CurveLaws
     from ddpbench.analysis.fabrics import FabricRun
     from ddpbench.analysis.one_step import OneStep
+    from ddpbench.spec import Case
 
 COLUMNS: tuple[str, ...] = tuple(
     """case_id experiment workload strategy algorithm schedule options_json backend device launcher
@@ -138,6 +141,8 @@ class RunSummary:
     validity: tuple[str, ...]
     """Sentences on what limits the numbers: oversubscribed, noisy, too few rounds, not steady, damaged."""
     failures: tuple[Failure, ...]
+    planned: Mapping[str, Case]
+    """Every case of `cases` as it was planned, by its id."""
     stop_reason: str
     """Why no more rounds were run: `target reached`, `rounds_max`, `budget`, `interrupted`."""
     measured_share: float | None

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from ddpbench.analysis.findings import BOUNDS, grouped
-from ddpbench.analysis.labels import Names, links_of
+from ddpbench.analysis.labels import Names
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.pace import MOST_SHARE
+from ddpbench.spec.virtual import links_of
 
 
 def virtual_sentences(cases: Sequence[CaseRun], table: pd.DataFrame) -> Iterable[str]:

@@ -19,8 +19,8 @@ from ddpbench.errors import OutputError
 from ddpbench.records import explain_os_error, write_atomically
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
-from ddpbench.report.words import Estimate, clean, counted, launches_each, ranks
-from ddpbench.units import format_seconds
+from ddpbench.report.words import Estimate, clean, launches_each, ranks
+from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION
 
 if TYPE_CHECKING:

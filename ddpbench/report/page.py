@@ -41,8 +41,8 @@ from ddpbench.report.method import COLUMNS, TERMS
 from ddpbench.report.painter import Painter, draw_all
 from ddpbench.report.parts import Picture, Section, Table
 from ddpbench.report.series import Row, rows_of
-from ddpbench.report.words import clean, counted, headline, moment, percent
-from ddpbench.units import format_seconds
+from ddpbench.report.words import clean, headline, moment, percent
+from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION
 
 _HERE = Path(__file__).parent

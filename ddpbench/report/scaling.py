@@ -47,11 +47,13 @@ def _has(row: Row) -> bool:
 
 def _can_draw(panel: Panel) -> bool:
     rows = [row for row in panel.rows if _has(row)]
-    return len({row.world_size for row in rows}) > 1 and any(row.strategy != "single" for row in rows)
+    return len({row.case.world_size for row in rows}) > 1 and any(
+        row.case.strategy != "single" for row in rows
+    )
 
 
 def _why_absent(rows: Sequence[Row]) -> str:
-    sizes = sorted({row.world_size for row in rows})
+    sizes = sorted({row.case.world_size for row in rows})
     if len(sizes) == 1:
         return f"This sweep has one world size ({ranks(sizes[0])}): there is no scaling to show."
     if not any(_has(row) for row in rows):
@@ -124,16 +126,20 @@ def _heading(panel: Panel, series: Sequence[Series]) -> str:
         for item in series
         if item.strategy not in BOUNDS
         for row in item.rows
-        if _has(row) and row.world_size > 1 and row.world_size not in panel.oversubscribed_sizes
+        if _has(row) and row.case.world_size > 1 and row.case.world_size not in panel.oversubscribed_sizes
     ]
     prefix = f"{panel.name} · " if panel.name else ""
     if not eligible:
         if panel.oversubscribed_sizes:
             return f"{prefix}No headline: every case above one rank ran oversubscribed"
         return f"{prefix}What ranks cost that exchange nothing"
-    most = max(row.world_size for _, row in eligible)
+    most = max(row.case.world_size for _, row in eligible)
     best = sorted(
-        ((item.name, row.efficiency) for item, row in eligible if row.world_size == most and row.efficiency),
+        (
+            (item.name, row.efficiency)
+            for item, row in eligible
+            if row.case.world_size == most and row.efficiency
+        ),
         key=lambda pair: -pair[1].value,
     )
     listed = series_of([valued(name, estimate) for name, estimate in best[:3]])
@@ -145,7 +151,7 @@ def _table(panel: Panel, series: Sequence[Series]) -> Table:
     rows = tuple(
         (
             Cell(text=item.name),
-            Cell.count(row.world_size),
+            Cell.count(row.case.world_size),
             Cell.estimate(row.speedup if row.ok else None),
             Cell.estimate(row.efficiency if row.ok else None),
             Cell.count(row.launches),
@@ -209,7 +215,9 @@ def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Est
 
 
 def _on_grid(item: Series, sizes: Sequence[int], what: str) -> list[Estimate | None]:
-    found: dict[int, Estimate | None] = {row.world_size: getattr(row, what) for row in item.rows if _has(row)}
+    found: dict[int, Estimate | None] = {
+        row.case.world_size: getattr(row, what) for row in item.rows if _has(row)
+    }
     return [found.get(size) for size in sizes]
 
 

@@ -14,10 +14,13 @@ from ddpbench.spec import Case
 LOG_ATTACK = "</td><script>alert('log')</script> \x1b[31mRuntimeError\x1b[0m: rank 1 \u202eleft"
 HOST_ATTACK = "node<img src=x onerror=alert(1)>"
 NAN = float("nan")
+PLANNED: dict[str, Case] = {}
+"""Every case that a row was made of."""
 
 
 def case_row(case: Case, *, rate: float | None, base: float = 812.0, **given: Any) -> dict[str, Any]:
     """A row of `COLUMNS`: what the case says, and numbers around a throughput."""
+    PLANNED[case.case_id] = case
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
     contents = case.to_json()
     row |= {name: contents[name] for name in COLUMNS if name in contents}
@@ -166,6 +169,7 @@ def handmade_summary(**changes: Any) -> RunSummary:
         run_path="reports/bucket_and_ranks-20260304T091244",
         counts=Counts(planned=95, succeeded=90, failed=5, skipped_cases=1, cases=len(rows), rounds=5),
         cases=pd.DataFrame(rows, columns=list(COLUMNS)),
+        planned=PLANNED,
         launches=pd.DataFrame(launches),
         breakdown=pd.DataFrame([breakdown_row(row) for row in measured]),
         phases=pd.DataFrame(

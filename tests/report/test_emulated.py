@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from ddpbench.analysis import summarize
-from ddpbench.analysis.labels import link_words, short_links, virtual_words
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.report import links, network, write_report
@@ -17,6 +16,7 @@ from ddpbench.report.canvas import draw, wrapped
 from ddpbench.report.series import label_of, panels_of, rows_of
 from ddpbench.report.tables import fabrics_table
 from ddpbench.spec import Links, PlannedCase
+from ddpbench.spec.virtual import link_words, short_links, virtual_words
 from tests.emulated import SLOW_NODE, Emulated, emulated_case, write_emulated
 from tests.report.reading import Read, read
 from tests.synthetic import write_run

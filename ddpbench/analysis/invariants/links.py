@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ddpbench.analysis.checked import Bounded, Measured
-from ddpbench.analysis.labels import links_of
 from ddpbench.analysis.network import bytes_to_aggregate, formula_of
 from ddpbench.analysis.overlap import PARTS
 from ddpbench.analysis.traffic import FEWEST, MOST
@@ -18,6 +17,7 @@ from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes
 from ddpbench.spec import Case, Links
 from ddpbench.spec.fabric import BURST_S
+from ddpbench.spec.virtual import links_of
 
 PAYLOAD_MOST = 1448 / 1514
 """Of the frame that a shaped link counts, as no preamble and gap are, this is TCP's payload: see `formulas.PAYLOAD`."""
