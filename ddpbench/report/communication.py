@@ -203,8 +203,8 @@ def _picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int)
         [
             f"{name}, {setting_of(row)}, {row.case.backend or 'no backend'}. A transfer takes from when its data can",
             "flow until its last rank has the result; time in a queue behind others is not in it, and time that",
-            "several share over the same links is divided evenly among them. Transfers run beside computation and differ with",
-            "it, so no line joins them. One point a size: the mean over all instrumented",
+            "several share over the same links is divided evenly among them. Transfers run beside computation and",
+            "differ with it, so no line joins them. One point a size: the mean over all instrumented",
             f"transfers of it; whiskers: 95 % t-intervals over {rounds[0]} to {rounds[-1]} rounds."
             if len(rounds) > 1
             else f"transfers of it; whiskers: 95 % t-intervals over {counted(rounds[0], 'round')}.",

@@ -11,7 +11,12 @@ from ddpbench.spec import Case, grouping, labels
 from ddpbench.spec.grouping import FACETS, check_complete
 
 BASE = Case(
-    workload="mlp", strategy="ddp", algorithm="all_reduce", schedule="overlapped", world_size=2, nodes=1
+    workload="mlp",
+    strategy="ddp",
+    algorithm="all_reduce",
+    schedule="overlapped",
+    world_size=2,
+    ranks_per_node=2,
 )
 AXES: dict[str, Any] = {
     "workload": "cnn",
@@ -48,19 +53,25 @@ AXES: dict[str, Any] = {
 """Of each field that an experiment may vary another value."""
 FOLLOWS = {
     "global_batch": {"scaling": "strong"},
-    "ranks_per_node": {"nodes": 2},
+    "ranks_per_node": {"nodes": 2, "ranks_per_node": 1},
     "checkpoint_dir": {"checkpoint": True},
 }
 """What must be so for a field to mean anything."""
 
-WITH = {"scaling": ("local_batch", "global_batch")}
-"""What else differs where a field does: which of the batches is held fixed."""
+ALSO = {"nodes": {"ranks_per_node": 1}, "ranks_per_node": {"nodes": 1}}
+"""What else changes with a field: the same ranks on other nodes."""
+WITH = {
+    "scaling": ("local_batch", "global_batch"),  # which of the batches is held fixed
+    "nodes": ("ranks_per_node",),
+    "ranks_per_node": ("nodes",),
+}
+"""What else differs where a field does."""
 
 
 def pair(name: str) -> tuple[Case, Case]:
     """Two cases that differ in one field."""
     base = replace(BASE, **FOLLOWS.get(name, {}))
-    return base, replace(base, **{name: AXES[name]})
+    return base, replace(base, **{name: AXES[name]}, **ALSO.get(name, {}))
 
 
 def test_every_field_has_a_role() -> None:

@@ -66,7 +66,12 @@ def test_a_slot_may_take_its_time_to_import_before_its_rank_is_there(told: Told)
         watch.look()
 
 
-def test_slots_get_fresh_servers_after_a_measured_round_and_proofs_bear_nothing_of_a_start() -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_slots_get_fresh_servers_after_a_measured_round_and_proofs_bear_nothing_of_a_start(
+    shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where sweeps share the cores no number counts, and servers serve on."""
+    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1" if shared else "0")
     found: Any = object.__new__(leader.Leader)
     ordered: list[bool] = []
     launched: list[tuple[str, int, float]] = []
@@ -83,7 +88,7 @@ def test_slots_get_fresh_servers_after_a_measured_round_and_proofs_bear_nothing_
         False,
         False,
         False,
-        True,
-        True,
+        not shared,
+        not shared,
     ]  # what others are told, and what it does itself
     assert launched == [("proof", 0, 0.0)] * 2 + [("measure", 0, 1.5)] * 2 + [("measure", 1, 1.5)] * 2
