@@ -142,7 +142,7 @@ def test_every_file_the_readme_points_to_is_there() -> None:
 
 
 def test_the_page_of_columns_is_made_from_their_table() -> None:
-    """Regenerate it with `python -m ddpbench.analysis.columns > docs/columns.md`."""
+    """Regenerate it with `make docs`."""
     from ddpbench.analysis.columns import page
 
     assert (ROOT / "docs/columns.md").read_text(encoding="utf-8") == page()

@@ -1,9 +1,7 @@
 """The columns of `cases.csv`: name, type, unit, meaning and where each comes from. The one table of them.
 
 The frame, the report, `docs/columns.md` and the printed table are made from it. Later work appends columns and never
-renames or moves one.
-
-    python -m ddpbench.analysis.columns > docs/columns.md
+renames or moves one. `make docs` writes the page.
 """
 
 from __future__ import annotations
@@ -294,7 +292,9 @@ def meanings() -> list[tuple[str, str]]:
     return [
         (
             f"{column.name}, with its interval" if column.name in with_ends else column.name,
-            f"{column.meaning} ({column.unit})" if column.unit not in ("", "1") else column.meaning,
+            f"{column.meaning} ({column.unit})"
+            if column.unit in ("s", "bytes", "MiB", "samples/s")
+            else column.meaning,
         )
         for column in TABLE
         if not column.of
@@ -320,7 +320,3 @@ def page() -> str:
             "",
         ]
     )
-
-
-if __name__ == "__main__":
-    print(page(), end="")  # noqa: T201

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddpbench.analysis.findings import BOUNDS, grouped, layouts_of
+from ddpbench.analysis.findings import grouped, layouts_of
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import Interval, half_width
 from ddpbench.analysis.transfers import Moved
 from ddpbench.formulas import TIMES
 from ddpbench.spec import grouping
+from ddpbench.strategies.traits import traits_of
 
 MIN_SIZES = 3
 """With fewer sizes of one operation on one number of ranks a curve says nothing about latency or bandwidth."""
@@ -64,7 +65,7 @@ def transfers_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         if run.status == "ok"
         and run.parts is not None
         and run.case.world_size > 1
-        and run.case.strategy not in BOUNDS
+        and traits_of(run.case).exchanges
         and not run.planned.oversubscribed
     ]
     found: list[list[dict[str, Any]]] = []

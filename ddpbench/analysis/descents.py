@@ -21,6 +21,7 @@ from ddpbench.records import Curve
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.goal import mean_losses, smoothed, smoothing_steps, steps_to
 from ddpbench.spec.grouping import Key
+from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
     from ddpbench.analysis.launches import CaseRun
@@ -228,13 +229,13 @@ def one_device(run: CaseRun, cases: Sequence[CaseRun]) -> CaseRun | None:
     def data(other: CaseRun) -> Key:
         return (*grouping.deciding("loss", other.case), other.case.global_batch)
 
-    if run.case.strategy == "single":
+    if traits_of(run.case).role == "base":
         return None
     return next(
         (
             other
             for other in cases
-            if other.case.strategy == "single" and data(other) == data(run) and descents_of(other)
+            if traits_of(other.case).role == "base" and data(other) == data(run) and descents_of(other)
         ),
         None,
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -31,10 +31,10 @@ from ddpbench.analysis.stats import (
     judge_all,
     samples_rate,
 )
-from ddpbench.analysis.summary import Finding
-from ddpbench.records import Compared
+from ddpbench.analysis.summary import Finding, FindingKind
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import FACETS, PANEL, VARIANT, cap_order, cap_words
+from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted
 
 MOST_FINDINGS = 7
@@ -42,16 +42,6 @@ MOST_PANELS = 3
 """Sentences are made of this many groups of comparable cases, the largest first."""
 MANIFOLD = 2.0
 """Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
-BOUNDS = ("single", "independent")
-"""Strategies that exchange nothing: the base case and the upper bound. They are never ranked."""
-INEXACT: frozenset[Compared] = frozenset(
-    {
-        "sums of gradients, with what is kept",
-        "parameters, averaged",
-        "parameters, updates in the server's order",
-    }
-)
-"""What is compared of a strategy that is inexact by design."""
 COMPARISON_COLUMNS = ("topic", "case_id", "best_case_id", "ratio", "ratio_ci_low", "ratio_ci_high", "verdict")
 
 
@@ -61,12 +51,17 @@ class _Pair:
 
     a: CaseRun
     b: CaseRun
-    evidence: str
+    evidence: Literal["buckets", "layouts", "strategies"]
     comparison: Comparison
 
     @property
     def name(self) -> str:
         return f"{self.a.case_id} against {self.b.case_id}"
+
+    @property
+    def kind(self) -> FindingKind:
+        """What is compared: of the strategies those that exchange nothing are a bound."""
+        return "bound" if not traits_of(self.a.case).exchanges else self.evidence
 
 
 def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
@@ -87,7 +82,7 @@ def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
 
 
 def _needs_no_link(run: CaseRun) -> bool:
-    return run.case.world_size == 1 or run.case.strategy in BOUNDS
+    return run.case.world_size == 1 or not traits_of(run.case).exchanges
 
 
 def _same_but_links(run: CaseRun, other: CaseRun) -> bool:
@@ -180,7 +175,7 @@ def _layout_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def _strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    able = [run for run in _measured(cases) if run.case.strategy not in BOUNDS]
+    able = [run for run in _measured(cases) if traits_of(run.case).exchanges]
     nodes = layouts_of(able)
     shared = any(nodes.values())  # then strategies are compared in the same layout
 
@@ -219,15 +214,16 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
     judged = judge_all({name: pair.comparison for name, pair in pairs.items()})
     decided = {name: one for name, one in judged.items() if one.verdict != "too few"}
     apart = _Apart.between(ordered)
-    compared: list[Finding] = []
+    compared: list[_Decision] = []
     notes: list[list[Finding]] = []
     for members in ordered:
         own = [pair for pair in _pairs(members) if pair.name in decided]
-        compared += [_sentence(pair, decided[pair.name], len(decided), apart) for pair in own]
+        compared += [(pair, decided[pair.name]) for pair in own]
         notes.append(list(_notes(members, apart)))
     missing = len(judged) - len(decided)
     room = most - (len(notes[0]) if notes else 0) - bool(missing)
-    result = [*_most_telling(compared, room), *(note for found in notes for note in found)]
+    told = [_sentence(pair, one, len(decided), apart) for pair, one in _most_telling(compared, room)]
+    result = [*told, *(note for found in notes for note in found)]
     if missing:
         rounds = max(one.rounds for one in judged.values() if one.verdict == "too few")
         many = f"{missing} pair{'s' if missing != 1 else ''} of cases"
@@ -241,7 +237,7 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
                 f"Not compared: {many} that share no rounds, as where runs are merged or a sweep was resumed; drift "
                 "and unlike nodes would pass for a difference. A sweep that has both tells them apart."
             )
-        few = Finding(text=text, evidence="summary", verdict="too few")
+        few = Finding(kind="uncompared", text=text, evidence="summary", verdict="too few")
         result.insert(0 if not decided else most - 1, few)
     return tuple(result[:most])
 
@@ -260,7 +256,7 @@ class _Apart:
 
 
 def _exchanges(run: CaseRun) -> bool:
-    return run.case.strategy not in BOUNDS and run.case.world_size > 1
+    return traits_of(run.case).exchanges and run.case.world_size > 1
 
 
 _DECIDED = ("faster", "slower", "equivalent")
@@ -276,24 +272,28 @@ def decided_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda one: ranks.get(one.verdict, 0)))
 
 
-def _sorted(compared: Sequence[Finding]) -> list[Finding]:
+_Decision = tuple[_Pair, Judgement]
+_PLACES: dict[FindingKind, int] = {"strategies": 0, "layouts": 0, "bound": 1, "buckets": 2}
+
+
+def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
     """What is decided before what is not; of each strategies before the upper bound before buckets."""
 
-    def place(one: Finding) -> tuple[bool, int, bool]:
-        part = 2 if one.evidence == "buckets" else int("independent ranks" in one.text)
-        return (one.verdict not in _DECIDED, part, one.verdict == "equivalent")
+    def place(one: _Decision) -> tuple[bool, int, bool]:
+        pair, judged = one
+        return (judged.verdict not in _DECIDED, _PLACES[pair.kind], judged.verdict == "equivalent")
 
     return sorted(compared, key=place)
 
 
-def _most_telling(compared: Sequence[Finding], room: int) -> list[Finding]:
+def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
     """The first of them in order; the last place is for buckets, but an undecided one displaces no decided one."""
     ordered = _sorted(compared)
     chosen = ordered[:room]
-    first = next((one for one in ordered if one.evidence == "buckets"), None)
+    first = next((one for one in ordered if one[0].kind == "buckets"), None)
     if first is None or room < 2 or first in chosen:
         return chosen
-    if first.verdict in _DECIDED or chosen[-1].verdict not in _DECIDED:
+    if first[1].verdict in _DECIDED or chosen[-1][1].verdict not in _DECIDED:
         chosen[-1] = first
     return _sorted(chosen)
 
@@ -309,7 +309,7 @@ def reference_of(members: Sequence[CaseRun]) -> CaseRun:
     """
     world = _largest(members)
     able = [run for run in members if _exchanges(run) and run.case.world_size == world]
-    ddp = [run for run in able if run.case.strategy == "ddp"] or able
+    ddp = [run for run in able if traits_of(run.case).role == "reference"] or able
     chosen = [run for run in ddp if grouping.variant(run.case) == grouping.variant(ddp[0].case)]
     return min(chosen, key=lambda run: cap_order(run.case.bucket_cap_mb))
 
@@ -322,6 +322,7 @@ def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
     reference = reference_of(members)
     world = reference.case.world_size
     found: list[_Pair] = []
+    others: list[tuple[CaseRun, Literal["buckets", "layouts", "strategies"]]]
     variants = grouped(
         (run for run in members if run.case.world_size == world), lambda run: grouping.variant(run.case)
     )
@@ -332,7 +333,7 @@ def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
             others += [
                 (run, "layouts") for run in group if run.case.nodes != nodes and run.case.bucket_cap_mb == cap
             ]
-        elif group[0].case.strategy == "single":
+        elif traits_of(group[0].case).role == "base":
             others = []
         else:
             alike = [run for run in group if run.case.nodes == reference.case.nodes] or group
@@ -364,24 +365,22 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, apart: _Apart) -
     elif not judged.beyond:
         size = f": measurable, though perhaps within {margin}"
     slower_by = ratio if ratio.value >= 1 else _inverse(ratio)
-    gap = f"takes {_longer(slower_by)} longer than"
-    ahead = f"{verb} {_longer(slower_by)} faster than"
-    if slower_by.value >= MANIFOLD:
-        gap = f"takes {plain(slower_by)} times as long as"
-        ahead = f"{verb} {plain(slower_by)} times as fast as"
-    if verdict == "faster" and a.case.strategy == "independent":
+    many = slower_by.value >= MANIFOLD
+    gap = f"takes {plain(slower_by)} times as long as" if many else f"takes {_longer(slower_by)} longer than"
+    ahead = (
+        f"{verb} {plain(slower_by)} times as fast as" if many else f"{verb} {_longer(slower_by)} faster than"
+    )
+    behind = f"{verb} {_longer(slower_by)} slower than"
+    if verdict == "faster" and traits_of(a.case).role == "bound":
         text = (
             f"A step of {second} {gap} one of independent ranks, which exchange nothing,"
             f"{end}{size} {launches}"
         )
         verdict = "slower"
     elif verdict in ("faster", "slower"):
-        if verdict == "slower" and pair.evidence in ("strategies", "layouts"):
+        if verdict == "slower" and (many or pair.evidence in ("strategies", "layouts")):
             first, second, verdict = second, first, "faster"  # what is faster stands first
-        told = ahead if verdict == "faster" else ahead.replace("faster", "slower")
-        if verdict == "slower" and slower_by.value >= MANIFOLD:
-            first, second, told, verdict = second, first, ahead, "faster"
-        text = f"{start}{first} {told} {second}{end}{size} {launches}"
+        text = f"{start}{first} {ahead if verdict == 'faster' else behind} {second}{end}{size} {launches}"
     elif verdict == "equivalent":
         text = (
             f"{start}{first} and {second} are equivalent within {margin}{end}: step times differ by "
@@ -392,7 +391,14 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, apart: _Apart) -
             f"{start}{first} against {second}{end}: no significant difference; this sweep cannot rule out "
             f"up to {100 * (judged.bound or 0):.1f} % {launches}"
         )
-    return Finding(text=f"{_capital(text)}.", evidence=pair.evidence, verdict=verdict)
+    return Finding(
+        kind=pair.kind,
+        text=f"{_capital(text)}.",
+        evidence=pair.evidence,
+        verdict=verdict,
+        cases=(a.case_id, b.case_id),
+        ratio=ratio,
+    )
 
 
 def _capital(text: str) -> str:
@@ -422,7 +428,13 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
             f"{name}: speed-up {plain(speedup)} and efficiency {plain(efficiency)} over single at 1 rank, which "
             f"trains {plain(rate)} samples/s ({comparison.rounds} launches each{few})."
         )
-        yield Finding(text=_capital(text), evidence="scaling", verdict="note")
+        yield Finding(
+            kind="speed-up",
+            text=_capital(text),
+            evidence="scaling",
+            verdict="note",
+            cases=(run.case_id, base.case_id),
+        )
     parts = run.parts
     if parts is not None and parts.has_transfers and parts.step_s > 0:
         exposed, wait = (percent_of(share_of_step(parts, one), 1) for one in ("exposed_comm", "exposed_wait"))
@@ -436,33 +448,20 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
             f"{name}: {exposed} of a step is associated with exposed communication and {wait} with "
             f"waiting for other ranks{overlap} (instrumented steps of {parts.launches} launches)."
         )
-        yield Finding(text=_capital(text), evidence="breakdown", verdict="note")
-
-
-_NAMES = {
-    "ddp": "DDP",
-    "fsdp": "FSDP",
-    "zero1": "ZeRO-1",
-    "data_parallel": "DataParallel",
-    "independent": "independent ranks",
-    "post_local_sgd": "local SGD",
-    "async_server": "the asynchronous server",
-}
+        yield Finding(
+            kind="parts", text=_capital(text), evidence="breakdown", verdict="note", cases=(run.case_id,)
+        )
 
 
 def takes_another_path(run: CaseRun) -> bool:
-    """Whether it was proved by another promise than equal gradients: its parameters are not synchronous training's."""
-    if run.proof is None:
-        return False
-    return any(proof.compared in INEXACT for proof in run.proof.proofs)
+    """Whether its parameters are not known to be synchronous training's: by what its strategy promises."""
+    return not traits_of(run.case).exact
 
 
 def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
     """A strategy as a sentence names it, with what tells it from another case of the same strategy."""
     case = run.case
-    told_apart = [_NAMES.get(case.strategy, case.strategy)]
-    if case.strategy == "data_parallel" and case.device == "cpu":
-        told_apart.append("(threads)")
+    told_apart = [traits_of(case).spoken]
     if other is not None and takes_another_path(run) and not takes_another_path(other):
         told_apart.append("(another path of training)")
     if other is not None and other.case.strategy == case.strategy:

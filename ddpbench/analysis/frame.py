@@ -28,6 +28,7 @@ from ddpbench.formulas import busiest_node_bytes
 from ddpbench.records import RunDir, explain_os_error, write_atomically
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.spec import Case, grouping
+from ddpbench.strategies.traits import traits_of
 
 _HELD = ("held_parameter_bytes", "held_gradient_bytes", "held_optimizer_bytes")
 _OF_THE_CASE = [field.name for field in fields(Case) if field.name in COLUMNS]
@@ -93,7 +94,9 @@ def _row(
     }
     row |= _overlap(run)
     compute = (
-        _own_compute(run) if case.strategy in _ALONE else computing.get(grouping.deciding("compute", case))
+        _own_compute(run)
+        if not traits_of(case).exchanges
+        else computing.get(grouping.deciding("compute", case))
     )
     if compute is not None:
         _put(row, "compute_time{}_s", compute)
@@ -233,8 +236,6 @@ _COMMUNICATION = {
     "queue_time{}_s": "queue",
 }
 """Columns, and the totals of a `Breakdown` that they hold."""
-_ALONE = ("single", "independent")
-"""Strategies whose ranks exchange nothing: their own computation is undisturbed by communication."""
 
 
 def _own_compute(run: CaseRun) -> Interval | None:
@@ -245,9 +246,9 @@ def _own_compute(run: CaseRun) -> Interval | None:
 def _compute_times(cases: Sequence[CaseRun]) -> dict[tuple[Any, ...], Interval]:
     """The computation of independent ranks by what decides it; at one rank `single` is that too."""
     found: dict[tuple[Any, ...], Interval] = {}
-    for strategy in _ALONE:  # independent last, so that it wins
+    for role in ("base", "bound"):  # the bound last, so that it wins
         for run in cases:
-            own = _own_compute(run) if run.case.strategy == strategy else None
+            own = _own_compute(run) if traits_of(run.case).role == role else None
             if own is not None:
                 found[grouping.deciding("compute", run.case)] = own
     return found

@@ -20,7 +20,8 @@ from ddpbench.analysis.stats import (
 )
 from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
-from ddpbench.spec.virtual import virtual_words
+from ddpbench.spec.grouping import virtual_words
+from ddpbench.strategies.traits import traits_of
 
 MOST = 2
 _RINGS = ("all_reduce", "ring")
@@ -45,14 +46,16 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         and run.timings
         and run.case.world_size > 1
         and not run.planned.oversubscribed
-        and run.case.strategy in ("ddp", "master")
+        and _whole_and_in_step(run)
     ]
     found: list[tuple[int, float, Finding]] = []
     for members in grouped(able, _shared).values():
         # Of several bucket caps or options the first: a master of its own kind has neither.
-        of_ddp = [run for run in members if run.case.strategy == "ddp"]
+        of_ddp = [run for run in members if traits_of(run.case).role == "reference"]
         chosen_kind = next((_settings(run) for run in of_ddp), None)
-        alike = [run for run in members if run.case.strategy != "ddp" or _settings(run) == chosen_kind]
+        alike = [
+            run for run in members if traits_of(run.case).role != "reference" or _settings(run) == chosen_kind
+        ]
         by = {_kind(run): run for run in reversed(alike)}
         rings = (
             _RINGS if members[0].case.backend == "gloo" else _RINGS[1:]
@@ -80,6 +83,12 @@ def _shared(run: CaseRun) -> tuple[Any, ...]:
 
 def _settings(run: CaseRun) -> tuple[Any, ...]:
     return run.case.bucket_cap_mb, run.case.options_json
+
+
+def _whole_and_in_step(run: CaseRun) -> bool:
+    """Whether every rank has a process and the whole model, and all make the same update."""
+    traits = traits_of(run.case)
+    return traits.whole_state and not traits.one_process and traits.promise == "gradients"
 
 
 def _kind(run: CaseRun) -> tuple[str, str]:
@@ -119,7 +128,12 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
     few = "" if enough else "; too few rounds to share it out"
     text += f" ({lead.rounds} launches each{few})."
     return math.exp(lead.log), Finding(
-        text=text, evidence="strategies", verdict="slower" if enough else "too few"
+        kind="lead",
+        text=text,
+        evidence="strategies",
+        verdict="slower" if enough else "too few",
+        cases=(by[master].case_id, by[ddp].case_id),
+        ratio=interval,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import pandas as pd
 
 from ddpbench.analysis.checked import Checked
+from ddpbench.analysis.stats import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,14 +19,38 @@ if TYPE_CHECKING:
     from ddpbench.spec import Case
 
 
+FindingKind = Literal[
+    "strategies",
+    "bound",
+    "buckets",
+    "layouts",
+    "links",
+    "lead",
+    "precision",
+    "inputs",
+    "loss",
+    "law",
+    "speed-up",
+    "parts",
+    "uncompared",
+]
+"""What a finding compares or tells; `bound`: with ranks that exchange nothing."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One sentence the data support, and the section or figure that shows it."""
+    """One sentence the data support, what it is made from, and the section or figure that shows it."""
 
+    kind: FindingKind
     text: str
+    """For a person. Nothing looks into it."""
     evidence: str
     """The anchor of the section that shows it: `scaling`, `breakdown`, `strategies`, `buckets`, ..."""
     verdict: Literal["faster", "slower", "equivalent", "unresolved", "too few", "note"]
+    cases: tuple[str, ...] = ()
+    """Ids of the cases that it is about: the one that is judged first, what it is held against last."""
+    ratio: Interval | None = None
+    """The first case's step time over the last one's, where the sentence compares two by that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

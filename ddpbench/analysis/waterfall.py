@@ -23,12 +23,13 @@ from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.findings import BOUNDS, compared_panels, grouped, reference_of
+from ddpbench.analysis.findings import compared_panels, grouped, reference_of
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.overlap import PARTS
 from ddpbench.analysis.stats import Comparison, Timing, compare, half_width, pairs
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
+from ddpbench.strategies.traits import traits_of
 
 LOSSES = (
     *("contention", "own_computation", "computation"),
@@ -90,7 +91,7 @@ def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     for members in compared_panels(cases):
         reference = reference_of(members)
         world = reference.case.world_size
-        able = [r for r in members if r.case.world_size == world and r.case.strategy not in BOUNDS]
+        able = [r for r in members if r.case.world_size == world and traits_of(r.case).exchanges]
         variants = grouped(able, lambda run: grouping.variant(run.case))
         chosen = [
             reference,
@@ -105,7 +106,7 @@ def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
                 (
                     other
                     for other in members
-                    if other.case.strategy == "independent"
+                    if traits_of(other.case).role == "bound"
                     and grouping.deciding("compute", other.case) == grouping.deciding("compute", run.case)
                 ),
                 None,

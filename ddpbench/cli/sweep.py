@@ -8,8 +8,9 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ddpbench.cli import flags
 
 if TYPE_CHECKING:
     from ddpbench.launch.sweep import Prepared, SweepRequest
@@ -25,31 +26,18 @@ def add_parser(commands: Any) -> None:
         description="Launches every case of an experiment as real training, round after round, and writes "
         "a table and a report. A run directory in place of an experiment resumes that sweep.",
     )
-    parser.add_argument(
-        "experiment",
-        nargs="?",
-        default="quick",
-        metavar="EXPERIMENT",
-        help="a name, a TOML file or a run directory",
-    )
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a setting: --set base.local_batch=16 --set 'axes.world_size=[1,2]'",
-    )
+    flags.experiment(parser, default="quick")
+    flags.overrides(parser, "--set base.local_batch=16 --set 'axes.world_size=[1,2]'")
     parser.add_argument(
         "--fabric",
         metavar="'NODES x RATE'",
-        help="emulate a network: --fabric '8 x 1gbit', or with ranks a node '2 x 4 x 10gbit'",
+        help="emulate a network: --fabric '8 x 1gbit', or with ranks per node '2 x 4 x 10gbit'",
     )
+    flags.out(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the run directory (default: reports/NAME-TIME)"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the cases, their launches and times, and start none"
+        "--dry-run",
+        action="store_true",
+        help="print the cases, their launches and times without running anything",
     )
     parser.add_argument(
         "-v",
@@ -57,8 +45,8 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="with --dry-run: each launch in order, each rank's command",
     )
-    parser.add_argument("--retry-failed", action="store_true", help="on resume, do failed launches again")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+    parser.add_argument("--retry-failed", action="store_true", help="on resume, rerun failed launches")
+    flags.as_json(parser)
     parser.set_defaults(run=_run)
 
 
@@ -134,20 +122,15 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
         with listening(console) as listener:
             work = Sweep(prepared, listener)
             result = work.result
-            work.run()
-        page = ddpbench.write_report(run.path)
+            ddpbench.carry_out(work)
+        page, summary = ddpbench.report_on(run.path)
     except KeyboardInterrupt:
         again = f"resume with: ddpbench sweep {run.path}" if run.plan.exists() else "nothing was measured"
         console.print(f"interrupted; {again}", markup=False, soft_wrap=True)
-        if run.plan.exists() and result.launches:
-            ddpbench.load(run.path, write=True)
         raise
     except OutputError as error:  # no longer a wrong request where launches have been made
         raise (LaunchError(str(error)) if result.launches else error) from None
     share = result.measured_share
-    from ddpbench.analysis import summarize
-
-    summary = summarize(run)
     bad = [status for status in summary.cases["status"] if status not in ("ok", "skipped")]
     if as_json:
         rows = json.loads(summary.cases.to_json(orient="records"))

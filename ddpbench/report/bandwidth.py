@@ -21,7 +21,7 @@ from ddpbench.report.standing import BEST, Stand
 from ddpbench.report.words import Estimate, launches_each, number, ranks, series_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
-from ddpbench.spec.virtual import links_of, short_links
+from ddpbench.spec.links import links_of, short_links
 from ddpbench.units import format_bit_rate
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
         if not long:
             continue
         every = [row for members in long.values() for row in members]
-        words = variant_words(every)
+        words = variant_words(every, layouts=False)
         strategies = {row.case.strategy for row in every}
         lines = []
         ordered = sorted(long.values(), key=lambda members: cap_order(members[0].case.bucket_cap_mb))
@@ -71,7 +71,7 @@ def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
             first = members[0]
             caps = {row.case.bucket_cap_mb for row in every if row.case.strategy == first.case.strategy}
             named = [first.strategy_name] if len(strategies) > 1 or len(caps) == 1 else []
-            named += [words[first.case_id].removesuffix(first.layout).strip()]
+            named += [words[first.case_id]]
             named += [first.bucket_name] if len(caps) > 1 else []
             variant = seen[first.case.strategy] = seen.get(first.case.strategy, -1) + 1
             lines.append(

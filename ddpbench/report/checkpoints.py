@@ -16,6 +16,7 @@ from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row, label_of, setting_of
 from ddpbench.report.words import Estimate, launches_each, milliseconds, percent, series_of
 from ddpbench.strategies import TABLE, load_strategy
+from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted
 
 if TYPE_CHECKING:
@@ -65,9 +66,9 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         )
     if len({cost.row.case_id for cost in costs}) > len(names):
         notes.append("Not all snapshots are drawn; cases.csv has them all.")
-    if any(row.case.strategy == "data_parallel" and row.case.world_size > 1 for row in shown):
+    if any(traits_of(row.case).one_process and row.case.world_size > 1 for row in shown):
         notes.append("DataParallel evaluates the bare model on one device: its replicas are not used for it.")
-    if any(row.case.strategy == "independent" for row in evaluated) and costs:
+    if any(traits_of(row.case).role == "bound" for row in evaluated) and costs:
         notes.append("Independent ranks have no common state to save: no snapshots.")
     cut = {row.case.strategy: row.strategy_name for row in rows if row.ok}
     parted = [name for key, name in cut.items() if key in TABLE and not load_strategy(key).whole_state]
@@ -190,7 +191,7 @@ def _times(row: Row) -> str:
 
 def _evaluation_heading(rows: Sequence[Row]) -> str:
     fair = [row for row in rows if not row.oversubscribed]
-    most = max(fair or rows, key=lambda row: (row.case.world_size, row.case.strategy == "ddp"))
+    most = max(fair or rows, key=lambda row: (row.case.world_size, traits_of(row.case).role == "reference"))
     return (
         f"{most.name}: {most.evaluation_samples_per_s} samples/s in evaluation, {_times(most)} times the "
         "samples/s in training"

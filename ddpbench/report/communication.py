@@ -17,7 +17,7 @@ from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import MOST_SERIES, Row, label_of, panels_of, setting_of, variant_words
 from ddpbench.report.words import Estimate, not_drawn, number, percent, ranks, series_of
 from ddpbench.spec.grouping import cap_order, cap_words
-from ddpbench.spec.virtual import links_of
+from ddpbench.spec.links import links_of
 from ddpbench.units import counted, format_bytes
 
 if TYPE_CHECKING:

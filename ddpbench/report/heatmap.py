@@ -21,7 +21,7 @@ from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW
 from ddpbench.report.words import launches_each, percent, ranks, series_of
 from ddpbench.spec import BucketCap
 from ddpbench.spec.grouping import cap_order, cap_words
-from ddpbench.spec.virtual import links_of, short_links
+from ddpbench.spec.links import links_of, short_links
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -135,7 +135,7 @@ def _heading(groups: Sequence[Sequence[Bar]]) -> str:
 def _picture(groups: Sequence[Sequence[Bar]]) -> Picture:
     bars = [bar for group in groups for bar in group]
     heading = _heading(groups)
-    settings = {setting_of(group[0].row).removesuffix(f", {loading(group[0].row.case)}") for group in groups}
+    settings = {setting_of(group[0].row, but=("data",)) for group in groups}
     marks = []
     if any(bar.verdict == "memory" for bar in bars):
         marks.append(

@@ -206,10 +206,10 @@ def _paint(
 
     left, right = 1.1, 2.9
     axes = sheet.axes(left, 0.5, style.FULL_WIDTH_IN - left - right, sheet.height_in - 0.6)
-    names = variant_words([row for group in groups for row in group])
+    names = variant_words([row for group in groups for row in group], layouts=False)
 
     def heading(group: Sequence[Row]) -> str:
-        others = names[group[0].case_id].removesuffix(group[0].layout).strip()
+        others = names[group[0].case_id]
         return f"{_name(group)}{f', {others}' if others else ''}"
 
     def point(row: Row) -> Point:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import bandwidth, heatmap, style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -22,7 +21,8 @@ from ddpbench.report.series import (
 from ddpbench.report.standing import stands
 from ddpbench.report.words import launches_each, not_drawn, series_of
 from ddpbench.spec.grouping import Key
-from ddpbench.spec.virtual import short_links
+from ddpbench.spec.links import short_links
+from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
     from ddpbench.report.canvas import Sheet
@@ -35,7 +35,7 @@ _PITCH_IN = 0.3
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     """The section on links and replays' options; None where neither varies."""
     raw = raw_launches(summary, "step_time_s")
-    able = [row for row in rows if _has(row) and row.case.strategy not in BOUNDS and row.case.world_size > 1]
+    able = [row for row in rows if _has(row) and traits_of(row.case).exchanges and row.case.world_size > 1]
     by_rate = bandwidth.by_rate(able)
     drawn = {row.case_id for lines in by_rate for line in lines for row in line.rows}
     groups = [

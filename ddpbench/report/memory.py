@@ -14,6 +14,7 @@ from ddpbench.report.series import Row, variant_words
 from ddpbench.report.words import number
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key
+from ddpbench.strategies.traits import traits_of
 
 _MIB = 2**20
 _HELD = ("held_parameter_bytes", "held_gradient_bytes", "held_optimizer_bytes")
@@ -72,7 +73,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
             " On the CPU so is what the C library keeps of freed memory, which is much where layers are gathered and "
             "given up in every step; with MALLOC_MMAP_THRESHOLD_=131072 in the environment it gives that back at once."
         )
-    if any(row.case.strategy == "data_parallel" for row in rows):
+    if any(traits_of(row.case).one_process for row in rows):
         note += " DataParallel is left out: one process holds all of its replicas."
     return Section(
         anchor="memory",
@@ -91,7 +92,7 @@ def _kept(summary: RunSummary, rows: Sequence[Row]) -> list[Kept]:
     found: dict[tuple[Any, ...], Kept] = {}
     for row in rows:
         record = by_id[row.case_id]
-        if not row.ok or row.case.strategy == "data_parallel" or any(pd.isna(record[name]) for name in _HELD):
+        if not row.ok or traits_of(row.case).one_process or any(pd.isna(record[name]) for name in _HELD):
             continue
         parameters, gradients, optimizer = (int(record[name]) for name in _HELD)
         own = record["peak_memory_bytes"]

@@ -17,7 +17,7 @@ from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Panel, Row, label_of, panels_of, setting_of, variant_words
 from ddpbench.report.words import Estimate, not_drawn, number, series_of
-from ddpbench.spec.virtual import link_words, short_links
+from ddpbench.spec.links import link_words, short_links
 from ddpbench.units import counted, format_bytes
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Panel, Row, Series, fullest, label_of, panels_of, setting_of
 from ddpbench.report.words import Estimate, launches_each, not_drawn, ranks, series_of, valued
+from ddpbench.strategies.traits import traits_named, traits_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +48,7 @@ def _has(row: Row) -> bool:
 def _can_draw(panel: Panel) -> bool:
     rows = [row for row in panel.rows if _has(row)]
     return len({row.case.world_size for row in rows}) > 1 and any(
-        row.case.strategy != "single" for row in rows
+        traits_of(row.case).role != "base" for row in rows
     )
 
 
@@ -67,7 +67,11 @@ def _why_absent(rows: Sequence[Row]) -> str:
 def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
     series, notes = panel.of_strategies()
     # the base case is the ideal's start at (1, 1) and is named in the caption
-    series = [item for item in series if item.strategy != "single" and any(_has(row) for row in item.rows)]
+    series = [
+        item
+        for item in series
+        if traits_named(item.strategy).role != "base" and any(_has(row) for row in item.rows)
+    ]
     shown = [row for item in series for row in item.rows if _has(row)]
     missing = {
         row.case_id: f"{row.name} ({row.status})" for item in series for row in item.rows if not _has(row)
@@ -124,7 +128,7 @@ def _heading(panel: Panel, series: Sequence[Series]) -> str:
     eligible = [
         (item, row)
         for item in series
-        if item.strategy not in BOUNDS
+        if traits_named(item.strategy).exchanges
         for row in item.rows
         if _has(row) and row.case.world_size > 1 and row.case.world_size not in panel.oversubscribed_sizes
     ]

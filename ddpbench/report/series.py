@@ -6,19 +6,30 @@ Nothing is computed from them here; a figure takes its rows from a panel.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.style import Look, look
 from ddpbench.report.words import Estimate, ranks, series_of
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.grouping import PANEL, VARIANT, Key, batch_words, cap_order, cap_words, loading
-from ddpbench.spec.virtual import is_virtual, short_links, virtual_words
+from ddpbench.spec.grouping import (
+    FACETS,
+    PANEL,
+    VARIANT,
+    Key,
+    batch_words,
+    cap_order,
+    cap_words,
+    is_virtual,
+    loading,
+    virtual_words,
+)
+from ddpbench.spec.links import short_links
+from ddpbench.strategies.traits import traits_named, traits_of
 from ddpbench.units import counted
 
 MOST_SERIES = 8
@@ -60,17 +71,12 @@ class Row:
     @property
     def needs_no_link(self) -> bool:
         """Whether it would be the same on any fabric: one rank, or ranks that exchange nothing."""
-        return not self.case.fabric and (self.case.world_size == 1 or self.case.strategy in BOUNDS)
+        return not self.case.fabric and (self.case.world_size == 1 or not traits_of(self.case).exchanges)
 
     @property
     def strategy_name(self) -> str:
-        """The strategy as figures name it. On CPU data_parallel is a threaded equivalent, and says so."""
-        name = look(self.case.strategy).name
-        return (
-            f"{name} (threads)"
-            if self.case.strategy == "data_parallel" and self.case.device == "cpu"
-            else name
-        )
+        """The strategy as figures name it."""
+        return traits_of(self.case).display
 
     @property
     def bucket_name(self) -> str:
@@ -94,6 +100,8 @@ class Row:
     def flaws(self) -> str:
         """The same where it is told elsewhere what was emulated, replayed or dilated."""
         words = [] if self.ok else [self.status]
+        if not traits_of(self.case).exact:
+            words.append("another path of training")
         if self.ok and self.samples_per_s is not None and not self.samples_per_s.has_interval:
             words.append("too few rounds for an interval")
         if self.oversubscribed:
@@ -174,19 +182,26 @@ class Panel:
                 others = series_of([cap_words(other) for other in sorted(by_cap, key=cap_order)[1:]])
                 shown = cap_words(cap) or "no"
                 notes.append(f"{name} is shown with {shown} buckets; {others}: see Buckets.")
-        chosen.sort(key=lambda series: (series.strategy not in BOUNDS, -sum(row.ok for row in series.rows)))
-        bounds = sum(series.strategy in BOUNDS for series in chosen)
+        chosen.sort(
+            key=lambda series: (traits_named(series.strategy).exchanges, -sum(row.ok for row in series.rows))
+        )
+        bounds = sum(not traits_named(series.strategy).exchanges for series in chosen)
         if len(chosen) > most + bounds:
             left = chosen[most + bounds :]
             notes.append(f"Only {most} series fit; omitted: {series_of([item.name for item in left])}.")
             chosen = chosen[: most + bounds]
         order = list(dict.fromkeys(row.case.strategy for row in self.rows))
-        chosen.sort(key=lambda series: (series.strategy in BOUNDS, order.index(series.strategy)))
+        chosen.sort(
+            key=lambda series: (not traits_named(series.strategy).exchanges, order.index(series.strategy))
+        )
         return chosen, list(dict.fromkeys(notes))
 
 
-def variant_words(rows: Iterable[Row]) -> dict[str, str]:
-    """For each case what sets it apart from other variants of its strategy; empty where there is one."""
+def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str]:
+    """For each case what sets it apart from other variants of its strategy; empty where there is one.
+
+    Its layout on nodes is told where `layouts` is true.
+    """
     by_strategy: dict[str, list[Row]] = {}
     for row in rows:
         by_strategy.setdefault(row.case.strategy, []).append(row)
@@ -194,12 +209,12 @@ def variant_words(rows: Iterable[Row]) -> dict[str, str]:
     for members in by_strategy.values():
         cases = [row.case for row in members]
         names = grouping.differing(cases, VARIANT)
-        layouts = len({row.variant for row in members}) > 1
+        several = layouts and len({row.variant for row in members}) > 1
         for row in members:
             words = grouping.words(row.case, names, cases)
             # a strategy is not told twice: a master's algorithm is called master
             words = [word for word in words if word != row.case.strategy]
-            found[row.case_id] = " ".join([*words, *([row.layout] if row.layout and layouts else [])])
+            found[row.case_id] = " ".join([*words, *([row.layout] if row.layout and several else [])])
     return found
 
 
@@ -301,7 +316,7 @@ def panels_of(rows: Iterable[Row]) -> list[Panel]:
         for key, group in groups.items()  # what only joins the groups of fabrics is no group of its own
         if not (_but_links(group[0]) in linked and all(row.needs_no_link for row in group))
     ]
-    worth = [key for key in keys if any(row.case.strategy not in BOUNDS for row in groups[key])]
+    worth = [key for key in keys if any(traits_of(row.case).exchanges for row in groups[key])]
     kept = worth or keys
     kept.sort(key=lambda key: -sum(row.ok for row in groups[key]))
     of = [groups[key][0].case for key in keys]
@@ -359,35 +374,31 @@ def fullest(rows: Sequence[Row]) -> Row:
     return max(rows, key=lambda row: len(virtual_words(row.case)))
 
 
-def setting_of(row: Row) -> str:
-    """A panel's fixed setting in words, for captions: workload, scaling and batch, threads, link."""
-    words = [
-        row.case.workload,
-        f"{row.case.scaling} scaling with a {batch_words(row.case)}",
-        f"{counted(row.case.threads_per_rank, 'thread')} per rank",
-        row.case.dtype
-        if row.case.precision == "full"
-        else f"{row.case.dtype} with {row.case.precision} autocast",
-        row.case.device.upper() if row.case.device == "cpu" else "GPU",
-    ]
-    if row.case.data == "memory" or row.case.loader_workers:
-        words.append(loading(row.case))
-    words += virtual_words(row.case)
-    if row.case.dilation != 1:
-        words.append("times virtual")
-    return ", ".join(words)
+def setting_of(row: Row, *, but: Collection[str] = ()) -> str:
+    """A panel's fixed setting in words, for captions, without the fields `but`: workload, scaling, batch, link, ..."""
+    case = row.case
+    kind = case.dtype if case.precision == "full" else f"{case.dtype} with {case.precision} autocast"
+    found = {
+        "workload": case.workload,
+        "scaling": f"{case.scaling} scaling with a {batch_words(case)}",
+        "threads_per_rank": FACETS["threads_per_rank"].word(case),
+        "dtype": kind,
+        "device": FACETS["device"].word(case),
+        "data": loading(case) if case.data == "memory" or case.loader_workers else "",
+    }
+    words = [word for name, word in found.items() if word and name not in but]
+    words += virtual_words(case, but=but)
+    return ", ".join([*words, *(["times virtual"] if case.dilation != 1 else [])])
 
 
 def setting_but_links(rows: Sequence[Row]) -> str:
     """The setting of rows that differ in their links: without those."""
-    row = fullest(rows)
-    link = virtual_words(row.case)[0] if row.case.fabric else ""
-    return ", ".join(part for part in setting_of(row).replace(link, "").split(", ") if part)
+    return setting_of(fullest(rows), but=("fabric",))
 
 
 def label_but_links(row: Row) -> tuple[str, ...]:
     """A figure's label where links differ from point to point."""
-    return ("emulated links", *(word for word in virtual_words(row.case) if not word.startswith("emulated")))
+    return ("emulated links", *virtual_words(row.case, but=("fabric",)))
 
 
 def alike_but(row: Row, *but: str) -> Key:

@@ -16,8 +16,9 @@ from ddpbench.report.series import Row, variant_words
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, stands
 from ddpbench.report.words import Estimate, series_of
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import PANEL, cap_order
-from ddpbench.spec.virtual import link_words, short_links, virtual_words
+from ddpbench.spec.grouping import PANEL, cap_order, virtual_words
+from ddpbench.spec.links import link_words, short_links
+from ddpbench.strategies.traits import traits_of
 from ddpbench.units import format_bit_rate
 
 
@@ -151,7 +152,7 @@ _TOPICS = {
 def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Section:
     """Says what data_parallel's phases are, or why there are none."""
     anchor, title = "data-parallel", "DataParallel's phases"
-    rows = [row for row in all_rows if row.case.strategy == "data_parallel"]
+    rows = [row for row in all_rows if traits_of(row.case).one_process]
     if not rows:
         absent = "This sweep has no data_parallel case."
         return Section(anchor=anchor, title=title, absent=absent)
@@ -376,7 +377,14 @@ def embedded_json(summary: RunSummary) -> str:
         "counts": {name: getattr(summary.counts, name) for name in _COUNTS},
         "stop_reason": summary.stop_reason,
         "findings": [
-            {"text": item.text, "evidence": item.evidence, "verdict": item.verdict}
+            {
+                "text": item.text,
+                "evidence": item.evidence,
+                "verdict": item.verdict,
+                "kind": item.kind,
+                "cases": item.cases,
+                "ratio": None if item.ratio is None else asdict(item.ratio),
+            }
             for item in summary.findings
         ],
         "validity": list(summary.validity),

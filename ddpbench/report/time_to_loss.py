@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddpbench.analysis.descents import FIRST_STEPS
-from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -19,7 +18,8 @@ from ddpbench.report.words import Estimate, launches_each, not_drawn, number, ra
 from ddpbench.spec import grouping
 from ddpbench.spec.goal import SMOOTHED_BATCHES
 from ddpbench.spec.grouping import PANEL, Key, cap_order
-from ddpbench.spec.virtual import link_words
+from ddpbench.spec.links import link_words
+from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Line:
     def drawn_name(self) -> str:
         """Its name in the figure, where one device stands once for both kinds of scaling."""
         scaling = f", {self.row.case.scaling} scaling"
-        return self.name.removesuffix(scaling) if self.row.case.strategy == "single" else self.name
+        return self.name.removesuffix(scaling) if traits_of(self.row.case).role == "base" else self.name
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
@@ -79,7 +79,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
             notes.append(f"Not drawn, to keep lines apart; the table has them: {names}.")
     every = [line for group in groups for line in group]
     apart = _apart(shown)
-    if any(row.case.strategy == "independent" and row.ok for row in rows):
+    if any(traits_of(row.case).role == "bound" and row.ok for row in rows):
         notes.append("Independent ranks train models of their own: they have no common loss to bring down.")
     if any(line.row.case.data == "memory" for line in every):
         notes.append(
@@ -207,15 +207,15 @@ def _drawn(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
     for line in sorted(group, key=lambda line: cap_order(line.row.case.bucket_cap_mb)):
         row = line.row
         twice = (
-            () if row.case.strategy == "single" else (row.case.scaling,)
+            () if traits_of(row.case).role == "base" else (row.case.scaling,)
         )  # one device is the same under both
         place = (row.case.world_size, row.case.nodes, row.case.global_batch)
         key = (row.variant, grouping.panel(row.case, but=batches), place, twice)
         if line.points:
             chosen.setdefault(key, line)
     kept = [line for line in group if any(line is one for one in chosen.values())]
-    kept.sort(key=lambda line: line.row.case.strategy != "single")
-    devices = {line.drawn_name for line in kept if line.row.case.strategy == "single"}
+    kept.sort(key=lambda line: traits_of(line.row.case).role != "base")
+    devices = {line.drawn_name for line in kept if traits_of(line.row.case).role == "base"}
     most = MOST_SERIES + len(devices)
     omitted = [
         line
@@ -227,15 +227,15 @@ def _drawn(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
 
 def _setting(group: Sequence[Line]) -> str:
     """The setting in words, but for scaling and batch, which differ from line to line."""
-    row = fullest([line.row for line in group])
-    return ", ".join(part for part in setting_of(row).split(", ") if " scaling with a " not in part)
+    return setting_of(fullest([line.row for line in group]), but=("scaling",))
 
 
 def _apart(groups: Sequence[Sequence[Line]]) -> list[str]:
-    """Of each group's setting what not all of them share; empty where there is one group."""
-    settings = [_setting(group).split(", ") for group in groups]
-    shared = set.intersection(*map(set, settings))
-    return [", ".join(word for word in words if word not in shared) for words in settings]
+    """What tells the groups from each other; empty where there is one."""
+    cases = [fullest([line.row for line in group]).case for group in groups]
+    names = [name for name in PANEL if name not in ("local_batch", "global_batch", "scaling")]
+    apart = grouping.differing(cases, names)
+    return [", ".join(grouping.words(case, apart, cases)) for case in cases]
 
 
 def _fair(lines: Sequence[Line]) -> list[Line]:
@@ -245,8 +245,8 @@ def _fair(lines: Sequence[Line]) -> list[Line]:
 def _heading(lines: Sequence[Line]) -> str:
     target = lines[0].target
     reached = _fair(lines)
-    others = [line for line in reached if line.row.case.strategy not in BOUNDS]
-    bases = [line for line in reached if line.row.case.strategy == "single"]
+    others = [line for line in reached if traits_of(line.row.case).exchanges]
+    bases = [line for line in reached if traits_of(line.row.case).role == "base"]
     if not reached:
         who = "in every launch" if any(line.reached for line in lines) else "in any launch"
         return f"No case with cores of its own reached a loss of {target:g} {who}"
@@ -271,7 +271,7 @@ def _picture(
     missing = {
         row.case_id: f"{row.name} ({row.status})"
         for row in rows
-        if not row.ok and row.case.strategy != "independent" and _task(row) == _task(group[0].row)
+        if not row.ok and traits_of(row.case).role != "bound" and _task(row) == _task(group[0].row)
     }
     windows = sorted({line.window for line in lines})
     over = f"{windows[0]}" if len(windows) == 1 else f"{windows[0]} to {windows[-1]}"
@@ -425,8 +425,8 @@ def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
                 [point[3] for point in line.points],
                 color=look.colour,
                 linestyle=dash,
-                linewidth=1.8 if line.row.case.strategy == "single" else 1.4,
-                zorder=4 if line.row.case.strategy == "single" else 3,  # to be seen on what follows it
+                linewidth=1.8 if traits_of(line.row.case).role == "base" else 1.4,
+                zorder=4 if traits_of(line.row.case).role == "base" else 3,  # to be seen on what follows it
             )
             at = line.time_s if column == 2 else _exact(line.samples)
             _reach(axes, line, look, at, line.target - place * _ROW * _range(lines))
@@ -459,7 +459,7 @@ def _looks(lines: Sequence[Line]) -> list[tuple[style.Look, Any]]:
     for line in lines:
         colour = style.look(line.row.case.strategy, algorithm=line.row.case.algorithm).colour
         variant = seen[colour] = seen.get(colour, -1) + 1
-        dashes = _BASE_DASHES if line.row.case.strategy == "single" else _DASHES
+        dashes = _BASE_DASHES if traits_of(line.row.case).role == "base" else _DASHES
         look = style.look(line.row.case.strategy, variant, line.row.case.algorithm)
         looks.append((look, dashes[variant % len(dashes)]))
     return looks

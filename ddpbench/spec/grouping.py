@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Literal
 
 from ddpbench.spec.case import Case
-from ddpbench.spec.virtual import link_words, short_links
+from ddpbench.spec.links import link_words, short_links
 from ddpbench.units import counted
 
 Role = Literal["panel", "variant", "scale", "bookkeeping"]
@@ -254,6 +254,8 @@ def of_role(*roles: Role) -> tuple[str, ...]:
 
 
 _VALUES = {name: facet.value or _own(name) for name, facet in FACETS.items()}
+VIRTUAL = ("fabric", "compute", "dilation", "shrink")
+"""The fields by which a case may differ from training on the machine's own links."""
 PANEL, VARIANT, SCALE = of_role("panel"), of_role("variant"), of_role("scale")
 _DECIDING: dict[Decided, tuple[str, ...]] = {
     what: tuple(name for name, facet in FACETS.items() if what in facet.decides) for what in _ALL
@@ -312,6 +314,16 @@ def words(case: Case, names: Iterable[str], among: Iterable[Case]) -> list[str]:
 def told(case: Case) -> list[str]:
     """What must stand beside a case's numbers wherever they are shown: emulated, replayed, dilated, shrunk, ..."""
     return [facet.word(case) for facet in FACETS.values() if facet.told(case)]
+
+
+def is_virtual(case: Case) -> bool:
+    """Whether links were shaped, or computation replayed, dilated or shrunk."""
+    return any(FACETS[name].told(case) for name in VIRTUAL)
+
+
+def virtual_words(case: Case, *, but: Collection[str] = ()) -> list[str]:
+    """What a case's times are of that is not the machine's own; none where it trained on its own links."""
+    return [FACETS[name].word(case) for name in VIRTUAL if name not in but and FACETS[name].told(case)]
 
 
 def options_words(mine: dict[str, Any], among: Sequence[dict[str, Any]] = ()) -> list[str]:

@@ -27,6 +27,7 @@ from ddpbench.analysis.labels import Names
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.traffic import FEWEST, MOST
 from ddpbench.spec import grouping
+from ddpbench.strategies.traits import traits_of
 
 __all__ = [
     "INVARIANTS",
@@ -178,7 +179,7 @@ def check_cases(cases: Sequence[CaseRun], table: pd.DataFrame, fabrics: Iterable
     rows = _rows(table)
     names = Names(measured)
     bounds = {
-        grouping.deciding("compute", run.case): run for run in measured if run.case.strategy == "independent"
+        grouping.deciding("compute", run.case): run for run in measured if traits_of(run.case).role == "bound"
     }
     reached = _reached(fabrics)
     subjects = [

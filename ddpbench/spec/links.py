@@ -1,32 +1,15 @@
-"""How far a case is from the machine's own training, in words: links that were shaped, computation replayed."""
+"""Emulated links in words."""
 
 from __future__ import annotations
 
 from collections import Counter
 from functools import cache
-from typing import Protocol
 
 from ddpbench.spec.fabric import Links
 from ddpbench.units import format_bit_rate
 
 MOST_ODD = 3
 """Nodes of another rate that are told one by one."""
-
-
-class Virtual(Protocol):
-    """What says how far a case is from the machine's own training: a `Case`, or a row of the report."""
-
-    @property
-    def fabric(self) -> str: ...
-
-    @property
-    def compute(self) -> str: ...
-
-    @property
-    def dilation(self) -> float: ...
-
-    @property
-    def shrink(self) -> int: ...
 
 
 def links_of(fabric: str) -> Links | None:
@@ -70,17 +53,3 @@ def _parts(fabric: str) -> tuple[str, str]:
         words = [f"nodes {', '.join(str(node) for node, _ in odd)} at {span}"]
     rest = fabric.split("; ")[1:]
     return format_bit_rate(usual), "; ".join([", ".join(words), *rest] if words else rest)
-
-
-def is_virtual(case: Virtual) -> bool:
-    """Whether links were shaped, or computation replayed, dilated or shrunk."""
-    return bool(case.fabric) or case.compute != "real" or case.dilation != 1 or case.shrink != 1
-
-
-def virtual_words(case: Virtual) -> list[str]:
-    """A case's labels, each a few words; none where it trained on the machine's own links."""
-    words = [link_words(case.fabric)] if case.fabric else []
-    words += [f"{case.compute} computation"] if case.compute != "real" else []
-    words += [f"dilated x{case.dilation:g}"] if case.dilation != 1 else []
-    words += [f"shrunk /{case.shrink}"] if case.shrink != 1 else []
-    return words
