@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest --benchmark-disable
 TESTS_AT_ONCE := 3
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
-.PHONY: sweep test bench check clean help
+.PHONY: sweep test bench check docs clean help
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -30,6 +30,9 @@ check: .venv/.dev  ## lint, types, layers
 
 bench: .venv/.dev  ## measure the promised ratios; exit 1 outside their bounds
 	$(BIN)/python -m pytest tests/benchmarks --ratios -p no:cacheprovider -q -s
+
+docs: .venv/.dev  ## write the generated pages of docs/
+	$(BIN)/python -c 'from ddpbench.analysis.columns import page; print(page(), end="")' > docs/columns.md
 
 clean:  ## remove the environment
 	rm -rf .venv

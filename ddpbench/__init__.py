@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ddpbench.analysis.summary import RunSummary
     from ddpbench.launch.listener import Listener
+    from ddpbench.launch.sweep import Sweep
 
 __version__ = VERSION
 __all__ = ["__version__", "load", "sweep", "write_report"]
@@ -58,14 +59,24 @@ def sweep(
         retry_failed=retry_failed,
     )
     work = Sweep(prepare(request), listener or Listener())
+    carry_out(work)
+    write_report(work.result.run.path)
+    return work.result.run.path
+
+
+def carry_out(work: Sweep) -> None:
+    """Runs a prepared sweep's launches. Interrupted, what was finished stands in the table.
+
+    Raises:
+        ddpbench.errors.LaunchError: ranks cannot be started, or their records not be written.
+        KeyboardInterrupt: it was interrupted; the rest can be resumed.
+    """
     try:
         work.run()
     except KeyboardInterrupt:
         if work.result.launches:
             load(work.result.run.path, write=True)
         raise
-    write_report(work.result.run.path)
-    return work.result.run.path
 
 
 def load(run_dir: str | Path, *, write: bool = False) -> pd.DataFrame:

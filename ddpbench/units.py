@@ -80,3 +80,8 @@ def format_bit_rate(bits_per_second: float) -> str:
         if bits_per_second >= scale:
             return f"{bits_per_second / scale:.12g} {unit}"
     return f"{bits_per_second:.12g} bit/s"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`1 launch`, `5 launches`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"

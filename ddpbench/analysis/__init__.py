@@ -2,10 +2,11 @@
 
 from ddpbench.analysis.build import summarize
 from ddpbench.analysis.checked import Bounded, Checked, Violation
-from ddpbench.analysis.frame import DTYPES, load, read_csv, write_csv
+from ddpbench.analysis.columns import COLUMNS, DTYPES
+from ddpbench.analysis.frame import load, read_csv, write_csv
 from ddpbench.analysis.noise import NoiseResult, noise_of
 from ddpbench.analysis.rounds import SoFar, cases_without_target, so_far
-from ddpbench.analysis.summary import COLUMNS, Counts, Failure, Finding, RunSummary
+from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
 
 __all__ = [
     "COLUMNS",

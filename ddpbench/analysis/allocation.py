@@ -11,13 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpbench.analysis.curves import CaseCurve, curves_of
-from ddpbench.analysis.findings import BOUNDS, cap_order, panel_key, variant_key
-from ddpbench.analysis.labels import virtual_words
 from ddpbench.analysis.launches import CaseRun, read_cases
 from ddpbench.analysis.stats import Interval, compare, samples_rate, step_time
 from ddpbench.errors import RequestError, nearest
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import cap_order, virtual_words
+from ddpbench.strategies.traits import traits_of
 
 EFFICIENCY_CUT = 0.7
 """A job size is worth asking for from this efficiency on, unless another cut is given."""
@@ -230,8 +231,8 @@ def _choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -
     if not found:
         raise RequestError(f"{run.path} has no curve of {request.strategy} on {request.workload}")
     found = _where(found, request, run)
-    ddp = [curve for curve in found if curve.first.case.strategy == "ddp"]
-    able = [curve for curve in found if curve.first.case.strategy not in BOUNDS]
+    ddp = [curve for curve in found if traits_of(curve.first.case).role == "reference"]
+    able = [curve for curve in found if traits_of(curve.first.case).exchanges]
     curve = (ddp or able or found)[0]
     # of equal names the one with more world sizes, for two batches of one strategy are two curves
     same = [one for one in found if one.first.case.strategy == curve.first.case.strategy]
@@ -346,7 +347,8 @@ def _other_caps(cases: Sequence[CaseRun], curve: CaseCurve) -> list[float | str]
         run.case.bucket_cap_mb
         for run in cases
         if run.status == "ok"
-        and (panel_key(run), variant_key(run)) == (panel_key(one), variant_key(one))
+        and (grouping.panel(run.case), grouping.variant(run.case))
+        == (grouping.panel(one.case), grouping.variant(one.case))
         and run.case.bucket_cap_mb != one.case.bucket_cap_mb
     }
     return [cap for cap in sorted(found, key=cap_order) if cap is not None]

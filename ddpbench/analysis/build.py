@@ -108,6 +108,7 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
         run_path=str(run.path),
         counts=counts,
         cases=table,
+        planned={run.case_id: run.case for run in cases},
         launches=_launches(cases),
         breakdown=_breakdown(cases),
         phases=_phases(cases),

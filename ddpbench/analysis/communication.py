@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddpbench.analysis.findings import BOUNDS, grouped, layouts_of, panel_key, variant_key
+from ddpbench.analysis.findings import grouped, layouts_of
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import Interval, half_width
 from ddpbench.analysis.transfers import Moved
 from ddpbench.formulas import TIMES
+from ddpbench.spec import grouping
+from ddpbench.strategies.traits import traits_of
 
 MIN_SIZES = 3
 """With fewer sizes of one operation on one number of ranks a curve says nothing about latency or bandwidth."""
@@ -63,12 +65,14 @@ def transfers_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         if run.status == "ok"
         and run.parts is not None
         and run.case.world_size > 1
-        and run.case.strategy not in BOUNDS
+        and traits_of(run.case).exchanges
         and not run.planned.oversubscribed
     ]
     found: list[list[dict[str, Any]]] = []
     nodes = layouts_of(able)
-    for members in grouped(able, lambda run: (panel_key(run), variant_key(run), nodes[run.case_id])).values():
+    for members in grouped(
+        able, lambda run: (grouping.panel(run.case), grouping.variant(run.case), nodes[run.case_id])
+    ).values():
         rows = [
             row
             for world, at in grouped(members, lambda run: (run.case.world_size,)).items()

@@ -8,22 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ddpbench.analysis.findings import (
-    BOUNDS,
-    cap_order,
-    grouped,
-    labels_of,
-    name_of,
-    panels,
-    plain,
-    variant_key,
-)
-from ddpbench.analysis.labels import is_virtual
+from ddpbench.analysis.findings import grouped, labels_of, name_of, panels, plain
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.laws import LAW_NAMES, Curve, Fit, Laws, fit_laws
 from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import cap_order, is_virtual
+from ddpbench.strategies.traits import traits_named, traits_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,16 +70,18 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
     found: list[CaseCurve] = []
     seen: set[tuple[str, ...]] = set()  # a curve that uses no link is in the group of every fabric
     for number, members in enumerate(sorted(panels(able), key=lambda members: -len(members))):
-        own = [run for run in members if run.case.strategy != "single"]
+        own = [run for run in members if traits_of(run.case).role != "base"]
         variants: dict[tuple[str, str], int] = {}
-        for key, group in grouped(own, _variant).items():
+        for key, group in grouped(own, lambda run: grouping.variant(run.case)).items():
             strategy = group[0].case.strategy
             kind = (strategy, group[0].case.algorithm)
             variant = variants[kind] = variants.get(kind, -1) + 1
             cap = min((run.case.bucket_cap_mb for run in group), key=cap_order)
             caps = {run.case.bucket_cap_mb for run in group}
             at_cap = [run for run in group if run.case.bucket_cap_mb == cap]
-            others = [run for run in own if run.case.strategy == strategy and _variant(run) != key]
+            others = [
+                run for run in own if run.case.strategy == strategy and grouping.variant(run.case) != key
+            ]
             for runs, nodes in _ladders(at_cap):
                 ids = tuple(run.case_id for run in runs)
                 if ids in seen:
@@ -109,10 +103,6 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
                     )
                 )
     return found
-
-
-def _variant(run: CaseRun) -> tuple[Any, ...]:
-    return (*variant_key(run), run.case.evaluation, run.case.checkpoint)
 
 
 def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
@@ -187,7 +177,7 @@ def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
 def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
     """One sentence on the first curve of a strategy that aggregates: which law it follows, and its knee."""
     for curve in laws:
-        if curve.strategy in BOUNDS or not curve.laws.fits:
+        if not traits_named(curve.strategy).exchanges or not curve.laws.fits:
             continue
         sizes = [1, *(point.world_size for point in curve.laws.points)]
         fits = sorted(curve.laws.fits, key=lambda fit: _TELLING.index(fit.goodness))
@@ -197,10 +187,9 @@ def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
         if fit.goodness == "beyond error":
             missed = [other for other in fits[1:] if other.goodness == "beyond error"]
             text = text[:-1] + "".join(f"; nor does {LAW_NAMES[other.law]}" for other in missed) + "."
-        text = (
-            f"{text[:1].upper()}{text[1:]} {curve.laws.knee_words.partition('. By the USL')[0].rstrip('.')}."
-        )
-        return (Finding(text=text, evidence="laws", verdict="note"),)
+        text = f"{text[:1].upper()}{text[1:]} {curve.laws.knee_words}"
+        ids = tuple(curve.case_ids.values())
+        return (Finding(kind="law", text=text, evidence="laws", verdict="note", cases=ids),)
     return ()
 
 

@@ -18,8 +18,10 @@ import pandas as pd
 
 from ddpbench.analysis.stats import Comparison, Interval, Timing, compare, step_time
 from ddpbench.records import Curve
-from ddpbench.spec import Case
+from ddpbench.spec import Case, grouping
 from ddpbench.spec.goal import mean_losses, smoothed, smoothing_steps, steps_to
+from ddpbench.spec.grouping import Key
+from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
     from ddpbench.analysis.launches import CaseRun
@@ -224,18 +226,16 @@ def goals_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
 def one_device(run: CaseRun, cases: Sequence[CaseRun]) -> CaseRun | None:
     """The case that takes the same samples in each step, on one device; None where there is none, or it is that."""
 
-    def data(other: CaseRun) -> tuple[Any, ...]:
-        case = other.case
-        what = (case.workload, case.workload_options_json, case.seed, case.global_batch, case.data)
-        return (*what, case.dtype, case.precision, case.device)
+    def data(other: CaseRun) -> Key:
+        return (*grouping.deciding("loss", other.case), other.case.global_batch)
 
-    if run.case.strategy == "single":
+    if traits_of(run.case).role == "base":
         return None
     return next(
         (
             other
             for other in cases
-            if other.case.strategy == "single" and data(other) == data(run) and descents_of(other)
+            if traits_of(other.case).role == "base" and data(other) == data(run) and descents_of(other)
         ),
         None,
     )

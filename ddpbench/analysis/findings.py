@@ -12,13 +12,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
 from ddpbench.analysis.best import standings
 from ddpbench.analysis.inputs import input_groups
-from ddpbench.analysis.labels import virtual_words
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.precisions import precision_groups
 from ddpbench.analysis.shares import percent_of, share_of_step
@@ -32,26 +31,17 @@ from ddpbench.analysis.stats import (
     judge_all,
     samples_rate,
 )
-from ddpbench.analysis.summary import Finding
-from ddpbench.records import Compared
+from ddpbench.analysis.summary import Finding, FindingKind
+from ddpbench.spec import Case, grouping
+from ddpbench.spec.grouping import FACETS, PANEL, VARIANT, cap_order, cap_words
+from ddpbench.strategies.traits import traits_of
+from ddpbench.units import counted
 
 MOST_FINDINGS = 7
 MOST_PANELS = 3
 """Sentences are made of this many groups of comparable cases, the largest first."""
 MANIFOLD = 2.0
 """Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
-PANEL_LINKS = 8
-"""Where the fabric stands in `panel_key`."""
-BOUNDS = ("single", "independent")
-"""Strategies that exchange nothing: the base case and the upper bound. They are never ranked."""
-INEXACT: frozenset[Compared] = frozenset(
-    {
-        "sums of gradients, with what is kept",
-        "parameters, averaged",
-        "parameters, updates in the server's order",
-    }
-)
-"""What is compared of a strategy that is inexact by design."""
 COMPARISON_COLUMNS = ("topic", "case_id", "best_case_id", "ratio", "ratio_ci_low", "ratio_ci_high", "verdict")
 
 
@@ -61,35 +51,17 @@ class _Pair:
 
     a: CaseRun
     b: CaseRun
-    evidence: str
+    evidence: Literal["buckets", "layouts", "strategies"]
     comparison: Comparison
 
     @property
     def name(self) -> str:
         return f"{self.a.case_id} against {self.b.case_id}"
 
-
-def panel_key(run: CaseRun) -> tuple[Any, ...]:
-    """What two cases must share but for strategy, ranks and bucket cap to be compared."""
-    case = run.case
-    return (
-        case.workload,
-        case.workload_options_json,
-        case.device,
-        case.dtype,
-        case.scaling,
-        case.local_batch if case.scaling == "weak" else case.global_batch,
-        case.threads_per_rank,
-        case.loader_workers,
-        case.fabric,
-        case.compute,
-        case.dilation,
-        case.seed,
-        case.launcher,
-        case.precision,
-        case.data,
-        case.shrink,
-    )
+    @property
+    def kind(self) -> FindingKind:
+        """What is compared: of the strategies those that exchange nothing are a bound."""
+        return "bound" if not traits_of(self.a.case).exchanges else self.evidence
 
 
 def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
@@ -98,7 +70,7 @@ def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
     That is a single rank, and independent ranks: on any fabric they would train as they do without.
     """
     every = list(cases)
-    groups = grouped(every, panel_key)
+    groups = grouped(every, lambda run: grouping.panel(run.case))
     free = [run for run in every if not run.case.fabric and _needs_no_link(run)]
     taken: set[str] = set()
     found: dict[tuple[Any, ...], list[CaseRun]] = {}
@@ -110,36 +82,23 @@ def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
 
 
 def _needs_no_link(run: CaseRun) -> bool:
-    return run.case.world_size == 1 or run.case.strategy in BOUNDS
+    return run.case.world_size == 1 or not traits_of(run.case).exchanges
 
 
 def _same_but_links(run: CaseRun, other: CaseRun) -> bool:
-    at = PANEL_LINKS
-    mine, theirs = panel_key(run), panel_key(other)
-    return mine[:at] == theirs[:at] and mine[at + 1 :] == theirs[at + 1 :]
-
-
-def variant_key(run: CaseRun) -> tuple[Any, ...]:
-    """What sets apart two cases of a panel but for ranks and bucket cap."""
-    case = run.case
-    return (case.strategy, case.algorithm, case.schedule, case.backend, case.options_json, case.replicate)
+    return grouping.panel(run.case, but=("fabric",)) == grouping.panel(other.case, but=("fabric",))
 
 
 def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
     """The number of nodes of each case whose strategy ran some number of ranks in several layouts; else 0."""
     found: dict[str, int] = {}
-    for members in grouped(cases, lambda run: (panel_key(run), variant_key(run))).values():
+    for members in grouped(
+        cases, lambda run: (grouping.panel(run.case), grouping.variant(run.case))
+    ).values():
         shapes = {(run.case.world_size, run.case.nodes) for run in members}
         several = len(shapes) > len({world for world, _ in shapes})
         found |= {run.case_id: run.case.nodes if several else 0 for run in members}
     return found
-
-
-def cap_order(cap: float | str | None) -> tuple[int, float]:
-    """Sorts bucket caps: none, `default`, then by size."""
-    if cap is None:
-        return (0, 0.0)
-    return (1, 0.0) if isinstance(cap, str) else (2, cap)
 
 
 def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
@@ -198,27 +157,32 @@ def _bucket_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     nodes = layouts_of(with_caps)
 
     def key(run: CaseRun) -> tuple[Any, ...]:
-        return (panel_key(run), variant_key(run), run.case.world_size, nodes[run.case_id])
+        return (grouping.panel(run.case), grouping.variant(run.case), run.case.world_size, nodes[run.case_id])
 
     return [group for group in grouped(with_caps, key).values() if len(group) > 1]
 
 
 def _layout_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     def key(run: CaseRun) -> tuple[Any, ...]:
-        return (panel_key(run), variant_key(run), run.case.world_size, run.case.bucket_cap_mb)
+        return (
+            grouping.panel(run.case),
+            grouping.variant(run.case),
+            run.case.world_size,
+            run.case.bucket_cap_mb,
+        )
 
     return [group for group in grouped(_measured(cases), key).values() if len(group) > 1]
 
 
 def _strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    able = [run for run in _measured(cases) if run.case.strategy not in BOUNDS]
+    able = [run for run in _measured(cases) if traits_of(run.case).exchanges]
     nodes = layouts_of(able)
     shared = any(nodes.values())  # then strategies are compared in the same layout
 
     def at(run: CaseRun) -> tuple[Any, ...]:
-        return (panel_key(run), run.case.world_size, run.case.nodes if shared else 0)
+        return (grouping.panel(run.case), run.case.world_size, run.case.nodes if shared else 0)
 
-    variants = grouped(able, lambda run: (*at(run), variant_key(run)))
+    variants = grouped(able, lambda run: (*at(run), grouping.variant(run.case)))
     chosen = [min(group, key=lambda run: cap_order(run.case.bucket_cap_mb)) for group in variants.values()]
     groups = grouped(chosen, at)
     return [group for group in groups.values() if len(group) > 1]
@@ -226,7 +190,7 @@ def _strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 def _rank_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     able = [run for run in _measured(cases) if _exchanges(run) and not run.planned.oversubscribed]
-    groups = grouped(able, lambda run: (panel_key(run), run.case.world_size))
+    groups = grouped(able, lambda run: (grouping.panel(run.case), run.case.world_size))
     return [group for group in groups.values() if len(group) > 1]
 
 
@@ -249,16 +213,17 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
             pairs.setdefault(pair.name, pair)
     judged = judge_all({name: pair.comparison for name, pair in pairs.items()})
     decided = {name: one for name, one in judged.items() if one.verdict != "too few"}
-    apart = _options_apart(ordered) if len(ordered) > 1 else None
-    compared: list[Finding] = []
+    apart = _Apart.between(ordered)
+    compared: list[_Decision] = []
     notes: list[list[Finding]] = []
     for members in ordered:
         own = [pair for pair in _pairs(members) if pair.name in decided]
-        compared += [_sentence(pair, decided[pair.name], len(decided), apart=apart) for pair in own]
-        notes.append(list(_notes(members, apart=apart)))
+        compared += [(pair, decided[pair.name]) for pair in own]
+        notes.append(list(_notes(members, apart)))
     missing = len(judged) - len(decided)
     room = most - (len(notes[0]) if notes else 0) - bool(missing)
-    result = [*_most_telling(compared, room), *(note for found in notes for note in found)]
+    told = [_sentence(pair, one, len(decided), apart) for pair, one in _most_telling(compared, room)]
+    result = [*told, *(note for found in notes for note in found)]
     if missing:
         rounds = max(one.rounds for one in judged.values() if one.verdict == "too few")
         many = f"{missing} pair{'s' if missing != 1 else ''} of cases"
@@ -272,28 +237,26 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
                 f"Not compared: {many} that share no rounds, as where runs are merged or a sweep was resumed; drift "
                 "and unlike nodes would pass for a difference. A sweep that has both tells them apart."
             )
-        few = Finding(text=text, evidence="summary", verdict="too few")
+        few = Finding(kind="uncompared", text=text, evidence="summary", verdict="too few")
         result.insert(0 if not decided else most - 1, few)
     return tuple(result[:most])
 
 
-_BATCH = "scaling and batch"
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """What tells the panels that sentences are made of from each other: fields, and one case of each."""
 
+    fields: tuple[str, ...]
+    cases: tuple[Case, ...]
 
-def _options_apart(groups: Sequence[Sequence[CaseRun]]) -> list[str]:
-    """The workload's options that are not the same in all of these groups; and `_BATCH`, if that is not."""
-    cases = [members[0].case for members in groups]
-    options = [case.workload_options for case in cases]
-    keys = dict.fromkeys(key for one in options for key in one)
-    batches = {
-        (case.scaling, case.local_batch if case.scaling == "weak" else case.global_batch) for case in cases
-    }
-    found = [key for key in keys if len({str(one.get(key)) for one in options}) > 1]
-    return found + ([_BATCH] if len(batches) > 1 else [])
+    @classmethod
+    def between(cls, groups: Sequence[Sequence[CaseRun]]) -> _Apart:
+        cases = tuple(members[-1].case for members in groups)  # the first may be one that needs no link
+        return cls(tuple(grouping.differing(cases, PANEL)), cases)
 
 
 def _exchanges(run: CaseRun) -> bool:
-    return run.case.strategy not in BOUNDS and run.case.world_size > 1
+    return traits_of(run.case).exchanges and run.case.world_size > 1
 
 
 _DECIDED = ("faster", "slower", "equivalent")
@@ -309,24 +272,28 @@ def decided_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(found, key=lambda one: ranks.get(one.verdict, 0)))
 
 
-def _sorted(compared: Sequence[Finding]) -> list[Finding]:
+_Decision = tuple[_Pair, Judgement]
+_PLACES: dict[FindingKind, int] = {"strategies": 0, "layouts": 0, "bound": 1, "buckets": 2}
+
+
+def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
     """What is decided before what is not; of each strategies before the upper bound before buckets."""
 
-    def place(one: Finding) -> tuple[bool, int, bool]:
-        part = 2 if one.evidence == "buckets" else int("independent ranks" in one.text)
-        return (one.verdict not in _DECIDED, part, one.verdict == "equivalent")
+    def place(one: _Decision) -> tuple[bool, int, bool]:
+        pair, judged = one
+        return (judged.verdict not in _DECIDED, _PLACES[pair.kind], judged.verdict == "equivalent")
 
     return sorted(compared, key=place)
 
 
-def _most_telling(compared: Sequence[Finding], room: int) -> list[Finding]:
+def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
     """The first of them in order; the last place is for buckets, but an undecided one displaces no decided one."""
     ordered = _sorted(compared)
     chosen = ordered[:room]
-    first = next((one for one in ordered if one.evidence == "buckets"), None)
+    first = next((one for one in ordered if one[0].kind == "buckets"), None)
     if first is None or room < 2 or first in chosen:
         return chosen
-    if first.verdict in _DECIDED or chosen[-1].verdict not in _DECIDED:
+    if first[1].verdict in _DECIDED or chosen[-1][1].verdict not in _DECIDED:
         chosen[-1] = first
     return _sorted(chosen)
 
@@ -342,8 +309,8 @@ def reference_of(members: Sequence[CaseRun]) -> CaseRun:
     """
     world = _largest(members)
     able = [run for run in members if _exchanges(run) and run.case.world_size == world]
-    ddp = [run for run in able if run.case.strategy == "ddp"] or able
-    chosen = [run for run in ddp if variant_key(run) == variant_key(ddp[0])]
+    ddp = [run for run in able if traits_of(run.case).role == "reference"] or able
+    chosen = [run for run in ddp if grouping.variant(run.case) == grouping.variant(ddp[0].case)]
     return min(chosen, key=lambda run: cap_order(run.case.bucket_cap_mb))
 
 
@@ -355,15 +322,18 @@ def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
     reference = reference_of(members)
     world = reference.case.world_size
     found: list[_Pair] = []
-    variants = grouped((run for run in members if run.case.world_size == world), variant_key)
+    others: list[tuple[CaseRun, Literal["buckets", "layouts", "strategies"]]]
+    variants = grouped(
+        (run for run in members if run.case.world_size == world), lambda run: grouping.variant(run.case)
+    )
     for key, group in variants.items():
-        if key == variant_key(reference):
+        if key == grouping.variant(reference.case):
             nodes, cap = reference.case.nodes, reference.case.bucket_cap_mb
             others = [(run, "buckets") for run in group if run is not reference and run.case.nodes == nodes]
             others += [
                 (run, "layouts") for run in group if run.case.nodes != nodes and run.case.bucket_cap_mb == cap
             ]
-        elif group[0].case.strategy == "single":
+        elif traits_of(group[0].case).role == "base":
             others = []
         else:
             alike = [run for run in group if run.case.nodes == reference.case.nodes] or group
@@ -375,17 +345,17 @@ def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
     return found
 
 
-def _sentence(pair: _Pair, judged: Judgement, comparisons: int, *, apart: Sequence[str] | None) -> Finding:
+def _sentence(pair: _Pair, judged: Judgement, comparisons: int, apart: _Apart) -> Finding:
     a, b, ratio = pair.a, pair.b, judged.ratio
     verdict = judged.verdict
     name_a, name_b = name_of(a, b), name_of(b, a)
     if pair.evidence == "buckets":
-        start = f"{name_a} at {_place(b, apart=apart)}: "
+        start = f"{name_a} at {_place(b, apart)}: "
         first, second, verb = f"{_cap(a)} buckets", f"{_cap(b)} buckets", "are"
         end = ""
     else:
         start, first, second, verb = "", name_a, name_b, "is"
-        end = f" at {_place(b, apart=apart)}"  # of b, for independent ranks use no links
+        end = f" at {_place(b, apart)}"  # of b, for independent ranks use no links
     corrected = f"; corrected for {comparisons} comparisons" if comparisons > 1 else ""
     launches = f"({judged.rounds} launches each{corrected})"
     margin = f"{100 * MARGIN:g} %"
@@ -395,24 +365,22 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, *, apart: Sequen
     elif not judged.beyond:
         size = f": measurable, though perhaps within {margin}"
     slower_by = ratio if ratio.value >= 1 else _inverse(ratio)
-    gap = f"takes {_longer(slower_by)} longer than"
-    ahead = f"{verb} {_longer(slower_by)} faster than"
-    if slower_by.value >= MANIFOLD:
-        gap = f"takes {plain(slower_by)} times as long as"
-        ahead = f"{verb} {plain(slower_by)} times as fast as"
-    if verdict == "faster" and a.case.strategy == "independent":
+    many = slower_by.value >= MANIFOLD
+    gap = f"takes {plain(slower_by)} times as long as" if many else f"takes {_longer(slower_by)} longer than"
+    ahead = (
+        f"{verb} {plain(slower_by)} times as fast as" if many else f"{verb} {_longer(slower_by)} faster than"
+    )
+    behind = f"{verb} {_longer(slower_by)} slower than"
+    if verdict == "faster" and traits_of(a.case).role == "bound":
         text = (
             f"A step of {second} {gap} one of independent ranks, which exchange nothing,"
             f"{end}{size} {launches}"
         )
         verdict = "slower"
     elif verdict in ("faster", "slower"):
-        if verdict == "slower" and pair.evidence in ("strategies", "layouts"):
+        if verdict == "slower" and (many or pair.evidence in ("strategies", "layouts")):
             first, second, verdict = second, first, "faster"  # what is faster stands first
-        told = ahead if verdict == "faster" else ahead.replace("faster", "slower")
-        if verdict == "slower" and slower_by.value >= MANIFOLD:
-            first, second, told, verdict = second, first, ahead, "faster"
-        text = f"{start}{first} {told} {second}{end}{size} {launches}"
+        text = f"{start}{first} {ahead if verdict == 'faster' else behind} {second}{end}{size} {launches}"
     elif verdict == "equivalent":
         text = (
             f"{start}{first} and {second} are equivalent within {margin}{end}: step times differ by "
@@ -423,19 +391,26 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, *, apart: Sequen
             f"{start}{first} against {second}{end}: no significant difference; this sweep cannot rule out "
             f"up to {100 * (judged.bound or 0):.1f} % {launches}"
         )
-    return Finding(text=f"{_capital(text)}.", evidence=pair.evidence, verdict=verdict)
+    return Finding(
+        kind=pair.kind,
+        text=f"{_capital(text)}.",
+        evidence=pair.evidence,
+        verdict=verdict,
+        cases=(a.case_id, b.case_id),
+        ratio=ratio,
+    )
 
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _notes(members: Sequence[CaseRun], *, apart: Sequence[str] | None) -> Iterable[Finding]:
+def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
     """Speed-up and efficiency of the reference, and what its step is made of."""
     run = reference_of(members)
     world = run.case.world_size
     base = next((other for other in members if other.case_id == run.baseline_id), None)
-    name = f"{name_of(run)} at {_place(run, apart=apart)}"
+    name = f"{name_of(run)} at {_place(run, apart)}"
     if (
         base is not None
         and (comparison := compare(run.timings, base.timings)) is not None
@@ -453,7 +428,13 @@ def _notes(members: Sequence[CaseRun], *, apart: Sequence[str] | None) -> Iterab
             f"{name}: speed-up {plain(speedup)} and efficiency {plain(efficiency)} over single at 1 rank, which "
             f"trains {plain(rate)} samples/s ({comparison.rounds} launches each{few})."
         )
-        yield Finding(text=_capital(text), evidence="scaling", verdict="note")
+        yield Finding(
+            kind="speed-up",
+            text=_capital(text),
+            evidence="scaling",
+            verdict="note",
+            cases=(run.case_id, base.case_id),
+        )
     parts = run.parts
     if parts is not None and parts.has_transfers and parts.step_s > 0:
         exposed, wait = (percent_of(share_of_step(parts, one), 1) for one in ("exposed_comm", "exposed_wait"))
@@ -467,81 +448,49 @@ def _notes(members: Sequence[CaseRun], *, apart: Sequence[str] | None) -> Iterab
             f"{name}: {exposed} of a step is associated with exposed communication and {wait} with "
             f"waiting for other ranks{overlap} (instrumented steps of {parts.launches} launches)."
         )
-        yield Finding(text=_capital(text), evidence="breakdown", verdict="note")
-
-
-_NAMES = {
-    "ddp": "DDP",
-    "fsdp": "FSDP",
-    "zero1": "ZeRO-1",
-    "data_parallel": "DataParallel",
-    "independent": "independent ranks",
-    "post_local_sgd": "local SGD",
-    "async_server": "the asynchronous server",
-}
+        yield Finding(
+            kind="parts", text=_capital(text), evidence="breakdown", verdict="note", cases=(run.case_id,)
+        )
 
 
 def takes_another_path(run: CaseRun) -> bool:
-    """Whether it was proved by another promise than equal gradients: its parameters are not synchronous training's."""
-    if run.proof is None:
-        return False
-    return any(proof.compared in INEXACT for proof in run.proof.proofs)
+    """Whether its parameters are not known to be synchronous training's: by what its strategy promises."""
+    return not traits_of(run.case).exact
 
 
 def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
     """A strategy as a sentence names it, with what tells it from another case of the same strategy."""
     case = run.case
-    words = [_NAMES.get(case.strategy, case.strategy)]
-    if case.strategy == "data_parallel" and case.device == "cpu":
-        words.append("(threads)")
+    told_apart = [traits_of(case).spoken]
     if other is not None and takes_another_path(run) and not takes_another_path(other):
-        words.append("(another path of training)")
+        told_apart.append("(another path of training)")
     if other is not None and other.case.strategy == case.strategy:
-        names = ("algorithm", "schedule", "backend")
-        words += [
-            str(getattr(case, name)).replace("_", " ")
-            for name in names
-            if getattr(case, name) != getattr(other.case, name)
-        ]
-        theirs = other.case.options
-        words += [f"{key}={value}" for key, value in case.options.items() if theirs.get(key) != value]
+        names = [name for name in VARIANT if name in grouping.differing((case, other.case))]
+        told_apart += grouping.words(case, names, (case, other.case))
         if case.nodes != other.case.nodes:
-            words.append(f"{case.nodes} x {case.ranks_per_node}")
-        if case.replicate != other.case.replicate:
-            words.append(f"(replicate {case.replicate})")
-    return " ".join(words)
+            told_apart.append(f"{case.nodes} x {case.ranks_per_node}")
+    return " ".join(told_apart)
 
 
-def _place(run: CaseRun, *, apart: Sequence[str] | None) -> str:
-    """Ranks and workload; the panel's setting where a run has several, with those options that tell them `apart`."""
+def _place(run: CaseRun, apart: _Apart) -> str:
+    """Ranks and workload, what must always be told, and what tells the panel from the run's others."""
     case = run.case
-    batch = case.local_batch if case.scaling == "weak" else case.global_batch
-    held = "local" if case.scaling == "weak" else "global"
-    setting = ""
-    if apart is not None:
-        setting = f", {case.scaling} scaling with a {held} batch of {batch}" if _BATCH in apart else ""
-        setting += "".join(f", {key}={case.workload_options.get(key)}" for key in apart if key != _BATCH)
-    autocast = f", {case.precision} autocast" if case.precision != "full" else ""
-    return f"{_ranks(run)}, {case.workload}{autocast}{setting}{labels_of(run)}"
+    names = [name for name in PANEL if name in apart.fields or FACETS[name].told(case)]
+    more = grouping.words(case, [name for name in names if name != "workload"], apart.cases)
+    return ", ".join([_ranks(run), case.workload, *more])
 
 
 def _cap(run: CaseRun) -> str:
-    cap = run.case.bucket_cap_mb
-    return "default" if cap == "default" or cap is None else f"{cap:g} MiB"
+    return cap_words(run.case.bucket_cap_mb) or "default"
 
 
 def _ranks(run: CaseRun) -> str:
-    world = run.case.world_size
-    return f"{world} rank{'s' if world != 1 else ''}"
+    return counted(run.case.world_size, "rank")
 
 
 def labels_of(run: CaseRun) -> str:
-    """Labels that must stand beside a number: emulated, replayed, dilated, shrunk; and where batches came from."""
-    case = run.case
-    words = virtual_words(case)
-    words += ["data in memory"] if case.data == "memory" else []
-    words += [f"loader workers: {case.loader_workers}"] if case.loader_workers else []
-    return "".join(f", {word}" for word in words)
+    """What must stand beside a case's numbers, to be put after a sentence's other words."""
+    return "".join(f", {word}" for word in grouping.told(run.case))
 
 
 def _inverse(ratio: Interval) -> Interval:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ddpbench.analysis.checkpoints import snapshot_costs
+from ddpbench.analysis.columns import COLUMNS, DTYPES, TABLE
 from ddpbench.analysis.descents import against_base, cost_of
 from ddpbench.analysis.launches import CaseRun, noise_words, read_cases
 from ddpbench.analysis.network import bytes_to_aggregate
@@ -21,38 +22,19 @@ from ddpbench.analysis.peaks import mfu, peak_of
 from ddpbench.analysis.rounds import width_of
 from ddpbench.analysis.staleness import added, mean_of
 from ddpbench.analysis.stats import Comparison, Interval, Timing, compare, samples_rate, step_time
-from ddpbench.analysis.summary import COLUMNS
 from ddpbench.analysis.traffic import mean_traffic
 from ddpbench.errors import OutputError
 from ddpbench.formulas import busiest_node_bytes
 from ddpbench.records import RunDir, explain_os_error, write_atomically
 from ddpbench.records.plan import StoredPlan, read_plan
-from ddpbench.spec import Case
+from ddpbench.spec import Case, grouping
+from ddpbench.strategies.traits import traits_of
 
-_TEXT = tuple(
-    """case_id experiment workload strategy algorithm schedule options_json backend device launcher
-    bucket_cap_mb scaling dtype fabric compute status error baseline_case_id actual_bucket_bytes
-    noise_flag precision data workload_options_json""".split()  # noqa: SIM905
-)
-_WHOLE = tuple(
-    """world_size nodes ranks_per_node threads_per_rank loader_workers local_batch global_batch
-    launches launches_failed steps gradient_bytes peak_memory_bytes snapshot_bytes parameters shrink
-    held_parameter_bytes held_gradient_bytes held_optimizer_bytes staleness_max""".split()  # noqa: SIM905
-)
 _HELD = ("held_parameter_bytes", "held_gradient_bytes", "held_optimizer_bytes")
-_TRUTH = ("params_equal", "oversubscribed", "ci_reached")
 _OF_THE_CASE = [field.name for field in fields(Case) if field.name in COLUMNS]
-DTYPES: dict[str, str] = {
-    name: "string"
-    if name in _TEXT
-    else "Int64"
-    if name in _WHOLE
-    else "boolean"
-    if name in _TRUTH
-    else "float64"
-    for name in COLUMNS
-}
-"""Every column's dtype. What is empty is NA (NaN in a column of numbers), never -1 or 0, nor an empty text."""
+
+_ALWAYS = COLUMNS[: COLUMNS.index("dilation") + 1]
+"""What every table has."""
 
 
 def load(run: RunDir | Path | str) -> pd.DataFrame:
@@ -73,8 +55,9 @@ def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str,
     computing = _compute_times(cases)
     rows = [_row(case, by_id, computing, plan.budget.target_half_width, machine) for case in cases]
     columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in COLUMNS}
-    for name in _TEXT:
-        columns[name] = [value if value != "" else None for value in columns[name]]
+    for column in TABLE:
+        if column.kind == "text":
+            columns[column.name] = [value if value != "" else None for value in columns[column.name]]
     return pd.DataFrame({name: pd.Series(columns[name], dtype=DTYPES[name]) for name in COLUMNS})
 
 
@@ -110,7 +93,11 @@ def _row(
         "noise_flag": noise_words(good),
     }
     row |= _overlap(run)
-    compute = _own_compute(run) if case.strategy in _ALONE else computing.get(compute_key(run))
+    compute = (
+        _own_compute(run)
+        if not traits_of(case).exchanges
+        else computing.get(grouping.deciding("compute", case))
+    )
     if compute is not None:
         _put(row, "compute_time{}_s", compute)
     if not timings:
@@ -249,8 +236,6 @@ _COMMUNICATION = {
     "queue_time{}_s": "queue",
 }
 """Columns, and the totals of a `Breakdown` that they hold."""
-_ALONE = ("single", "independent")
-"""Strategies whose ranks exchange nothing: their own computation is undisturbed by communication."""
 
 
 def _own_compute(run: CaseRun) -> Interval | None:
@@ -258,36 +243,14 @@ def _own_compute(run: CaseRun) -> Interval | None:
     return run.parts.interval("forward", "backward") if run.parts is not None else None
 
 
-def compute_key(run: CaseRun) -> tuple[Any, ...]:
-    """What two cases must share to have the same computation in each rank, under the same contention."""
-    case = run.case
-    return (
-        case.workload,
-        case.workload_options_json,
-        case.world_size,
-        case.local_batch,
-        case.threads_per_rank,
-        case.dtype,
-        case.device,
-        case.loader_workers,
-        case.compute,
-        case.dilation,
-        case.precision,
-        case.data,
-        case.ranks_per_node,
-        case.launcher,
-        case.shrink,
-    )
-
-
 def _compute_times(cases: Sequence[CaseRun]) -> dict[tuple[Any, ...], Interval]:
-    """The computation of independent ranks by `compute_key`; at one rank `single` is that too."""
+    """The computation of independent ranks by what decides it; at one rank `single` is that too."""
     found: dict[tuple[Any, ...], Interval] = {}
-    for strategy in _ALONE:  # independent last, so that it wins
+    for role in ("base", "bound"):  # the bound last, so that it wins
         for run in cases:
-            own = _own_compute(run) if run.case.strategy == strategy else None
+            own = _own_compute(run) if traits_of(run.case).role == role else None
             if own is not None:
-                found[compute_key(run)] = own
+                found[grouping.deciding("compute", run.case)] = own
     return found
 
 
@@ -309,7 +272,9 @@ def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """A table back from its file, with the dtypes it was written with; unknown later columns are kept.
+    """A table back from its file, with the dtypes it was written with; columns of a later version are kept.
+
+    Columns that its version did not have yet are empty.
 
     Raises:
         OSError: the file cannot be read.
@@ -317,12 +282,16 @@ def read_csv(path: Path) -> pd.DataFrame:
     """
     text = path.read_text(encoding="utf-8")
     names = text.partition("\n")[0].split(",")
-    missing = [name for name in COLUMNS if name not in names]
+    missing = [name for name in _ALWAYS if name not in names]
     if missing:
         raise ValueError(f"{path} is no table of cases: the columns {', '.join(missing[:5])} are missing")
-    return pd.read_csv(
+    frame = pd.read_csv(
         io.StringIO(text),
         dtype={name: dtype for name, dtype in DTYPES.items() if name in names},
         keep_default_na=False,
         na_values=[""],
     )
+    later = {
+        name: pd.Series(pd.NA, index=frame.index, dtype=DTYPES[name]) for name in COLUMNS if name not in names
+    }
+    return frame.assign(**later)

@@ -38,19 +38,34 @@ def _sentence(group: InputGroup) -> Finding:
     decided = [member for member in judged if member.verdict != "too few"]
     if not decided:
         text = f"{who}: not enough launches to tell whether training waits for its input (under {MIN_ROUNDS} rounds)."
-        return Finding(text=text, evidence="inputs", verdict="too few")
+        return Finding(kind="inputs", text=text, evidence="inputs", verdict="too few")
     end = _end(decided)
+    ids = tuple(member.run.case_id for member in (*decided, group.memory) if member is not None)
     if group.bound:
-        return Finding(text=f"{who}, is {_bound(group)} {end}.", evidence="inputs", verdict="slower")
+        return Finding(
+            kind="inputs",
+            text=f"{who}, is {_bound(group)} {end}.",
+            evidence="inputs",
+            verdict="slower",
+            cases=ids,
+        )
     farthest = max(decided, key=lambda member: member.ratio.value if member.ratio is not None else 0.0)
     gap = f"{_signed(farthest.ratio)} {_how(farthest)}"
     if all(member.verdict == "not input-bound" for member in decided):
         text = f"{who}, is not input-bound: against data in memory its step time differs by {gap}"
         if len(decided) > 1:
             text += f", and by no more {_listed([member for member in decided if member is not farthest])}"
-        return Finding(text=f"{text} {end}.", evidence="inputs", verdict="equivalent")
+        return Finding(
+            kind="inputs", text=f"{text} {end}.", evidence="inputs", verdict="equivalent", cases=ids
+        )
     text = f"{who}: this sweep cannot tell whether training waits for its input; against data in memory the step time"
-    return Finding(text=f"{text} differs by {gap} {end}.", evidence="inputs", verdict="unresolved")
+    return Finding(
+        kind="inputs",
+        text=f"{text} differs by {gap} {end}.",
+        evidence="inputs",
+        verdict="unresolved",
+        cases=ids,
+    )
 
 
 def _bound(group: InputGroup) -> str:
@@ -84,7 +99,7 @@ def _without_twins(members: Sequence[InputCase]) -> Iterable[Finding]:
         f"{_waited(worst)} of a step is spent waiting for data ({names[worst.run.case_id]}; "
         'instrumented steps). Only the same case with data = "memory" beside it can tell.'
     )
-    yield Finding(text=text, evidence="inputs", verdict="note")
+    yield Finding(kind="inputs", text=text, evidence="inputs", verdict="note", cases=(worst.run.case_id,))
 
 
 def _waited(member: InputCase) -> str:

@@ -17,12 +17,13 @@ cannot be hidden, and workers that share the ranks' cores slow computation witho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import Interval, Judgement, compare, judge_all
-from ddpbench.spec import Case
+from ddpbench.spec import Case, grouping
+from ddpbench.spec.grouping import Key
 
 WAITED_LIMIT = 0.05
 """Share of a step spent in waiting for data above which a case without a twin looks input-bound."""
@@ -88,14 +89,14 @@ class InputGroup:
         return able[0] if able else None
 
 
-def input_key(case: Case) -> Case:
+def input_key(case: Case) -> Key:
     """What two cases must share to differ only in where their batches come from."""
-    return replace(case, experiment="", data="loader", loader_workers=0)
+    return grouping.alike(case, but=("data", "loader_workers"))
 
 
 def input_groups(cases: Sequence[CaseRun]) -> list[InputGroup]:
     """Every measured case in its group, in the plan's order of groups; Holm's correction within a group."""
-    groups: dict[Case, list[CaseRun]] = {}
+    groups: dict[Key, list[CaseRun]] = {}
     for run in cases:
         if run.status == "ok" and run.timings:
             groups.setdefault(input_key(run.case), []).append(run)

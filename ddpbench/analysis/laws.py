@@ -193,6 +193,7 @@ class Laws:
     knee: int | None = None
     """The knee, where there is one within the measured world sizes."""
     knee_words: str = ""
+    peak_words: str = ""
     next: NextSize | None = None
     absent: str = ""
 
@@ -233,7 +234,7 @@ def fit_laws(curve: Curve, *, devices: int | None = None, batch: int | None = No
         for index, size in enumerate(sizes)
     )
     usl = next((fit for fit in fits if fit.law == "usl"), None)
-    knee, knee_words = _knee(points, usl, found["peak"].interval(0))
+    knee, knee_words = _knee(points)
     return Laws(
         scaling=curve.scaling,
         points=points,
@@ -242,6 +243,7 @@ def fit_laws(curve: Curve, *, devices: int | None = None, batch: int | None = No
         trend=_trend(curve.scaling, sizes, found["rise"].interval(0)),
         knee=knee,
         knee_words=knee_words,
+        peak_words=_peak(usl, found["peak"].interval(0), points[-1].world_size),
         next=_next(model, fits, found, devices),
     )
 
@@ -518,8 +520,8 @@ def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
     return f"{name} falls {where}: part of the loss comes with the second rank and grows no further."
 
 
-def _knee(points: Sequence[LawPoint], usl: Fit | None, peak: Interval) -> tuple[int | None, str]:
-    """The last world size before an added rank brings less than `KNEE_CUT` of a rank; and the USL's peak."""
+def _knee(points: Sequence[LawPoint]) -> tuple[int | None, str]:
+    """The last world size before an added rank brings less than `KNEE_CUT` of a rank, and a sentence on it."""
     largest = points[-1].world_size
     words: list[str] = []
     knee: int | None = None
@@ -543,22 +545,21 @@ def _knee(points: Sequence[LawPoint], usl: Fit | None, peak: Interval) -> tuple[
             f"No knee up to {largest} ranks: every added rank brings {KNEE_CUT:g} of a rank or more "
             f"({points[-1].marginal.value:.2f} in the last stretch)."
         )
-    words += _peak(usl, peak, largest)
     return knee, " ".join(words)
 
 
-def _peak(usl: Fit | None, peak: Interval, largest: int) -> list[str]:
-    """A sentence on the USL's peak, where it can be told that there is one."""
+def _peak(usl: Fit | None, peak: Interval, largest: int) -> str:
+    """A sentence on the USL's peak; empty where it cannot be told that there is one."""
     if usl is None or not _positive(usl.parameters["beta"]) or not math.isfinite(peak.value):
-        return []
+        return ""
     if peak.value > EXTRAPOLATION * largest:
-        return [
+        return (
             f"By the USL throughput peaks beyond {EXTRAPOLATION * largest} ranks, too far out to say where."
-        ]
+        )
     ends = "" if peak.low is None or peak.high is None else f" [{peak.low:.1f}, {peak.high:.1f}]"
     label = ", an extrapolation" if peak.value > largest else ""
     doubt = "" if usl.goodness != "beyond error" else "; but it does not fit these points"
-    return [f"By the USL throughput peaks at {peak.value:.1f}{ends} ranks{label}{doubt}."]
+    return f"By the USL throughput peaks at {peak.value:.1f}{ends} ranks{label}{doubt}."
 
 
 def _candidates(sizes: Sequence[int], *, devices: int | None, batch: int | None) -> list[int]:

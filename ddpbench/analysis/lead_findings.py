@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpbench.analysis.findings import grouped, panel_key, plain
-from ddpbench.analysis.labels import virtual_words
+from ddpbench.analysis.findings import grouped, plain
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.stats import (
@@ -20,6 +19,9 @@ from ddpbench.analysis.stats import (
     share,
 )
 from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import virtual_words
+from ddpbench.strategies.traits import traits_of
 
 MOST = 2
 _RINGS = ("all_reduce", "ring")
@@ -44,14 +46,16 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         and run.timings
         and run.case.world_size > 1
         and not run.planned.oversubscribed
-        and run.case.strategy in ("ddp", "master")
+        and _whole_and_in_step(run)
     ]
     found: list[tuple[int, float, Finding]] = []
     for members in grouped(able, _shared).values():
         # Of several bucket caps or options the first: a master of its own kind has neither.
-        of_ddp = [run for run in members if run.case.strategy == "ddp"]
+        of_ddp = [run for run in members if traits_of(run.case).role == "reference"]
         chosen_kind = next((_settings(run) for run in of_ddp), None)
-        alike = [run for run in members if run.case.strategy != "ddp" or _settings(run) == chosen_kind]
+        alike = [
+            run for run in members if traits_of(run.case).role != "reference" or _settings(run) == chosen_kind
+        ]
         by = {_kind(run): run for run in reversed(alike)}
         rings = (
             _RINGS if members[0].case.backend == "gloo" else _RINGS[1:]
@@ -68,11 +72,23 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
 
 def _shared(run: CaseRun) -> tuple[Any, ...]:
-    return (*panel_key(run), run.case.world_size, run.case.nodes, run.case.backend, run.case.replicate)
+    return (
+        *grouping.panel(run.case),
+        run.case.world_size,
+        run.case.nodes,
+        run.case.backend,
+        run.case.replicate,
+    )
 
 
 def _settings(run: CaseRun) -> tuple[Any, ...]:
     return run.case.bucket_cap_mb, run.case.options_json
+
+
+def _whole_and_in_step(run: CaseRun) -> bool:
+    """Whether every rank has a process and the whole model, and all make the same update."""
+    traits = traits_of(run.case)
+    return traits.whole_state and not traits.one_process and traits.promise == "gradients"
 
 
 def _kind(run: CaseRun) -> tuple[str, str]:
@@ -112,7 +128,12 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
     few = "" if enough else "; too few rounds to share it out"
     text += f" ({lead.rounds} launches each{few})."
     return math.exp(lead.log), Finding(
-        text=text, evidence="strategies", verdict="slower" if enough else "too few"
+        kind="lead",
+        text=text,
+        evidence="strategies",
+        verdict="slower" if enough else "too few",
+        cases=(by[master].case_id, by[ddp].case_id),
+        ratio=interval,
     )
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from ddpbench.analysis.descents import against_base, cost_of, descents_of, to_loss
-from ddpbench.analysis.findings import BOUNDS, grouped, name_of, plain
+from ddpbench.analysis.findings import grouped, name_of, plain
 from ddpbench.analysis.labels import Names
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import MIN_ROUNDS, Comparison, Interval, compare, judge_all, step_time
 from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import Key
+from ddpbench.strategies.traits import traits_of
 
 EVIDENCE = "time-to-loss"
 MOST_TOLD = 3
@@ -32,11 +34,13 @@ def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _data(run: CaseRun) -> tuple[Any, ...]:
+def _data(run: CaseRun) -> Key:
     """What cases must share for one loss to mean the same for all of them."""
-    case = run.case
-    what = (case.workload, case.workload_options_json, case.seed, case.data, case.dtype, case.precision)
-    return (*what, case.device, descents_of(run)[0].target, case.baseline().global_batch)
+    return (
+        *grouping.deciding("loss", run.case),
+        descents_of(run)[0].target,
+        run.case.baseline().global_batch,
+    )
 
 
 def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
@@ -75,7 +79,13 @@ def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
         f"{plain(longer)} times as long to a loss of {descents_of(quick)[0].target:g} "
         f"({quick.case.workload}; {min(rate.rounds, loss.rounds)} launches each)."
     )
-    return Finding(text=_capital(text), evidence=EVIDENCE, verdict="slower")
+    return Finding(
+        kind="loss",
+        text=_capital(text),
+        evidence=EVIDENCE,
+        verdict="slower",
+        cases=(quick.case_id, soon.case_id),
+    )
 
 
 def _speedup(group: Sequence[CaseRun]) -> Finding | None:
@@ -84,7 +94,7 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
     found: list[tuple[float, CaseRun, Comparison, Comparison]] = []
     for run in group:
         baseline = by_id.get(run.baseline_id)
-        if baseline is None or baseline is run or run.case.strategy in BOUNDS:
+        if baseline is None or baseline is run or not traits_of(run.case).exchanges:
             continue
         rate, loss = compare(run.timings, baseline.timings), against_base(run, baseline)
         if rate is not None and rate.paired and rate.rounds and loss is not None:
@@ -103,7 +113,13 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
         f"{turn} {plain(loss.rate_ratio())} times as fast to a loss of {cost.target:g}: {plain(cost.time_s)} s instead "
         f"of {plain(step_time(to_loss(baseline)))} s ({run.case.workload}; {loss.rounds} launches each{few})."
     )
-    return Finding(text=_capital(text), evidence=EVIDENCE, verdict="note")
+    return Finding(
+        kind="loss",
+        text=_capital(text),
+        evidence=EVIDENCE,
+        verdict="note",
+        cases=(run.case_id, baseline.case_id),
+    )
 
 
 def _apart(a: Interval, b: Interval) -> bool:

@@ -13,12 +13,12 @@ from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.findings import BOUNDS
-from ddpbench.analysis.labels import links_of
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import Interval, half_width
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_rank_bytes, lower_bound_s
 from ddpbench.spec import Case
+from ddpbench.spec.links import links_of
+from ddpbench.strategies.traits import traits_of
 
 _KNOWN_OVER_UPLINKS = ("all_reduce", "ring", "naive_ring", "hierarchical", "master")
 """How much of what these send passes the uplink between racks, `Links.limiting` knows."""
@@ -39,7 +39,12 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     """
     rows: list[tuple[Any, ...]] = []
     for run in cases:
-        if run.status != "ok" or run.parts is None or not run.case.fabric or run.case.strategy in BOUNDS:
+        if (
+            run.status != "ok"
+            or run.parts is None
+            or not run.case.fabric
+            or not traits_of(run.case).exchanges
+        ):
             continue
         times = [value for value in run.parts.network_s.values() if value > 0]
         if not times:
@@ -84,7 +89,7 @@ def bytes_to_aggregate(case: Case, gradient_bytes: float) -> float | None:
     None where something else is sent, or not in every step: products of low rank, parameters now and then.
     """
     compression = case.options.get("compression", "none")
-    if compression == "powersgd" or case.strategy == "post_local_sgd":
+    if traits_of(case).promise in ("delayed", "averaged"):
         return None
     if compression == "none":
         return gradient_bytes

@@ -28,13 +28,20 @@ def _sentence(group: PrecisionGroup) -> Finding:
     decided = [(run, judged) for run, judged in group.others if judged.verdict != "too few"]
     if not decided:
         text = f"{who}: not enough launches to compare precisions (under {MIN_ROUNDS} rounds)."
-        return Finding(text=text, evidence="precision", verdict="too few")
+        return Finding(kind="precision", text=text, evidence="precision", verdict="too few")
     parts = [f"{run.case.precision} {_words(judged)}" for run, judged in decided]
     corrected = f"; corrected for {len(decided)} comparisons" if len(decided) > 1 else ""
     rounds = min(judged.rounds for _, judged in decided)
     text = f"{who}, against full precision: {', and '.join(parts)} ({rounds} launches each{corrected})."
     verdicts = {judged.verdict for _, judged in decided}
-    return Finding(text=text, evidence="precision", verdict=verdicts.pop() if len(verdicts) == 1 else "note")
+    return Finding(
+        kind="precision",
+        text=text,
+        evidence="precision",
+        verdict=verdicts.pop() if len(verdicts) == 1 else "note",
+        cases=(*(run.case_id for run, _ in decided), group.full.case_id),
+        ratio=decided[0][1].ratio if len(decided) == 1 else None,
+    )
 
 
 def _words(judged: Judgement) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import Judgement, compare, judge_all
-from ddpbench.spec import Case
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import Key
 
 ORDER = ("full", "bf16", "fp16")
 
@@ -22,10 +23,10 @@ class PrecisionGroup:
 
 def precision_groups(cases: Sequence[CaseRun]) -> list[PrecisionGroup]:
     """Every group of measured cases that has full precision and others; Holm's correction within a group."""
-    groups: dict[Case, list[CaseRun]] = {}
+    groups: dict[Key, list[CaseRun]] = {}
     for run in cases:
         if run.status == "ok" and run.timings:
-            groups.setdefault(replace(run.case, experiment="", precision="full"), []).append(run)
+            groups.setdefault(grouping.alike(run.case, but=("precision",)), []).append(run)
     found: list[PrecisionGroup] = []
     for members in groups.values():
         members.sort(key=lambda run: ORDER.index(run.case.precision))

@@ -6,20 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpbench.analysis.findings import (
-    BOUNDS,
-    PANEL_LINKS,
-    cap_order,
-    grouped,
-    name_of,
-    panel_key,
-    plain,
-    variant_key,
-)
-from ddpbench.analysis.labels import links_of, short_links, virtual_words
+from ddpbench.analysis.findings import grouped, name_of, plain
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.stats import Comparison, Interval, Judgement, compare, judge_all
 from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import Key, cap_order, virtual_words
+from ddpbench.spec.links import links_of, short_links
+from ddpbench.strategies.traits import traits_of
 
 MOST = 2
 
@@ -35,7 +29,7 @@ def setting_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         for run in cases
         if run.status == "ok"
         and run.timings
-        and run.case.strategy not in BOUNDS
+        and traits_of(run.case).exchanges
         and run.case.world_size > 1
         and not run.planned.oversubscribed
         and (run.case.fabric or run.case.compute != "real")
@@ -70,10 +64,8 @@ def _cap(run: CaseRun) -> tuple[int, float]:
 def _groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     """Cases that differ in links or workload options alone; in options, where both vary."""
 
-    def shared(run: CaseRun) -> tuple[Any, ...]:
-        case, key = run.case, panel_key(run)
-        rest = (key[0], *key[2:PANEL_LINKS], *key[PANEL_LINKS + 1 :])
-        return (*rest, variant_key(run), case.world_size, case.nodes, case.bucket_cap_mb)
+    def shared(run: CaseRun) -> Key:
+        return grouping.alike(run.case, but=("workload_options_json", "fabric"))
 
     found: list[list[CaseRun]] = []
     for members in grouped(cases, shared).values():
@@ -95,7 +87,7 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement, compa
         low, high = (None if end is None else 1 / end for end in ends)
         ratio = Interval(value=1 / ratio.value, low=low, high=high)
     corrected = f"; corrected for {comparisons} comparisons" if comparisons > 1 else ""
-    labels = [word for word in virtual_words(worst.case) if not word.startswith("emulated")]
+    labels = virtual_words(worst.case, but=("fabric",))
     if worst.case.fabric == best.case.fabric and worst.case.fabric:
         labels.insert(0, virtual_words(worst.case)[0])
     elif worst.case.fabric or best.case.fabric:
@@ -110,7 +102,14 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement, compa
         )
     text = f"{start[:1].upper()}{start[1:]} ({judged.rounds} launches each{corrected})."
     verdict = "slower" if judged.verdict in ("slower", "faster") else judged.verdict
-    return Finding(text=text, evidence="links", verdict=verdict)
+    return Finding(
+        kind="links",
+        text=text,
+        evidence="links",
+        verdict=verdict,
+        cases=(worst.case_id, best.case_id),
+        ratio=ratio,
+    )
 
 
 def _apart(worst: CaseRun, best: CaseRun) -> str:

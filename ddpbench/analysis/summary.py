@@ -8,51 +8,49 @@ from typing import TYPE_CHECKING, Literal
 import pandas as pd
 
 from ddpbench.analysis.checked import Checked
+from ddpbench.analysis.stats import Interval
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ddpbench.analysis.curves import CurveLaws
     from ddpbench.analysis.fabrics import FabricRun
     from ddpbench.analysis.one_step import OneStep
+    from ddpbench.spec import Case
 
-COLUMNS: tuple[str, ...] = tuple(
-    """case_id experiment workload strategy algorithm schedule options_json backend device launcher
-    world_size nodes ranks_per_node threads_per_rank loader_workers bucket_cap_mb local_batch global_batch
-    scaling dtype fabric compute dilation
-    status error launches launches_failed steps baseline_case_id
-    step_time_s step_time_ci_low_s step_time_ci_high_s step_time_median_s step_time_p95_s
-    samples_per_s samples_per_s_ci_low samples_per_s_ci_high
-    speedup speedup_ci_low speedup_ci_high efficiency efficiency_ci_low efficiency_ci_high
-    data_time_s forward_time_s backward_time_s optimizer_time_s compute_time_s comm_time_s exposed_comm_s
-    wait_time_s overlap_fraction gradient_bytes actual_bucket_bytes peak_memory_bytes flops_per_sample mfu
-    params_equal oversubscribed ci_reached noise_flag precision data
-    evaluation_step_time_s evaluation_step_time_ci_low_s evaluation_step_time_ci_high_s
-    evaluation_samples_per_s evaluation_samples_per_s_ci_low evaluation_samples_per_s_ci_high
-    snapshot_plain_s snapshot_plain_ci_low_s snapshot_plain_ci_high_s
-    snapshot_dcp_s snapshot_dcp_ci_low_s snapshot_dcp_ci_high_s snapshot_bytes parameters
-    shrink workload_options_json node_sent_bytes node_received_bytes expected_node_bytes traffic_ratio
-    lateness_p95_s host_share dilation_needed
-    held_parameter_bytes held_gradient_bytes held_optimizer_bytes
-    target_loss time_to_loss_s time_to_loss_ci_low_s time_to_loss_ci_high_s samples_to_loss steps_to_loss
-    speedup_to_loss speedup_to_loss_ci_low speedup_to_loss_ci_high lowest_loss
-    staleness_mean staleness_max
-    data_time_ci_low_s data_time_ci_high_s forward_time_ci_low_s forward_time_ci_high_s
-    backward_time_ci_low_s backward_time_ci_high_s optimizer_time_ci_low_s optimizer_time_ci_high_s
-    compute_time_ci_low_s compute_time_ci_high_s comm_time_ci_low_s comm_time_ci_high_s
-    exposed_comm_ci_low_s exposed_comm_ci_high_s wait_time_ci_low_s wait_time_ci_high_s
-    overlap_fraction_ci_low overlap_fraction_ci_high
-    queue_time_s queue_time_ci_low_s queue_time_ci_high_s""".split()  # noqa: SIM905
-)
-"""The columns of `cases.csv`, in their order. Later work appends columns, never renames."""
+
+FindingKind = Literal[
+    "strategies",
+    "bound",
+    "buckets",
+    "layouts",
+    "links",
+    "lead",
+    "precision",
+    "inputs",
+    "loss",
+    "law",
+    "speed-up",
+    "parts",
+    "uncompared",
+]
+"""What a finding compares or tells; `bound`: with ranks that exchange nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One sentence the data support, and the section or figure that shows it."""
+    """One sentence the data support, what it is made from, and the section or figure that shows it."""
 
+    kind: FindingKind
     text: str
+    """For a person. Nothing looks into it."""
     evidence: str
     """The anchor of the section that shows it: `scaling`, `breakdown`, `strategies`, `buckets`, ..."""
     verdict: Literal["faster", "slower", "equivalent", "unresolved", "too few", "note"]
+    cases: tuple[str, ...] = ()
+    """Ids of the cases that it is about: the one that is judged first, what it is held against last."""
+    ratio: Interval | None = None
+    """The first case's step time over the last one's, where the sentence compares two by that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +83,7 @@ class RunSummary:
     """A run directory, understood.
 
     Frames:
-        cases: one row a case, exactly `COLUMNS`.
+        cases: one row a case, exactly `columns.COLUMNS`.
         launches: one row a measuring launch: `case_id, round, status, step_time_s, samples_per_s, wall_s,
             measured_s, server_s, steal_fraction, foreign_fraction, steady, noise_flag, session`.
         breakdown: one row a case that has instrumented steps; means over ranks, instrumented steps and
@@ -138,6 +136,8 @@ class RunSummary:
     validity: tuple[str, ...]
     """Sentences on what limits the numbers: oversubscribed, noisy, too few rounds, not steady, damaged."""
     failures: tuple[Failure, ...]
+    planned: Mapping[str, Case]
+    """Every case of `cases` as it was planned, by its id."""
     stop_reason: str
     """Why no more rounds were run: `target reached`, `rounds_max`, `budget`, `interrupted`."""
     measured_share: float | None

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from ddpbench.analysis.findings import BOUNDS, grouped
-from ddpbench.analysis.labels import Names, links_of
+from ddpbench.analysis.findings import grouped
+from ddpbench.analysis.labels import Names
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.pace import MOST_SHARE
+from ddpbench.spec.links import links_of
+from ddpbench.strategies.traits import traits_of
 
 
 def virtual_sentences(cases: Sequence[CaseRun], table: pd.DataFrame) -> Iterable[str]:
@@ -35,7 +37,7 @@ def virtual_sentences(cases: Sequence[CaseRun], table: pd.DataFrame) -> Iterable
 def _kinds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
     emulated = [run for run in measured if run.case.fabric]
     if emulated:
-        linked = [run for run in measured if run.case.world_size > 1 and run.case.strategy not in BOUNDS]
+        linked = [run for run in measured if run.case.world_size > 1 and traits_of(run.case).exchanges]
         who, listed = names.count(emulated), names.listed(emulated)
         if len(emulated) == len(linked) > 1:  # one rank and independent ones use no link
             who, listed = "All cases that use links", ""
@@ -88,7 +90,7 @@ def _loopback(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _uses_loopback(run: CaseRun) -> bool:
-    if run.case.strategy in BOUNDS or max(launch.processes for launch in run.good) <= run.case.nodes:
+    if not traits_of(run.case).exchanges or max(launch.processes for launch in run.good) <= run.case.nodes:
         return False
     links = links_of(run.case.fabric)
     return links is None or links.local_bandwidth is None

@@ -23,11 +23,13 @@ from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.findings import BOUNDS, cap_order, compared_panels, grouped, reference_of, variant_key
-from ddpbench.analysis.frame import compute_key
+from ddpbench.analysis.findings import compared_panels, grouped, reference_of
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.overlap import PARTS
 from ddpbench.analysis.stats import Comparison, Timing, compare, half_width, pairs
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import cap_order
+from ddpbench.strategies.traits import traits_of
 
 LOSSES = (
     *("contention", "own_computation", "computation"),
@@ -89,14 +91,14 @@ def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     for members in compared_panels(cases):
         reference = reference_of(members)
         world = reference.case.world_size
-        able = [r for r in members if r.case.world_size == world and r.case.strategy not in BOUNDS]
-        variants = grouped(able, variant_key)
+        able = [r for r in members if r.case.world_size == world and traits_of(r.case).exchanges]
+        variants = grouped(able, lambda run: grouping.variant(run.case))
         chosen = [
             reference,
             *(
                 min(group, key=lambda run: cap_order(run.case.bucket_cap_mb))
                 for key, group in variants.items()
-                if key != variant_key(reference)
+                if key != grouping.variant(reference.case)
             ),
         ]
         for run in chosen:
@@ -104,7 +106,8 @@ def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
                 (
                     other
                     for other in members
-                    if other.case.strategy == "independent" and compute_key(other) == compute_key(run)
+                    if traits_of(other.case).role == "bound"
+                    and grouping.deciding("compute", other.case) == grouping.deciding("compute", run.case)
                 ),
                 None,
             )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
+
+from ddpbench.cli import flags
 
 
 def add_parser(commands: Any) -> None:
@@ -16,7 +17,7 @@ def add_parser(commands: Any) -> None:
         "GPU-hours, speed-up and efficiency, the plot, the job size to ask for and why, and a paragraph on the "
         "method. The Markdown is printed too. Without --strategy it is DDP at its default bucket cap.",
     )
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a sweep's or a merge's run directory")
+    flags.run_dir(parser, "a sweep's or a merge's run directory")
     parser.add_argument("--strategy", help="the strategy to ask for (default: ddp where it was measured)")
     parser.add_argument("--workload", help="the workload to ask for (default: that with the most cases)")
     parser.add_argument(
@@ -40,7 +41,7 @@ def add_parser(commands: Any) -> None:
         metavar="RANKS=TIME,...",
         help='how long jobs wait, such as "1=5min,8=2h"; time to finish is wait and run time',
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the files go (default: RUN_DIR)")
+    flags.out(parser, "where the files go (default: RUN_DIR)")
     parser.set_defaults(run=_run)
 
 

@@ -8,6 +8,8 @@ import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.cli import flags
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -31,9 +33,7 @@ def add_parser(commands: Any) -> None:
         "environment, in a few seconds and without training. Exit code 0: training can run here; 1: something "
         "it needs is missing.",
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print the findings as a JSON list, the verdict last"
-    )
+    flags.as_json(parser, "the findings, the verdict last,")
     parser.set_defaults(run=_run)
 
 

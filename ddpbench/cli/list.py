@@ -6,11 +6,13 @@ import argparse
 import json
 from typing import Any
 
+from ddpbench.cli import flags
+
 
 def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
     parser = commands.add_parser("list", help="list strategies, workloads and experiments")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    flags.as_json(parser, "the lists")
     parser.set_defaults(run=_run)
 
 

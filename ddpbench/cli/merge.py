@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ddpbench.cli import flags
+
 
 def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
@@ -20,7 +22,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="two run directories or more"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new run directory")
+    flags.out(parser, "the new run directory", required=True)
     parser.set_defaults(run=_run)
 
 

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ddpbench.cli import flags
+
 
 def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
@@ -24,8 +26,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--measured", type=float, default=1.0, metavar="SECONDS", help="timed steps of a launch (default: 1)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the run directory")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    flags.out(parser)
+    flags.as_json(parser)
     parser.set_defaults(run=_run)
 
 

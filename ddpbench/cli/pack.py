@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
+
+from ddpbench.cli import flags
 
 
 def add_parser(commands: Any) -> None:
@@ -17,7 +18,7 @@ def add_parser(commands: Any) -> None:
         "again from the same records. Every command that reads a run directory unpacks the file where cases/ is "
         "missing.",
     )
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="a sweep's run directory")
+    flags.run_dir(parser)
     parser.set_defaults(run=_run)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ddpbench.cli import flags
 
 if TYPE_CHECKING:
     from ddpbench.launch.layout import Lines, Planned
@@ -22,22 +23,15 @@ def add_parser(commands: Any) -> None:
         "another launcher starts the ranks, measures nothing, and prints what to start on each node. A run "
         "directory in place of an experiment prints its lines again; they resume it too.",
     )
-    parser.add_argument("experiment", metavar="EXPERIMENT", help="a name, a TOML file or a run directory")
-    parser.add_argument("--nodes", metavar="A,B", help="host names; the first is where all meet")
+    flags.experiment(parser)
+    parser.add_argument("--nodes", metavar="A,B", help="host names; the first is the rendezvous host")
     parser.add_argument(
         "--ranks-per-node", type=int, metavar="N", help="places for ranks on each (default: 1)"
     )
     parser.add_argument("--port", type=int, help="a free port of the first node (29500)")
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a setting: --set 'axes.nodes=[1,2]'",
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the run directory (reports/NAME-TIME)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    flags.overrides(parser, "--set 'axes.nodes=[1,2]'")
+    flags.out(parser)
+    flags.as_json(parser)
     parser.set_defaults(run=_run)
 
 

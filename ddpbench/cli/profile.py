@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ddpbench.cli import flags
 
 if TYPE_CHECKING:
     from ddpbench.workloads.profile import Profile, Seconds
@@ -20,19 +21,10 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("workload", metavar="WORKLOAD", help="such as gpt:nano, or train.py:MyWorkload")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--local-batch", type=int, metavar="N", help="samples a step (default: 8)")
+    parser.add_argument("--local-batch", type=int, metavar="N", help="samples per step (default: 8)")
     parser.add_argument("--steps", type=int, metavar="N", help="default: at least 30, and 5 s of them")
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="as in a sweep, such as options.gpt.block_size=32 or base.threads_per_rank=2",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="default: WORKLOAD-DEVICE.json, replaced if there"
-    )
+    flags.overrides(parser, "as in a sweep, such as options.gpt.block_size=32 or base.threads_per_rank=2")
+    flags.out(parser, "the profile (default: WORKLOAD-DEVICE.json; overwritten if there)", metavar="FILE")
     parser.set_defaults(run=_run)
 
 

@@ -6,11 +6,13 @@ import argparse
 import sys
 from typing import Any
 
+from ddpbench.cli import flags
+
 
 def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
     parser = commands.add_parser("report", help="write a run directory's table and report anew")
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="a sweep's run directory")
+    flags.run_dir(parser)
     parser.set_defaults(run=_run)
 
 

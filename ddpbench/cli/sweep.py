@@ -7,13 +7,15 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from ddpbench.cli import flags
 
 if TYPE_CHECKING:
     from ddpbench.launch.sweep import Prepared, SweepRequest
+    from ddpbench.spec import Case
+    from ddpbench.spec.grouping import Setting
 
 
 def add_parser(commands: Any) -> None:
@@ -24,31 +26,18 @@ def add_parser(commands: Any) -> None:
         description="Launches every case of an experiment as real training, round after round, and writes "
         "a table and a report. A run directory in place of an experiment resumes that sweep.",
     )
-    parser.add_argument(
-        "experiment",
-        nargs="?",
-        default="quick",
-        metavar="EXPERIMENT",
-        help="a name, a TOML file or a run directory",
-    )
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a setting: --set base.local_batch=16 --set 'axes.world_size=[1,2]'",
-    )
+    flags.experiment(parser, default="quick")
+    flags.overrides(parser, "--set base.local_batch=16 --set 'axes.world_size=[1,2]'")
     parser.add_argument(
         "--fabric",
         metavar="'NODES x RATE'",
-        help="emulate a network: --fabric '8 x 1gbit', or with ranks a node '2 x 4 x 10gbit'",
+        help="emulate a network: --fabric '8 x 1gbit', or with ranks per node '2 x 4 x 10gbit'",
     )
+    flags.out(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the run directory (default: reports/NAME-TIME)"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print the cases, their launches and times, and start none"
+        "--dry-run",
+        action="store_true",
+        help="print the cases, their launches and times without running anything",
     )
     parser.add_argument(
         "-v",
@@ -56,8 +45,8 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="with --dry-run: each launch in order, each rank's command",
     )
-    parser.add_argument("--retry-failed", action="store_true", help="on resume, do failed launches again")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON on standard output")
+    parser.add_argument("--retry-failed", action="store_true", help="on resume, rerun failed launches")
+    flags.as_json(parser)
     parser.set_defaults(run=_run)
 
 
@@ -133,20 +122,15 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
         with listening(console) as listener:
             work = Sweep(prepared, listener)
             result = work.result
-            work.run()
-        page = ddpbench.write_report(run.path)
+            ddpbench.carry_out(work)
+        page, summary = ddpbench.report_on(run.path)
     except KeyboardInterrupt:
         again = f"resume with: ddpbench sweep {run.path}" if run.plan.exists() else "nothing was measured"
         console.print(f"interrupted; {again}", markup=False, soft_wrap=True)
-        if run.plan.exists() and result.launches:
-            ddpbench.load(run.path, write=True)
         raise
     except OutputError as error:  # no longer a wrong request where launches have been made
         raise (LaunchError(str(error)) if result.launches else error) from None
     share = result.measured_share
-    from ddpbench.analysis import summarize
-
-    summary = summarize(run)
     bad = [status for status in summary.cases["status"] if status not in ("ok", "skipped")]
     if as_json:
         rows = json.loads(summary.cases.to_json(orient="records"))
@@ -161,7 +145,7 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
         }
         print(json.dumps(told, indent=1))  # noqa: T201
     else:
-        _print_table(summary.cases)
+        _print_table(summary.cases, summary.planned)
         for finding in summary.findings:
             print(f"- {finding.text}")  # noqa: T201
         if summary.checks.line:
@@ -173,71 +157,40 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
     return 1 if bad else 0
 
 
-_SETTINGS = {
-    "workload": "workload",
-    "algorithm": "algorithm",
-    "schedule": "schedule",
-    "scaling": "scaling",
-    "precision": "precision",
-    "data": "data",
-    "loader_workers": "workers",
-    "nodes": "nodes",
-    "fabric": "link",
-}
-"""Settings that get a column of the printed table where they vary: `algorithm` to `nodes` within a strategy at a number
-of ranks, `fabric` over the cases that have one."""
+def _settings(cases: Sequence[Case]) -> list[Setting]:
+    """What tells cases apart beside strategy, ranks and bucket: what a strategy was given only where that varies within
+    it at a number of ranks, links over the cases that have any.
+    """
+    from ddpbench.spec import grouping
+
+    groups: dict[tuple[str, int], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.strategy, case.world_size), []).append(case)
+    within = {name for group in groups.values() for name in grouping.differing(group)}
+    linked = grouping.differing([case for case in cases if case.fabric], ("fabric",))
+    names = [
+        name
+        for name, facet in grouping.FACETS.items()
+        if (facet.role == "panel" and name != "fabric")
+        or name in linked
+        or (name in within and (name == "nodes" or facet.role == "variant"))
+    ]
+    return grouping.settings_apart(cases, names)
 
 
-def _varied(frame: Any) -> dict[str, Callable[[dict[str, Any]], str]]:
-    """By title what tells the rows apart beside strategy, ranks and bucket."""
-    from ddpbench.analysis.labels import short_links
-
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {}
-    for name, title in _SETTINGS.items():
-        values = frame[name].fillna("")
-        if name == "fabric":
-            varies = values[values != ""].nunique() > 1
-        elif name in ("algorithm", "schedule", "nodes"):
-            varies = values.groupby([frame["strategy"], frame["world_size"]]).nunique().max() > 1
-        else:
-            varies = values.nunique() > 1
-        if varies:
-            columns[title] = partial(_shown, name, short_links if name == "fabric" else str)
-    for name, owner in (("options_json", "strategy"), ("workload_options_json", "workload")):
-        parsed = frame[name].fillna("{}").map(lambda text: json.loads(text or "{}"))
-        found = {key for _, own in parsed.groupby(frame[owner]) for key in _differing(list(own))}
-        for key in sorted(found):
-            columns[key] = partial(_option, name, key)
-    return columns
-
-
-def _differing(options: Sequence[dict[str, Any]]) -> list[str]:
-    keys = dict.fromkeys(key for one in options for key in one)
-    return [key for key in keys if len({json.dumps(one.get(key)) for one in options}) > 1]
-
-
-def _shown(name: str, text: Callable[[Any], str], row: dict[str, Any]) -> str:
-    return "" if row[name] is None else text(row[name]).replace("_", " ")
-
-
-def _option(name: str, key: str, row: dict[str, Any]) -> str:
-    found = json.loads(row[name] or "{}").get(key)
-    return "" if found is None else str(found)
-
-
-def _print_table(frame: Any) -> None:
+def _print_table(frame: Any, planned: Mapping[str, Case]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    varied = _varied(frame)
+    settings = _settings([planned[case_id] for case_id in frame["case_id"]])
     targets = sorted(frame["target_loss"].dropna().unique())
     losses = [f"s to a loss of {', '.join(f'{target:g}' for target in targets)}"] if targets else []
     for name in (
         "strategy",
         "ranks",
         "bucket",
-        *varied,
+        *(setting.title.lower() for setting in settings),
         "samples/s",
         "95 % interval",
         "speed-up",
@@ -257,7 +210,7 @@ def _print_table(frame: Any) -> None:
             row["strategy"],
             str(row["world_size"]),
             "" if row["bucket_cap_mb"] is None else str(row["bucket_cap_mb"]),
-            *(told(row) for told in varied.values()),
+            *(setting.text(planned[row["case_id"]]) for setting in settings),
             format_rate(row["samples_per_s"]) if known(row["samples_per_s"]) else "",
             f"{format_rate(low)} to {format_rate(high)}" if known(low) and known(high) else "",
             f"{row['speedup']:.2f}" if known(row["speedup"]) else "",

@@ -8,6 +8,8 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.cli import flags
+
 if TYPE_CHECKING:
     from ddpbench.launch.verify import Verdict
 
@@ -45,7 +47,7 @@ def add_parser(commands: Any) -> None:
         metavar="SECONDS",
         help="end a proof without progress (default: 120)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    flags.as_json(parser)
     parser.set_defaults(run=_run)
 
 

@@ -19,8 +19,9 @@ from ddpbench.errors import OutputError
 from ddpbench.records import explain_os_error, write_atomically
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
-from ddpbench.report.words import Estimate, clean, counted, launches_each, ranks
-from ddpbench.units import format_seconds
+from ddpbench.report.words import Estimate, clean, launches_each, ranks
+from ddpbench.spec.case import BASE
+from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION
 
 if TYPE_CHECKING:
@@ -444,7 +445,7 @@ def _paint(sheet: Sheet, *, allocation: Allocation) -> None:
             color=style.MUTED,
             annotation_clip=False,
         )
-    base = style.look("single")
+    base = style.look(BASE)
     axes.plot([1], [1], base.marker, color=base.colour, markersize=6, zorder=3)
     look = style.look(allocation.strategy)
     estimates = [_estimate(job.speedup) for job in sized]

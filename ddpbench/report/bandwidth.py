@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ddpbench.analysis.findings import cap_order
-from ddpbench.analysis.labels import links_of, short_links
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.series import (
@@ -16,13 +14,14 @@ from ddpbench.report.series import (
     Row,
     Series,
     label_but_links,
-    place_of,
     setting_but_links,
-    variant_of,
     variant_words,
 )
 from ddpbench.report.standing import BEST, Stand
 from ddpbench.report.words import Estimate, launches_each, number, ranks, series_of
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import cap_order
+from ddpbench.spec.links import links_of, short_links
 from ddpbench.units import format_bit_rate
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ MIN_RATES = 3
 
 def _rate(row: Row) -> float | None:
     """The bandwidth, bit/s, of links that are all alike; None of others."""
-    links = links_of(row.fabric)
+    links = links_of(row.case.fabric)
     return links.bandwidth[0] if links is not None and len(links.bandwidth) == 1 else None
 
 
@@ -45,7 +44,7 @@ def _rates(rows: Sequence[Row]) -> list[float]:
 
 
 def _but_rate(row: Row) -> str:
-    return "; ".join(row.fabric.split("; ")[1:])
+    return "; ".join(row.case.fabric.split("; ")[1:])
 
 
 def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
@@ -53,49 +52,51 @@ def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Row]]] = {}
     for row in rows:
         if _rate(row) is not None and not row.oversubscribed:
-            place = (*place_of(row), _but_rate(row), row.workload_options_json)
-            groups.setdefault(place, {}).setdefault(variant_of(row), []).append(row)
+            case = row.case
+            place = (grouping.panel(case, but=("fabric",)), case.world_size, case.nodes, _but_rate(row))
+            kind = (grouping.variant(case), case.bucket_cap_mb)
+            groups.setdefault(place, {}).setdefault(kind, []).append(row)
     found: list[list[Series]] = []
     for by_variant in groups.values():
         long = {key: members for key, members in by_variant.items() if len(members) >= MIN_RATES}
         if not long:
             continue
         every = [row for members in long.values() for row in members]
-        words = variant_words(every)
-        strategies = {row.strategy for row in every}
+        words = variant_words(every, layouts=False)
+        strategies = {row.case.strategy for row in every}
         lines = []
-        ordered = sorted(long.values(), key=lambda members: cap_order(members[0].bucket))
+        ordered = sorted(long.values(), key=lambda members: cap_order(members[0].case.bucket_cap_mb))
         seen: dict[str, int] = {}
         for members in ordered:
             first = members[0]
-            caps = {row.bucket for row in every if row.strategy == first.strategy}
+            caps = {row.case.bucket_cap_mb for row in every if row.case.strategy == first.case.strategy}
             named = [first.strategy_name] if len(strategies) > 1 or len(caps) == 1 else []
-            named += [words[first.case_id].removesuffix(first.layout).strip()]
+            named += [words[first.case_id]]
             named += [first.bucket_name] if len(caps) > 1 else []
-            variant = seen[first.strategy] = seen.get(first.strategy, -1) + 1
+            variant = seen[first.case.strategy] = seen.get(first.case.strategy, -1) + 1
             lines.append(
                 Series(
                     name=" ".join(filter(None, named)),
-                    strategy=first.strategy,
+                    strategy=first.case.strategy,
                     variant=variant,
                     rows=tuple(sorted(members, key=lambda row: _rate(row) or 0.0)),
                 )
             )
         found.append(lines[:MOST_SERIES])
-    found.sort(key=lambda lines: (-sum(len(line.rows) for line in lines), -lines[0].rows[0].world_size))
+    found.sort(key=lambda lines: (-sum(len(line.rows) for line in lines), -lines[0].rows[0].case.world_size))
     return found
 
 
 def name_of(lines: Sequence[Series]) -> str:
     """What the lines of a figure share, in a few words."""
     row = lines[0].rows[0]
-    return f"{row.strategy_name}, {ranks(row.world_size)}"
+    return f"{row.strategy_name}, {ranks(row.case.world_size)}"
 
 
 def of_caps(lines: Sequence[Series]) -> bool:
     """Whether the lines are bucket caps of one strategy."""
-    kinds = {(row.strategy, *row.variant) for line in lines for row in line.rows}
-    return len(kinds) == 1 and lines[0].rows[0].bucket is not None
+    kinds = {(row.case.strategy, *row.variant) for line in lines for row in line.rows}
+    return len(kinds) == 1 and lines[0].rows[0].case.bucket_cap_mb is not None
 
 
 def picture(lines: Sequence[Series], index: int, told: Mapping[str, Stand]) -> Picture:
@@ -188,7 +189,7 @@ def _table(lines: Sequence[Series]) -> Table:
     rows = tuple(
         (
             Cell(text=line.name),
-            Cell(text=short_links(row.fabric), key=_rate(row)),
+            Cell(text=short_links(row.case.fabric), key=_rate(row)),
             Cell.estimate(row.step_time_s.scaled(1e3) if row.step_time_s else None),
             Cell.estimate(row.efficiency),
             Cell.count(row.launches),

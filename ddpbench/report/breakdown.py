@@ -130,7 +130,7 @@ def _number(value: Any) -> float:
 
 def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
     """At most MOST_BARS bars: the largest world sizes first, those with cores of their own before others."""
-    order = sorted(bars, key=lambda bar: (bar.row.oversubscribed, -bar.row.world_size))
+    order = sorted(bars, key=lambda bar: (bar.row.oversubscribed, -bar.row.case.world_size))
     chosen = order[:MOST_BARS]
     notes = []
     if len(chosen) < of:
@@ -190,7 +190,7 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Pic
 
 
 def _heading(bars: Sequence[Bar]) -> str:
-    fair = [bar for bar in bars if not bar.row.oversubscribed and bar.row.world_size > 1]
+    fair = [bar for bar in bars if not bar.row.oversubscribed and bar.row.case.world_size > 1]
     if not fair:
         if any(bar.row.oversubscribed for bar in bars):
             return "No headline: every case above one rank ran oversubscribed"

@@ -6,21 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.findings import cap_order
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import heatmap, style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row, fullest, label_of, panels_of, raw_launches, setting_of
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, stands, widest
-from ddpbench.report.words import (
-    Estimate,
-    bucket_name,
-    launches_each,
-    milliseconds,
-    not_drawn,
-    ranks,
-    series_of,
-)
+from ddpbench.report.words import Estimate, launches_each, milliseconds, not_drawn, ranks, series_of
+from ddpbench.spec.grouping import Key, cap_order, cap_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,22 +29,22 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     told = stands(summary, "buckets")
     groups: list[tuple[str, list[Row]]] = []
     for panel in panels_of(rows):
-        by_variant: dict[tuple[str, ...], list[Row]] = {}
+        by_variant: dict[Key, list[Row]] = {}
         for row in panel.rows:
-            if row.bucket is not None:
-                by_variant.setdefault((row.strategy, *row.variant), []).append(row)
+            if row.case.bucket_cap_mb is not None:
+                by_variant.setdefault(row.variant, []).append(row)
         groups += [
             (panel.name, members)
             for members in by_variant.values()
-            if len({row.bucket for row in members}) > 1 and any(_has(row) for row in members)
+            if len({row.case.bucket_cap_mb for row in members}) > 1 and any(_has(row) for row in members)
         ]
     groups.sort(key=lambda group: -sum(_has(row) for row in group[1]))
     left = [f"{rows[0].strategy_name}{f', {name}' if name else ''}" for name, rows in groups[MOST_FIGURES:]]
     absent = ""
     if not groups:
-        with_buckets = {row.bucket for row in rows if row.bucket is not None}
+        with_buckets = {row.case.bucket_cap_mb for row in rows if row.case.bucket_cap_mb is not None}
         absent = (
-            f"This sweep has one bucket cap ({bucket_name(next(iter(with_buckets)))}): nothing to compare."
+            f"This sweep has one bucket cap ({cap_words(next(iter(with_buckets)))}): nothing to compare."
             if len(with_buckets) == 1
             else "No strategy with gradient buckets was measured at two or more caps."
         )
@@ -85,11 +77,15 @@ def _picture(
     raw: Mapping[str, Sequence[float]],
     told: Mapping[str, Stand],
 ) -> Picture:
-    sizes = sorted({row.world_size for row in rows if _has(row)}, reverse=True)
-    several = [s for s in sizes if len({r.bucket for r in rows if r.world_size == s and _has(r)}) > 1]
+    sizes = sorted({row.case.world_size for row in rows if _has(row)}, reverse=True)
+    several = [
+        s
+        for s in sizes
+        if len({r.case.bucket_cap_mb for r in rows if r.case.world_size == s and _has(r)}) > 1
+    ]
     kept = sorted((several or sizes)[:MOST_SIZES])
-    caps = sorted({row.bucket for row in rows}, key=cap_order)
-    used = [row for row in rows if row.world_size in kept]
+    caps = sorted({row.case.bucket_cap_mb for row in rows}, key=cap_order)
+    used = [row for row in rows if row.case.world_size in kept]
     shown = [row for row in used if _has(row)]
     missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if not _has(row)}
     heading = _heading(panel_name, shown, told)
@@ -144,8 +140,10 @@ def _heading(panel_name: str, shown: Sequence[Row], told: Mapping[str, Stand]) -
     fair = [row for row in shown if not row.oversubscribed]
     if not fair:
         return f"{prefix}No headline: every case with buckets ran oversubscribed"
-    most = max(row.world_size for row in fair)
-    timed = [(row, row.step_time_s) for row in fair if row.world_size == most and row.step_time_s is not None]
+    most = max(row.case.world_size for row in fair)
+    timed = [
+        (row, row.step_time_s) for row in fair if row.case.world_size == most and row.step_time_s is not None
+    ]
     lowest, estimate = min(timed, key=lambda pair: pair[1].value)
     if len(timed) == 1:
         return f"{prefix}At {ranks(most)} only {lowest.bucket_name} buckets were measured: {_ms(estimate)}"
@@ -185,11 +183,11 @@ def _table(
     raw: Mapping[str, Sequence[float]],
     told: Mapping[str, Stand],
 ) -> Table:
-    ordered = sorted(rows, key=lambda row: (row.world_size, caps.index(row.bucket)))
+    ordered = sorted(rows, key=lambda row: (row.case.world_size, caps.index(row.case.bucket_cap_mb)))
     cells = tuple(
         (
-            Cell(text=row.bucket_name, key=float(caps.index(row.bucket))),
-            Cell.count(row.world_size),
+            Cell(text=row.bucket_name, key=float(caps.index(row.case.bucket_cap_mb))),
+            Cell.count(row.case.world_size),
             Cell.estimate(row.step_time_s.scaled(1e3) if row.ok and row.step_time_s else None),
             Cell.count(row.launches),
             Cell(text=", ".join(milliseconds(value) for value in raw.get(row.case_id, ())) if row.ok else ""),
@@ -236,16 +234,16 @@ def _paint(
     top = 1.22 * max(tops)
     for index, size in enumerate(sizes):
         axes = sheet.axes(0.75 + index * (width + gap), 0.55, width, sheet.height_in - 0.85)
-        over = any(row.oversubscribed for row in rows if row.world_size == size)
+        over = any(row.oversubscribed for row in rows if row.case.world_size == size)
         axes.set_title(f"{ranks(size)}{', oversubscribed' if over else ''}")
         if over:
             axes.set_facecolor(style.OVERSUBSCRIBED_GROUND)
         for row in rows:
-            if row.world_size == size:
+            if row.case.world_size == size:
                 _point(
                     axes,
                     row,
-                    place=caps.index(row.bucket),
+                    place=caps.index(row.case.bucket_cap_mb),
                     launches=raw.get(row.case_id, ()),
                     verdict=_verdict(row, told),
                     top=top,
@@ -253,7 +251,7 @@ def _paint(
         axes.set_xlim(-0.6, len(caps) - 0.4)
         axes.set_ylim(0, top)
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        axes.set_xticks(range(len(caps)), [bucket_name(cap) for cap in caps])
+        axes.set_xticks(range(len(caps)), [cap_words(cap) for cap in caps])
         axes.set_xlabel("bucket cap")
         axes.grid(visible=True, axis="y", color="white" if over else style.GRID)
         if index:
@@ -279,7 +277,7 @@ def _point(
         place,
         estimate,
         times,
-        style.look(row.strategy, algorithm=row.algorithm),
+        style.look(row.case.strategy, algorithm=row.case.algorithm),
         hollow=row.emulated,
         aside=0.2,
     )

@@ -14,8 +14,10 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row, label_of, setting_of
-from ddpbench.report.words import Estimate, counted, launches_each, milliseconds, percent, series_of
+from ddpbench.report.words import Estimate, launches_each, milliseconds, percent, series_of
 from ddpbench.strategies import TABLE, load_strategy
+from ddpbench.strategies.traits import traits_of
+from ddpbench.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +52,7 @@ class Cost:
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     """The section on evaluation and snapshots; None where no case was asked for either."""
     evaluated = [row for row in rows if row.ok and row.evaluation_samples_per_s is not None]
-    evaluated.sort(key=lambda row: (row.oversubscribed, -row.world_size))
+    evaluated.sort(key=lambda row: (row.oversubscribed, -row.case.world_size))
     costs = _costs(summary, rows)
     if not evaluated and not costs:
         return None
@@ -64,11 +66,11 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         )
     if len({cost.row.case_id for cost in costs}) > len(names):
         notes.append("Not all snapshots are drawn; cases.csv has them all.")
-    if any(row.strategy == "data_parallel" and row.world_size > 1 for row in shown):
+    if any(traits_of(row.case).one_process and row.case.world_size > 1 for row in shown):
         notes.append("DataParallel evaluates the bare model on one device: its replicas are not used for it.")
-    if any(row.strategy == "independent" for row in evaluated) and costs:
+    if any(traits_of(row.case).role == "bound" for row in evaluated) and costs:
         notes.append("Independent ranks have no common state to save: no snapshots.")
-    cut = {row.strategy: row.strategy_name for row in rows if row.ok}
+    cut = {row.case.strategy: row.strategy_name for row in rows if row.ok}
     parted = [name for key, name in cut.items() if key in TABLE and not load_strategy(key).whole_state]
     if parted:
         notes.append(f"Not timed for {series_of(parted)}, whose ranks hold parts of model or optimizer.")
@@ -84,7 +86,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
 
 
 def _ordered(rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: (row.world_size, row.strategy_name))
+    return sorted(rows, key=lambda row: (row.case.world_size, row.strategy_name))
 
 
 def _costs(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
@@ -111,7 +113,7 @@ def _costs(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
                 steps_for_1_percent=int(record["steps_for_1_percent"]),
             )
         )
-    found.sort(key=lambda cost: (cost.row.oversubscribed, -cost.row.world_size, cost.row.strategy_name))
+    found.sort(key=lambda cost: (cost.row.oversubscribed, -cost.row.case.world_size, cost.row.strategy_name))
     return found
 
 
@@ -189,7 +191,7 @@ def _times(row: Row) -> str:
 
 def _evaluation_heading(rows: Sequence[Row]) -> str:
     fair = [row for row in rows if not row.oversubscribed]
-    most = max(fair or rows, key=lambda row: (row.world_size, row.strategy == "ddp"))
+    most = max(fair or rows, key=lambda row: (row.case.world_size, traits_of(row.case).role == "reference"))
     return (
         f"{most.name}: {most.evaluation_samples_per_s} samples/s in evaluation, {_times(most)} times the "
         "samples/s in training"

@@ -11,23 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddpbench.analysis.communication import FACTORS, MIN_SIZES
-from ddpbench.analysis.findings import cap_order
-from ddpbench.analysis.labels import links_of
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import MOST_SERIES, Row, label_of, panels_of, setting_of, variant_words
-from ddpbench.report.words import (
-    Estimate,
-    bucket_name,
-    counted,
-    not_drawn,
-    number,
-    percent,
-    ranks,
-    series_of,
-)
-from ddpbench.units import format_bytes
+from ddpbench.report.words import Estimate, not_drawn, number, percent, ranks, series_of
+from ddpbench.spec.grouping import cap_order, cap_words
+from ddpbench.spec.links import links_of
+from ddpbench.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,7 +80,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
             pictures.append(_picture(row, rows, curves, len(pictures)))
             bound += [sentence for curve in curves if (sentence := _bound_by(row, curve))]
         else:
-            left.append(f"{row.strategy_name}, {row.workload}")
+            left.append(f"{row.strategy_name}, {row.case.workload}")
     absent = ""
     if not pictures:
         absent = (
@@ -178,8 +169,10 @@ def _estimate(record: Mapping[Any, Any], value: str, low: str, high: str) -> Est
 def _picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int) -> Picture:
     panels = panels_of(rows)
     panel = next((one for one in panels if any(member.case_id == row.case_id for member in one.rows)), None)
-    same = [one for one in (panel.rows if panel else rows) if one.strategy == row.strategy]
-    caps = sorted({one.bucket for one in same if one.variant == row.variant and one.ok}, key=cap_order)
+    same = [one for one in (panel.rows if panel else rows) if one.case.strategy == row.case.strategy]
+    caps = sorted(
+        {one.case.bucket_cap_mb for one in same if one.variant == row.variant and one.ok}, key=cap_order
+    )
     words = variant_words(rows)[row.case_id]
     name = f"{row.strategy_name} {words}".strip()
     drawn = curves[:MOST_SERIES]
@@ -188,9 +181,9 @@ def _picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int)
         heading = f"{panel.name} · {heading}"
     lines = _cap_lines(caps, drawn)
     marks = []
-    outside = [bucket_name(cap) for cap in caps if cap is not None and cap not in lines]
+    outside = [cap_words(cap) for cap in caps if cap is not None and cap not in lines]
     if lines:
-        marks.append(f"Vertical lines: the bucket caps {series_of([bucket_name(cap) for cap in lines])}.")
+        marks.append(f"Vertical lines: the bucket caps {series_of([cap_words(cap) for cap in lines])}.")
     if outside:
         marks.append(
             f"Beyond the sizes shown: the {series_of(outside)} cap{'s' if len(outside) > 1 else ''}."
@@ -208,10 +201,10 @@ def _picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int)
     rounds = sorted({point.rounds for curve in curves for point in curve.points})
     caption = " ".join(
         [
-            f"{name}, {setting_of(row)}, {row.backend or 'no backend'}. A transfer takes from when its data can flow",
-            "until its last rank has the result; time in a queue behind others is not in it, and time that several",
-            "share over the same links is divided evenly among them. Transfers run beside computation and differ with",
-            "it, so no line joins them. One point a size: the mean over all instrumented",
+            f"{name}, {setting_of(row)}, {row.case.backend or 'no backend'}. A transfer takes from when its data can",
+            "flow until its last rank has the result; time in a queue behind others is not in it, and time that",
+            "several share over the same links is divided evenly among them. Transfers run beside computation and",
+            "differ with it, so no line joins them. One point a size: the mean over all instrumented",
             f"transfers of it; whiskers: 95 % t-intervals over {rounds[0]} to {rounds[-1]} rounds."
             if len(rounds) > 1
             else f"transfers of it; whiskers: 95 % t-intervals over {counted(rounds[0], 'round')}.",
@@ -312,7 +305,7 @@ def _paint(
     middle = math.sqrt(min(sizes) * max(sizes))
     at_size: dict[float, list[str]] = {}
     for cap, size in caps.items():
-        at_size.setdefault(size, []).append(bucket_name(cap))
+        at_size.setdefault(size, []).append(cap_words(cap))
     for size, names in at_size.items():
         left.annotate(
             f"{' and '.join(names)} cap{'s' if len(names) > 1 else ''}",
@@ -344,7 +337,7 @@ def _paint(
 
 def _link_rate(row: Row) -> float | None:
     """The rate of an emulated fabric's slowest link, GB/s: what a ring's busbw cannot exceed."""
-    links = links_of(row.fabric)
+    links = links_of(row.case.fabric)
     return None if links is None else min(links.bandwidth) / 8e9
 
 
@@ -367,7 +360,7 @@ def _size_axis(axes: Axes, low: float, high: float) -> None:
 
 
 def _curve(axes: Axes, row: Row, curve: Curve, points: Sequence[tuple[float, Estimate]]) -> None:
-    look = style.look(row.strategy, curve.variant, row.algorithm)
+    look = style.look(row.case.strategy, curve.variant, row.case.algorithm)
     values = [estimate.value for _, estimate in points]
     whiskers = [
         [0.0 if e.low is None else e.value - e.low for _, e in points],
@@ -401,7 +394,7 @@ def _label(axes: Axes, row: Row, curves: Sequence[Curve]) -> None:
     ]
     places = spread([height for _, height in ends], gap=0.08, low=0.04, high=0.96)
     for (curve, _), place in zip(ends, places, strict=True):
-        look = style.look(row.strategy, curve.variant, row.algorithm)
+        look = style.look(row.case.strategy, curve.variant, row.case.algorithm)
         axes.plot(
             [1.05],
             [place],

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from ddpbench.analysis.findings import cap_order
-from ddpbench.analysis.labels import links_of, short_links
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.series import (
@@ -20,7 +18,10 @@ from ddpbench.report.series import (
     setting_of,
 )
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, widest
-from ddpbench.report.words import bucket_name, launches_each, percent, ranks, series_of
+from ddpbench.report.words import launches_each, percent, ranks, series_of
+from ddpbench.spec import BucketCap
+from ddpbench.spec.grouping import cap_order, cap_words
+from ddpbench.spec.links import links_of, short_links
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,12 +55,16 @@ def picture(
         sizes = powers[-MOST_ROWS:] if across == "ranks" else every[:MOST_ROWS]
     rows = [row for row in rows if _key(row, across) in sizes]
     shown = [row for row in rows if row.ok and row.step_time_s is not None]
-    caps = sorted({row.bucket for row in rows}, key=cap_order)
-    filled = [size for size in sizes if len({row.bucket for row in shown if _key(row, across) == size}) > 1]
+    caps = sorted({row.case.bucket_cap_mb for row in rows}, key=cap_order)
+    filled = [
+        size
+        for size in sizes
+        if len({row.case.bucket_cap_mb for row in shown if _key(row, across) == size}) > 1
+    ]
     if len(filled) < 2:
         return None
     heading = _heading(panel_name, shown, told, across)
-    cells = {(_key(row, across), row.bucket): row for row in rows}
+    cells = {(_key(row, across), row.case.bucket_cap_mb): row for row in rows}
     gaps = [f"{row.name} ({row.status})" for row in rows if row not in shown]
     empty = [(size, cap) for size in sizes for cap in caps if (size, cap) not in cells]
     marks = []
@@ -81,7 +86,7 @@ def picture(
         marks.append("Rows of more ranks than cores are marked oversubscribed and count for no headline.")
     setting = setting_of(fullest(shown))
     if across == "link":
-        setting = f"{ranks(shown[0].world_size)}, {setting_but_links(shown)}"
+        setting = f"{ranks(shown[0].case.world_size)}, {setting_but_links(shown)}"
     return Picture(
         file_name=_file_name(index, across),
         heading=heading,
@@ -94,7 +99,7 @@ def picture(
             ]
         ),
         alt=(
-            f"Heat map of step time, ms, by bucket cap ({series_of([bucket_name(cap) for cap in caps])}) and {across} "
+            f"Heat map of step time, ms, by bucket cap ({series_of([cap_words(cap) for cap in caps])}) and {across} "
             f"({series_of([_key_label(size) for size in sizes])}) for {rows[0].strategy_name}. {heading}."
         ),
         table=_table(
@@ -120,7 +125,7 @@ def _file_name(index: int, across: Across) -> str:
 
 def _key(row: Row, across: Across) -> int | str:
     """What its line of the map is: its number of ranks, or its links."""
-    return row.world_size if across == "ranks" else row.fabric
+    return row.case.world_size if across == "ranks" else row.case.fabric
 
 
 def _order(key: int | str) -> float:
@@ -155,19 +160,24 @@ def _heading(
         return f"{prefix}{name}: too few rounds to call any bucket cap safe"
     safe = [
         cap
-        for cap in sorted({row.bucket for row in fair}, key=cap_order)
-        if {_key(row, across) for row in fair if row.bucket == cap and told[row.case_id].good} >= set(sizes)
+        for cap in sorted({row.case.bucket_cap_mb for row in fair}, key=cap_order)
+        if {_key(row, across) for row in fair if row.case.bucket_cap_mb == cap and told[row.case_id].good}
+        >= set(sizes)
     ]
     at = f"at {where} {'rank' if where == '1' else 'ranks'}" if across == "ranks" else f"over {where}"
     if not safe:
         return f"{prefix}{name}: no bucket cap is shown to be best or as good as best everywhere {at}"
-    left = [told[row.case_id] for row in fair if row.bucket in safe and told[row.case_id].verdict == AS_GOOD]
+    left = [
+        told[row.case_id]
+        for row in fair
+        if row.case.bucket_cap_mb in safe and told[row.case_id].verdict == AS_GOOD
+    ]
     end = f" ({widest(left)})" if left else ""
-    caps = series_of([bucket_name(cap) for cap in safe], "or")
+    caps = series_of([cap_words(cap) for cap in safe], "or")
     return f"{prefix}{name} with {caps} buckets is best or as good as best {at}{end}"
 
 
-_Cells = Mapping[tuple[int | str, float | str | None], Row]
+_Cells = Mapping[tuple[int | str, BucketCap], Row]
 
 
 def _longer(row: Row, sizes_rows: Sequence[Row]) -> float | None:
@@ -184,7 +194,7 @@ def _table(
     name: str,
     *,
     sizes: Sequence[int | str],
-    caps: Sequence[float | str | None],
+    caps: Sequence[BucketCap],
     cells: _Cells,
     told: Mapping[str, Stand],
     across: Across,
@@ -217,7 +227,7 @@ def _table(
         caption=f"Step time by {across} and bucket cap, ms, {name}",
         columns=(
             Column("Ranks", number=True) if across == "ranks" else Column("Link"),
-            *(Column(bucket_name(cap), number=True) for cap in caps),
+            *(Column(cap_words(cap), number=True) for cap in caps),
         ),
         rows=tuple(lines),
         sortable=False,
@@ -228,7 +238,7 @@ def _paint(
     sheet: Sheet,
     *,
     sizes: Sequence[int | str],
-    caps: Sequence[float | str | None],
+    caps: Sequence[BucketCap],
     cells: _Cells,
     told: Mapping[str, Stand],
 ) -> None:
@@ -252,7 +262,7 @@ def _paint(
             _cell(axes, (x, y), row, slower=slower.get((size, cap)), worst=worst, verdict=verdict)
     axes.set_xlim(-0.5, len(caps) - 0.5)
     axes.set_ylim(len(sizes) - 0.5, -0.5)
-    axes.set_xticks(range(len(caps)), [bucket_name(cap) for cap in caps])
+    axes.set_xticks(range(len(caps)), [cap_words(cap) for cap in caps])
     axes.set_yticks(range(len(sizes)), names)
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")

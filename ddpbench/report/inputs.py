@@ -14,6 +14,7 @@ from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row, label_of, setting_of
 from ddpbench.report.words import Estimate, launches_each, milliseconds, percent, series_of
+from ddpbench.spec.grouping import loading
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     groups = _groups(summary, rows)
     several = [group for group in groups if len(group) > 1]
     # those with cores of their own first, then the most ranks
-    several.sort(key=lambda group: (group[0].row.oversubscribed, -len(group), -group[0].row.world_size))
+    several.sort(key=lambda group: (group[0].row.oversubscribed, -len(group), -group[0].row.case.world_size))
     common: dict[str, Any] = {"anchor": "inputs", "title": "Input data", "question": _QUESTION}
     if not several:
         return Section(**common, absent=_waited_sentence([bar for group in groups for bar in group]))
@@ -83,18 +84,18 @@ def _waited_sentence(bars: Sequence[Bar]) -> str:
     looks = sum(bar.verdict == "looks input-bound" for _, bar in known)
     verdict = f"{looks} of {len(known)} cases look input-bound" if looks else "no case looks input-bound"
     return (
-        f"At most {percent(most)} of a step is spent waiting for data ({worst.row.name}, {worst.row.loading}; "
+        f"At most {percent(most)} of a step is spent waiting for data ({worst.row.name}, {loading(worst.row.case)}; "
         f"instrumented steps): {verdict}. Every case was run with one data setting only. {advice}"
     )
 
 
 def _name(group: Sequence[Bar]) -> str:
     row = group[0].row
-    return f"{row.name}, {row.workload}"
+    return f"{row.name}, {row.case.workload}"
 
 
 def _source(bar: Bar) -> str:
-    return "memory" if bar.row.data == "memory" else bar.row.loading
+    return "memory" if bar.row.case.data == "memory" else loading(bar.row.case)
 
 
 def _gap(bar: Bar) -> str:
@@ -134,7 +135,7 @@ def _heading(groups: Sequence[Sequence[Bar]]) -> str:
 def _picture(groups: Sequence[Sequence[Bar]]) -> Picture:
     bars = [bar for group in groups for bar in group]
     heading = _heading(groups)
-    settings = {setting_of(group[0].row).removesuffix(f", {group[0].row.loading}") for group in groups}
+    settings = {setting_of(group[0].row, but=("data",)) for group in groups}
     marks = []
     if any(bar.verdict == "memory" for bar in bars):
         marks.append(
@@ -183,7 +184,10 @@ def _table(groups: Sequence[Sequence[Bar]]) -> Table:
     rows = tuple(
         (
             Cell(text=_name(group)),
-            Cell(text=_source(bar), key=-1.0 if bar.row.data == "memory" else float(bar.row.loader_workers)),
+            Cell(
+                text=_source(bar),
+                key=-1.0 if bar.row.case.data == "memory" else float(bar.row.case.loader_workers),
+            ),
             Cell.estimate(bar.row.step_time_s.scaled(1e3) if bar.row.step_time_s else None),
             Cell.ms(bar.waited_s),
             Cell(

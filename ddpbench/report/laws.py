@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.laws import EXTRAPOLATION, LAW_NAMES, Fit, Law
 from ddpbench.analysis.stats import Interval
 from ddpbench.analysis.summary import RunSummary
@@ -16,6 +15,8 @@ from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row, label_of
 from ddpbench.report.words import Estimate, launches_each, not_drawn, percent, ranks, series_of
+from ddpbench.spec.case import BASE
+from ddpbench.strategies.traits import traits_named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +44,10 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     for curve in summary.laws:
         if curve.laws.fits:
             fitted.setdefault(curve.panel, []).append(curve)
-    groups = [sorted(group, key=lambda curve: curve.strategy in BOUNDS) for group in fitted.values()]
+    groups = [
+        sorted(group, key=lambda curve: not traits_named(curve.strategy).exchanges)
+        for group in fitted.values()
+    ]
     drawn = groups[:MOST_FIGURES]
     emulated = {row.case_id for row in rows if row.emulated}
     by_id = {row.case_id: row for row in rows}
@@ -64,7 +68,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
 
 
 def _why_absent(summary: RunSummary) -> str:
-    curves = sorted(summary.laws, key=lambda curve: curve.strategy in BOUNDS)
+    curves = sorted(summary.laws, key=lambda curve: not traits_named(curve.strategy).exchanges)
     if not curves:
         return (
             "No case above one rank has cores of its own and a base case in the same rounds, so there is nothing to "
@@ -98,7 +102,7 @@ def _notes(curve: CurveLaws) -> list[str]:
         goodness = f"R² {fit.r_squared:.4f}" if fit.r_squared is not None else "R² not defined"
         words.append(f"{_capital(LAW_NAMES[fit.law])} ({parameters}; {goodness}) {fit.verdict}.")
         words += fit.remarks
-    words += [text for text in (laws.trend, laws.knee_words) if text]
+    words += [text for text in (laws.trend, laws.knee_words, laws.peak_words) if text]
     return [" ".join(words) + _next(curve)]
 
 
@@ -292,7 +296,7 @@ def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
                 zorder=2,
             )
     look = style.look(curve.strategy, curve.variant, curve.algorithm)
-    base = style.look("single")
+    base = style.look(BASE)
     axes.plot([1], [1], base.marker, color=base.colour, markersize=6, zorder=3)
     estimates = _efficiencies(curve)
     axes.errorbar(

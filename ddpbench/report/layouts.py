@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ddpbench.analysis.findings import cap_order
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, fullest, label_of, raw_launches, setting_of, variant_words
+from ddpbench.report.series import Row, alike_but, fullest, label_of, raw_launches, setting_of, variant_words
 from ddpbench.report.standing import (
     AS_GOOD,
     BEST,
@@ -23,6 +22,7 @@ from ddpbench.report.standing import (
     widest,
 )
 from ddpbench.report.words import launches_each, not_drawn, percent, series_of
+from ddpbench.spec.grouping import Key, cap_order
 
 if TYPE_CHECKING:
     from ddpbench.report.canvas import Sheet
@@ -49,7 +49,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
 
 def shape(row: Row) -> str:
     """A layout as nodes x ranks on each: `2 x 4`."""
-    return f"{row.nodes} x {row.world_size // max(row.nodes, 1)}"
+    return f"{row.case.nodes} x {row.case.world_size // max(row.case.nodes, 1)}"
 
 
 def _has(row: Row) -> bool:
@@ -58,18 +58,17 @@ def _has(row: Row) -> bool:
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows that differ in nothing but nodes; the most ranks with cores of their own first."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    found: dict[Key, list[Row]] = {}
     for row in rows:
-        key = (row.panel_key, row.strategy, row.variant[:-1], row.bucket, row.world_size)
-        found.setdefault(key, []).append(row)
-    several = [sorted(group, key=lambda row: row.nodes) for group in found.values() if len(group) > 1]
+        found.setdefault(alike_but(row, "nodes", "ranks_per_node"), []).append(row)
+    several = [sorted(group, key=lambda row: row.case.nodes) for group in found.values() if len(group) > 1]
     several = [group for group in several if sum(_has(row) for row in group) > 1]
     several.sort(
         key=lambda group: (
             group[0].oversubscribed,
-            -group[0].world_size,
+            -group[0].case.world_size,
             -len(group),
-            cap_order(group[0].bucket),
+            cap_order(group[0].case.bucket_cap_mb),
         )
     )
     return several
@@ -180,7 +179,7 @@ def _table(
     rows = tuple(
         (
             Cell(text=_name(group)),
-            Cell(text=shape(row), key=float(row.nodes)),
+            Cell(text=shape(row), key=float(row.case.nodes)),
             Cell.estimate(row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None),
             Cell.estimate(told[row.case_id].ratio if row.case_id in told else None),
             Cell(text=told[row.case_id].words() if row.case_id in told else ""),
@@ -207,10 +206,10 @@ def _paint(
 
     left, right = 1.1, 2.9
     axes = sheet.axes(left, 0.5, style.FULL_WIDTH_IN - left - right, sheet.height_in - 0.6)
-    names = variant_words([row for group in groups for row in group])
+    names = variant_words([row for group in groups for row in group], layouts=False)
 
     def heading(group: Sequence[Row]) -> str:
-        others = names[group[0].case_id].removesuffix(group[0].layout).strip()
+        others = names[group[0].case_id]
         return f"{_name(group)}{f', {others}' if others else ''}"
 
     def point(row: Row) -> Point:
@@ -220,7 +219,7 @@ def _paint(
             name=shape(row),
             estimate=step,
             launches=[1e3 * value for value in raw.get(row.case_id, ())],
-            look=style.look(row.strategy, algorithm=row.algorithm),
+            look=style.look(row.case.strategy, algorithm=row.case.algorithm),
             hollow=row.emulated,
             told=f"{step}   {gap}".rstrip() if step is not None else row.status,
         )

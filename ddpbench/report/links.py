@@ -5,24 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ddpbench.analysis.findings import BOUNDS
-from ddpbench.analysis.labels import short_links
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import bandwidth, heatmap, style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import (
     Row,
+    alike_but,
     label_but_links,
-    place_of,
     raw_launches,
     setting_but_links,
     settings_apart,
-    variant_of,
 )
 from ddpbench.report.standing import stands
 from ddpbench.report.words import launches_each, not_drawn, series_of
+from ddpbench.spec.grouping import Key
+from ddpbench.spec.links import short_links
+from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
     from ddpbench.report.canvas import Sheet
@@ -35,7 +35,7 @@ _PITCH_IN = 0.3
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     """The section on links and replays' options; None where neither varies."""
     raw = raw_launches(summary, "step_time_s")
-    able = [row for row in rows if _has(row) and row.strategy not in BOUNDS and row.world_size > 1]
+    able = [row for row in rows if _has(row) and traits_of(row.case).exchanges and row.case.world_size > 1]
     by_rate = bandwidth.by_rate(able)
     drawn = {row.case_id for lines in by_rate for line in lines for row in line.rows}
     groups = [
@@ -72,11 +72,10 @@ def _has(row: Row) -> bool:
 
 def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     """A strategy's bucket caps over several fabrics, at one world size: the one with most cases first."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    found: dict[Key, list[Row]] = {}
     for row in rows:
-        if row.fabric and row.bucket is not None and row.world_size > 1:
-            key = (*place_of(row), *variant_of(row)[:-1], row.workload_options_json)
-            found.setdefault(key, []).append(row)
+        if row.case.fabric and row.case.bucket_cap_mb is not None and row.case.world_size > 1:
+            found.setdefault(alike_but(row, "fabric", "bucket_cap_mb"), []).append(row)
     several = [_with_caps(members) for members in found.values()]
     return [("", members) for members in sorted(several, key=lambda members: -len(members)) if members]
 
@@ -85,8 +84,8 @@ def _with_caps(rows: Sequence[Row]) -> list[Row]:
     """Those over links that more than one cap was run over."""
     caps: dict[str, set[float | str | None]] = {}
     for row in rows:
-        caps.setdefault(row.fabric, set()).add(row.bucket)
-    return [row for row in rows if len(caps[row.fabric]) > 1]
+        caps.setdefault(row.case.fabric, set()).add(row.case.bucket_cap_mb)
+    return [row for row in rows if len(caps[row.case.fabric]) > 1]
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
@@ -94,29 +93,29 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
 
     Where both vary, the options of one fabric stand together. Fair ones and those with the most ranks first.
     """
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    found: dict[Key, list[Row]] = {}
     for row in rows:
-        found.setdefault((*place_of(row), *variant_of(row)), []).append(row)
+        found.setdefault(alike_but(row, "fabric", "workload_options_json"), []).append(row)
     several: list[list[Row]] = []
     for members in found.values():
         by_fabric: dict[str, list[Row]] = {}
         for row in members:
-            by_fabric.setdefault(row.fabric, []).append(row)
-        options = len({row.workload_options_json for row in members}) > 1
+            by_fabric.setdefault(row.case.fabric, []).append(row)
+        options = len({row.case.workload_options_json for row in members}) > 1
         several += by_fabric.values() if options and len(by_fabric) > 1 else [members]
     several = [
         group
         for group in several
-        if len({(row.fabric, row.workload_options_json) for row in group}) > 1
-        and (any(row.fabric for row in group) or any(row.compute != "real" for row in group))
+        if len({(row.case.fabric, row.case.workload_options_json) for row in group}) > 1
+        and (any(row.case.fabric for row in group) or any(row.case.compute != "real" for row in group))
     ]
-    several.sort(key=lambda group: (group[0].oversubscribed, -group[0].world_size, -len(group)))
+    several.sort(key=lambda group: (group[0].oversubscribed, -group[0].case.world_size, -len(group)))
     return several
 
 
 def _name(group: Sequence[Row]) -> str:
-    fabrics = {row.fabric for row in group}
-    link = f", {short_links(group[0].fabric)}" if len(fabrics) == 1 and group[0].fabric else ""
+    fabrics = {row.case.fabric for row in group}
+    link = f", {short_links(group[0].case.fabric)}" if len(fabrics) == 1 and group[0].case.fabric else ""
     return f"{group[0].name}{link}"
 
 
@@ -212,7 +211,7 @@ def _paint_dots(sheet: Sheet, *, groups: Sequence[Sequence[Row]], raw: Mapping[s
             name=names[row.case_id],
             estimate=step,
             launches=[1e3 * value for value in raw.get(row.case_id, ())],
-            look=style.look(row.strategy, algorithm=row.algorithm),
+            look=style.look(row.case.strategy, algorithm=row.case.algorithm),
             hollow=row.emulated,
             told=f"{step}   {_told(row, group)}",
         )

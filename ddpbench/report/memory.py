@@ -12,6 +12,9 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.series import Row, variant_words
 from ddpbench.report.words import number
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import Key
+from ddpbench.strategies.traits import traits_of
 
 _MIB = 2**20
 _HELD = ("held_parameter_bytes", "held_gradient_bytes", "held_optimizer_bytes")
@@ -40,7 +43,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     if not shown:
         return None
     several = len({_model(one.row) for one in shown}) > 1
-    devices = {one.row.device for one in shown}
+    devices = {one.row.case.device for one in shown}
     peak = (
         "resident" if devices == {"cpu"} else "allocated" if devices == {"cuda"} else "resident or allocated"
     )
@@ -53,9 +56,9 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     )
     lines = tuple(
         (
-            *([Cell(text=one.row.workload), Cell(text=one.row.dtype)] if several else []),
+            *([Cell(text=one.row.case.workload), Cell(text=one.row.case.dtype)] if several else []),
             Cell(text=one.row.strategy_name, under=one.words),
-            Cell.count(one.row.world_size),
+            Cell.count(one.row.case.world_size),
             *(_mib(size) for size in (*one.held, sum(one.held), one.peak)),
         )
         for one in shown
@@ -70,7 +73,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
             " On the CPU so is what the C library keeps of freed memory, which is much where layers are gathered and "
             "given up in every step; with MALLOC_MMAP_THRESHOLD_=131072 in the environment it gives that back at once."
         )
-    if any(row.strategy == "data_parallel" for row in rows):
+    if any(traits_of(row.case).one_process for row in rows):
         note += " DataParallel is left out: one process holds all of its replicas."
     return Section(
         anchor="memory",
@@ -89,15 +92,15 @@ def _kept(summary: RunSummary, rows: Sequence[Row]) -> list[Kept]:
     found: dict[tuple[Any, ...], Kept] = {}
     for row in rows:
         record = by_id[row.case_id]
-        if not row.ok or row.strategy == "data_parallel" or any(pd.isna(record[name]) for name in _HELD):
+        if not row.ok or traits_of(row.case).one_process or any(pd.isna(record[name]) for name in _HELD):
             continue
         parameters, gradients, optimizer = (int(record[name]) for name in _HELD)
         own = record["peak_memory_bytes"]
         key = (
             _model(row),
-            row.strategy,
+            row.case.strategy,
             words[row.case_id],
-            row.world_size,
+            row.case.world_size,
             parameters,
             gradients,
             optimizer,
@@ -114,9 +117,9 @@ def _kept(summary: RunSummary, rows: Sequence[Row]) -> list[Kept]:
     return list(found.values())
 
 
-def _model(row: Row) -> tuple[Any, ...]:
+def _model(row: Row) -> Key:
     """What cases must share for their models' states to be the same."""
-    return (row.workload, row.workload_options_json, row.dtype, row.device, row.compute)
+    return grouping.deciding("state", row.case)
 
 
 def _mib(size: int | None) -> Cell:

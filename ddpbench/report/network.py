@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddpbench.analysis.labels import link_words, short_links
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.analysis.traffic import FEWEST, MOST
 from ddpbench.formulas import PAYLOAD
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Panel, Row, label_of, panels_of, setting_of, variant_words
-from ddpbench.report.words import Estimate, counted, not_drawn, number, series_of
-from ddpbench.units import format_bytes
+from ddpbench.report.words import Estimate, not_drawn, number, series_of
+from ddpbench.spec.links import link_words, short_links
+from ddpbench.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,12 +62,12 @@ class Line:
     @property
     def look(self) -> style.Look:
         """Its colour and marker."""
-        return style.look(self.strategy, self.variant, self.points[0].row.algorithm)
+        return style.look(self.strategy, self.variant, self.points[0].row.case.algorithm)
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     """The section on emulated networks; None where no link was emulated."""
-    if not any(row.fabric for row in rows):
+    if not any(row.case.fabric for row in rows):
         return None
     points = _points(summary, rows)
     drawable = [(panel, lines) for panel in panels_of(rows) if (lines := _lines(panel, points))]
@@ -131,11 +131,11 @@ def _lines(panel: Panel, points: Mapping[str, Point]) -> list[Line]:
         by_shape: dict[int, list[Point]] = {}
         for row in item.rows:
             point = points.get(row.case_id)
-            if point is not None and row.nodes > 1 and not row.oversubscribed:
-                by_shape.setdefault(row.world_size // row.nodes, []).append(point)
+            if point is not None and row.case.nodes > 1 and not row.oversubscribed:
+                by_shape.setdefault(row.case.world_size // row.case.nodes, []).append(point)
         shape = max(by_shape, key=lambda a_node: len(by_shape[a_node]), default=0)
-        found = sorted(by_shape.get(shape, []), key=lambda point: point.row.nodes)
-        if len({point.row.nodes for point in found}) > 1:
+        found = sorted(by_shape.get(shape, []), key=lambda point: point.row.case.nodes)
+        if len({point.row.case.nodes for point in found}) > 1:
             each = f", {shape} ranks a node" if shape > 1 else ""
             lines.append(
                 Line(
@@ -170,7 +170,7 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
             f"{span}, hidden by the marker where they are shorter. Both axes are logarithmic. {behind}",
         ]
     )
-    nodes = series_of([str(size) for size in sorted({point.row.nodes for point in every})])
+    nodes = series_of([str(size) for size in sorted({point.row.case.nodes for point in every})])
     return Picture(
         file_name="network" if index == 0 else f"network-{index + 1}",
         heading=heading,
@@ -190,10 +190,10 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
 
 def _heading(lines: Sequence[Line]) -> str:
     """At the most nodes that two strategies share: how many times as long the slower one's communication takes."""
-    shared = set.intersection(*({point.row.nodes for point in line.points} for line in lines))
+    shared = set.intersection(*({point.row.case.nodes for point in line.points} for line in lines))
     if len(lines) > 1 and shared:
         nodes = max(shared)
-        at = {line.name: point for line in lines for point in line.points if point.row.nodes == nodes}
+        at = {line.name: point for line in lines for point in line.points if point.row.case.nodes == nodes}
         ordered = sorted(at, key=lambda name: at[name].time_ms.value)
         first, last = ordered[0], ordered[-1]
         times = at[last].time_ms.value / at[first].time_ms.value
@@ -204,15 +204,15 @@ def _heading(lines: Sequence[Line]) -> str:
     small, large = line.points[0], line.points[-1]
     times = large.time_ms.value / small.time_ms.value
     return (
-        f"communication of {line.name} takes {number(times)} times as long on {large.row.nodes} nodes as on "
-        f"{small.row.nodes}: {large.time_ms} ms against {small.time_ms} ms"
+        f"communication of {line.name} takes {number(times)} times as long on {large.row.case.nodes} nodes as on "
+        f"{small.row.case.nodes}: {large.time_ms} ms against {small.time_ms} ms"
     )
 
 
 def _table(lines: Sequence[Line], panel: Panel) -> Table:
     """Rounds that are alike are told in the caption, and so are the links, which a panel's cases share."""
     every = [point for line in lines for point in line.points]
-    links = link_words(every[0].row.fabric)
+    links = link_words(every[0].row.case.fabric)
     rounds = {point.rounds for point in every}
     columns = (
         Column("Strategy"),
@@ -232,8 +232,8 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
     rows = tuple(
         (
             Cell(text=line.name),
-            Cell.count(point.row.nodes),
-            Cell.count(point.row.world_size),
+            Cell.count(point.row.case.nodes),
+            Cell.count(point.row.case.world_size),
             Cell.estimate(point.time_ms),
             Cell(text=point.formula),
             Cell(
@@ -265,7 +265,7 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
 def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     """What the busiest node's link carried a step, case by case; None where nothing was counted."""
     by_id = {row.case_id: row for row in rows}
-    several = len({row.workload for row in rows}) > 1
+    several = len({row.case.workload for row in rows}) > 1
     variants = variant_words(rows)
     lines = []
     for record in summary.cases.to_dict("records"):
@@ -277,10 +277,10 @@ def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
             (
                 Cell(
                     text=", ".join(filter(None, [row.name, variants[row.case_id]])),
-                    under=row.workload if several else "",
+                    under=row.case.workload if several else "",
                 ),
-                Cell(text=short_links(row.fabric)),
-                Cell.count(row.nodes),
+                Cell(text=short_links(row.case.fabric)),
+                Cell.count(row.case.nodes),
                 _size(record["gradient_bytes"]),
                 _size(record["node_sent_bytes"]),
                 _size(record["node_received_bytes"]),
@@ -330,7 +330,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     every = [point for line in lines for point in line.points]
-    sizes = sorted({point.row.nodes for point in every})
+    sizes = sorted({point.row.case.nodes for point in every})
     for line in lines:
         _curve(axes, line)
     values = [value for point in every for value in (*_ends(point.time_ms), point.formula_ms) if value]
@@ -364,10 +364,10 @@ def _ends(estimate: Estimate) -> list[float]:
 
 def _curve(axes: Axes, line: Line) -> None:
     look = line.look
-    nodes = [point.row.nodes for point in line.points]
+    nodes = [point.row.case.nodes for point in line.points]
     known = [point for point in line.points if point.formula_ms is not None]
     axes.plot(
-        [point.row.nodes for point in known],
+        [point.row.case.nodes for point in known],
         [point.formula_ms or math.nan for point in known],
         linestyle=":",
         color=look.colour,

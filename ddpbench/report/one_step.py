@@ -11,8 +11,8 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row, label_of, setting_of
-from ddpbench.report.words import counted, milliseconds, series_of
-from ddpbench.units import format_bytes
+from ddpbench.report.words import milliseconds, series_of
+from ddpbench.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from ddpbench.analysis.columns import meanings
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import (
     breakdown,
@@ -37,12 +38,12 @@ from ddpbench.report import (
 )
 from ddpbench.report.canvas import Drawn
 from ddpbench.report.cells import cells
-from ddpbench.report.method import COLUMNS, TERMS
+from ddpbench.report.method import TERMS
 from ddpbench.report.painter import Painter, draw_all
 from ddpbench.report.parts import Picture, Section, Table
 from ddpbench.report.series import Row, rows_of
-from ddpbench.report.words import clean, counted, headline, moment, percent
-from ddpbench.units import format_seconds
+from ddpbench.report.words import clean, headline, moment, percent
+from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION
 
 _HERE = Path(__file__).parent
@@ -179,7 +180,7 @@ def build(summary: RunSummary, painter: Painter | None = None) -> Page:
             fabrics=numbers.table(tables.fabrics_table(summary.fabrics)),
             budget=_budget(summary.experiment_toml),
             terms=TERMS,
-            column_meanings=COLUMNS,
+            column_meanings=meanings(),
             measured_share=None if summary.measured_share is None else percent(summary.measured_share),
             wall=format_seconds(summary.wall_s),
             command=_resumes(summary),

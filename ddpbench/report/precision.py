@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddpbench.analysis.findings import cap_order
 from ddpbench.analysis.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, label_of, raw_launches
+from ddpbench.report.series import Row, alike_but, label_of, raw_launches
 from ddpbench.report.words import Estimate, launches_each, not_drawn, number, percent, series_of
+from ddpbench.spec.grouping import Key, cap_order
 
 if TYPE_CHECKING:
     from ddpbench.report.canvas import Sheet
@@ -35,7 +34,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     shown = groups[:MOST_GROUPS]
     words = _words(summary)
     notes = not_drawn([_name(group) for group in groups[MOST_GROUPS:]])
-    if any(row.device == "cpu" for group in groups for row in group):
+    if any(row.case.device == "cpu" for group in groups for row in group):
         notes = (
             *notes,
             "A CPU without instructions for a type (AVX512_BF16, AMX) converts to it and back in software.",
@@ -51,20 +50,20 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows that differ in nothing but precision; those with cores of their own and the most ranks first."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    found: dict[Key, list[Row]] = {}
     for row in rows:
-        key = (
-            replace(row, precision="full").panel_key,
-            row.strategy,
-            row.variant,
-            row.bucket,
-            row.world_size,
-        )
+        key = alike_but(row, "precision")
         found.setdefault(key, []).append(row)
-    several = [sorted(g, key=lambda row: _ORDER.index(row.precision)) for g in found.values() if len(g) > 1]
+    several = [
+        sorted(g, key=lambda row: _ORDER.index(row.case.precision)) for g in found.values() if len(g) > 1
+    ]
     several = [group for group in several if sum(row.ok for row in group) > 1]
     several.sort(
-        key=lambda group: (group[0].oversubscribed, -group[0].world_size, cap_order(group[0].bucket))
+        key=lambda group: (
+            group[0].oversubscribed,
+            -group[0].case.world_size,
+            cap_order(group[0].case.bucket_cap_mb),
+        )
     )
     return several
 
@@ -94,7 +93,7 @@ def _optional(value: Any) -> float | None:
 
 
 def _name(group: Sequence[Row]) -> str:
-    return f"{group[0].name}, {group[0].workload}"
+    return f"{group[0].name}, {group[0].case.workload}"
 
 
 def _gap(word: str, ratio: Estimate | None) -> str:
@@ -116,7 +115,7 @@ def _picture(
     shown = [row for group in groups for row in group if row.ok and row.step_time_s is not None]
     heading = _heading(groups, words)
     missing = {
-        row.case_id: f"{row.name} in {row.precision} ({row.status})"
+        row.case_id: f"{row.name} in {row.case.precision} ({row.status})"
         for group in groups
         for row in group
         if not row.ok
@@ -157,7 +156,7 @@ def _heading(groups: Sequence[Sequence[Row]], words: _Words) -> str:
         return "No headline: every precision ran oversubscribed"
     group = fair[0]
     told = [
-        f"{row.precision} is {_gap(*words[row.case_id])}"
+        f"{row.case.precision} is {_gap(*words[row.case_id])}"
         for row in group
         if row.case_id in words and words[row.case_id][0] in ("faster", "slower", "equivalent")
     ]
@@ -188,10 +187,10 @@ def _table(
 
     def cells(group: Sequence[Row], row: Row) -> tuple[Cell, ...]:
         flops, mfu = costs[row.case_id]
-        word, ratio = words.get(row.case_id, ("the reference" if row.precision == "full" else "", None))
+        word, ratio = words.get(row.case_id, ("the reference" if row.case.precision == "full" else "", None))
         return (
             Cell(text=_name(group)),
-            Cell(text=row.precision, key=float(_ORDER.index(row.precision))),
+            Cell(text=row.case.precision, key=float(_ORDER.index(row.case.precision))),
             Cell.estimate(row.samples_per_s if row.ok else None),
             Cell.estimate(row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None),
             Cell.estimate(ratio),
@@ -220,10 +219,10 @@ def _paint(
         step = row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None
         gap = _gap(*words.get(row.case_id, ("", None)))
         return Point(
-            name=row.precision,
+            name=row.case.precision,
             estimate=step,
             launches=[1e3 * value for value in raw.get(row.case_id, ())],
-            look=style.look(row.strategy, algorithm=row.algorithm),
+            look=style.look(row.case.strategy, algorithm=row.case.algorithm),
             hollow=row.emulated,
             told=f"{step}   {gap}".rstrip() if step is not None else row.status,
         )

@@ -8,12 +8,12 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Panel, Row, Series, fullest, label_of, panels_of, setting_of
 from ddpbench.report.words import Estimate, launches_each, not_drawn, ranks, series_of, valued
+from ddpbench.strategies.traits import traits_named, traits_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,11 +47,13 @@ def _has(row: Row) -> bool:
 
 def _can_draw(panel: Panel) -> bool:
     rows = [row for row in panel.rows if _has(row)]
-    return len({row.world_size for row in rows}) > 1 and any(row.strategy != "single" for row in rows)
+    return len({row.case.world_size for row in rows}) > 1 and any(
+        traits_of(row.case).role != "base" for row in rows
+    )
 
 
 def _why_absent(rows: Sequence[Row]) -> str:
-    sizes = sorted({row.world_size for row in rows})
+    sizes = sorted({row.case.world_size for row in rows})
     if len(sizes) == 1:
         return f"This sweep has one world size ({ranks(sizes[0])}): there is no scaling to show."
     if not any(_has(row) for row in rows):
@@ -65,7 +67,11 @@ def _why_absent(rows: Sequence[Row]) -> str:
 def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
     series, notes = panel.of_strategies()
     # the base case is the ideal's start at (1, 1) and is named in the caption
-    series = [item for item in series if item.strategy != "single" and any(_has(row) for row in item.rows)]
+    series = [
+        item
+        for item in series
+        if traits_named(item.strategy).role != "base" and any(_has(row) for row in item.rows)
+    ]
     shown = [row for item in series for row in item.rows if _has(row)]
     missing = {
         row.case_id: f"{row.name} ({row.status})" for item in series for row in item.rows if not _has(row)
@@ -122,18 +128,22 @@ def _heading(panel: Panel, series: Sequence[Series]) -> str:
     eligible = [
         (item, row)
         for item in series
-        if item.strategy not in BOUNDS
+        if traits_named(item.strategy).exchanges
         for row in item.rows
-        if _has(row) and row.world_size > 1 and row.world_size not in panel.oversubscribed_sizes
+        if _has(row) and row.case.world_size > 1 and row.case.world_size not in panel.oversubscribed_sizes
     ]
     prefix = f"{panel.name} · " if panel.name else ""
     if not eligible:
         if panel.oversubscribed_sizes:
             return f"{prefix}No headline: every case above one rank ran oversubscribed"
         return f"{prefix}What ranks cost that exchange nothing"
-    most = max(row.world_size for _, row in eligible)
+    most = max(row.case.world_size for _, row in eligible)
     best = sorted(
-        ((item.name, row.efficiency) for item, row in eligible if row.world_size == most and row.efficiency),
+        (
+            (item.name, row.efficiency)
+            for item, row in eligible
+            if row.case.world_size == most and row.efficiency
+        ),
         key=lambda pair: -pair[1].value,
     )
     listed = series_of([valued(name, estimate) for name, estimate in best[:3]])
@@ -145,7 +155,7 @@ def _table(panel: Panel, series: Sequence[Series]) -> Table:
     rows = tuple(
         (
             Cell(text=item.name),
-            Cell.count(row.world_size),
+            Cell.count(row.case.world_size),
             Cell.estimate(row.speedup if row.ok else None),
             Cell.estimate(row.efficiency if row.ok else None),
             Cell.count(row.launches),
@@ -209,7 +219,9 @@ def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Est
 
 
 def _on_grid(item: Series, sizes: Sequence[int], what: str) -> list[Estimate | None]:
-    found: dict[int, Estimate | None] = {row.world_size: getattr(row, what) for row in item.rows if _has(row)}
+    found: dict[int, Estimate | None] = {
+        row.case.world_size: getattr(row, what) for row in item.rows if _has(row)
+    }
     return [found.get(size) for size in sizes]
 
 

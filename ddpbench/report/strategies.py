@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.findings import BOUNDS
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Panel, Row, Series, fullest, label_of, panels_of, raw_launches, setting_of
 from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of, valued
 from ddpbench.strategies import TABLE, load_strategy
+from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
     from ddpbench.report.canvas import Sheet
@@ -42,7 +42,11 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
 
 def _told(rows: Sequence[Row]) -> list[str]:
     """What strategies say of themselves that belongs beside their numbers; DataParallel has a section of its own."""
-    names = {row.strategy: row.strategy_name for row in rows if _has(row) and row.strategy != "data_parallel"}
+    names = {
+        row.case.strategy: row.strategy_name
+        for row in rows
+        if _has(row) and not traits_of(row.case).one_process
+    }
     notes = {name: load_strategy(strategy).note for strategy, name in names.items() if strategy in TABLE}
     return [f"{name}: {note}" for name, note in notes.items() if note]
 
@@ -53,7 +57,7 @@ def _has(row: Row) -> bool:
 
 def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Picture:
     series, notes = panel.of_strategies(MOST_ROWS)
-    sizes = sorted({row.world_size for item in series for row in item.rows if _has(row)}, reverse=True)
+    sizes = sorted({row.case.world_size for item in series for row in item.rows if _has(row)}, reverse=True)
     sizes.sort(key=lambda size: size in panel.oversubscribed_sizes)  # stable: fair ones first
     kept = sizes[:MOST_SIZES]
     if len(sizes) > MOST_SIZES:
@@ -63,7 +67,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         )
         notes.append(f"Omitted for space: {left}; see the summary table.")
     groups = [
-        (size, [(item, row) for item in series for row in item.rows if row.world_size == size])
+        (size, [(item, row) for item in series for row in item.rows if row.case.world_size == size])
         for size in kept
     ]
     shown = [row for _, members in groups for _, row in members if _has(row)]
@@ -71,7 +75,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         row.case_id: f"{row.name} ({row.status})"
         for item in series
         for row in item.rows
-        if not _has(row) and (row.world_size in kept or row.world_size not in sizes)
+        if not _has(row) and (row.case.world_size in kept or row.case.world_size not in sizes)
     }
     heading = _heading(panel, groups)
     marks = []
@@ -87,7 +91,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         [
             f"{setting}. Large markers: mean throughput; whiskers: 95 % t-intervals",
             f"over launches ({launches_each(row.launches for row in shown)}); small dots: single launches.",
-            *([bounds] if any(row.strategy == "independent" for row in shown) else []),
+            *([bounds] if any(traits_of(row.case).role == "bound" for row in shown) else []),
             *marks,
             *notes,
         ]
@@ -126,14 +130,14 @@ def _heading(panel: Panel, groups: _Groups) -> str:
         ranked = [
             (name, row.samples_per_s)
             for name, row in fair
-            if row.strategy not in BOUNDS and row.samples_per_s is not None
+            if traits_of(row.case).exchanges and row.samples_per_s is not None
         ]
         if not ranked:
             continue
         ranked.sort(key=lambda pair: -pair[1].value)
         listed = series_of([valued(name, estimate) for name, estimate in ranked[:3]])
         more = f" ({len(ranked) - 3} more beneath)" if len(ranked) > 3 else ""
-        bound = next((row.samples_per_s for _, row in fair if row.strategy == "independent"), None)
+        bound = next((row.samples_per_s for _, row in fair if traits_of(row.case).role == "bound"), None)
         least = f"; upper bound {bound.number}" if bound is not None else ""
         return f"{prefix}Samples/s at {ranks(size)}: {listed}{more}{least}"
     if any(row.oversubscribed for _, members in groups for _, row in members):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ddpbench.strategies.traits import traits_named
+
 INK = "#1F2328"
 MUTED = "#59636E"
 GRID = "#E3E6EA"
@@ -36,21 +38,18 @@ class Look:
     outline: str | None = None
 
 
-STRATEGIES: dict[str, Look] = {
-    "single": Look("single", "#6B7280", "p"),
-    "ddp": Look("DDP", "#0072B2", "o"),
-    "fsdp": Look("FSDP", "#009E73", "s"),
-    "zero1": Look("ZeRO-1", "#56B4E9", "X", OUTLINE),
-    "data_parallel": Look("DataParallel", "#CC79A7", "^"),
-    "ring": Look("ring", "#D55E00", "D"),
-    "master": Look("master", "#000000", "v"),
-    "independent": Look("independent", "#E69F00", "P", OUTLINE),
-    "post_local_sgd": Look("local SGD", "#56B4E9", "*", OUTLINE),
-    "async_server": Look("async server", "#D55E00", "d"),
-    "pipeline": Look("pipeline", "#F0E442", "h", OUTLINE),
-    "branches": Look("branches", "#CC79A7", ">"),
-}
-"""The palette has eight colours (Okabe & Ito): kin share one, and differ in their marker."""
+OTHER_COLOUR, OTHER_MARKER = "#E69F00", "X"
+"""Of a strategy that has none. The palette has eight colours (Okabe & Ito): kin share one, and differ in marker."""
+_LIGHT = 0.35
+
+
+def _light(colour: str) -> bool:
+    """Whether a colour needs an outline on white: by its relative luminance (WCAG 2)."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue > _LIGHT
 
 
 ALGORITHMS: dict[str, Look] = {
@@ -68,13 +67,15 @@ _VARIANT_MARKERS = "*X<>dH8h"
 
 
 def look(strategy: str, variant: int = 0, algorithm: str = "") -> Look:
-    """A strategy's look; one that is not in the table gets the colour of "other" and its own name.
+    """A strategy's look: its own colour and marker, or those of "other" where its file gives none.
 
-    Under ddp another algorithm than its own has a colour and a marker of its own. Further variants (schedules or
+    Under DDP another algorithm than its own has a colour and a marker of its own. Further variants (schedules or
     options, from 1) keep the colour and get another marker.
     """
-    first = STRATEGIES.get(strategy) or Look(strategy, "#E69F00", "X", OUTLINE)
-    if strategy == "ddp" and algorithm in ALGORITHMS:
+    own = traits_named(strategy)
+    colour, marker = own.colour or OTHER_COLOUR, own.marker or OTHER_MARKER
+    first = Look(own.display, colour, marker, OUTLINE if _light(colour) else None)
+    if own.role == "reference" and algorithm in ALGORITHMS:
         first = replace(ALGORITHMS[algorithm], name=first.name)
     if not variant:
         return first

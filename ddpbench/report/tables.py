@@ -10,13 +10,15 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.fabrics import FabricRun
-from ddpbench.analysis.findings import cap_order
-from ddpbench.analysis.labels import link_words, short_links, virtual_words
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.series import Row, variant_words
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, stands
 from ddpbench.report.words import Estimate, series_of
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import PANEL, cap_order, virtual_words
+from ddpbench.spec.links import link_words, short_links
+from ddpbench.strategies.traits import traits_of
 from ddpbench.units import format_bit_rate
 
 
@@ -25,17 +27,19 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
 
     Bucket caps and launches that are alike are told in the caption instead: notes need the room.
     """
-    caps = {row.bucket_name for row in rows if row.bucket is not None}
+    caps = {row.bucket_name for row in rows if row.case.bucket_cap_mb is not None}
     launches = {row.launches for row in rows} or {0}
-    varied = {name: title for name, title in _SETTINGS.items() if len({_setting(r, name) for r in rows}) > 1}
+    cases = [row.case for row in rows]
+    names = [name for name in (*PANEL, "nodes") if name not in _TOLD_BESIDE]
+    varied = grouping.settings_apart(cases, names)
     room = _MOST_COLUMNS - _ALWAYS - (len(caps) > 1) - (len(launches) > 1)
     most = len(varied) if len(varied) <= room else room - 1
-    extra, rest = dict(list(varied.items())[:most]), dict(list(varied.items())[most:])
+    extra, rest = varied[:most], varied[most:]
     columns = (
         Column("Strategy"),
         Column("Ranks", number=True),
         *([Column("Bucket")] if len(caps) > 1 else []),
-        *(Column(title) for title in extra.values()),
+        *(Column(setting.title) for setting in extra),
         *([Column("Other settings")] if rest else []),
         Column("Backend, link"),
         Column("Samples/s", number=True),
@@ -50,11 +54,11 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     variants = variant_words(rows)
     ties = _ties(summary)
     shared = (
-        [word for word in virtual_words(rows[0]) if all(word in virtual_words(row) for row in rows)]
+        [word for word in virtual_words(rows[0].case) if all(word in virtual_words(row.case) for row in rows)]
         if rows
         else []
     )
-    fabrics = {row.fabric for row in rows if row.fabric}
+    fabrics = {row.case.fabric for row in rows if row.case.fabric}
     links = link_words(fabrics.pop()) if len(fabrics) == 1 else ""
     told = [
         f"All cases{f', each with {series_of(shared)}' if shared else ''}",
@@ -71,18 +75,18 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
         rows=tuple(
             (
                 Cell(text=row.strategy_name, under=variants[row.case_id]),
-                Cell.count(row.world_size),
+                Cell.count(row.case.world_size),
                 *([_cap(row)] if len(caps) > 1 else []),
-                *(Cell(text=_setting(row, name)) for name in extra),
+                *(Cell(text=setting.text(row.case)) for setting in extra),
                 *([Cell(text=_rest(row, rest))] if rest else []),
                 Cell(
-                    text=row.backend,
+                    text=row.case.backend,
                     under=", ".join(
                         "emulated" if word == links else word
-                        for word in virtual_words(row)
+                        for word in virtual_words(row.case)
                         if word not in shared
                     ),
-                    key=f"{row.backend} {short_links(row.fabric)}",
+                    key=f"{row.case.backend} {short_links(row.case.fabric)}",
                 ),
                 *_numbers(row, strong=row.case_id in best),
                 *([Cell.count(row.launches)] if len(launches) > 1 else []),
@@ -94,43 +98,25 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     )
 
 
-_SETTINGS = {
-    "workload": "Workload",
-    "device": "Device",
-    "dtype": "Type",
-    "scaling": "Scaling",
-    "batch": "Batch",
-    "threads_per_rank": "Threads",
-    "precision": "Precision",
-    "data": "Data",
-    "loader_workers": "Loader workers",
-    "nodes": "Nodes",
-    "workload_options_json": "Workload options",
-}
-
-
+_TOLD_BESIDE = ("fabric", "compute", "dilation", "shrink")
+"""Settings that stand with the backend."""
 _MOST_COLUMNS = 13
 """More do not fit beside each other at 1280 pixels: settings that vary are then told together in the last one."""
 _ALWAYS = 9
 """Columns that every summary has."""
 
 
-def _rest(row: Row, names: Mapping[str, str]) -> str:
+def _rest(row: Row, settings: Sequence[grouping.Setting]) -> str:
     return "; ".join(
-        f"{title.lower()} {text}" for name, title in names.items() if (text := _setting(row, name))
+        f"{setting.title.lower()} {text}" for setting in settings if (text := setting.text(row.case))
     )
 
 
 def _cap(row: Row) -> Cell:
-    return Cell(text=row.bucket_name, key=1e9 * cap_order(row.bucket)[0] + cap_order(row.bucket)[1])
-
-
-def _setting(row: Row, name: str) -> str:
-    if name == "nodes":
-        return str(row.nodes) if row.fabric or row.nodes > 1 else "1"
-    if name == "batch":
-        return f"{row.batch:,} {'local' if row.scaling == 'weak' else 'global'}"
-    return str(getattr(row, name))
+    return Cell(
+        text=row.bucket_name,
+        key=1e9 * cap_order(row.case.bucket_cap_mb)[0] + cap_order(row.case.bucket_cap_mb)[1],
+    )
 
 
 def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
@@ -166,12 +152,12 @@ _TOPICS = {
 def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Section:
     """Says what data_parallel's phases are, or why there are none."""
     anchor, title = "data-parallel", "DataParallel's phases"
-    rows = [row for row in all_rows if row.strategy == "data_parallel"]
+    rows = [row for row in all_rows if traits_of(row.case).one_process]
     if not rows:
         absent = "This sweep has no data_parallel case."
         return Section(anchor=anchor, title=title, absent=absent)
     notes: tuple[str, ...] = ()
-    if any(row.device == "cpu" for row in rows):
+    if any(row.case.device == "cpu" for row in rows):
         notes = (
             (
                 "On CPU torch.nn.DataParallel would call the bare module. What was measured is a threaded "
@@ -391,7 +377,14 @@ def embedded_json(summary: RunSummary) -> str:
         "counts": {name: getattr(summary.counts, name) for name in _COUNTS},
         "stop_reason": summary.stop_reason,
         "findings": [
-            {"text": item.text, "evidence": item.evidence, "verdict": item.verdict}
+            {
+                "text": item.text,
+                "evidence": item.evidence,
+                "verdict": item.verdict,
+                "kind": item.kind,
+                "cases": item.cases,
+                "ratio": None if item.ratio is None else asdict(item.ratio),
+            }
             for item in summary.findings
         ],
         "validity": list(summary.validity),

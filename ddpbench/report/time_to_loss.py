@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddpbench.analysis.descents import FIRST_STEPS
-from ddpbench.analysis.findings import BOUNDS, cap_order
-from ddpbench.analysis.labels import link_words
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import MOST_SERIES, Row, fullest, label_of, setting_of, variant_words
-from ddpbench.report.words import Estimate, counted, launches_each, not_drawn, number, ranks, series_of
+from ddpbench.report.words import Estimate, launches_each, not_drawn, number, ranks, series_of
+from ddpbench.spec import grouping
 from ddpbench.spec.goal import SMOOTHED_BATCHES
+from ddpbench.spec.grouping import PANEL, Key, cap_order
+from ddpbench.spec.links import link_words
+from ddpbench.strategies.traits import traits_of
+from ddpbench.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,8 +59,8 @@ class Line:
     @property
     def drawn_name(self) -> str:
         """Its name in the figure, where one device stands once for both kinds of scaling."""
-        scaling = f", {self.row.scaling} scaling"
-        return self.name.removesuffix(scaling) if self.row.strategy == "single" else self.name
+        scaling = f", {self.row.case.scaling} scaling"
+        return self.name.removesuffix(scaling) if traits_of(self.row.case).role == "base" else self.name
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
@@ -76,9 +79,9 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
             notes.append(f"Not drawn, to keep lines apart; the table has them: {names}.")
     every = [line for group in groups for line in group]
     apart = _apart(shown)
-    if any(row.strategy == "independent" and row.ok for row in rows):
+    if any(traits_of(row.case).role == "bound" and row.ok for row in rows):
         notes.append("Independent ranks train models of their own: they have no common loss to bring down.")
-    if any(line.row.data == "memory" for line in every):
+    if any(line.row.case.data == "memory" for line in every):
         notes.append(
             "With data in memory the same few batches come again and again: that loss is one of learning them."
         )
@@ -123,9 +126,9 @@ def _groups(summary: RunSummary, rows: Sequence[Row]) -> list[list[Line]]:
     return sorted(groups, key=lambda group: -len(group))
 
 
-def _task(row: Row) -> tuple[Any, ...]:
+def _task(row: Row) -> Key:
     """What cases must share for one loss to mean the same for all of them."""
-    return (row.workload, row.workload_options_json, row.device, row.dtype, row.precision, row.data)
+    return grouping.deciding("loss", row.case)
 
 
 def _line(
@@ -167,30 +170,30 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
     """Strategy, ranks and samples a step; caps, links, threads, loaders and scaling where they tell cases apart."""
     variants = variant_words(rows)
     caps = {
-        name: len({row.bucket for row in rows if row.strategy == name}) > 1
-        for name in {r.strategy for r in rows}
+        name: len({row.case.bucket_cap_mb for row in rows if row.case.strategy == name}) > 1
+        for name in {r.case.strategy for r in rows}
     }
-    linked = len({row.fabric for row in rows if not row.needs_no_link}) > 1
-    threads = len({row.threads_per_rank for row in rows}) > 1
-    loading = len({row.loading for row in rows}) > 1
+    linked = len({row.case.fabric for row in rows if not row.needs_no_link}) > 1
+    cases = [row.case for row in rows]
+    told = {"local_batch", "global_batch", "scaling", "fabric"}  # by the batch, and below
+    apart = [name for name in grouping.differing(cases, PANEL) if name not in told]
     names: dict[str, str] = {}
     for row in rows:
         words = [
             " ".join([row.strategy_name, variants[row.case_id]]).rstrip(),
-            ranks(row.world_size),
-            f"batch {row.global_batch:,}",
-            *([f"{row.bucket_name} buckets"] if caps[row.strategy] else []),
+            ranks(row.case.world_size),
+            f"batch {row.case.global_batch:,}",
+            *([f"{row.bucket_name} buckets"] if caps[row.case.strategy] else []),
             *(
-                [link_words(row.fabric) or "the machine's own links"]
+                [link_words(row.case.fabric) or "the machine's own links"]
                 if linked and not row.needs_no_link
                 else []
             ),
-            *([f"{row.threads_per_rank} threads per rank"] if threads else []),
-            *([row.loading] if loading else []),
+            *grouping.words(row.case, apart, cases),
         ]
         names[row.case_id] = ", ".join(words)
     counts = list(names.values())
-    scaling = {row.case_id: row.scaling for row in rows}
+    scaling = {row.case_id: row.case.scaling for row in rows}
     return {
         case_id: f"{name}, {scaling[case_id]} scaling" if counts.count(name) > 1 else name
         for case_id, name in names.items()
@@ -200,24 +203,19 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
 def _drawn(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
     """The lines of a figure, and those it has no room for: one bucket cap each, and one device once a batch."""
     chosen: dict[tuple[Any, ...], Line] = {}
-    for line in sorted(group, key=lambda line: cap_order(line.row.bucket)):
+    batches = ("local_batch", "global_batch", "scaling")
+    for line in sorted(group, key=lambda line: cap_order(line.row.case.bucket_cap_mb)):
         row = line.row
-        twice = () if row.strategy == "single" else (row.scaling,)  # one device is the same under both
-        key = (
-            row.strategy,
-            row.variant,
-            row.world_size,
-            row.nodes,
-            row.global_batch,
-            row.fabric,
-            row.loading,
-            twice,
-        )
+        twice = (
+            () if traits_of(row.case).role == "base" else (row.case.scaling,)
+        )  # one device is the same under both
+        place = (row.case.world_size, row.case.nodes, row.case.global_batch)
+        key = (row.variant, grouping.panel(row.case, but=batches), place, twice)
         if line.points:
             chosen.setdefault(key, line)
     kept = [line for line in group if any(line is one for one in chosen.values())]
-    kept.sort(key=lambda line: line.row.strategy != "single")
-    devices = {line.drawn_name for line in kept if line.row.strategy == "single"}
+    kept.sort(key=lambda line: traits_of(line.row.case).role != "base")
+    devices = {line.drawn_name for line in kept if traits_of(line.row.case).role == "base"}
     most = MOST_SERIES + len(devices)
     omitted = [
         line
@@ -229,15 +227,15 @@ def _drawn(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
 
 def _setting(group: Sequence[Line]) -> str:
     """The setting in words, but for scaling and batch, which differ from line to line."""
-    row = fullest([line.row for line in group])
-    return ", ".join(part for part in setting_of(row).split(", ") if " scaling with a " not in part)
+    return setting_of(fullest([line.row for line in group]), but=("scaling",))
 
 
 def _apart(groups: Sequence[Sequence[Line]]) -> list[str]:
-    """Of each group's setting what not all of them share; empty where there is one group."""
-    settings = [_setting(group).split(", ") for group in groups]
-    shared = set.intersection(*map(set, settings))
-    return [", ".join(word for word in words if word not in shared) for words in settings]
+    """What tells the groups from each other; empty where there is one."""
+    cases = [fullest([line.row for line in group]).case for group in groups]
+    names = [name for name in PANEL if name not in ("local_batch", "global_batch", "scaling")]
+    apart = grouping.differing(cases, names)
+    return [", ".join(grouping.words(case, apart, cases)) for case in cases]
 
 
 def _fair(lines: Sequence[Line]) -> list[Line]:
@@ -247,8 +245,8 @@ def _fair(lines: Sequence[Line]) -> list[Line]:
 def _heading(lines: Sequence[Line]) -> str:
     target = lines[0].target
     reached = _fair(lines)
-    others = [line for line in reached if line.row.strategy not in BOUNDS]
-    bases = [line for line in reached if line.row.strategy == "single"]
+    others = [line for line in reached if traits_of(line.row.case).exchanges]
+    bases = [line for line in reached if traits_of(line.row.case).role == "base"]
     if not reached:
         who = "in every launch" if any(line.reached for line in lines) else "in any launch"
         return f"No case with cores of its own reached a loss of {target:g} {who}"
@@ -273,7 +271,7 @@ def _picture(
     missing = {
         row.case_id: f"{row.name} ({row.status})"
         for row in rows
-        if not row.ok and row.strategy != "independent" and _task(row) == _task(group[0].row)
+        if not row.ok and traits_of(row.case).role != "bound" and _task(row) == _task(group[0].row)
     }
     windows = sorted({line.window for line in lines})
     over = f"{windows[0]}" if len(windows) == 1 else f"{windows[0]} to {windows[-1]}"
@@ -427,8 +425,8 @@ def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
                 [point[3] for point in line.points],
                 color=look.colour,
                 linestyle=dash,
-                linewidth=1.8 if line.row.strategy == "single" else 1.4,
-                zorder=4 if line.row.strategy == "single" else 3,  # to be seen on what follows it
+                linewidth=1.8 if traits_of(line.row.case).role == "base" else 1.4,
+                zorder=4 if traits_of(line.row.case).role == "base" else 3,  # to be seen on what follows it
             )
             at = line.time_s if column == 2 else _exact(line.samples)
             _reach(axes, line, look, at, line.target - place * _ROW * _range(lines))
@@ -459,10 +457,10 @@ def _looks(lines: Sequence[Line]) -> list[tuple[style.Look, Any]]:
     seen: dict[str, int] = {}
     looks = []
     for line in lines:
-        colour = style.look(line.row.strategy, algorithm=line.row.algorithm).colour
+        colour = style.look(line.row.case.strategy, algorithm=line.row.case.algorithm).colour
         variant = seen[colour] = seen.get(colour, -1) + 1
-        dashes = _BASE_DASHES if line.row.strategy == "single" else _DASHES
-        look = style.look(line.row.strategy, variant, line.row.algorithm)
+        dashes = _BASE_DASHES if traits_of(line.row.case).role == "base" else _DASHES
+        look = style.look(line.row.case.strategy, variant, line.row.case.algorithm)
         looks.append((look, dashes[variant % len(dashes)]))
     return looks
 

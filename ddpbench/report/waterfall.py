@@ -15,7 +15,8 @@ from ddpbench.analysis.waterfall import LOSSES
 from ddpbench.report import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.series import Row, label_of, panels_of, setting_of, variant_words
-from ddpbench.report.words import Estimate, counted, number
+from ddpbench.report.words import Estimate, number
+from ddpbench.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -177,7 +178,7 @@ def _picture(fall: Fall, index: int) -> Picture:
         marks.append(
             "Contention: how much longer ranks compute when they run at once and exchange nothing "
             "(strategy independent)"
-            f"{', smaller batches included' if fall.row.scaling == 'strong' else ''}. The strategy's own "
+            f"{', smaller batches included' if fall.row.case.scaling == 'strong' else ''}. The strategy's own "
             "computation: what its forward, backward and copying take beyond that."
         )
     elif not fall.split:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from ddpbench.units import counted
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -115,18 +117,6 @@ def ranks(world_size: int) -> str:
     return counted(world_size, "rank")
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
-    """`1 launch`, `5 launches`."""
-    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
-def bucket_name(cap: float | str | None) -> str:
-    """A bucket cap: `default`, `25 MiB`, or empty for a strategy without buckets."""
-    if cap is None:
-        return ""
-    return cap if isinstance(cap, str) else f"{cap:g} MiB"
-
-
 def series_of(words: Sequence[str], conjunction: str = "and") -> str:
     """`a`, `a and b`, `a, b and c`."""
     if len(words) < 2:
@@ -156,8 +146,3 @@ def launches_each(counts: Iterable[int]) -> str:
     if len(found) == 1:
         return f"{counted(found[0], 'launch', 'launches')} each"
     return f"{found[0]} to {found[-1]} launches each"
-
-
-def format_batch(scaling: str, batch: int) -> str:
-    """The batch that scaling holds fixed: `local batch of 8`, `global batch of 64`."""
-    return f"{'local' if scaling == 'weak' else 'global'} batch of {batch:,}"

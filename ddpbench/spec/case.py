@@ -11,6 +11,8 @@ Scaling = Literal["weak", "strong"]
 BucketCap = float | Literal["default"] | None
 Precision = Literal["full", "bf16", "fp16"]
 DataSource = Literal["loader", "memory"]
+BASE = "single"
+"""The strategy of every base case."""
 _NOTHING = object()
 _ADDED_LATER = {
     "precision": "full",
@@ -161,7 +163,7 @@ class Case:
         batch = self.local_batch if self.scaling == "weak" else self.global_batch
         return replace(
             self,
-            strategy="single",
+            strategy=BASE,
             algorithm="",
             schedule="",
             options_json="{}",

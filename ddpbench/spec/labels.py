@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ddpbench.spec.case import Case
+from ddpbench.spec.grouping import FACETS
 
 
 def labels(cases: Iterable[Case]) -> dict[str, str]:
@@ -44,10 +45,8 @@ def _settings(case: Case) -> dict[tuple[str, str], Any]:
     """What a label leaves out, by whose it is (the workload's, the strategy's, the case's own) and its name."""
     own = {
         name: getattr(case, name)
-        for name in (
-            *("scaling", "local_batch", "global_batch", "dtype", "threads_per_rank", "device", "backend"),
-            *("launcher", "compute", "evaluation", "checkpoint", "checkpoint_dir", "seed", "replicate"),
-        )
+        for name, facet in FACETS.items()
+        if facet.role != "bookkeeping" and not facet.in_label
     }
     kinds = {"workload": case.workload_options, "strategy": case.options, "": own}
     return {(kind, name): value for kind, values in kinds.items() for name, value in values.items()}

@@ -37,6 +37,9 @@ class AsyncServer(Strategy[AsyncServerOptions]):
     """
 
     name = "async_server"
+    display = "async server"
+    spoken = "the asynchronous server"
+    colour, marker = "#D55E00", "d"
     options = AsyncServerOptions
     algorithm = "async_server"
     schedule = "after_backward"

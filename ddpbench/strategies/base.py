@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ddpbench.records import Record
 
 OptionsT = TypeVar("OptionsT", bound=BaseModel)
+Role = Literal["", "base", "bound", "reference"]
 Promise = Literal["nothing", "gradients", "delayed", "averaged", "ordered"]
 """What of a strategy is proved before it is timed; `PROMISES` has it in words."""
 PROMISES: dict[Promise, str] = {
@@ -214,6 +215,17 @@ class Strategy(ABC, Generic[OptionsT]):
     """Options beside the defaults that make it another thing to prove."""
     note: ClassVar[str] = ""
     """What a report must say beside the strategy's numbers."""
+    role: ClassVar[Role] = ""
+    """`base`: every speed-up is over it; `bound`: none trains faster; `reference`: others are held against it."""
+    display: ClassVar[str] = ""
+    """Its name in figures and tables; empty: `name`, with spaces."""
+    spoken: ClassVar[str] = ""
+    """Its name in a sentence, where that is another."""
+    on_cpu: ClassVar[str] = ""
+    """What is added to its name on a CPU, where it is an equivalent of itself."""
+    colour: ClassVar[str] = ""
+    """`#RRGGBB` in figures; optional, as `marker`, one of matplotlib's codes."""
+    marker: ClassVar[str] = ""
 
     def promise(self, options: OptionsT) -> Promise:
         """What is proved of the strategy with these options."""
@@ -249,5 +261,6 @@ __all__ = [
     "PeriodicReplica",
     "Promise",
     "Replica",
+    "Role",
     "Strategy",
 ]

@@ -14,6 +14,7 @@ class Branches(Strategy[NoOptions]):
     """
 
     name = "branches"
+    colour, marker = "#CC79A7", ">"
     options = NoOptions
     replicas_equal = False
     whole_batches = True

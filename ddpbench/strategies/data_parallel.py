@@ -26,6 +26,9 @@ class DataParallel(Strategy[NoOptions]):
     """
 
     name = "data_parallel"
+    display = "DataParallel"
+    on_cpu = "(threads)"
+    colour, marker = "#CC79A7", "^"
     options = NoOptions
     algorithm = "master"
     schedule = "after_backward"

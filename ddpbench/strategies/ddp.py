@@ -55,6 +55,9 @@ class Ddp(Strategy[DdpOptions]):
     """
 
     name = "ddp"
+    role = "reference"
+    display = "DDP"
+    colour, marker = "#0072B2", "o"
     options = DdpOptions
     algorithm = "all_reduce"
     schedule = "overlapped"

@@ -34,6 +34,8 @@ class Fsdp(Strategy[FsdpOptions]):
     """
 
     name = "fsdp"
+    display = "FSDP"
+    colour, marker = "#009E73", "s"
     options = FsdpOptions
     algorithm = "reduce_scatter"
     schedule = "overlapped"

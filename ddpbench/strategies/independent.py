@@ -10,6 +10,9 @@ class Independent(Strategy[NoOptions]):
     """As many separate trainings as ranks. What they lose against `single` they lose to shared hardware."""
 
     name = "independent"
+    role = "bound"
+    spoken = "independent ranks"
+    colour, marker = "#E69F00", "P"
     options = NoOptions
     uses_backend = False
     aggregates = False

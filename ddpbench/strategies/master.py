@@ -21,6 +21,7 @@ class Master(Strategy[NoOptions]):
     """
 
     name = "master"
+    colour, marker = "#000000", "v"
     options = NoOptions
     algorithm = "master"
     schedule = "after_backward"

@@ -31,6 +31,7 @@ class Pipeline(Strategy[PipelineOptions]):
     """
 
     name = "pipeline"
+    colour, marker = "#F0E442", "h"
     options = PipelineOptions
     replicas_equal = False
     whole_batches = True

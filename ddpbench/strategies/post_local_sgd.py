@@ -27,6 +27,8 @@ class PostLocalSgd(Strategy[PostLocalSgdOptions]):
     """
 
     name = "post_local_sgd"
+    display = "local SGD"
+    colour, marker = "#56B4E9", "*"
     options = PostLocalSgdOptions
     algorithm = "all_reduce"
     schedule = "after_backward"

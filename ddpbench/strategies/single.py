@@ -11,6 +11,8 @@ class Single(Strategy[NoOptions]):
     """Plain training without any process group."""
 
     name = "single"
+    role = "base"
+    colour, marker = "#6B7280", "p"
     options = NoOptions
     uses_backend = False
 

@@ -25,6 +25,8 @@ class Zero1(Strategy[Zero1Options]):
     """
 
     name = "zero1"
+    display = "ZeRO-1"
+    colour, marker = "#56B4E9", "X"
     options = Zero1Options
     algorithm = "all_reduce_broadcast"
     schedule = "overlapped"

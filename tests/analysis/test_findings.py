@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -200,7 +202,7 @@ def test_a_strategy_that_is_inexact_by_design_is_called_so(tmp_path: Path) -> No
 
 
 def told(verdict: str, evidence: str = "strategies") -> Finding:
-    return Finding(text=f"{verdict} {evidence}", evidence=evidence, verdict=verdict)  # type: ignore[arg-type]
+    return Finding(kind="strategies", text=f"{verdict} {evidence}", evidence=evidence, verdict=verdict)  # type: ignore[arg-type]
 
 
 def test_findings_begin_with_what_was_decided_and_end_with_what_was_not() -> None:
@@ -220,14 +222,29 @@ def test_findings_begin_with_what_was_decided_and_end_with_what_was_not() -> Non
     ]
 
 
+def decision(verdict: str, kind: str = "strategies") -> Any:
+    """A pair and its judgement, as far as choosing among them looks at them."""
+    return SimpleNamespace(kind=kind), SimpleNamespace(verdict=verdict)
+
+
 def test_an_undecided_bucket_takes_no_decided_ones_place() -> None:
-    decided = [told("faster"), told("equivalent"), told("slower")]
-    assert _most_telling([told("unresolved", "buckets"), *decided], 3) == [decided[0], decided[2], decided[1]]
-    chosen = _most_telling([told("slower", "buckets"), *decided], 3)
-    assert [one.evidence for one in chosen] == ["strategies", "strategies", "buckets"]
+    decided = [decision("faster"), decision("equivalent"), decision("slower")]
+    assert _most_telling([decision("unresolved", "buckets"), *decided], 3) == [
+        decided[0],
+        decided[2],
+        decided[1],
+    ]
+    chosen = _most_telling([decision("slower", "buckets"), *decided], 3)
+    assert [pair.kind for pair, _ in chosen] == ["strategies", "strategies", "buckets"]
     # of those that are undecided, buckets get the last place
-    unsure = [told("unresolved", "layouts"), told("unresolved"), told("unresolved", "buckets")]
-    assert [one.evidence for one in _most_telling([*decided[:1], *unsure], 2)] == ["strategies", "buckets"]
+    unsure = [decision("unresolved", "layouts"), decision("unresolved"), decision("unresolved", "buckets")]
+    assert [pair.kind for pair, _ in _most_telling([*decided[:1], *unsure], 2)] == ["strategies", "buckets"]
+
+
+def test_strategies_stand_before_the_bound_and_buckets_last() -> None:
+    kinds = ["buckets", "bound", "layouts", "strategies"]
+    chosen = _most_telling([decision("faster", kind) for kind in kinds], 4)
+    assert [pair.kind for pair, _ in chosen] == ["layouts", "strategies", "bound", "buckets"]
 
 
 def test_a_bucket_that_is_decided_stands_above_a_strategy_that_is_not(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_usl_is_recovered_with_its_peak_and_the_knee() -> None:
     assert laws.fits[1].goodness == "within error"
     assert laws.fits[0].goodness == "beyond error", "a law of one parameter cannot bend down"
     # sqrt(0.97/0.004) = 15.57; an exact curve has no interval to speak of
-    assert "By the USL throughput peaks at 15.6 [15.6, 15.6] ranks." in laws.knee_words
+    assert "By the USL throughput peaks at 15.6 [15.6, 15.6] ranks." in laws.peak_words
     # by hand: 2/1.038 = 1.927, 4/1.138 = 3.515, 8/1.434 = 5.579, 16/2.410 = 6.639
     assert [round(point.marginal.value, 3) for point in laws.points] == [0.927, 0.794, 0.516, 0.133]
     assert laws.knee == 8

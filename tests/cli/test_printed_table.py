@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import pytest
 
 from ddpbench.analysis import load
 from ddpbench.cli.sweep import _print_table
+from ddpbench.records.plan import read_plan
+from ddpbench.spec import Case
 from tests.emulated import write_emulated
+from tests.report.handmade import case_row
+
+PLANNED: dict[str, Case] = {}
+"""Every case of these tests, by its id."""
 
 
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    return load(write_emulated(tmp_path_factory.mktemp("run") / "run", rounds=2).path)
+    run = write_emulated(tmp_path_factory.mktemp("run") / "run", rounds=2)
+    PLANNED.update({planned.case.case_id: planned.case for planned in read_plan(run).cases})
+    return load(run.path)
 
 
 def printed(frame: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    _print_table(frame)
+    _print_table(frame, PLANNED)
     return capsys.readouterr().out.splitlines()
 
 
@@ -37,33 +47,19 @@ def test_one_fabric_for_all_needs_no_column(
 
 
 def test_choices_and_options_are_told_where_they_vary(capsys: pytest.CaptureFixture[str]) -> None:
-    base = {
-        "workload": "replay:x",
-        "world_size": 2,
-        "bucket_cap_mb": "default",
-        "precision": "full",
-        "data": "loader",
-        "scaling": "weak",
-        "target_loss": None,
-    }
-    numbers = dict.fromkeys(
-        ("samples_per_s", "samples_per_s_ci_low", "samples_per_s_ci_high", "speedup", "efficiency")
-    )
-    rows = [
-        {
-            **base,
-            **numbers,
+    def row(**changes: Any) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "workload": "replay:x",
             "strategy": "ddp",
-            "algorithm": algorithm,
             "schedule": "overlapped",
-            "loader_workers": 0,
-            "nodes": 1,
-            "fabric": None,
-            "options_json": f'{{"accumulate": {parts}}}',
-            "workload_options_json": "{}",
-            "status": "ok",
-            "oversubscribed": False,
+            "world_size": 2,
         }
+        case = Case(**values | {"bucket_cap_mb": "default"} | changes)
+        PLANNED[case.case_id] = case
+        return case_row(case, rate=None)
+
+    rows = [
+        row(algorithm=algorithm, options_json=f'{{"accumulate": {parts}}}')
         for algorithm in ("ring", "naive_ring")
         for parts in (1, 2)
     ]
@@ -71,10 +67,7 @@ def test_choices_and_options_are_told_where_they_vary(capsys: pytest.CaptureFixt
     assert head.split()[:5] == ["strategy", "ranks", "bucket", "algorithm", "accumulate"]
     assert [" ".join(row.split()[3:-2]) for row in told] == ["ring", "ring", "naive ring", "naive ring"]
     assert [row.split()[-2] for row in told] == ["1", "2", "1", "2"]
-    both = [
-        row | {"scaling": kind, "algorithm": "ring"}
-        for row, kind in zip(rows, ("weak", "strong"), strict=False)
-    ]
+    both = [row(scaling=kind, algorithm="ring") for kind in ("weak", "strong")]
     assert "scaling" in printed(pd.DataFrame(both), capsys)[0]
 
 

@@ -8,16 +8,20 @@ from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.summary import COLUMNS, Counts, Failure, Finding, RunSummary
+from ddpbench.analysis.columns import COLUMNS
+from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
 from ddpbench.spec import Case
 
 LOG_ATTACK = "</td><script>alert('log')</script> \x1b[31mRuntimeError\x1b[0m: rank 1 \u202eleft"
 HOST_ATTACK = "node<img src=x onerror=alert(1)>"
 NAN = float("nan")
+PLANNED: dict[str, Case] = {}
+"""Every case that a row was made of."""
 
 
 def case_row(case: Case, *, rate: float | None, base: float = 812.0, **given: Any) -> dict[str, Any]:
     """A row of `COLUMNS`: what the case says, and numbers around a throughput."""
+    PLANNED[case.case_id] = case
     row: dict[str, Any] = dict.fromkeys(COLUMNS)
     contents = case.to_json()
     row |= {name: contents[name] for name in COLUMNS if name in contents}
@@ -166,6 +170,7 @@ def handmade_summary(**changes: Any) -> RunSummary:
         run_path="reports/bucket_and_ranks-20260304T091244",
         counts=Counts(planned=95, succeeded=90, failed=5, skipped_cases=1, cases=len(rows), rounds=5),
         cases=pd.DataFrame(rows, columns=list(COLUMNS)),
+        planned=PLANNED,
         launches=pd.DataFrame(launches),
         breakdown=pd.DataFrame([breakdown_row(row) for row in measured]),
         phases=pd.DataFrame(
@@ -192,27 +197,32 @@ def handmade_summary(**changes: Any) -> RunSummary:
         ),
         findings=(
             Finding(
+                kind="strategies",
                 text="DDP is 34.3 % [31.0, 37.7] faster than master at 2 ranks, gpt:nano (5 launches each).",
                 evidence="strategies",
                 verdict="faster",
             ),
             Finding(
+                kind="buckets",
                 text="25 MiB and default buckets are equivalent within 2 % at 4 ranks: 0.4 % [-0.6, 1.4].",
                 evidence="buckets",
                 verdict="equivalent",
             ),
             Finding(
+                kind="buckets",
                 text="5 MiB against 25 MiB buckets at 4 ranks: no significant difference; this sweep cannot "
                 "rule out up to 3.1 %.",
                 evidence="buckets",
                 verdict="unresolved",
             ),
             Finding(
+                kind="buckets",
                 text="1 MiB buckets are 12.4 % [10.9, 14.0] slower than 25 MiB at 4 ranks (5 launches each).",
                 evidence="buckets",
                 verdict="slower",
             ),
             Finding(
+                kind="speed-up",
                 text="The efficiency of DDP at 4 ranks is 0.675 [0.663, 0.687].",
                 evidence="scaling",
                 verdict="note",

@@ -13,6 +13,7 @@ from ddpbench.report import checkpoints, inputs, write_report
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.series import rows_of
 from ddpbench.spec import Budget, Case
+from ddpbench.spec.grouping import loading
 from tests.report.handmade import handmade_summary
 from tests.synthetic import (
     MS,
@@ -78,8 +79,8 @@ def test_without_instrumented_steps_the_section_says_so(tmp_path: Path) -> None:
 
 def test_a_panel_has_one_source_of_data(tmp_path: Path) -> None:
     summary = data_summary(tmp_path, (DDP, 14, 4), (MEMORY, 10, 0))
-    assert len({row.panel_key for row in rows_of(summary)}) == 2
-    assert {row.loading for row in rows_of(summary)} == {"no loader workers", "data in memory"}
+    assert len({row.panel for row in rows_of(summary)}) == 2
+    assert {loading(row.case) for row in rows_of(summary)} == {"no loader workers", "data in memory"}
 
 
 @pytest.fixture

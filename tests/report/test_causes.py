@@ -81,7 +81,7 @@ def test_without_losses_a_sentence_says_why() -> None:
 
 
 def cells(summary: RunSummary) -> Picture:
-    rows = [row for row in rows_of(summary) if row.strategy == "ddp"]
+    rows = [row for row in rows_of(summary) if row.case.strategy == "ddp"]
     picture = heatmap.picture("", rows, stands(summary, "buckets"), 0)
     assert picture is not None
     assert draw(picture).svg
@@ -140,7 +140,9 @@ def test_every_cell_says_something() -> None:
 
 
 def test_one_number_of_ranks_is_no_map() -> None:
-    rows = [row for row in rows_of(handmade_summary()) if row.strategy == "ddp" and row.world_size == 4]
+    rows = [
+        row for row in rows_of(handmade_summary()) if row.case.strategy == "ddp" and row.case.world_size == 4
+    ]
     assert heatmap.picture("", rows, {}, 0) is None
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from ddpbench.analysis import summarize
-from ddpbench.analysis.labels import link_words, short_links, virtual_words
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.report import links, network, write_report
@@ -17,6 +16,8 @@ from ddpbench.report.canvas import draw, wrapped
 from ddpbench.report.series import label_of, panels_of, rows_of
 from ddpbench.report.tables import fabrics_table
 from ddpbench.spec import Links, PlannedCase
+from ddpbench.spec.grouping import virtual_words
+from ddpbench.spec.links import link_words, short_links
 from tests.emulated import SLOW_NODE, Emulated, emulated_case, write_emulated
 from tests.report.reading import Read, read
 from tests.synthetic import write_run
@@ -117,13 +118,13 @@ def test_labels_of_a_mixed_run_stand_in_its_rows(tmp_path: Path) -> None:
 
 def test_one_rank_and_independent_ones_join_the_panel_of_each_fabric(summary: RunSummary) -> None:
     panels = panels_of(rows_of(summary))
-    linked = {row.fabric for row in rows_of(summary) if row.fabric}
+    linked = {row.case.fabric for row in rows_of(summary) if row.case.fabric}
     assert len(panels) == len(linked)
     for panel in panels:
-        assert {row.strategy for row in panel.rows} >= {"single", "independent", "ddp"}
+        assert {row.case.strategy for row in panel.rows} >= {"single", "independent", "ddp"}
     series, _ = panels[0].of_strategies()
     ladder = next(item for item in series if item.strategy == "ddp" and len(item.rows) > 2)
-    assert [row.world_size for row in ladder.rows] == [1, 2, 4, 8, 16]
+    assert [row.case.world_size for row in ladder.rows] == [1, 2, 4, 8, 16]
 
 
 def test_the_network_is_drawn_with_its_formulas_behind(summary: RunSummary) -> None:

@@ -98,7 +98,9 @@ def _notes(summary: RunSummary) -> list[str]:
 def test_layouts_are_series_of_their_own_in_every_figure(three: RunSummary) -> None:
     (panel,) = panels_of(rows_of(three))
     series, _ = panel.of_strategies()
-    names = {item.name: [row.world_size for row in item.rows] for item in series if item.strategy == "ddp"}
+    names = {
+        item.name: [row.case.world_size for row in item.rows] for item in series if item.strategy == "ddp"
+    }
     assert names == {"DDP 1 x 4": [4], "DDP 2 x 2": [4], "DDP 4 x 1": [4]}
 
 
@@ -108,14 +110,16 @@ def test_curves_over_nodes_stay_whole_where_no_size_comes_twice(tmp_path: Path) 
     assert layouts.section(summary, rows_of(summary)) is None
     (panel,) = panels_of(rows_of(summary))
     series, _ = panel.of_strategies()
-    assert [row.world_size for item in series if item.name == "DDP" for row in item.rows] == [2, 4]
+    assert [row.case.world_size for item in series if item.name == "DDP" for row in item.rows] == [2, 4]
 
 
 def test_curves_of_one_and_of_two_nodes_are_two(tmp_path: Path) -> None:
     cases = [laid_out(1, 1, "single"), *(laid_out(world, nodes) for world in (2, 4) for nodes in (1, 2))]
     (panel,) = panels_of(rows_of(run_of(tmp_path, cases)))
     series, _ = panel.of_strategies()
-    names = {item.name: [row.world_size for row in item.rows] for item in series if item.strategy == "ddp"}
+    names = {
+        item.name: [row.case.world_size for row in item.rows] for item in series if item.strategy == "ddp"
+    }
     assert names == {"DDP on 1 node": [2, 4], "DDP on 2 nodes": [2, 4]}
 
 
@@ -156,5 +160,5 @@ def test_eight_algorithms_fit_beside_the_base_case(tmp_path: Path) -> None:
     summary = run_of(tmp_path, [laid_out(1, 1, "single"), *cases])
     series, notes = panels_of(rows_of(summary))[0].of_strategies()
     assert len(names) == 8
-    assert {item.rows[0].algorithm for item in series} == {"", *names}
+    assert {item.rows[0].case.algorithm for item in series} == {"", *names}
     assert notes == []

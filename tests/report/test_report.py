@@ -19,7 +19,8 @@ import pandas as pd
 import pytest
 
 import ddpbench
-from ddpbench.analysis.summary import COLUMNS, Counts, RunSummary
+from ddpbench.analysis.columns import COLUMNS
+from ddpbench.analysis.summary import Counts, RunSummary
 from ddpbench.errors import OutputError, RequestError
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
@@ -320,9 +321,11 @@ def test_variants_of_a_strategy_are_told_apart_by_name_and_marker(tmp_path: Path
 
 def test_emulated_cases_are_labelled_beside_their_numbers(tmp_path: Path) -> None:
     summary = handmade_summary()
-    cases = summary.cases.copy()
-    cases.loc[cases["strategy"] == "ddp", "fabric"] = "1 Gbit/s"
-    document = written(tmp_path, dataclasses.replace(summary, cases=cases))
+    planned = {
+        name: dataclasses.replace(case, fabric="1 Gbit/s") if case.strategy == "ddp" else case
+        for name, case in summary.planned.items()
+    }
+    document = written(tmp_path, dataclasses.replace(summary, planned=planned))
     ddp_rows = [row for row in document.all("tr") if row.attributes.get("id", "").startswith("case-ddp")]
     assert len(ddp_rows) == 10
     assert all("emulated" in row.text for row in ddp_rows)

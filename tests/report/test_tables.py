@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -14,18 +15,20 @@ from tests.report.handmade import handmade_summary
 
 
 def summary_with(**values: tuple[object, object]) -> Table:
-    """The summary's table where every other case has another value of these columns."""
+    """The summary's table where every other case has another value of these fields."""
     summary = handmade_summary()
-    count = len(summary.cases)
-    changes = {name: [pair[number % 2] for number in range(count)] for name, pair in values.items()}
-    summary = dataclasses.replace(summary, cases=summary.cases.assign(**changes))
+    planned = dict(summary.planned)
+    for number, case_id in enumerate(summary.cases["case_id"]):
+        changes: dict[str, Any] = {name: pair[number % 2] for name, pair in values.items()}
+        planned[case_id] = dataclasses.replace(planned[case_id], **changes)
+    summary = dataclasses.replace(summary, planned=planned)
     return tables.summary_table(summary, rows_of(summary))
 
 
 def test_few_settings_that_vary_have_a_column_each() -> None:
     table = summary_with(dtype=("float32", "bfloat16"), loader_workers=(0, 4))
     titles = [column.title for column in table.columns]
-    assert titles[3:5] == ["Type", "Loader workers"]
+    assert titles[3:5] == ["Loader workers", "Type"]
     assert "Other settings" not in titles
 
 
@@ -42,8 +45,8 @@ def test_many_settings_that_vary_share_one_column() -> None:
     at = titles.index("Other settings")
     assert titles[at - 1] == "Workload"
     assert [row[at].text for row in table.rows[:2]] == [
-        "type float32; threads 1; precision full; loader workers 0",
-        "type bfloat16; threads 2; precision bf16; loader workers 4",
+        "threads 1; loader workers 0; type float32; precision full",
+        "threads 2; loader workers 4; type bfloat16; precision bf16",
     ]
     assert all(len(row) == len(titles) for row in table.rows)
 

@@ -106,8 +106,10 @@ def test_two_tasks_have_a_figure_each_that_says_which_it_is(tmp_path: Path) -> N
         summary_of(tmp_path, {SINGLE: [rank(10, falling(40, 25))], half: [rank(9, falling(40, 25))]})
     )
     headings = [picture.heading for picture in section.pictures]
-    assert headings[0].endswith("single, 1 rank, batch 8: 0.560 [0.560, 0.560] s to a loss of 2 (float32)")
-    assert headings[1].endswith("0.504 [0.504, 0.504] s to a loss of 2 (float32 with fp16 autocast)")
+    assert headings[0].endswith(
+        "single, 1 rank, batch 8: 0.560 [0.560, 0.560] s to a loss of 2 (full precision)"
+    )
+    assert headings[1].endswith("0.504 [0.504, 0.504] s to a loss of 2 (fp16 autocast)")
     assert [picture.file_name for picture in section.pictures] == ["time-to-loss", "time-to-loss-2"]
     assert "fp16" in section.tables[1].caption
     assert "Apart from one device" not in section.tables[0].caption

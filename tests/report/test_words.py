@@ -13,6 +13,7 @@ from ddpbench.report.words import (
     series_of,
     valued,
 )
+from ddpbench.strategies import TABLE
 
 
 @pytest.mark.parametrize(
@@ -69,8 +70,7 @@ def test_a_value_is_parted_from_a_name_that_ends_in_a_number() -> None:
 
 def test_no_two_series_that_stand_together_look_alike() -> None:
     strategies = [
-        style.look(name, 0, {"data_parallel": "master", "master": "master"}.get(name, ""))
-        for name in style.STRATEGIES
+        style.look(name, 0, {"data_parallel": "master", "master": "master"}.get(name, "")) for name in TABLE
     ]
     algorithms = [
         style.look("ddp", variant, name) for name in ("all_reduce", *style.ALGORITHMS) for variant in (0, 1)

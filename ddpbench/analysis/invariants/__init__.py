@@ -22,11 +22,12 @@ from ddpbench.analysis.checked import (
     Violation,
 )
 from ddpbench.analysis.fabrics import FabricRun
-from ddpbench.analysis.frame import compute_key
 from ddpbench.analysis.invariants import links, rates, steps
 from ddpbench.analysis.labels import Names
 from ddpbench.analysis.launches import CaseRun
 from ddpbench.analysis.traffic import FEWEST, MOST
+from ddpbench.spec import grouping
+from ddpbench.strategies.traits import traits_of
 
 __all__ = [
     "INVARIANTS",
@@ -177,13 +178,15 @@ def check_cases(cases: Sequence[CaseRun], table: pd.DataFrame, fabrics: Iterable
     measured = [run for run in cases if run.timings]
     rows = _rows(table)
     names = Names(measured)
-    bounds = {compute_key(run): run for run in measured if run.case.strategy == "independent"}
+    bounds = {
+        grouping.deciding("compute", run.case): run for run in measured if traits_of(run.case).role == "bound"
+    }
     reached = _reached(fabrics)
     subjects = [
         Measured(
             run=run,
             row=rows.get(run.case_id, {}),
-            bound=bounds.get(compute_key(run)),
+            bound=bounds.get(grouping.deciding("compute", run.case)),
             reached=reached.get(run.case.fabric, 1.0),
         )
         for run in measured

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ddpbench.analysis.checked import Bounded, Measured
-from ddpbench.analysis.labels import links_of
 from ddpbench.analysis.network import bytes_to_aggregate, formula_of
 from ddpbench.analysis.overlap import PARTS
 from ddpbench.analysis.traffic import FEWEST, MOST
@@ -18,6 +17,8 @@ from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes
 from ddpbench.spec import Case, Links
 from ddpbench.spec.fabric import BURST_S
+from ddpbench.spec.links import links_of
+from ddpbench.strategies.traits import traits_of
 
 PAYLOAD_MOST = 1448 / 1514
 """Of the frame that a shaped link counts, as no preamble and gap are, this is TCP's payload: see `formulas.PAYLOAD`."""
@@ -180,7 +181,7 @@ def counted_as_by_formula(case: Measured) -> Iterable[Bounded]:
 
 def buckets_hold_gradients(case: Measured) -> Iterable[Bounded]:
     """DDP's buckets hold each gradient once."""
-    if case.run.case.strategy != "ddp":
+    if not traits_of(case.run.case).uses_buckets:
         return
     for launch in case.run.good:
         if launch.bucket_bytes and launch.gradient_bytes:

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from ddpbench.analysis.checked import ROUNDING, Bounded, Measured
 from ddpbench.analysis.stats import MARGIN, compare
+from ddpbench.strategies.traits import traits_of
 
-BOUNDED = frozenset({"ddp", "master", "data_parallel", "post_local_sgd"})
-"""Strategies whose ranks do all that independent ranks do. Others share out the model or the optimizer's work."""
 EDGES = 0.05
 """Relative: processor time is read a little outside of what is timed, at a block's edges."""
 _INTERVALS = (
@@ -90,7 +89,7 @@ def at_most_the_ranks(case: Measured) -> Iterable[Bounded]:
 def under_the_bound(case: Measured) -> Iterable[Bounded]:
     """A step does not take less than that of independent ranks: the whole interval of the ratio, paired by round."""
     bound = case.bound
-    if bound is None or case.run.case.strategy not in BOUNDED:
+    if bound is None or not traits_of(case.run.case).whole_state or not traits_of(case.run.case).exchanges:
         return
     comparison = compare(case.run.timings, bound.timings)
     if comparison is None or not comparison.paired or (ratio := comparison.time_ratio()).high is None:

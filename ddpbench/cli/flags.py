@@ -1,0 +1,53 @@
+"""Flags that several commands have: each is defined once."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def experiment(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """What to run. Without a default it must be given."""
+    if default is None:
+        parser.add_argument("experiment", metavar="EXPERIMENT", help="a name, a TOML file or a run directory")
+    else:
+        parser.add_argument(
+            "experiment",
+            nargs="?",
+            default=default,
+            metavar="EXPERIMENT",
+            help=f"a name, a TOML file or a run directory (default: {default})",
+        )
+
+
+def overrides(parser: argparse.ArgumentParser, example: str) -> None:
+    """Settings that take the place of the experiment's."""
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"override a setting: {example}",
+    )
+
+
+def out(
+    parser: argparse.ArgumentParser,
+    help: str = "the run directory (default: reports/NAME-TIME)",  # noqa: A002  argparse's word
+    *,
+    metavar: str = "DIR",
+    required: bool = False,
+) -> None:
+    """Where files go."""
+    parser.add_argument("--out", type=Path, metavar=metavar, help=help, required=required)
+
+
+def as_json(parser: argparse.ArgumentParser, what: str = "the result") -> None:
+    """For other programs."""
+    parser.add_argument("--json", action="store_true", help=f"print {what} as JSON")
+
+
+def run_dir(parser: argparse.ArgumentParser, kind: str = "a sweep's run directory") -> None:
+    """A run that is there."""
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help=kind)

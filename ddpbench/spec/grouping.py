@@ -1,0 +1,383 @@
+"""What makes cases comparable: each field of a case has its role, what it decides, and its words. The one owner.
+
+A **panel** holds cases that may be compared; within it they differ in **variant** (the strategy, and what tells two of
+one strategy apart) and in **scale** (ranks, nodes, bucket cap: what a curve runs over). A series is one variant of one
+panel. Analysis, reports, merging and planning all ask here; a new field of `Case` without an entry fails at import.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, Literal
+
+from ddpbench.spec.case import Case
+from ddpbench.spec.links import link_words, short_links
+from ddpbench.units import counted
+
+Role = Literal["panel", "variant", "scale", "bookkeeping"]
+Decided = Literal["loss", "state", "compute"]
+Key = tuple[Hashable, ...]
+"""Of cases that are alike the same. Its parts have no place of their own: leave fields out with `but`."""
+
+
+def _own(name: str) -> Callable[[Case], Hashable]:
+    def value(case: Case) -> Hashable:
+        found: Hashable = getattr(case, name)
+        return found
+
+    return value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facet:
+    """A field of `Case`: what it is for, and how a person reads it."""
+
+    role: Role
+    title: str
+    """Of its column, where a table has one."""
+    word: Callable[[Case], str]
+    """Its value as a sentence or a figure's name tells it; empty where it goes without saying."""
+    decides: frozenset[Decided] = frozenset()
+    """What two cases cannot have in common unless they share it: the course of the `loss`, the bytes of a model's
+    `state`, a rank's own `compute` time."""
+    value: Callable[[Case], Hashable] | None = None
+    """What of it must be equal, where that is not the field itself."""
+    told: Callable[[Case], bool] = lambda case: False
+    """Whether a number is not to be shown without it, even where all cases share it."""
+    cell: Callable[[Case], str] | None = None
+    """What its column holds, where that is not the value as it is."""
+    in_label: bool = False
+    """Whether `Case.label` tells it; where it does not, labels name it if it differs."""
+
+
+def _facet(
+    role: Role,
+    title: str,
+    word: Callable[[Case], str],
+    decides: Iterable[Decided] = (),
+    *,
+    value: Callable[[Case], Hashable] | None = None,
+    told: Callable[[Case], bool] = lambda case: False,
+    cell: Callable[[Case], str] | None = None,
+    in_label: bool = False,
+) -> Facet:
+    return Facet(
+        role=role,
+        title=title,
+        word=word,
+        decides=frozenset(decides),
+        value=value,
+        told=told,
+        cell=cell,
+        in_label=in_label,
+    )
+
+
+def cap_words(cap: float | str | None) -> str:
+    """A bucket cap: `default`, `25 MiB`; empty without buckets."""
+    if cap is None:
+        return ""
+    return cap if isinstance(cap, str) else f"{cap:g} MiB"
+
+
+def loading(case: Case) -> str:
+    """Where batches come from: `data in memory`, `no loader workers`, `2 loader workers`."""
+    if case.data == "memory":
+        return "data in memory"
+    return counted(case.loader_workers, "loader worker") if case.loader_workers else "no loader workers"
+
+
+def batch(case: Case) -> int:
+    """The batch that scaling holds fixed, samples: a rank's or the whole job's."""
+    return case.local_batch if case.scaling == "weak" else case.global_batch
+
+
+def batch_words(case: Case) -> str:
+    """`local batch of 8`, `global batch of 64`."""
+    return f"{'local' if case.scaling == 'weak' else 'global'} batch of {batch(case):,}"
+
+
+def _plain(name: str) -> Callable[[Case], str]:
+    return lambda case: str(getattr(case, name)).replace("_", " ")
+
+
+def _batch_cell(case: Case) -> str:
+    return f"{batch(case):,} {'local' if case.scaling == 'weak' else 'global'}"
+
+
+_ALL: tuple[Decided, ...] = ("loss", "state", "compute")
+
+FACETS: dict[str, Facet] = {
+    "experiment": _facet("bookkeeping", "Experiment", lambda case: case.experiment),
+    "workload": _facet("panel", "Workload", lambda case: case.workload, _ALL, in_label=True),
+    "strategy": _facet("variant", "Strategy", lambda case: case.strategy, in_label=True),
+    "algorithm": _facet("variant", "Algorithm", _plain("algorithm"), in_label=True),
+    "schedule": _facet("variant", "Schedule", _plain("schedule"), in_label=True),
+    "options_json": _facet(
+        "variant", "Options", lambda case: ", ".join(options_words(case.options)), in_label=True
+    ),
+    "workload_options_json": _facet(
+        "panel",
+        "Workload options",
+        lambda case: ", ".join(options_words(case.workload_options)),
+        _ALL,
+        in_label=True,
+    ),
+    "backend": _facet("variant", "Backend", lambda case: case.backend),
+    "device": _facet("panel", "Device", lambda case: "CPU" if case.device == "cpu" else "GPU", _ALL),
+    "launcher": _facet("panel", "Launcher", lambda case: f"launched by {case.launcher}", ["compute"]),
+    "world_size": _facet(
+        "scale", "Ranks", lambda case: counted(case.world_size, "rank"), ["compute"], in_label=True
+    ),
+    "nodes": _facet("scale", "Nodes", lambda case: f"{case.nodes} x {case.ranks_per_node}", in_label=True),
+    "ranks_per_node": _facet(
+        "scale",
+        "Ranks per node",
+        lambda case: f"{case.nodes} x {case.ranks_per_node}",
+        ["compute"],
+        in_label=True,
+    ),
+    "threads_per_rank": _facet(
+        "panel", "Threads", lambda case: f"{counted(case.threads_per_rank, 'thread')} per rank", ["compute"]
+    ),
+    "loader_workers": _facet(
+        "panel",
+        "Loader workers",
+        lambda case: loading(case) if case.data == "loader" else "",
+        ["compute"],
+        told=lambda case: case.data == "loader" and case.loader_workers > 0,
+        in_label=True,
+    ),
+    "bucket_cap_mb": _facet(
+        "scale",
+        "Bucket",
+        lambda case: f"{cap_words(case.bucket_cap_mb)} buckets" if case.bucket_cap_mb is not None else "",
+        in_label=True,
+    ),
+    "local_batch": _facet(
+        "panel",
+        "Batch",
+        lambda case: batch_words(case) if case.scaling == "weak" else "",
+        ["compute"],
+        value=lambda case: case.local_batch if case.scaling == "weak" else None,
+        cell=_batch_cell,
+    ),
+    "global_batch": _facet(
+        "panel",
+        "Batch",
+        lambda case: batch_words(case) if case.scaling == "strong" else "",
+        value=lambda case: case.global_batch if case.scaling == "strong" else None,
+        cell=_batch_cell,
+    ),
+    "scaling": _facet("panel", "Scaling", lambda case: f"{case.scaling} scaling"),
+    "dtype": _facet("panel", "Type", lambda case: case.dtype, _ALL),
+    "fabric": _facet(
+        "panel",
+        "Link",
+        lambda case: link_words(case.fabric) or "the machine's own links",
+        cell=lambda case: short_links(case.fabric) if case.fabric else "",
+        told=lambda case: bool(case.fabric),
+        in_label=True,
+    ),
+    "compute": _facet(
+        "panel",
+        "Computation",
+        lambda case: f"{case.compute} computation",
+        ["state", "compute"],
+        told=lambda case: case.compute != "real",
+    ),
+    "dilation": _facet(
+        "panel",
+        "Dilation",
+        lambda case: f"dilated x{case.dilation:g}",
+        ["compute"],
+        told=lambda case: case.dilation != 1,
+        in_label=True,
+    ),
+    "seed": _facet("panel", "Seed", lambda case: f"seed {case.seed}", ["loss"]),
+    "replicate": _facet("variant", "Replicate", lambda case: f"replicate {case.replicate}"),
+    "precision": _facet(
+        "panel",
+        "Precision",
+        lambda case: "full precision" if case.precision == "full" else f"{case.precision} autocast",
+        ["loss", "compute"],
+        told=lambda case: case.precision != "full",
+        in_label=True,
+    ),
+    "data": _facet(
+        "panel", "Data", loading, ["loss", "compute"], told=lambda case: case.data == "memory", in_label=True
+    ),
+    "evaluation": _facet(
+        "panel", "Evaluation", lambda case: "with evaluation" if case.evaluation else "without evaluation"
+    ),
+    "checkpoint": _facet(
+        "panel", "Snapshots", lambda case: "with snapshots" if case.checkpoint else "without snapshots"
+    ),
+    "checkpoint_dir": _facet(
+        "panel",
+        "Snapshots in",
+        lambda case: f"snapshots in {case.checkpoint_dir}" if case.checkpoint_dir else "snapshots in the run",
+    ),
+    "shrink": _facet(
+        "panel",
+        "Shrink",
+        lambda case: f"shrunk /{case.shrink}" if case.shrink != 1 else "not shrunk",
+        ["compute"],
+        told=lambda case: case.shrink != 1,
+        in_label=True,
+    ),
+}
+"""By field, in the order in which words stand."""
+
+
+def check_complete(names: Iterable[str], known: Collection[str]) -> None:
+    """Sees that every field has an entry, and every entry a field.
+
+    Raises:
+        TypeError: one has not.
+    """
+    names = list(names)
+    lacking = [name for name in names if name not in known] + [name for name in known if name not in names]
+    if lacking:
+        raise TypeError(f"Case and FACETS in ddpbench/spec/grouping.py differ in {', '.join(lacking)}")
+
+
+check_complete((field.name for field in fields(Case)), FACETS)
+
+
+def of_role(*roles: Role) -> tuple[str, ...]:
+    """The fields of these roles."""
+    return tuple(name for name, facet in FACETS.items() if facet.role in roles)
+
+
+_VALUES = {name: facet.value or _own(name) for name, facet in FACETS.items()}
+VIRTUAL = ("fabric", "compute", "dilation", "shrink")
+"""The fields by which a case may differ from training on the machine's own links."""
+PANEL, VARIANT, SCALE = of_role("panel"), of_role("variant"), of_role("scale")
+_DECIDING: dict[Decided, tuple[str, ...]] = {
+    what: tuple(name for name, facet in FACETS.items() if what in facet.decides) for what in _ALL
+}
+
+
+def _key(case: Case, names: Iterable[str], but: Collection[str]) -> Key:
+    return tuple(_VALUES[name](case) for name in names if name not in but)
+
+
+def panel(case: Case, *, but: Collection[str] = ()) -> Key:
+    """What two cases must share to be compared; the fields `but` left out."""
+    return _key(case, PANEL, but)
+
+
+def variant(case: Case, *, but: Collection[str] = ()) -> Key:
+    """What sets apart two cases of one panel at one scale: strategy, algorithm, schedule, backend, options."""
+    return _key(case, VARIANT, but)
+
+
+def alike(case: Case, *, but: Collection[str] = ()) -> Key:
+    """All of a case but its bookkeeping and the fields `but`: equal for cases that differ in those alone."""
+    return _key(case, (*PANEL, *VARIANT, *SCALE), but)
+
+
+def deciding(what: Decided, case: Case) -> Key:
+    """What two cases must share to have the same course of the loss, bytes of state, or computation of a rank.
+
+    Of the loss the samples of a step are not in it: who compares knows whose they are.
+    """
+    names = _DECIDING[what]
+    if what == "compute":  # of a rank: its own batch, whatever is held fixed
+        return (*_key(case, names, ("local_batch",)), case.local_batch)
+    return _key(case, names, ())
+
+
+def differing(cases: Iterable[Case], names: Iterable[str] = tuple(FACETS)) -> list[str]:
+    """Those of these fields that not all cases share, in the order in which words stand."""
+    every = list(cases)
+    return [name for name in names if len({_VALUES[name](case) for case in every}) > 1]
+
+
+def words(case: Case, names: Iterable[str], among: Iterable[Case]) -> list[str]:
+    """What a case has of these fields, in words; of options those that `among` does not share."""
+    every = list(among)
+    found: list[str] = []
+    for name in names:
+        owner = _OPTIONS.get(name)
+        if owner is not None:
+            found += options_words(owner(case), [owner(other) for other in every])
+        else:
+            found.append(FACETS[name].word(case))
+    return [word for word in dict.fromkeys(found) if word]
+
+
+def told(case: Case) -> list[str]:
+    """What must stand beside a case's numbers wherever they are shown: emulated, replayed, dilated, shrunk, ..."""
+    return [facet.word(case) for facet in FACETS.values() if facet.told(case)]
+
+
+def is_virtual(case: Case) -> bool:
+    """Whether links were shaped, or computation replayed, dilated or shrunk."""
+    return any(FACETS[name].told(case) for name in VIRTUAL)
+
+
+def virtual_words(case: Case, *, but: Collection[str] = ()) -> list[str]:
+    """What a case's times are of that is not the machine's own; none where it trained on its own links."""
+    return [FACETS[name].word(case) for name in VIRTUAL if name not in but and FACETS[name].told(case)]
+
+
+def options_words(mine: dict[str, Any], among: Sequence[dict[str, Any]] = ()) -> list[str]:
+    """Options as `key=value`; with `among`, those that are not the same in all of these."""
+    return [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in mine.items()
+        if not among or any(other.get(key) != value for other in among)
+    ]
+
+
+def cap_order(cap: float | str | None) -> tuple[int, float]:
+    """Sorts bucket caps: none, `default`, then by size."""
+    if cap is None:
+        return (0, 0.0)
+    return (1, 0.0) if isinstance(cap, str) else (2, cap)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """A column that tells cases apart."""
+
+    title: str
+    text: Callable[[Case], str]
+    """What it holds for a case."""
+
+
+def settings_apart(cases: Iterable[Case], names: Iterable[str]) -> list[Setting]:
+    """A column for each of these fields that not all cases share, and of options one for each key."""
+    every = list(cases)
+    found: dict[str, Setting] = {}
+    for name in differing(every, names):
+        owner = _OPTIONS.get(name)
+        if owner is not None:
+            keys = dict.fromkeys(key for case in every for key in owner(case))
+            for key in keys:
+                if len({_told(owner(case), key) for case in every}) > 1:
+                    found[key] = Setting(title=key, text=partial(_of_options, owner, key))
+            continue
+        facet = FACETS[name]
+        found.setdefault(facet.title, Setting(title=facet.title, text=facet.cell or _plain(name)))
+    return list(found.values())
+
+
+_OPTIONS: dict[str, Callable[[Case], dict[str, Any]]] = {
+    "options_json": lambda case: case.options,
+    "workload_options_json": lambda case: case.workload_options,
+}
+
+
+def _told(options: dict[str, Any], key: str) -> str:
+    value = options.get(key)
+    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _of_options(owner: Callable[[Case], dict[str, Any]], key: str, case: Case) -> str:
+    return _told(owner(case), key)

@@ -1,0 +1,55 @@
+"""Emulated links in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+from ddpbench.spec.fabric import Links
+from ddpbench.units import format_bit_rate
+
+MOST_ODD = 3
+"""Nodes of another rate that are told one by one."""
+
+
+def links_of(fabric: str) -> Links | None:
+    """A case's links; None for the machine's own, and for a text that this version cannot read."""
+    try:
+        return Links.parse(fabric) if fabric else None
+    except ValueError:
+        return None
+
+
+@cache
+def short_links(fabric: str) -> str:
+    """The links in few words: of nodes with rates of their own the usual one first.
+
+    `1 Gbit/s, 1 Gbit/s, 1 Gbit/s, 100 Mbit/s` becomes `1 Gbit/s, node 3 at 100 Mbit/s`; nodes count from 0.
+    """
+    rate, rest = _parts(fabric)
+    return ", ".join([rate, rest]) if rest.startswith("node") else "; ".join(filter(None, [rate, rest]))
+
+
+@cache
+def link_words(fabric: str) -> str:
+    """The links as a label: `emulated 1 Gbit/s link`, `emulated 1 Gbit/s link (node 3 at 100 Mbit/s)`."""
+    if not fabric:
+        return ""
+    rate, rest = _parts(fabric)
+    return f"emulated {rate} link{f' ({rest})' if rest else ''}"
+
+
+def _parts(fabric: str) -> tuple[str, str]:
+    """The usual rate, and whatever else there is to say of the links."""
+    links = links_of(fabric)
+    if links is None:
+        return fabric, ""
+    usual = Counter(links.bandwidth).most_common(1)[0][0]
+    odd = [(node, rate) for node, rate in enumerate(links.bandwidth) if rate != usual]
+    words = [f"node {node} at {format_bit_rate(rate)}" for node, rate in odd[:MOST_ODD]]
+    if len(odd) > MOST_ODD:
+        low, high = min(rate for _, rate in odd), max(rate for _, rate in odd)
+        span = format_bit_rate(low) if low == high else f"{format_bit_rate(low)} to {format_bit_rate(high)}"
+        words = [f"nodes {', '.join(str(node) for node, _ in odd)} at {span}"]
+    rest = fabric.split("; ")[1:]
+    return format_bit_rate(usual), "; ".join([", ".join(words), *rest] if words else rest)

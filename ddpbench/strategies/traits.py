@@ -1,0 +1,87 @@
+"""What a strategy says of itself, for those who compare and draw: made from its class, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from ddpbench.spec import Case
+from ddpbench.strategies import TABLE, load_strategy
+from ddpbench.strategies.base import Promise, Role
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traits:
+    """A strategy with given options, as analysis and reports see it."""
+
+    display: str
+    """Its name in figures and tables."""
+    spoken: str
+    """Its name in a sentence."""
+    role: Role
+    """Whether it is the base case, the upper bound, or what others are held against."""
+    promise: Promise | None
+    """What is proved of it; None for one that is not known here."""
+    one_process: bool
+    uses_buckets: bool
+    whole_state: bool
+    """Every rank computes the whole model and its whole update."""
+    colour: str
+    """`#RRGGBB`; empty: it has none of its own."""
+    marker: str
+    """Matplotlib's code; empty likewise."""
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether its ranks exchange anything: where they do not, it is never ranked."""
+        return self.promise != "nothing" and self.role != "base"
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is proved to train as one process does, step by step. Else it is not compared without a caveat."""
+        return self.promise in ("gradients", "nothing")
+
+
+@cache
+def _traits(strategy: str, options_json: str, device: str) -> Traits:
+    if strategy not in TABLE:  # of another version, or a user's own that is not here
+        name = strategy.replace("_", " ")
+        return Traits(
+            display=name,
+            spoken=name,
+            role="",
+            promise=None,
+            one_process=False,
+            uses_buckets=False,
+            whole_state=False,
+            colour="",
+            marker="",
+        )
+    found = load_strategy(strategy)
+    try:
+        promise: Promise | None = found.promise(found.options.model_validate_json(options_json))
+    except ValueError:  # options of another version
+        promise = None if found.aggregates else "nothing"
+    suffix = f" {found.on_cpu}" if found.on_cpu and device == "cpu" else ""
+    display = found.display or strategy.replace("_", " ")
+    return Traits(
+        display=f"{display}{suffix}",
+        spoken=f"{found.spoken or display}{suffix}",
+        role=found.role,
+        promise=promise,
+        one_process=found.one_process,
+        uses_buckets=found.uses_buckets,
+        whole_state=found.whole_state,
+        colour=found.colour,
+        marker=found.marker,
+    )
+
+
+def traits_of(case: Case) -> Traits:
+    """What the strategy of a case says of itself with the case's options."""
+    return _traits(case.strategy, case.options_json, case.device)
+
+
+def traits_named(strategy: str) -> Traits:
+    """The same by name alone, with the default options."""
+    return _traits(strategy, "{}", "")

@@ -1,0 +1,153 @@
+"""What makes cases comparable: every field has a role, and an axis over any of them gives cases that are told apart."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from ddpbench.spec import Case, grouping, labels
+from ddpbench.spec.grouping import FACETS, check_complete
+
+BASE = Case(
+    workload="mlp",
+    strategy="ddp",
+    algorithm="all_reduce",
+    schedule="overlapped",
+    world_size=2,
+    ranks_per_node=2,
+)
+AXES: dict[str, Any] = {
+    "workload": "cnn",
+    "strategy": "master",
+    "algorithm": "ring",
+    "schedule": "after_backward",
+    "options_json": '{"accumulate": 2}',
+    "workload_options_json": '{"width": 64}',
+    "backend": "nccl",
+    "device": "cuda",
+    "launcher": "slurm",
+    "world_size": 4,
+    "nodes": 2,
+    "ranks_per_node": 2,
+    "threads_per_rank": 2,
+    "loader_workers": 2,
+    "bucket_cap_mb": 5.0,
+    "local_batch": 16,
+    "global_batch": 64,
+    "scaling": "strong",
+    "dtype": "float64",
+    "fabric": "1 Gbit/s",
+    "compute": "replayed",
+    "dilation": 2.0,
+    "seed": 1,
+    "replicate": 1,
+    "precision": "bf16",
+    "data": "memory",
+    "evaluation": True,
+    "checkpoint": True,
+    "checkpoint_dir": "/scratch",
+    "shrink": 4,
+}
+"""Of each field that an experiment may vary another value."""
+FOLLOWS = {
+    "global_batch": {"scaling": "strong"},
+    "ranks_per_node": {"nodes": 2, "ranks_per_node": 1},
+    "checkpoint_dir": {"checkpoint": True},
+}
+"""What must be so for a field to mean anything."""
+
+ALSO = {"nodes": {"ranks_per_node": 1}, "ranks_per_node": {"nodes": 1}}
+"""What else changes with a field: the same ranks on other nodes."""
+WITH = {
+    "scaling": ("local_batch", "global_batch"),  # which of the batches is held fixed
+    "nodes": ("ranks_per_node",),
+    "ranks_per_node": ("nodes",),
+}
+"""What else differs where a field does."""
+
+
+def pair(name: str) -> tuple[Case, Case]:
+    """Two cases that differ in one field."""
+    base = replace(BASE, **FOLLOWS.get(name, {}))
+    return base, replace(base, **{name: AXES[name]}, **ALSO.get(name, {}))
+
+
+def test_every_field_has_a_role() -> None:
+    assert {field.name for field in fields(Case)} == set(FACETS)
+    assert set(AXES) == {name for name, facet in FACETS.items() if facet.role != "bookkeeping"}
+
+
+def test_a_new_field_without_a_role_fails() -> None:
+    names = [field.name for field in fields(Case)]
+    with pytest.raises(TypeError, match="differ in network_topology"):
+        check_complete([*names, "network_topology"], FACETS)
+    with pytest.raises(TypeError, match="differ in seed"):
+        check_complete([name for name in names if name != "seed"], FACETS)
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_an_axis_over_any_field_gives_distinct_labels(name: str) -> None:
+    cases = pair(name)
+    assert len({*labels(cases).values()}) == 2
+    assert {name} <= {*grouping.differing(cases)} <= {name, *WITH.get(name, ())}
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_cases_are_comparable_but_for_what_a_panel_shares(name: str) -> None:
+    one, other = pair(name)
+    assert (grouping.panel(one) == grouping.panel(other)) == (FACETS[name].role != "panel")
+    assert (grouping.variant(one) == grouping.variant(other)) == (FACETS[name].role != "variant")
+    assert grouping.alike(one) != grouping.alike(other)
+    but = (name, *WITH.get(name, ()))
+    assert grouping.alike(one, but=but) == grouping.alike(other, but=but)
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_whatever_tells_two_cases_apart_has_words_and_a_column(name: str) -> None:
+    cases = pair(name)
+    first, second = ([*grouping.words(case, [name], cases)] for case in cases)
+    assert first != second
+    settings = grouping.settings_apart(cases, FACETS)
+    assert len(settings) == 1 + (name in WITH)
+    assert all(len({setting.text(case) for case in cases}) == 2 for setting in settings)
+
+
+def test_the_batch_of_a_panel_is_the_one_that_scaling_holds_fixed() -> None:
+    weak = [replace(BASE, world_size=n, global_batch=8 * n) for n in (1, 2)]
+    strong = [
+        replace(BASE, scaling="strong", world_size=n, global_batch=16, local_batch=16 // n) for n in (1, 2)
+    ]
+    for cases in (weak, strong):
+        assert len({grouping.panel(case) for case in cases}) == 1
+    assert grouping.panel(weak[0]) != grouping.panel(strong[0])
+
+
+def test_what_a_number_may_not_be_shown_without() -> None:
+    assert grouping.told(BASE) == []
+    replay = replace(
+        BASE, fabric="1 Gbit/s", compute="replayed", dilation=2.0, precision="bf16", loader_workers=2
+    )
+    assert grouping.told(replay) == [
+        "2 loader workers",
+        "emulated 1 Gbit/s link",
+        "replayed computation",
+        "dilated x2",
+        "bf16 autocast",
+    ]
+
+
+def test_what_decides_a_loss_a_model_s_state_and_a_rank_s_computation() -> None:
+    for what, same, apart in (
+        ("loss", replace(BASE, threads_per_rank=2, fabric="1 Gbit/s"), replace(BASE, seed=1)),
+        ("state", replace(BASE, seed=1, world_size=4), replace(BASE, dtype="float64")),
+        (
+            "compute",
+            replace(BASE, bucket_cap_mb=5.0, seed=1, scaling="strong"),
+            replace(BASE, threads_per_rank=2),
+        ),
+    ):
+        assert (
+            grouping.deciding(what, same) == grouping.deciding(what, BASE) != grouping.deciding(what, apart)
+        )  # type: ignore[arg-type]

@@ -1,0 +1,66 @@
+"""What a strategy says of itself is all that analysis and reports know of it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import ddpbench
+from ddpbench.collectives import TABLE as ALGORITHMS
+from ddpbench.spec import Case
+from ddpbench.strategies import TABLE
+from ddpbench.strategies.traits import traits_named, traits_of
+
+PACKAGE = Path(ddpbench.__file__).parent
+
+
+def case(strategy: str, **changes: str) -> Case:
+    return Case(workload="mlp", strategy=strategy, world_size=2, **changes)  # type: ignore[arg-type]
+
+
+def test_what_exchanges_nothing_is_the_base_or_the_bound() -> None:
+    apart = [name for name in TABLE if not traits_named(name).exchanges]
+    assert {name: traits_named(name).role for name in apart} == {"single": "base", "independent": "bound"}
+
+
+def test_there_is_one_base_one_bound_and_one_reference() -> None:
+    roles = sorted(traits_named(name).role for name in TABLE if traits_named(name).role)
+    assert roles == ["base", "bound", "reference"]
+
+
+def test_a_promise_may_depend_on_options() -> None:
+    assert traits_of(case("ddp", options_json="{}")).exact
+    squeezed = traits_of(case("ddp", options_json='{"compression": "powersgd"}'))
+    assert squeezed.promise == "delayed"
+    assert not squeezed.exact
+
+
+@pytest.mark.parametrize("unknown", [case("gossip"), case("ddp", options_json='{"of_another_version": 1}')])
+def test_what_promises_nothing_that_is_known_is_not_exact(unknown: Case) -> None:
+    traits = traits_of(unknown)
+    assert traits.promise is None
+    assert traits.exchanges
+    assert not traits.exact
+
+
+def test_data_parallel_says_what_it_is_on_a_cpu() -> None:
+    assert traits_of(case("data_parallel")).display == "DataParallel (threads)"
+    assert traits_of(case("data_parallel", device="cuda")).display == "DataParallel"
+
+
+def test_analysis_and_reports_know_no_strategy_by_name() -> None:
+    """But in words for people, and where an algorithm has a strategy's name."""
+    names = {*TABLE} - {*ALGORITHMS}
+    terms = {"independent"}  # the glossary's
+    found = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno} {node.value}"
+        for part in ("analysis", "report")
+        for path in sorted((PACKAGE / part).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant)
+        and node.value in names
+        and not (path.name == "method.py" and node.value in terms)
+    ]
+    assert found == []
