@@ -31,9 +31,11 @@ from tests.claims import (
     table_spans,
     unclaimed,
 )
-from tests.kept import KEPT, REPORTS, ROOT, embedded, summary_of, unpacked
+from tests.kept import KEPT, REPORTS, embedded, summary_of, unpacked
+from tests.pages import PROSE
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = PROSE
+"""With the pages of docs/."""
 CLAIMS = read_claims()
 AWAITING_RECORDS: set[str] = set()
 """Kept reports from before records were kept; each is to be measured again."""

@@ -1,8 +1,25 @@
-"""Definitions: each term and each column of the tables and of cases.csv, in a sentence."""
+"""Definitions: each term of the report, in a sentence or two. The glossary in docs/ is made from them."""
 
 from __future__ import annotations
 
 TERMS: tuple[tuple[str, str], ...] = (
+    ("experiment", "A question and the matrix of cases that answers it: one TOML file."),
+    ("sweep", "Running an experiment: every case, round after round, and a report at the end."),
+    ("run", "What a sweep leaves behind: a directory with records, tables and the report."),
+    ("session", "One uninterrupted stretch of a sweep. Resuming starts another."),
+    ("workload", "What is trained: a model, a dataset, a loss and an optimizer."),
+    ("strategy", "How training is divided among devices and gradients are aggregated."),
+    (
+        "algorithm, schedule",
+        "What DDP sends (the backend's all-reduce, a ring, a master ...) and when: overlapped with backward or after it.",
+    ),
+    (
+        "proof, promise",
+        (
+            "Before it is timed, each case is checked against single-process training. The promise is what must agree: "
+            "gradients and updates, or for inexact strategies what they guarantee instead."
+        ),
+    ),
     ("case", "One configuration: workload, strategy, ranks, bucket cap, batch, backend, link and so on."),
     (
         "launch",
@@ -212,3 +229,9 @@ TERMS: tuple[tuple[str, str], ...] = (
     ),
 )
 """The words of the report, each in a sentence."""
+
+
+def glossary() -> str:
+    """`docs/glossary.md`."""
+    rows = [f"| {term} | {meaning} |" for term, meaning in TERMS]
+    return "\n".join(["# Glossary", "", "| term | meaning |", "|---|---|", *rows, ""])
