@@ -6,8 +6,15 @@ renames or moves one. `make docs` writes the page.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from ddpbench.spec import Case
+from ddpbench.spec.grouping import FACETS
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.launches import CaseRun
 
 Kind = Literal["text", "whole", "truth", "number"]
 Source = Literal[
@@ -34,6 +41,8 @@ class Column:
     """Empty for what has none; `1` for shares and ratios."""
     meaning: str
     source: Source
+    value: Callable[[CaseRun], Any] | None = None
+    """What a case has here; None for what the frame works out with other columns of its row, or takes from the case."""
     of: str = ""
     """The column whose 95 % interval this is an end of; empty for a column of its own."""
 
@@ -43,8 +52,8 @@ class Column:
         return {"text": "string", "whole": "Int64", "truth": "boolean", "number": "float64"}[self.kind]
 
 
-def _one(source: Source, kind: Kind, name: str, unit: str, meaning: str) -> list[Column]:
-    return [Column(name=name, kind=kind, unit=unit, meaning=meaning, source=source)]
+def _one(source: Source, kind: Kind, name: str, unit: str, meaning: str, **more: Any) -> list[Column]:
+    return [Column(name=name, kind=kind, unit=unit, meaning=meaning, source=source, **more)]
 
 
 def _number(source: Source, name: str, unit: str, meaning: str) -> list[Column]:
@@ -121,12 +130,40 @@ def _table() -> list[Column]:
             "1",
             "factor by which computation and links are slowed; results are divided by it",
         ),
-        *_one("launches", "text", "status", "", "ok, failed, hung, oom, diverged or skipped"),
-        *_one("launches", "text", "error", "", "what went wrong and what to do"),
-        *_one("launches", "whole", "launches", "launches", "launches that count"),
-        *_one("launches", "whole", "launches_failed", "launches", "launches that do not"),
+        *_one(
+            "launches",
+            "text",
+            "status",
+            "",
+            "ok, failed, hung, oom, diverged or skipped",
+            value=lambda run: run.status,
+        ),
+        *_one("launches", "text", "error", "", "what went wrong and what to do", value=lambda run: run.error),
+        *_one(
+            "launches",
+            "whole",
+            "launches",
+            "launches",
+            "launches that count",
+            value=lambda run: len(run.good),
+        ),
+        *_one(
+            "launches",
+            "whole",
+            "launches_failed",
+            "launches",
+            "launches that do not",
+            value=lambda run: sum(not launch.ok for launch in run.launches),
+        ),
         *_one("timed steps", "whole", "steps", "steps", "timed steps of all launches"),
-        *_one("plan", "text", "baseline_case_id", "", "base case of the speed-up"),
+        *_one(
+            "plan",
+            "text",
+            "baseline_case_id",
+            "",
+            "base case of the speed-up",
+            value=lambda run: run.baseline_id,
+        ),
         *_measured(timed, "step_time{}_s", "s", "samples of a step over the job's rate, mean over launches"),
         *_number(timed, "step_time_median_s", "s", "median of the single steps of all ranks and launches"),
         *_number(
@@ -167,7 +204,14 @@ def _table() -> list[Column]:
             "",
             "replicas ended with equal parameters, where that is promised",
         ),
-        *_one("plan", "truth", "oversubscribed", "", "more ranks than cores"),
+        *_one(
+            "plan",
+            "truth",
+            "oversubscribed",
+            "",
+            "more ranks than cores",
+            value=lambda run: run.planned.oversubscribed,
+        ),
         *_one("timed steps", "truth", "ci_reached", "", "the interval is as narrow as was asked for"),
         *_one("launches", "text", "noise_flag", "", "what disturbed launches"),
         *_one(
@@ -280,7 +324,24 @@ def _table() -> list[Column]:
     ]
 
 
-TABLE: tuple[Column, ...] = tuple(_table())
+def _with_new_fields(columns: list[Column]) -> list[Column]:
+    """Adds a column for each field of a case that has none yet: an axis is told without another line here."""
+    known = {column.name for column in columns}
+    kinds: dict[str, Kind] = {"int": "whole", "float": "number", "bool": "truth"}
+    new = [field for field in fields(Case) if field.name not in known]
+    return columns + [
+        Column(
+            name=field.name,
+            kind=kinds.get(str(field.type), "text"),
+            unit="",
+            meaning=FACETS[field.name].title.lower(),
+            source="plan",
+        )
+        for field in new
+    ]
+
+
+TABLE: tuple[Column, ...] = tuple(_with_new_fields(_table()))
 COLUMNS: tuple[str, ...] = tuple(column.name for column in TABLE)
 """Their names, in the order of the file."""
 DTYPES: dict[str, str] = {column.name: column.dtype for column in TABLE}

@@ -78,15 +78,10 @@ def _row(
     case, good, timings = run.case, run.good, run.timings
     baseline_id = run.baseline_id
     row: dict[str, Any] = {name: getattr(case, name) for name in _OF_THE_CASE}
+    row |= {column.name: column.value(run) for column in TABLE if column.value is not None}
     row |= {
         "case_id": run.case_id,
         "bucket_cap_mb": bucket_text(case.bucket_cap_mb),
-        "status": run.status,
-        "error": run.error,
-        "launches": len(good),
-        "launches_failed": sum(not launch.ok for launch in run.launches),
-        "baseline_case_id": baseline_id,
-        "oversubscribed": run.planned.oversubscribed,
         "params_equal": _params_equal(run),
         # what torch counts of a replay says nothing of the model, for it sleeps
         "flops_per_sample": run.proof.flops_per_sample if run.proof and case.compute == "real" else None,

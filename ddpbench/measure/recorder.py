@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ddpbench.measure.clock import Clock, Mark
 from ddpbench.records import CommRecord, StepRecord
-from ddpbench.records.operations import FLOWS
+from ddpbench.records.operations import OPERATIONS
 
 
 class Recorder(Protocol):
@@ -154,7 +154,7 @@ class StepRecorder:
         Raises:
             ValueError: an operation was noted of which nobody has said when its data flow.
         """
-        if unknown := {str(known["op"]) for known, *_ in self._transfers} - FLOWS.keys():
+        if unknown := {str(known["op"]) for known, *_ in self._transfers} - OPERATIONS.keys():
             raise ValueError(
                 f"unknown operation {', '.join(sorted(unknown))!r} of a transfer: say in "
                 "ddpbench/records/operations.py when its data flow"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 Flow = Literal["together", "to_root", "from_root", "through_root", "tree", "pair"]
@@ -18,33 +19,38 @@ Flow = Literal["together", "to_root", "from_root", "through_root", "tree", "pair
 - `pair`: from when both ranks have started until the receiver has it.
 """
 
-FLOWS: Mapping[str, Flow] = {
-    "all_reduce": "together",
-    "all_gather": "together",
-    "reduce_scatter": "together",
-    "powersgd": "together",
-    "ring": "together",
-    "naive_ring": "together",
-    "halving_doubling": "together",
-    "hierarchical": "together",
-    "sharded_master": "together",
-    "gather": "to_root",
-    "reduce": "to_root",
-    "scatter": "from_root",
-    "broadcast": "from_root",
-    "master": "through_root",
-    "tree": "tree",
-    "send": "pair",
-    "push": "pair",
-    "pull": "pair",
-    "call": "pair",
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a transfer can be."""
+
+    flow: Flow
+    threaded: bool = False
+    """Whether a rank works off these one after the other in a thread of its own (`collectives/background.py`)."""
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "all_reduce": Operation("together"),
+    "all_gather": Operation("together"),
+    "reduce_scatter": Operation("together"),
+    "powersgd": Operation("together", threaded=True),
+    "ring": Operation("together", threaded=True),
+    "naive_ring": Operation("together", threaded=True),
+    "halving_doubling": Operation("together", threaded=True),
+    "hierarchical": Operation("together", threaded=True),
+    "sharded_master": Operation("together", threaded=True),
+    "gather": Operation("to_root"),
+    "reduce": Operation("to_root"),
+    "scatter": Operation("from_root"),
+    "broadcast": Operation("from_root"),
+    "master": Operation("through_root", threaded=True),
+    "tree": Operation("tree", threaded=True),
+    "send": Operation("pair"),
+    "push": Operation("pair"),
+    "pull": Operation("pair"),
+    "call": Operation("pair"),
 }
 """By `CommRecord.op`."""
-
-IN_A_THREAD = frozenset(
-    {"ring", "naive_ring", "halving_doubling", "hierarchical", "sharded_master", "master", "tree", "powersgd"}
-)
-"""Operations that a rank works off one after the other in a thread (`collectives/background.py`)."""
 
 _AT_ONCE = {"gloo": 2, "nccl": 1}
 """How many collectives of a rank a backend has under way at once, the others waiting in the order in which they were
@@ -53,14 +59,14 @@ handed over: a gloo process group has two threads (torch, ProcessGroupGloo.hpp, 
 
 def flow_of(op: str) -> Flow:
     """How an operation's data flow. What is unknown is taken to need every rank."""
-    return FLOWS.get(op, "together")
+    return OPERATIONS[op].flow if op in OPERATIONS else "together"
 
 
 def slots_of(op: str, backend: str) -> int | None:
     """How many operations of this one's queue are under way at once; None where it has no queue, or none is known."""
-    if op in IN_A_THREAD:
+    if op in OPERATIONS and OPERATIONS[op].threaded:
         return 1
-    return None if flow_of(op) == "pair" or op not in FLOWS else _AT_ONCE.get(backend)
+    return None if flow_of(op) == "pair" or op not in OPERATIONS else _AT_ONCE.get(backend)
 
 
 def tree_parent(rank: int) -> int:

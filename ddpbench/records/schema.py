@@ -133,7 +133,7 @@ class StepRecord:
 class CommRecord:
     """One rank's part in one transfer of an instrumented step: from handing it over to having its result.
 
-    `op` is one of `ddpbench.records.operations.FLOWS`.
+    `op` is one of `ddpbench.records.operations.OPERATIONS`.
     """
 
     kind: Literal["comm"] = "comm"

@@ -11,7 +11,7 @@ TERMS: tuple[tuple[str, str], ...] = (
     ("strategy", "How training is divided among devices and gradients are aggregated."),
     (
         "algorithm, schedule",
-        "What DDP sends (the backend's all-reduce, a ring, a master ...) and when: overlapped with backward or after it.",
+        "What DDP sends (the backend's all-reduce, a ring, a master ...) and when: during backward or after it.",
     ),
     (
         "proof, promise",

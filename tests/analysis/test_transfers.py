@@ -14,7 +14,7 @@ from ddpbench.analysis.overlap import breakdown
 from ddpbench.analysis.transfers import RankSteps, Transfers, transfers_of
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.records import CommRecord, StepRecord
-from ddpbench.records.operations import FLOWS, slots_of
+from ddpbench.records.operations import OPERATIONS, slots_of
 from tests.failures.conftest import ROOT
 
 Part = tuple[int, int]
@@ -262,4 +262,4 @@ def test_every_operation_has_an_entry() -> None:
         if 'op="' in line
     }
     assert len(noted) > 5
-    assert noted | set(COLLECTIVES) <= FLOWS.keys()
+    assert noted | set(COLLECTIVES) <= OPERATIONS.keys()

@@ -1,0 +1,140 @@
+"""docs/extending.md, carried out: what it adds works in a copy, and the tests of that area pass there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.multiprocess
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+
+
+def block(title: str, containing: str) -> str:
+    """The one Python block under a heading with these words in it, without the indentation of its list."""
+    section = re.split(r"(?m)^##+ ", PAGE.partition(f"## {title}\n")[2])[0]
+    found = [
+        re.sub(rf"(?m)^{indent}", "", text)
+        for indent, text in re.findall(r"(?ms)^( *)```python\n(.*?)^ *```", section)
+        if containing in text
+    ]
+    assert len(found) == 1, (title, containing, len(found))
+    return str(found[0])
+
+
+def insert(path: Path, before: str, text: str) -> None:
+    """Puts a text before the one place with these words."""
+    source = path.read_text(encoding="utf-8")
+    assert source.count(before) == 1, (path, before, source.count(before))
+    path.write_text(source.replace(before, text + before), encoding="utf-8")
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The repository without what is made from it."""
+    unwanted = shutil.ignore_patterns("__pycache__", ".git", ".venv", ".*_cache", "*.egg-info")
+    for name in ("ddpbench", "tests", "docs", "experiments"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=unwanted)
+    for name in ("pyproject.toml", "README.md", "Makefile"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def carried_out(copy: Path, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def passes(copy: Path, paths: Iterable[str], *more: str) -> None:
+    """Runs tests of the copy; those that hold generated pages need `make docs` first, as anyone would run it."""
+    for recipe in re.findall(
+        r"\$\(BIN\)/python -c '(.*)' > (\S+)", (copy / "Makefile").read_text(encoding="utf-8")
+    ):
+        (copy / recipe[1]).write_text(carried_out(copy, "-c", recipe[0]), encoding="utf-8")
+    carried_out(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-disable", *more, *paths)
+
+
+def test_a_column(copy: Path) -> None:
+    columns = copy / "ddpbench/analysis/columns.py"
+    insert(columns, "    ]\n\n\ndef _with_new_fields", block("A column", "launch_wall_s"))
+    passes(copy, ["tests/analysis/test_frame.py", "tests/test_readme.py"], "-k", "column or generated or csv")
+    told = carried_out(copy, "-c", "from ddpbench.analysis import DTYPES; print(DTYPES['launch_wall_s'])")
+    assert told == "float64\n"
+
+
+def test_an_axis(copy: Path) -> None:
+    spec = copy / "ddpbench/spec"
+    insert(
+        spec / "settings.py", '    launcher: Literal["local", "torchrun"]', block("An axis", "Annotated[bool")
+    )
+    insert(
+        spec / "case.py",
+        "\n    @property\n    def case_id",
+        block("An axis", "    channels_last: bool = False\n"),
+    )
+    insert(
+        spec / "case.py", '}\n"""Fields that cases once lacked', block("An axis", '"channels_last": False')
+    )
+    insert(spec / "matrix.py", '        shrink=setting["shrink"],', block("An axis", "=setting["))
+    insert(spec / "grouping.py", '}\n"""By field, in the order', block("An axis", "_facet("))
+    insert(
+        copy / "tests/spec/test_grouping.py",
+        '}\n"""Of each field that an experiment',
+        '    "channels_last": True,\n',
+    )
+    passes(copy, ["tests/spec", "tests/report/test_axes.py"])
+    plan = ("-m", "ddpbench", "sweep", "quick", "--dry-run", "--set", "axes.channels_last=[true, false]")
+    assert "channels_last=true" in carried_out(copy, *plan)
+
+
+def test_a_report_section(copy: Path) -> None:
+    report = copy / "ddpbench/report"
+    text = block("A report section", "# ddpbench/report/launch_counts.py")
+    (report / "launch_counts.py").write_text(text, encoding="utf-8")
+    insert(
+        report / "page.py",
+        "    checkpoints.section,\n",
+        block("A report section", "    launch_counts.section,\n"),
+    )
+    insert(report / "page.py", "    inputs,\n", "    launch_counts,\n")
+    passes(copy, ["tests/report/test_tables.py", "tests/report/test_painter.py"])
+    program = "from tests.report.handmade import handmade_summary as made; from ddpbench.report import page"
+    html = carried_out(copy, "-c", f"{program}; print(page.build(made()).html)")
+    assert 'id="launch-counts"' in html
+    assert "How often was each case launched?" in html
+
+
+def test_an_algorithm(copy: Path) -> None:
+    """A twin of the shortest there is, under another name."""
+    text = (copy / "ddpbench/collectives/naive_ring.py").read_text(encoding="utf-8")
+    twin = text.replace("NaiveRing", "SecondRing").replace('"naive_ring"', '"second_ring"')
+    (copy / "ddpbench/collectives/second_ring.py").write_text(twin, encoding="utf-8")
+    line = '    "second_ring": "ddpbench.collectives.second_ring:SecondRing",\n'
+    insert(copy / "ddpbench/collectives/__init__.py", '    "tree": "ddpbench', line)
+    line = '    "second_ring": Operation("together", threaded=True),\n'
+    insert(copy / "ddpbench/records/operations.py", '    "gather": Operation("to_root")', line)
+    formulas = copy / "ddpbench/formulas.py"
+    insert(
+        formulas,
+        '    "master": ("master", master_s),\n',
+        '    "second_ring": ("naive ring", naive_ring_s),\n',
+    )
+    insert(formulas, '        "master": (n - 1) * size,\n', '        "second_ring": (n - 1) * size,\n')
+    passes(copy, ["tests/collectives/test_properties.py"], "-k", "second_ring")
