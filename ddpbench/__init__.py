@@ -80,10 +80,10 @@ def carry_out(work: Sweep) -> None:
 
 
 def load(run_dir: str | Path, *, write: bool = False) -> pd.DataFrame:
-    """The table of a run directory, made anew from its records: one row a case; with `write`, also `cases.csv`.
+    """The table of a run directory, regenerated from its records: one row per case; with `write`, also `cases.csv`.
 
     Raises:
-        ddpbench.errors.IdentityError: it is no run directory, or one of another schema.
+        ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
     """
     from ddpbench.analysis import load as load_frame
     from ddpbench.analysis import write_csv
@@ -100,7 +100,7 @@ def write_report(run_dir: str | Path) -> Path:
     """Writes `cases.csv`, `report.html` and the figures of a run directory; returns the page's path.
 
     Raises:
-        ddpbench.errors.IdentityError: it is no run directory, or one of another schema.
+        ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
         ddpbench.errors.RequestError: its records are gone, and only its report was kept.
     """
     return report_on(run_dir)[0]
@@ -110,7 +110,7 @@ def report_on(run_dir: str | Path) -> tuple[Path, RunSummary]:
     """As `write_report`; also returns what the page was made from.
 
     Raises:
-        ddpbench.errors.IdentityError: it is no run directory, or one of another schema.
+        ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
         ddpbench.errors.RequestError: its records are gone, and only its report was kept.
     """
     from ddpbench import report

@@ -60,7 +60,7 @@ class Beside(AbstractContextManager["Beside"]):
             self.process.kill()  # it has ended, or cannot be told
 
     def answer(self) -> Any:
-        """What it made of the question, or None."""
+        """Return what it made of the question, or None."""
         assert self.process.stdout is not None
         try:
             found = pickle.load(self.process.stdout)
@@ -84,7 +84,7 @@ class Beside(AbstractContextManager["Beside"]):
 
 
 def second_core() -> bool:
-    """Whether there is a core for a second process."""
+    """Return whether there is a core for a second process."""
     return len(os.sched_getaffinity(0)) > 1
 
 

@@ -86,7 +86,7 @@ class ServerGoneError(LaunchError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A clause naming the nearest known name and then all of them, for the end of an error message."""
+    """Return a clause naming the nearest known name and then all of them, for the end of an error message."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""

@@ -41,7 +41,7 @@ def master_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
 
 
 def tree_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """A binomial tree up and down, not pipelined: 2 ⌈log2 n⌉ (α + S/B)."""
+    """Return a binomial tree up and down, not pipelined: 2 ⌈log2 n⌉ (α + S/B)."""
     return 2 * math.ceil(math.log2(n)) * (alpha + size / rate)
 
 
@@ -56,17 +56,17 @@ def halving_doubling_s(n: int, size: float, rate: float, alpha: float = 0.0) -> 
 
 
 def sharded_master_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Each rank serves one n-th of the parameters, to all at once: 2α + 2(n-1)/n · S/B."""
+    """Return each rank serves one n-th of the parameters, to all at once: 2α + 2(n-1)/n · S/B."""
     return (2 * alpha if n > 1 else 0.0) + lower_bound_s(n, size, rate)
 
 
 def power_of_two(n: int) -> int:
-    """The largest power of two that is not above n."""
+    """Return the largest power of two that is not above n."""
     return 1 << (n.bit_length() - 1)
 
 
 def lower_bound_s(n: int, size: float, rate: float) -> float:
-    """The least time in which n ranks can reduce to all: 2(n-1)/n · S/B."""
+    """Return the least time in which n ranks can reduce to all: 2(n-1)/n · S/B."""
     return 2 * (n - 1) / n * size / rate
 
 
@@ -92,7 +92,7 @@ TIMES: Mapping[str, tuple[str, Callable[[int, float, float, float], float]]] = {
 
 
 def busiest_node_bytes(algorithm: str, nodes: int, ranks_per_node: int, size: float) -> float | None:
-    """What the busiest node sends a step, bytes; None where no formula is known, or nothing leaves a node.
+    """Return what the busiest node sends a step, bytes; None where no formula is known, or nothing leaves a node.
 
     A ring over ranks in the order of nodes leaves each node once, with 2(n-1)/n · S, however many ranks it has; a
     naive one likewise. A master's node sends (n - r) S, and receives as much: its own r ranks are served within it; so
@@ -115,7 +115,7 @@ def busiest_node_bytes(algorithm: str, nodes: int, ranks_per_node: int, size: fl
 
 
 def busiest_rank_bytes(algorithm: str, n: int, size: float) -> float | None:
-    """What the rank that sends most sends, bytes, of ranks that have a node each; None for an unknown algorithm.
+    """Return what the rank that sends most sends, bytes, of ranks that have a node each; None for an unknown algorithm.
 
     Exact where n divides the gradient's length.
     """

@@ -41,7 +41,7 @@ class Change:
 
 
 def change_of(times: Sequence[float]) -> Change | None:
-    """The change of a series of step times, all above 0; None for fewer than three."""
+    """Return the change of a series of step times, all above 0; None for fewer than three."""
     count = min(BATCHES, len(times))
     if count < 3 or min(times) <= 0:
         return None

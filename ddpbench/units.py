@@ -10,7 +10,7 @@ _BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 
 
 def parse_seconds(value: str | float) -> float:
-    """Seconds from a number (already seconds) or a text such as `"10 min"`.
+    """Return seconds from a number (already seconds) or a text such as `"10 min"`.
 
     Raises:
         ValueError: the text has no number, or a unit other than ns, us, ms, s, min, h.
@@ -20,12 +20,12 @@ def parse_seconds(value: str | float) -> float:
     match = _NUMBER.match(value)
     if match is None or match[2] not in _SECONDS:
         units = ", ".join(_SECONDS)
-        raise ValueError(f"{value!r} is no duration: write a number and one of {units}, such as '10 min'")
+        raise ValueError(f"invalid duration {value!r}: write a number and one of {units}, such as '10 min'")
     return float(match[1]) * _SECONDS[match[2]]
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration with three significant digits in the unit that suits it: `"3.21 ms"`, `"2 min 5 s"`."""
+    """Return a duration with three significant digits in the unit that suits it: `"3.21 ms"`, `"2 min 5 s"`."""
     if seconds >= 100:
         whole = round(seconds)
         hours, rest = divmod(whole, 3600)
@@ -40,7 +40,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_rate(per_second: float) -> str:
-    """A rate of samples with three or more significant digits and thousands separated: `"12,300"`."""
+    """Return a rate of samples with three or more significant digits and thousands separated: `"12,300"`."""
     if per_second >= 1000:
         digits = len(str(int(per_second))) - 4
         return f"{round(per_second, -max(digits, 0)):,.0f}"
@@ -48,7 +48,7 @@ def format_rate(per_second: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """A size in the binary unit that suits it, with three significant digits: `"23.5 GiB"`, `"64 MiB"`."""
+    """Return a size in the binary unit that suits it, with three significant digits: `"23.5 GiB"`, `"64 MiB"`."""
     for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= scale:
             shown = count / scale
@@ -69,7 +69,7 @@ def parse_bit_rate(value: str | float) -> float:
     unit = match[2].lower().removesuffix("/s").removesuffix("ps") if match is not None else ""
     if match is None or unit not in _BITS:
         raise ValueError(
-            f"{value!r} is no rate: write a number and one of kbit/s, Mbit/s, Gbit/s, such as '1 Gbit/s'"
+            f"invalid rate {value!r}: write a number and one of kbit/s, Mbit/s, Gbit/s, such as '1 Gbit/s'"
         )
     return float(match[1]) * _BITS[unit]
 

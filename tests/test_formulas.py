@@ -49,7 +49,7 @@ def test_one_rank_aggregates_in_no_time_and_no_algorithm_beats_the_bound(name: s
 
 
 def test_bytes_of_the_busiest_node() -> None:
-    # a ring over 8 ranks passes 14/8 of the gradient over each edge, however many ranks a node has
+    # a ring over 8 ranks passes 14/8 of the gradient over each edge, however many ranks per node has
     assert formulas.busiest_node_bytes("all_reduce", 8, 1, 8000) == pytest.approx(14_000)
     assert formulas.busiest_node_bytes("all_reduce", 2, 4, 8000) == pytest.approx(14_000)
     # the master's node sends one copy to every rank of the others

@@ -107,11 +107,11 @@ class Allocation:
 
 
 def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
-    """The allocation page's numbers for one curve of a run.
+    """Return the allocation page's numbers for one curve of a run.
 
     Raises:
         RequestError: the request cannot be met from this run.
-        IdentityError: it is no run directory, or one of another schema.
+        IdentityError: it is not a run directory, or one of another schema.
     """
     _check(request)
     cases = read_cases(run, read_plan(run))
@@ -173,7 +173,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
 
 
 def _recorded_samples(runs: Sequence[CaseRun]) -> int | None:
-    """The length of the curve's dataset; None where no proof, or not every one, tells the same."""
+    """Return the length of the curve's dataset; None where no proof, or not every one, tells the same."""
     told = {run.proof.dataset_samples if run.proof is not None else None for run in runs}
     return told.pop() if len(told) == 1 else None
 
@@ -203,7 +203,7 @@ def _check(request: AllocationRequest) -> None:
 
 
 def _choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> tuple[CaseCurve, str]:
-    """The curve of the request, DDP's where it names none, and a sentence on the others."""
+    """Return the curve of the request, DDP's where it names none, and a sentence on the others."""
     at_cap = _at_cap(cases, request, run)
     curves = [curve for curve in curves_of(at_cap) if curve.runs and curve.base is not None]
     real = [curve for curve in curves if not curve.emulated]
@@ -265,7 +265,7 @@ _FIELDS = (
 
 
 def _value(curve: CaseCurve, name: str) -> str | None:
-    """A field or option that a curve's cases share; None where they have none of that name."""
+    """Return a field or option that a curve's cases share; None where they have none of that name."""
     case = curve.first.case
     if name == ("global_batch" if case.scaling == "weak" else "local_batch"):
         return None  # it goes with the ranks
@@ -278,7 +278,7 @@ def _value(curve: CaseCurve, name: str) -> str | None:
 
 
 def _told(value: object) -> str:
-    """A value as it is given on a command line."""
+    """Return a value as it is given on a command line."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -290,7 +290,7 @@ def _names(curves: Sequence[CaseCurve]) -> list[str]:
 
 
 def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> Sequence[CaseRun]:
-    """The cases with the bucket cap that is asked for, those without any beside them."""
+    """Return the cases with the bucket cap that is asked for, those without any beside them."""
     cap = request.where.get("bucket_cap_mb")
     if cap is None:
         return cases
@@ -302,7 +302,7 @@ def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -
 
 
 def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir) -> list[CaseCurve]:
-    """The curves with all the values that are asked for.
+    """Return the curves with all the values that are asked for.
 
     Raises:
         RequestError: there is none; the sentence says which values there are.
@@ -324,7 +324,7 @@ def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir)
 
 
 def _flags(curve: CaseCurve, chosen: CaseCurve) -> str:
-    """What chooses a curve in place of the chosen one."""
+    """Return what chooses a curve in place of the chosen one."""
     mine, theirs = curve.first.case, chosen.first.case
     words = [
         f"--{name} {getattr(mine, name)}"
@@ -341,7 +341,7 @@ def _flags(curve: CaseCurve, chosen: CaseCurve) -> str:
 
 
 def _other_caps(cases: Sequence[CaseRun], curve: CaseCurve) -> list[float | str]:
-    """The bucket caps at which the curve's configuration was run too."""
+    """Return the bucket caps at which the curve's configuration was run too."""
     one = curve.first
     found = {
         run.case.bucket_cap_mb

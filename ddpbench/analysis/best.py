@@ -71,7 +71,7 @@ class Standing:
 
 
 def standings(family: Mapping[str, Sequence[Timing]], *, margin: float = MARGIN) -> dict[str, Standing]:
-    """How each case of a family stands, by name, in the family's order; empty for fewer than two cases.
+    """Return how each case of a family stands, by name, in the family's order; empty for fewer than two cases.
 
     Cases with too few rounds are left out of the comparison. Where launches are missing, the rounds that all cases
     have are used, or, where these are few, each pair's own, with Bonferroni's correction.
@@ -134,7 +134,7 @@ def _told(
 
 
 def _too_few(name: str, logs: Mapping[str, Mapping[Pair, Timing]]) -> Standing:
-    """A case that cannot be compared, with the ratio to the other with the shortest mean."""
+    """Return a case that cannot be compared, with the ratio to the other with the shortest mean."""
     costs = {other: _cost(list(rounds.values())) for other, rounds in logs.items()}
     against = min((other for other in costs if other != name), key=costs.__getitem__)
     both = logs[name].keys() & logs[against].keys()
@@ -143,7 +143,7 @@ def _too_few(name: str, logs: Mapping[str, Mapping[Pair, Timing]]) -> Standing:
 
 
 def bounds(difference: _Array, upper: _Array, lower: _Array) -> tuple[_Array, _Array]:
-    """Each case's logarithm over the best of the others: the lower and the upper bound, shape (..., cases).
+    """Return each case's logarithm over the best of the others: the lower and the upper bound, shape (..., cases).
 
     `difference[..., i, j]` is case i's log time minus case j's; `upper` and `lower` are half-widths of the same shape.
     Case i less the best of the others is the largest of its differences, and so are its bounds.
@@ -157,9 +157,9 @@ def bounds(difference: _Array, upper: _Array, lower: _Array) -> tuple[_Array, _A
 def verdicts(
     difference: _Array, upper: _Array, lower: _Array, *, margin: float = MARGIN
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which cases are shown to be best, within the margin of the best, and slower than the best.
+    """Return which cases are shown to be best, within the margin of the best, and slower than the best.
 
-    The last two may both be so of one case: measurably slower, and within the margin all the same.
+    The last two may both be so of one case: measurably slower, yet within the margin.
     """
     low, high = bounds(difference, upper, lower)
     own = np.eye(difference.shape[-1], dtype=bool)
@@ -234,7 +234,7 @@ def dunnett_quantile(comparisons: int, df: int, alpha: float = ALPHA) -> float:
 
 @functools.lru_cache(maxsize=512)
 def tukey_quantile(cases: int, df: int, alpha: float = ALPHA) -> float:
-    """The studentized range's critical value over sqrt(2), so that it multiplies a difference's standard error.
+    """Return the studentized range's critical value over sqrt(2), so that it multiplies a difference's standard error.
 
     P(range <= q s) = E over s, z of cases * (Phi(z) - Phi(z - q s))^(cases - 1), z being the largest of them.
     """
@@ -253,7 +253,7 @@ def _scales(df: int) -> _Array:
 
 
 def _solve(below: Callable[[float], float], probability: float) -> float:
-    """The argument at which an increasing function has this value, by bisection to 1e-6."""
+    """Return the argument at which an increasing function has this value, by bisection to 1e-6."""
     low, high = 0.0, 1.0
     while below(high) < probability:
         low, high = high, 2 * high

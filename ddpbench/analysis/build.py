@@ -69,7 +69,7 @@ _PHASES = ("case_id", "span", "mean_s", "order")
 _PROOFS = ("case_id", "compared", "dtype", "error", "tolerance", "passed", "note")
 _RATIO = ("ratio", "ratio_ci_low", "ratio_ci_high")
 _END_WORDS = {
-    "budget": " before the sweep's budget was used up",
+    "budget": " before the sweep's budget was exhausted",
     "rounds_max": " in as many rounds as were allowed",
     "interrupted": " before the sweep was interrupted",
     "failed": " before the sweep failed",
@@ -81,10 +81,10 @@ _SNAPSHOTS = ("case_id", "method", *_COST, "snapshots", "launches", "step_time_s
 
 
 def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
-    """All that a run directory shows. Unfinished launches are left out. `beside` shares the reading.
+    """Return all that a run directory shows. Unfinished launches are left out. `beside` shares the reading.
 
     Raises:
-        IdentityError: it is no run directory, or one of another schema.
+        IdentityError: it is not a run directory, or one of another schema.
     """
     plan = read_plan(run)
     cases = read_cases_of(run, plan, beside)
@@ -156,7 +156,7 @@ def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws]) -> tuple[Find
 
 
 def _merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:
-    """What a merge of several runs limits."""
+    """Yield what a merge of several runs limits."""
     if merged:
         origins = ", ".join(f"{o['path']} on {o['host']}" for o in merged["sources"])
         yield (
@@ -167,7 +167,7 @@ def _merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _sessions(run: RunDir) -> list[dict[str, Any]]:
-    """The sweeps that worked here; none where the only one was killed before it could note itself."""
+    """Return the sweeps that worked here; none where the only one was killed before it could note itself."""
     if not run.sessions.exists():
         return []
     sessions = run.read_json(run.sessions).get("sessions")
@@ -252,7 +252,7 @@ def _ends(interval: Interval) -> tuple[float | None, float | None]:
 
 
 def _phases(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """The spans of the cases that have others than every strategy has: data_parallel's, above all."""
+    """Return the spans of the cases that have others than every strategy has: data_parallel's, above all."""
     rows = [
         (case.case_id, span, mean_s, order)
         for case in cases
@@ -316,7 +316,7 @@ def _snapshots(cases: Sequence[CaseRun]) -> pd.DataFrame:
 
 
 def _failures(cases: Sequence[CaseRun]) -> Iterable[Failure]:
-    """Every launch that is not ok, every failed proof, every case skipped or without enough rounds."""
+    """Yield every launch that is not ok, every failed proof, every case skipped or without enough rounds."""
     names = labels(case.case for case in cases)
     for case in cases:
         label = names[case.case_id]

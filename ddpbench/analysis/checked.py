@@ -72,7 +72,7 @@ class Bounded:
 
 
 def in_unit(value: float, unit: Unit, beside: float | None = None) -> str:
-    """A number with its unit, with more digits where fewer would not tell it from the one beside it."""
+    """Return a number with its unit, with more digits where fewer would not tell it from the one beside it."""
     sign = "\N{MINUS SIGN}" if value < 0 else ""
     size = abs(value)
     if unit == "bytes/s":
@@ -170,7 +170,7 @@ class Checked:
         return tuple(one for one in self.violations if one.kind == "impossible")
 
     def of(self, invariant: str) -> tuple[Violation, ...]:
-        """The violations of one rule."""
+        """Return the violations of one rule."""
         return tuple(one for one in self.violations if one.invariant == invariant)
 
     @property

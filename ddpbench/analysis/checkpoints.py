@@ -22,12 +22,12 @@ SMALL_SHARE = 0.01
 
 
 def share(snapshot_s: float, step_s: float, steps: int) -> float:
-    """The share of time spent on snapshots with one after every `steps` steps: s / (s + k t)."""
+    """Return the share of time spent on snapshots with one after every `steps` steps: s / (s + k t)."""
     return snapshot_s / (snapshot_s + steps * step_s)
 
 
 def steps_for_share(snapshot_s: float, step_s: float, wanted: float = SMALL_SHARE) -> int:
-    """The shortest interval, in steps, at which the share is at most `wanted`: s (1 - p) / (p t), rounded up."""
+    """Return the shortest interval, in steps, at which the share is at most `wanted`: s (1 - p) / (p t), rounded up."""
     exact = snapshot_s * (1 - wanted) / (wanted * step_s)
     return max(1, math.ceil(exact * (1 - 1e-12)))  # 990.0000000001 is 990
 
@@ -50,7 +50,7 @@ class SnapshotRun:
 def snapshot_runs(
     number: int, ranks: Sequence[Sequence[Snapshot]], *, one_host: bool
 ) -> dict[str, SnapshotRun]:
-    """A launch's snapshots by method, from every rank's records; those that a rank lacks are left out.
+    """Return a launch's snapshots by method, from every rank's records; those that a rank lacks are left out.
 
     Hosts do not share a clock: across them a snapshot takes as long as its slowest rank's.
     """
@@ -94,7 +94,7 @@ class SnapshotCost:
     step_s: float
 
     def share(self, steps: int) -> float:
-        """The share of time at one snapshot every `steps` steps."""
+        """Return the share of time at one snapshot every `steps` steps."""
         return share(self.cost.value, self.step_s, steps)
 
     @property
@@ -104,7 +104,7 @@ class SnapshotCost:
 
 
 def snapshot_costs(launches: Sequence[Mapping[str, SnapshotRun]], step_s: float) -> list[SnapshotCost]:
-    """What a case's launches say of each method; none for a method that none of them has."""
+    """Return what a case's launches say of each method; none for a method that none of them has."""
     costs: list[SnapshotCost] = []
     for method in METHODS:
         runs = [launch[method] for launch in launches if method in launch]

@@ -61,7 +61,7 @@ def _number(source: Source, name: str, unit: str, meaning: str) -> list[Column]:
 
 
 def _ends(source: Source, pattern: str, unit: str) -> list[Column]:
-    """The two ends of an interval; `{}` in the pattern is where `_ci_low` and `_ci_high` stand."""
+    """Return the two ends of an interval; `{}` in the pattern is where `_ci_low` and `_ci_high` stand."""
     of = pattern.format("")
     return [
         Column(
@@ -77,7 +77,7 @@ def _ends(source: Source, pattern: str, unit: str) -> list[Column]:
 
 
 def _measured(source: Source, pattern: str, unit: str, meaning: str) -> list[Column]:
-    """A number and the ends of its interval."""
+    """Return a number and the ends of its interval."""
     return [*_number(source, pattern.format(""), unit, meaning), *_ends(source, pattern, unit)]
 
 
@@ -348,7 +348,7 @@ DTYPES: dict[str, str] = {column.name: column.dtype for column in TABLE}
 
 
 def meanings() -> list[tuple[str, str]]:
-    """Each column of its own, with its unit, and what it means; an interval's ends are told with it."""
+    """Return each column of its own, with its unit, and what it means; an interval's ends are told with it."""
     with_ends = {column.of for column in TABLE}
     return [
         (

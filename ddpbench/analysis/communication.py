@@ -53,7 +53,7 @@ the whole buffer of a gather or a scatter, n times one rank's, and multiplies by
 
 
 def transfers_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """One row for each strategy, operation, number of ranks and size; busbw in bytes/s.
+    """Return one row for each strategy, operation, number of ranks and size; busbw in bytes/s.
 
     `group` numbers the strategies by how many sizes they have, most first; one that has not `MIN_SIZES` of an
     operation on one number of ranks is left out, and so is what ran oversubscribed. `case_id` is one of the
@@ -97,7 +97,7 @@ class Line:
     misfit: float
 
     def share(self, size: float) -> float | None:
-        """How much of the time of so many bytes is latency; None where the line does not fit."""
+        """Return how much of the time of so many bytes is latency; None where the line does not fit."""
         whole = self.latency.value + self.byte_s * size
         if self.misfit > MOST_MISFIT or self.byte_s <= 0 or whole <= 0:
             return None
@@ -128,7 +128,7 @@ def _least_squares(times: Mapping[float, float]) -> tuple[float, float]:
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]], of: Mapping[str, Any]) -> int:
-    """How many sizes of a row's operation there are on its number of ranks."""
+    """Return how many sizes of a row's operation there are on its number of ranks."""
     return sum(row["op"] == of["op"] and row["world_size"] == of["world_size"] for row in rows)
 
 

@@ -61,7 +61,7 @@ class CurveLaws:
 
 
 def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
-    """Every curve of a run, groups with the most ok cases first; each strategy at its first bucket cap.
+    """Return every curve of a run, groups with the most ok cases first; each strategy at its first bucket cap.
 
     That is the default cap where it was run, otherwise the smallest: the choice of the other figures.
     """
@@ -106,7 +106,7 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
 
 
 def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
-    """The cases split so that no world size comes twice, each with what its nodes are where that differs.
+    """Yield the cases split so that no world size comes twice, each with what its nodes are where that differs.
 
     One node is a curve of its own where it held more ranks than each of several did.
     """
@@ -129,7 +129,7 @@ def _setting(run: CaseRun) -> str:
 
 
 def laws_of(cases: Sequence[CaseRun], machine: Mapping[str, object]) -> tuple[CurveLaws, ...]:
-    """The laws of every curve that has its base case and a world size above one with cores of its own.
+    """Return the laws of every curve that has its base case and a world size above one with cores of its own.
 
     Args:
         cases: a run's cases.
@@ -164,7 +164,7 @@ def _numbers(curve: CaseCurve, base: CaseRun) -> Curve:
 
 
 def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
-    """The most ranks that get a device of their own here; None across nodes, of which there may be more."""
+    """Return the most ranks that get a device of their own here; None across nodes, of which there may be more."""
     identity = machine.get("identity")
     case = curve.first.case
     found = identity.get("gpus" if case.device == "cuda" else "cores") if isinstance(identity, dict) else None
@@ -175,7 +175,7 @@ def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
 
 
 def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
-    """One sentence on the first curve of a strategy that aggregates: which law it follows, and its knee."""
+    """Return one sentence on the first curve of a strategy that aggregates: which law it follows, and its knee."""
     for curve in laws:
         if not traits_named(curve.strategy).exchanges or not curve.laws.fits:
             continue
@@ -198,6 +198,6 @@ _WORDS = {"s": "a serial fraction of", "alpha": "a contention of", "beta": "a co
 
 
 def parameter_words(fit: Fit) -> str:
-    """The parameters in a sentence, gamma left out: `a serial fraction of 0.052 [0.048, 0.056]`."""
+    """Return the parameters in a sentence, gamma left out: `a serial fraction of 0.052 [0.048, 0.056]`."""
     words = [f"{_WORDS[name]} {plain(value)}" for name, value in fit.parameters.items() if name in _WORDS]
     return " and ".join(words)

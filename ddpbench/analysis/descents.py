@@ -71,7 +71,7 @@ class Descent:
 def descent_of(
     number: int, ranks: Sequence[Sequence[Curve]], case: Case, *, one_host: bool
 ) -> Descent | None:
-    """A launch's curve from every rank's records; None where there are none, or not all of every rank's.
+    """Return a launch's curve from every rank's records; None where there are none, or not all of every rank's.
 
     Hosts do not share a clock: across them a step ends when its slowest rank's does, counted from that rank's start.
     """
@@ -106,7 +106,7 @@ def descent_of(
 
 
 def descents_of(run: CaseRun) -> list[Descent]:
-    """A case's, those of its first launch's target: a merge may have brought others."""
+    """Return a case's, those of its first launch's target: a merge may have brought others."""
     found = [launch.descent for launch in run.good if launch.descent is not None]
     return [descent for descent in found if descent.target == found[0].target]
 
@@ -119,7 +119,7 @@ def to_loss(run: CaseRun) -> list[Timing]:
 
 
 def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
-    """The time to the loss against the base case's, paired by round; None where one of them has none."""
+    """Return the time to the loss against the base case's, paired by round; None where one of them has none."""
     mine, theirs = descents_of(run), descents_of(baseline)
     if not mine or not theirs or mine[0].target != theirs[0].target:
         return None
@@ -140,7 +140,7 @@ class Cost:
 
 
 def cost_of(run: CaseRun) -> Cost | None:
-    """A case's cost of the loss; None where it was not trained to one."""
+    """Return a case's cost of the loss; None where it was not trained to one."""
     descents = descents_of(run)
     if not descents:
         return None
@@ -192,7 +192,7 @@ def curves_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
 
 
 def goals_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """One row for each case that was trained to a loss: `GOAL_COLUMNS`.
+    """Return one row for each case that was trained to a loss: `GOAL_COLUMNS`.
 
     `reached` counts launches; `one_device_case_id` is the case `single` with the same batch, whose losses over the
     first `FIRST_STEPS` steps its own are `apart` from by so much at most, relative.

@@ -74,7 +74,7 @@ def _reals(values: object) -> Iterable[float]:
 
 
 def fabric_sentences(fabrics: Iterable[FabricRun]) -> Iterable[str]:
-    """How the fabrics were made, and how far from what was asked the worst of their links was."""
+    """Yield how the fabrics were made, and how far from what was asked the worst of their links was."""
     found = list(fabrics)
     if not found:
         return

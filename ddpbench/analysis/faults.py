@@ -2,7 +2,7 @@
 
 glibc's malloc gives the top of its heap back to the kernel whenever enough of it is free. Whether a training loop
 meets that in each of its steps, and then pays for as many page faults, is chance of a process's start. Ranks leave
-the allocator as the user's own training has it, so that it is measured, and said, not mended.
+the allocator as the user's own training has it, so it is measured and reported, not fixed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def faults_per_step(ranks: Sequence[Mapping[int, Block]]) -> float | None:
 
 
 def fault_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
-    """A sentence on the cases whose launches differ in it by enough to show in their times; none without any."""
+    """Yield a sentence on the cases whose launches differ in it by enough to show in their times; none without any."""
     unlike: list[tuple[float, float, CaseRun]] = []
     for case in cases:
         found = [

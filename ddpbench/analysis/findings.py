@@ -40,7 +40,7 @@ from ddpbench.units import counted
 MOST_FINDINGS = 7
 MOST_PANELS = 3
 """Sentences are made of this many groups of comparable cases, the largest first."""
-MANIFOLD = 2.0
+RATIO_THRESHOLD = 2.0
 """Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
 COMPARISON_COLUMNS = ("topic", "case_id", "best_case_id", "ratio", "ratio_ci_low", "ratio_ci_high", "verdict")
 
@@ -90,7 +90,7 @@ def _same_but_links(run: CaseRun, other: CaseRun) -> bool:
 
 
 def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
-    """The number of nodes of each case whose strategy ran some number of ranks in several layouts; else 0."""
+    """Return the number of nodes of each case whose strategy ran some number of ranks in several layouts; else 0."""
     found: dict[str, int] = {}
     for members in grouped(
         cases, lambda run: (grouping.panel(run.case), grouping.variant(run.case))
@@ -145,7 +145,7 @@ def _measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
 
 
 def grouped(cases: Iterable[CaseRun], key: Any) -> dict[tuple[Any, ...], list[CaseRun]]:
-    """The cases in groups of equal keys, in order of their first member."""
+    """Return the cases in groups of equal keys, in order of their first member."""
     groups: dict[tuple[Any, ...], list[CaseRun]] = {}
     for run in cases:
         groups.setdefault(key(run), []).append(run)
@@ -195,7 +195,7 @@ def _rank_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 
 def compared_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """The largest groups of comparable cases in which some exchange gradients on cores of their own."""
+    """Return the largest groups of comparable cases in which some exchange gradients on cores of their own."""
     fair = [run for run in _measured(cases) if not run.planned.oversubscribed]
     ordered = sorted(panels(fair), key=lambda members: -len(members))
     return [members for members in ordered if any(_exchanges(run) for run in members)][:MOST_PANELS]
@@ -263,7 +263,7 @@ _DECIDED = ("faster", "slower", "equivalent")
 
 
 def decided_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """What was decided, then notes, then what was not; of each kind in the order given.
+    """Return what was decided, then notes, then what was not; of each kind in the order given.
 
     Where nothing was decided, too few rounds are said first: nothing after them is sure.
     """
@@ -277,7 +277,7 @@ _PLACES: dict[FindingKind, int] = {"strategies": 0, "layouts": 0, "bound": 1, "b
 
 
 def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
-    """What is decided before what is not; of each strategies before the upper bound before buckets."""
+    """Return what is decided before what is not; of each strategies before the upper bound before buckets."""
 
     def place(one: _Decision) -> tuple[bool, int, bool]:
         pair, judged = one
@@ -303,7 +303,7 @@ def _largest(members: Sequence[CaseRun]) -> int:
 
 
 def reference_of(members: Sequence[CaseRun]) -> CaseRun:
-    """What others are held against: DDP at the largest world size, at its default cap where that was run.
+    """Return what others are held against: DDP at the largest world size, at its default cap where that was run.
 
     Without DDP it is the first strategy of the plan that aggregates; a choice by speed would favour luck.
     """
@@ -315,7 +315,7 @@ def reference_of(members: Sequence[CaseRun]) -> CaseRun:
 
 
 def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
-    """The panel's comparisons at its largest world size.
+    """Return the panel's comparisons at its largest world size.
 
     Strategies with DDP, DDP's caps with its default, DDP's layouts on nodes with the first of the plan.
     """
@@ -365,7 +365,7 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, apart: _Apart) -
     elif not judged.beyond:
         size = f": measurable, though perhaps within {margin}"
     slower_by = ratio if ratio.value >= 1 else _inverse(ratio)
-    many = slower_by.value >= MANIFOLD
+    many = slower_by.value >= RATIO_THRESHOLD
     gap = f"takes {plain(slower_by)} times as long as" if many else f"takes {_longer(slower_by)} longer than"
     ahead = (
         f"{verb} {plain(slower_by)} times as fast as" if many else f"{verb} {_longer(slower_by)} faster than"
@@ -454,12 +454,12 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
 
 
 def takes_another_path(run: CaseRun) -> bool:
-    """Whether its parameters are not known to be synchronous training's: by what its strategy promises."""
+    """Return whether its parameters are not known to be synchronous training's: by what its strategy promises."""
     return not traits_of(run.case).exact
 
 
 def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
-    """A strategy as a sentence names it, with what tells it from another case of the same strategy."""
+    """Return a strategy as a sentence names it, with what tells it from another case of the same strategy."""
     case = run.case
     told_apart = [traits_of(case).spoken]
     if other is not None and takes_another_path(run) and not takes_another_path(other):
@@ -489,7 +489,7 @@ def _ranks(run: CaseRun) -> str:
 
 
 def labels_of(run: CaseRun) -> str:
-    """What must stand beside a case's numbers, to be put after a sentence's other words."""
+    """Return what must stand beside a case's numbers, to be put after a sentence's other words."""
     return "".join(f", {word}" for word in grouping.told(run.case))
 
 
@@ -502,7 +502,7 @@ def _inverse(ratio: Interval) -> Interval:
 
 
 def _longer(ratio: Interval) -> str:
-    """A ratio of step times as `34.3 % [31.0, 37.7]`."""
+    """Return a ratio of step times as `34.3 % [31.0, 37.7]`."""
     values = [100 * (value - 1) for value in (ratio.value, ratio.low, ratio.high) if value is not None]
     text = f"{values[0]:.1f} %"
     return f"{text} [{values[1]:.1f}, {values[2]:.1f}]" if len(values) == 3 else text
@@ -517,7 +517,7 @@ def _signed(ratio: Interval) -> str:
 
 
 def plain(interval: Interval) -> str:
-    """A number with three significant digits, and its interval to the same decimals."""
+    """Return a number with three significant digits, and its interval to the same decimals."""
     digits = 3 if abs(interval.value) < 1 else 2 if abs(interval.value) < 100 else 0
     text = f"{interval.value:,.{digits}f}"
     if interval.low is None or interval.high is None:

@@ -1,4 +1,4 @@
-"""The table of a run: one row a case, exactly `COLUMNS`; its CSV file, written and read back."""
+"""The table of a run: one row per case, exactly `COLUMNS`; its CSV file, written and read back."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _ALWAYS = COLUMNS[: COLUMNS.index("dilation") + 1]
 
 
 def load(run: RunDir | Path | str) -> pd.DataFrame:
-    """The table of a run directory, made anew from its records: one row a case, in the plan's order.
+    """Return the table of a run directory, regenerated from its records: one row per case, in the plan's order.
 
     Raises:
-        IdentityError: it is no run directory, or one of another schema.
+        IdentityError: it is not a run directory, or one of another schema.
     """
     found = run if isinstance(run, RunDir) else RunDir(Path(run))
     plan = read_plan(found)
@@ -50,7 +50,7 @@ def load(run: RunDir | Path | str) -> pd.DataFrame:
 
 
 def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str, Any]) -> pd.DataFrame:
-    """The table of cases already read; `machine` is machine.json."""
+    """Return the table of cases already read; `machine` is machine.json."""
     by_id = {case.case_id: case for case in cases}
     computing = _compute_times(cases)
     rows = [_row(case, by_id, computing, plan.budget.target_half_width, machine) for case in cases]
@@ -62,7 +62,7 @@ def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str,
 
 
 def bucket_text(cap: float | str | None) -> str:
-    """A bucket cap as the table has it: `default`, or a number without needless decimals."""
+    """Return a bucket cap as the table has it: `default`, or a number without needless decimals."""
     if cap is None:
         return ""
     return cap if isinstance(cap, str) else f"{cap:.15g}"
@@ -136,7 +136,7 @@ def _row(
 
 
 def _to_loss(run: CaseRun, baseline: CaseRun | None) -> dict[str, Any]:
-    """What it takes to reach the loss that was asked for; of a base case the speed-up is 1 by definition."""
+    """Return what it takes to reach the loss that was asked for; of a base case the speed-up is 1 by definition."""
     cost = cost_of(run)
     if cost is None:
         return {}
@@ -153,7 +153,7 @@ def _to_loss(run: CaseRun, baseline: CaseRun | None) -> dict[str, Any]:
 
 
 def _traffic(run: CaseRun, gradient_bytes: int | None) -> dict[str, Any]:
-    """What emulated links carried a step, and what the algorithm's formula says."""
+    """Return what emulated links carried a step, and what the algorithm's formula says."""
     traffic = mean_traffic(launch.traffic for launch in run.good if launch.traffic is not None)
     case = run.case
     if traffic is None:
@@ -172,7 +172,7 @@ def _traffic(run: CaseRun, gradient_bytes: int | None) -> dict[str, Any]:
 
 
 def _pace(run: CaseRun) -> dict[str, Any]:
-    """How a replay kept time, and the dilation that would hide the host's own work."""
+    """Return how a replay kept time, and the dilation that would hide the host's own work."""
     paced = [launch.pace for launch in run.good if launch.pace is not None]
     if not paced:
         return {}
@@ -184,13 +184,13 @@ def _pace(run: CaseRun) -> dict[str, Any]:
 
 
 def _staleness(run: CaseRun) -> dict[str, Any]:
-    """How old gradients were that a server applied, in updates, over all launches."""
+    """Return how old gradients were that a server applied, in updates, over all launches."""
     counts = added(launch.staleness for launch in run.good)
     return {"staleness_mean": mean_of(counts), "staleness_max": len(counts) - 1} if counts else {}
 
 
 def _within_rounds(timings: Sequence[Timing], baseline: CaseRun) -> Comparison | None:
-    """A speed-up is a ratio within rounds: None where the two share none, whatever each has by itself."""
+    """Return a speed-up is a ratio within rounds: None where the two share none, whatever each has by itself."""
     comparison = compare(timings, baseline.timings)
     return comparison if comparison is not None and comparison.paired and comparison.rounds else None
 
@@ -203,7 +203,7 @@ def _put(row: dict[str, Any], pattern: str, interval: Interval, *, divisor: floa
 
 
 def _params_equal(run: CaseRun) -> bool | None:
-    """Whether the ranks' parameters ended equal in every launch; None where nothing promises or tells it."""
+    """Return whether the ranks' parameters ended equal in every launch; None where nothing promises or tells it."""
     known = [launch.params_equal for launch in run.launches if launch.params_equal is not None]
     return all(known) if known else None
 
@@ -239,7 +239,7 @@ def _own_compute(run: CaseRun) -> Interval | None:
 
 
 def _compute_times(cases: Sequence[CaseRun]) -> dict[tuple[Any, ...], Interval]:
-    """The computation of independent ranks by what decides it; at one rank `single` is that too."""
+    """Return the computation of independent ranks by what decides it; at one rank `single` is that too."""
     found: dict[tuple[Any, ...], Interval] = {}
     for role in ("base", "bound"):  # the bound last, so that it wins
         for run in cases:
@@ -267,19 +267,19 @@ def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """A table back from its file, with the dtypes it was written with; columns of a later version are kept.
+    """Return a table back from its file, with the dtypes it was written with; columns of a later version are kept.
 
     Columns that its version did not have yet are empty.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no such table.
+        ValueError: it is not such a table.
     """
     text = path.read_text(encoding="utf-8")
     names = text.partition("\n")[0].split(",")
     missing = [name for name in _ALWAYS if name not in names]
     if missing:
-        raise ValueError(f"{path} is no table of cases: the columns {', '.join(missing[:5])} are missing")
+        raise ValueError(f"{path} is not a table of cases: the columns {', '.join(missing[:5])} are missing")
     frame = pd.read_csv(
         io.StringIO(text),
         dtype={name: dtype for name, dtype in DTYPES.items() if name in names},

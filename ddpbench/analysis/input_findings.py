@@ -76,14 +76,14 @@ def _bound(group: InputGroup) -> str:
         hidden = first.waited_share < (1 - 1 / first.ratio.value) / 2
         text += f", though only {waited}: loading slows the step itself" if hidden else f", and {waited}"
     text += f"; so it is {_listed(others)}" if others else ""
-    mend = group.mended_by
+    mend = group.fixed_by
     if mend is not None:
-        return f"{text}; {_workers(mend)} mend{'s' if mend.run.case.loader_workers == 1 else ''} it"
+        return f"{text}; {_workers(mend)} fix{'es' if mend.run.case.loader_workers == 1 else ''} it"
     if len(group.loaded) == 1:
         return f"{text}; other numbers of loader workers were not run"
     least = min(group.loaded, key=lambda member: member.ratio.value if member.ratio is not None else 1e9)
     return (
-        f"{text}; no number of workers run here mends it (least: {_longer(least.ratio)} longer {_how(least)})"
+        f"{text}; no number of workers run here fixes it (least: {_longer(least.ratio)} longer {_how(least)})"
     )
 
 
@@ -142,7 +142,7 @@ def _signed(ratio: Interval | None) -> str:
 
 
 def _percent(ratio: Interval | None, sign: str) -> str:
-    """A ratio of step times as `34.3 % [31.0, 37.7]`."""
+    """Return a ratio of step times as `34.3 % [31.0, 37.7]`."""
     if ratio is None:
         return "an unknown share"
     values = [100 * (value - 1) for value in (ratio.value, ratio.low, ratio.high) if value is not None]

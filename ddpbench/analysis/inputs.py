@@ -78,7 +78,7 @@ class InputGroup:
         return [member for member in self.loaded if member.verdict == "input-bound"]
 
     @property
-    def mended_by(self) -> InputCase | None:
+    def fixed_by(self) -> InputCase | None:
         """The fewest workers, more than an input-bound case has, at which training is not input-bound."""
         if not self.bound:
             return None
@@ -90,12 +90,12 @@ class InputGroup:
 
 
 def input_key(case: Case) -> Key:
-    """What two cases must share to differ only in where their batches come from."""
+    """Return what two cases must share to differ only in where their batches come from."""
     return grouping.alike(case, but=("data", "loader_workers"))
 
 
 def input_groups(cases: Sequence[CaseRun]) -> list[InputGroup]:
-    """Every measured case in its group, in the plan's order of groups; Holm's correction within a group."""
+    """Return every measured case in its group, in the plan's order of groups; Holm's correction within a group."""
     groups: dict[Key, list[CaseRun]] = {}
     for run in cases:
         if run.status == "ok" and run.timings:

@@ -39,16 +39,16 @@ class Names:
         }
 
     def of(self, run: CaseRun) -> str:
-        """One case's."""
+        """Return one case's."""
         return self._names.get(run.case_id, run.case.label)
 
     def count(self, cases: Sequence[CaseRun]) -> str:
-        """How many: `1 case`, `3 cases`, `All 24 cases`."""
+        """Return how many: `1 case`, `3 cases`, `All 24 cases`."""
         every = "All " if len(cases) == self._count > 1 else ""
         return f"{every}{len(cases)} case{'s' if len(cases) != 1 else ''}"
 
     def listed(self, cases: Sequence[CaseRun]) -> str:
-        """The first few of them, in brackets; empty where all are meant."""
+        """Return the first few of them, in brackets; empty where all are meant."""
         if len(cases) == self._count > 1:
             return ""
         words = [self.of(run) for run in cases[:4]]

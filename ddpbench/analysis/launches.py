@@ -189,7 +189,7 @@ class CaseRun:
 
 
 def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
-    """Every planned case with its launches, in the plan's order. Unfinished launches are not among them.
+    """Return every planned case with its launches, in the plan's order. Unfinished launches are not among them.
 
     Raises:
         IdentityError: a case's contents do not give the id that the plan names.
@@ -256,7 +256,7 @@ def _judged(launch: Launch, changing: bool) -> Launch:
 def read_measurement(
     directory: LaunchDir, case_id: str, case: Case, sessions: Sessions = UNKNOWN
 ) -> tuple[Launch, dict[int, RankSteps]] | None:
-    """A measuring launch and its instrumented steps by rank, or None while it is unfinished.
+    """Return a measuring launch and its instrumented steps by rank, or None while it is unfinished.
 
     Records that cannot be read make it `failed`; what is not ok has no steps. `sessions` tell which one ran it where
     its outcome does not.
@@ -380,7 +380,7 @@ class _Sorted:
 
 
 def _damage_sentence(damage: Sequence[str]) -> str:
-    return f"damaged records: {damage[0]}; run the sweep again with --retry-failed to measure it anew"
+    return f"damaged records: {damage[0]}; rerun the sweep with --retry-failed"
 
 
 def _blocks(rank: _Sorted, phase: str) -> dict[int, Block]:
@@ -392,7 +392,7 @@ def _timed_paces(rank: _Sorted) -> dict[int, Pace]:
 
 
 def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
-    """Each rank's blocks as `time_blocks` takes them."""
+    """Return each rank's blocks as `time_blocks` takes them."""
     return [
         {
             index: BlockTimes(block.end_ns - block.start_ns, block.steps, block.samples, block.step_ns)
@@ -403,7 +403,7 @@ def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
 
 
 def _own_step_s(blocks: Mapping[int, Block]) -> float:
-    """A rank's mean step over its blocks, seconds."""
+    """Return a rank's mean step over its blocks, seconds."""
     return (
         sum(one.end_ns - one.start_ns for one in blocks.values())
         / sum(one.steps for one in blocks.values())
@@ -412,7 +412,7 @@ def _own_step_s(blocks: Mapping[int, Block]) -> float:
 
 
 def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
-    """The single steps of each rank that takes samples, in blocks that all ranks have."""
+    """Return the single steps of each rank that takes samples, in blocks that all ranks have."""
     shared = sorted(set.intersection(*(set(blocks) for blocks in ranks)))
     return [
         np.concatenate([np.array(blocks[index].step_ns, np.int64) for index in shared])
@@ -458,7 +458,7 @@ def _read_proof(directory: LaunchDir) -> ProofRun | None:
 def _status(
     planned: PlannedCase, launches: Sequence[Launch], proof: ProofRun | None, budget: Budget, path: Path
 ) -> tuple[Status, str]:
-    """A case's status, and for what is not ok a sentence that says what to do."""
+    """Return a case's status, and for what is not ok a sentence that says what to do."""
     if planned.skip_reason is not None:
         return "skipped", planned.skip_reason
     if proof is not None and proof.status != "ok":
@@ -473,19 +473,19 @@ def _status(
         again = f"ddpbench sweep {path} --retry-failed"
         if planned.case.launcher != "local":
             again = f"{resume_command(planned.case.launcher, path)}, with --retry-failed at their end"
-        advice = f"once mended, measure again with: {again}"
+        advice = f"after fixing this, measure again with: {again}"
         return worst.status, f"round {worst.round + 1}: {worst.error} ({counted}; {advice})"
     sentence = f"measured in {ok} of at least {budget.rounds_min} rounds so far"
     return "failed", f"{sentence}; resume with: {resume_command(planned.case.launcher, path)}"
 
 
 def resume_command(launcher: str, path: Path | str) -> str:
-    """What goes on with a run: a sweep, or the lines for another launcher."""
+    """Return what goes on with a run: a sweep, or the lines for another launcher."""
     return f"ddpbench sweep {path}" if launcher == "local" else f"the lines of ddpbench plan {path}"
 
 
 def noise_words(launches: Sequence[Launch]) -> str:
-    """What disturbed a case's launches: `steal 2/5; foreign load 1/5`. Empty where nothing did."""
+    """Return what disturbed a case's launches: `steal 2/5; foreign load 1/5`. Empty where nothing did."""
     kinds = dict.fromkeys(itertools.chain.from_iterable(launch.flags for launch in launches))
     return "; ".join(
         f"{kind} {sum(kind in launch.flags for launch in launches)}/{len(launches)}" for kind in kinds

@@ -99,7 +99,7 @@ class Curve:
         return [group for group in groups.values() if group not in lonely]
 
     def log_speedups(self, without: Pair | None = None) -> _Array:
-        """The logarithm of each paired world size's speed-up, all rounds but one."""
+        """Return the logarithm of each paired world size's speed-up, all rounds but one."""
         logs = []
         for both in self.paired.values():
             kept = [pair for one, pair in both.items() if one != without]
@@ -109,7 +109,7 @@ class Curve:
         return np.array(logs, np.float64)
 
     def log_base_rate(self, without: Pair | None = None) -> float:
-        """The logarithm of the base case's samples/s, all rounds but one."""
+        """Return the logarithm of the base case's samples/s, all rounds but one."""
         return math.log(samples_rate([one for one in self.base if one.pair != without]).value)
 
 
@@ -198,7 +198,7 @@ class Laws:
     absent: str = ""
 
     def fit(self, law: Law) -> Fit | None:
-        """The fit of one law, if it could be made."""
+        """Return the fit of one law, if it could be made."""
         return next((fit for fit in self.fits if fit.law == law), None)
 
 
@@ -257,7 +257,7 @@ class _Estimated:
     df: _Array
 
     def interval(self, index: int, alpha: float = ALPHA) -> Interval:
-        """The t-interval of one of them; without ends where it is not defined."""
+        """Return the t-interval of one of them; without ends where it is not defined."""
         value = float(self.value[index])
         half = float(special.stdtrit(self.df[index], 1 - alpha / 2) * self.error[index])
         if not math.isfinite(value) or not math.isfinite(half):
@@ -268,7 +268,7 @@ class _Estimated:
 def _jackknife(
     curve: Curve, statistic: Callable[[Pair | None], Mapping[str, _Array]]
 ) -> dict[str, _Estimated]:
-    """Every quantity that `statistic` gives for all rounds but one, with its error over rounds."""
+    """Return every quantity that `statistic` gives for all rounds but one, with its error over rounds."""
     whole = statistic(None)
     left = {one: statistic(one) for stratum in curve.strata for one in stratum}
     found: dict[str, _Estimated] = {}
@@ -331,7 +331,7 @@ class _Model:
         return np.array([alpha, beta, math.exp(log_base) / one])
 
     def log_speedup(self, law: Law, parameters: _Array, n: _Array, log_base: float) -> _Array:
-        """What the law says, as a logarithm; NaN where it has no positive speed-up."""
+        """Return what the law says, as a logarithm; NaN where it has no positive speed-up."""
         if law == "amdahl":
             value = parameters[0] + (1 - parameters[0]) / n
             return -_log(value)
@@ -341,7 +341,7 @@ class _Model:
         return _log(n * gamma) - _log(1 + alpha * (n - 1) + beta * n * (n - 1)) - log_base
 
     def everything(self, without: Pair | None) -> dict[str, _Array]:
-        """All quantities that get an interval, from all rounds but one."""
+        """Return all quantities that get an interval, from all rounds but one."""
         logs = self.curve.log_speedups(without)
         log_base = self.curve.log_base_rate(without)
         n, speedup = self.sizes, np.exp(logs)
@@ -394,7 +394,7 @@ _PARAMETERS: Mapping[Law, tuple[str, ...]] = {
 
 
 def _fit(model: _Model, law: Law, found: Mapping[str, _Estimated]) -> Fit | None:
-    """The fit of a law, or None where the data give none."""
+    """Return the fit of a law, or None where the data give none."""
     estimated, off = found[law], found[f"{law} residual"]
     if not np.isfinite(estimated.value).all() or not np.isfinite(off.value).all():
         return None
@@ -451,7 +451,7 @@ def _positive(interval: Interval) -> bool:
 
 
 def _remarks(law: Law, parameters: Mapping[str, Interval], *, beta_held: bool) -> list[str]:
-    """What parameters outside their usual range mean."""
+    """Return what parameters outside their usual range mean."""
     words: list[str] = []
     if law != "usl":
         s = parameters["s"]
@@ -510,7 +510,7 @@ def _signed(value: float) -> str:
 
 
 def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
-    """What the serial fraction does from the first measured world size to the last."""
+    """Return what the serial fraction does from the first measured world size to the last."""
     name = "Karp-Flatt's serial fraction" if scaling == "strong" else "The serial fraction"
     where = f"from {sizes[0]} to {sizes[-1]} ranks"
     if not _excludes_zero(rise):
@@ -521,7 +521,7 @@ def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
 
 
 def _knee(points: Sequence[LawPoint]) -> tuple[int | None, str]:
-    """The last world size before an added rank brings less than `KNEE_CUT` of a rank, and a sentence on it."""
+    """Return the last world size before an added rank brings less than `KNEE_CUT` of a rank, and a sentence on it."""
     largest = points[-1].world_size
     words: list[str] = []
     knee: int | None = None
@@ -549,7 +549,7 @@ def _knee(points: Sequence[LawPoint]) -> tuple[int | None, str]:
 
 
 def _peak(usl: Fit | None, peak: Interval, largest: int) -> str:
-    """A sentence on the USL's peak; empty where it cannot be told that there is one."""
+    """Return a sentence on the USL's peak; empty where it cannot be told that there is one."""
     if usl is None or not _positive(usl.parameters["beta"]) or not math.isfinite(peak.value):
         return ""
     if peak.value > EXTRAPOLATION * largest:
@@ -582,7 +582,7 @@ def _candidates(sizes: Sequence[int], *, devices: int | None, batch: int | None)
 
 
 def _next_without_fit(sizes: Sequence[int], devices: int | None, batch: int | None) -> NextSize | None:
-    """What would make a law's third point: the next power of two where devices allow, or a size between."""
+    """Return what would make a law's third point: the next power of two where devices allow, or a size between."""
     measured = [*sizes] or [1]
     here = _candidates(measured, devices=devices, batch=batch)
     beyond = _candidates(measured, devices=None, batch=batch)
@@ -598,7 +598,7 @@ def _next_without_fit(sizes: Sequence[int], devices: int | None, batch: int | No
 def _next(
     model: _Model, fits: Sequence[Fit], found: Mapping[str, _Estimated], devices: int | None
 ) -> NextSize | None:
-    """Where the laws disagree most, or where the USL knows least about itself, relative to its value."""
+    """Return where the laws disagree most, or where the USL knows least about itself, relative to its value."""
     usable = [n for n in model.candidates if devices is None or n <= devices] or model.candidates
     largest = int(model.sizes[-1])
     # what is known not to hold is asked only where nothing is known to hold

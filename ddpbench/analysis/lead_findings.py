@@ -86,7 +86,7 @@ def _settings(run: CaseRun) -> tuple[Any, ...]:
 
 
 def _whole_and_in_step(run: CaseRun) -> bool:
-    """Whether every rank has a process and the whole model, and all make the same update."""
+    """Return whether every rank has a process and the whole model, and all make the same update."""
     traits = traits_of(run.case)
     return traits.whole_state and not traits.one_process and traits.promise == "gradients"
 
@@ -96,7 +96,7 @@ def _kind(run: CaseRun) -> tuple[str, str]:
 
 
 def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding] | None:
-    """The lead as a ratio, and its sentence; None where it is none, or cannot be compared."""
+    """Return the lead as a ratio, and its sentence; None where it is none, or cannot be compared."""
 
     def against(a: tuple[str, str], b: tuple[str, str]) -> Comparison | None:
         return compare(by[a].timings, by[b].timings) if a in by and b in by else None
@@ -138,7 +138,7 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
 
 
 def _gains(part: Comparison) -> bool:
-    """Whether it is a part of the lead that the interval, of pairs, tells from none."""
+    """Return whether it is a part of the lead that the interval, of pairs, tells from none."""
     low = part.time_ratio().low
     return part.paired and low is not None and low > 1
 

@@ -35,7 +35,7 @@ def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
 
 def _data(run: CaseRun) -> Key:
-    """What cases must share for one loss to mean the same for all of them."""
+    """Return what cases must share for one loss to mean the same for all of them."""
     return (
         *grouping.deciding("loss", run.case),
         descents_of(run)[0].target,
@@ -44,7 +44,7 @@ def _data(run: CaseRun) -> Key:
 
 
 def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
-    """The pair that is furthest apart of those in which the one that trains faster comes later to the loss."""
+    """Return the pair that is furthest apart of those in which the one that trains faster comes later to the loss."""
     comparisons: dict[str, Comparison] = {}
     pairs: dict[str, tuple[CaseRun, CaseRun]] = {}
     for a, b in itertools.combinations([run for run in group if to_loss(run)], 2):
@@ -75,7 +75,7 @@ def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
         quick, soon = soon, quick
         more, longer = rate.time_ratio(), loss.rate_ratio()
     text = (
-        f"{_who(quick, soon)} trains {plain(more)} times as many samples a second as {_who(soon, quick)}, but takes "
+        f"{_who(quick, soon)} trains {plain(more)} times as many samples per second as {_who(soon, quick)}, but takes "
         f"{plain(longer)} times as long to a loss of {descents_of(quick)[0].target:g} "
         f"({quick.case.workload}; {min(rate.rounds, loss.rounds)} launches each)."
     )
@@ -89,7 +89,7 @@ def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
 
 
 def _speedup(group: Sequence[CaseRun]) -> Finding | None:
-    """The case whose speed-up to the loss differs most from its speed-up in samples/s."""
+    """Return the case whose speed-up to the loss differs most from its speed-up in samples/s."""
     by_id = {run.case_id: run for run in group}
     found: list[tuple[float, CaseRun, Comparison, Comparison]] = []
     for run in group:
@@ -123,7 +123,7 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
 
 
 def _apart(a: Interval, b: Interval) -> bool:
-    """Whether two intervals do not touch, which is more than that their difference excludes 0."""
+    """Return whether two intervals do not touch, which is more than that their difference excludes 0."""
     if a.low is None or a.high is None or b.low is None or b.high is None:
         return False
     return a.high < b.low or b.high < a.low
@@ -132,7 +132,7 @@ def _apart(a: Interval, b: Interval) -> bool:
 def _who(run: CaseRun, other: CaseRun) -> str:
     case = run.case
     ranks = f"{case.world_size} rank{'s' if case.world_size != 1 else ''}"
-    return f"{name_of(run, other)} at {ranks} ({case.global_batch:,} samples a step)"
+    return f"{name_of(run, other)} at {ranks} ({case.global_batch:,} samples per step)"
 
 
 def _capital(text: str) -> str:
@@ -140,7 +140,7 @@ def _capital(text: str) -> str:
 
 
 def loss_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Which cases did not reach the loss, and how far they came."""
+    """Yield which cases did not reach the loss, and how far they came."""
     short = [run for run in cases if descents_of(run) and not to_loss(run)]
     if not short:
         return

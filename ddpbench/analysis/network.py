@@ -31,7 +31,7 @@ COLUMNS = (
 
 
 def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """One row a case that exchanges gradients over emulated links and was instrumented; seconds.
+    """Return one row a case that exchanges gradients over emulated links and was instrumented; seconds.
 
     `formula` names the textbook's algorithm and `formula_s` its time; empty and NaN where there is none. `bound_s` is
     the least that any algorithm needs where all links are alike. `sent_bytes` is what the rank that sent most
@@ -84,7 +84,7 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
 
 
 def bytes_to_aggregate(case: Case, gradient_bytes: float) -> float | None:
-    """The gradient as it is sent: two bytes a number where it is compressed to fp16 or bf16.
+    """Return the gradient as it is sent: two bytes a number where it is compressed to fp16 or bf16.
 
     None where something else is sent, or not in every step: products of low rank, parameters now and then.
     """

@@ -48,7 +48,7 @@ class NoiseResult:
     disturbed: str
 
     def describe(self) -> str:
-        """A few lines for a terminal."""
+        """Return a few lines for a terminal."""
         gap, low, high = (100 * x for x in (self.difference, self.difference_low, self.difference_high))
         sure = (
             "includes 0, as it should" if low <= 0 <= high else "excludes 0: pairs do not cancel this noise"
@@ -70,10 +70,10 @@ class NoiseResult:
 
 
 def noise_of(run: RunDir) -> NoiseResult:
-    """The noise of a run that has a case and its replicate.
+    """Return the noise of a run that has a case and its replicate.
 
     Raises:
-        IdentityError: it is no run directory, or one of another schema.
+        IdentityError: it is not a run directory, or one of another schema.
         RecordError: it has no two cases that differ in nothing but `replicate`, or too few rounds of them.
     """
     cases = read_cases(run, read_plan(run))

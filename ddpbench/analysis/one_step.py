@@ -73,7 +73,7 @@ class OneStep:
 
 
 def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str]:
-    """The step to look at, or None and a sentence that says why there is none."""
+    """Return the step to look at, or None and a sentence that says why there is none."""
     exchanging = [
         reference
         for members in compared_panels(cases)
@@ -180,7 +180,7 @@ def _lane(rank: int, step: StepRecord, transfers: Sequence[Transfer], origin: in
 
 
 def _kept(lanes: Sequence[Lane]) -> list[Lane]:
-    """All of them, or where they are too many those that tell most: by how long a rank computed."""
+    """Return all of them, or where they are too many those that tell most: by how long a rank computed."""
     if len(lanes) <= MOST_LANES:
         return list(lanes)
     ordered = sorted(lanes, key=lambda lane: (lane.computed_s, lane.rank))
@@ -208,7 +208,7 @@ def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]
 def without(
     whole: Iterable[tuple[float, float]], taken: Sequence[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """What is left of intervals outside others; both are unions as `merged` gives them."""
+    """Return what is left of intervals outside others; both are unions as `merged` gives them."""
     result: list[tuple[float, float]] = []
     for start, end in whole:
         at = start

@@ -82,7 +82,7 @@ class Breakdown:
         return 1 - self.exposed_s / self.comm_s if self.comm_s > 0 else None
 
     def interval(self, *names: str) -> Interval:
-        """The sum of these parts or totals, seconds, with its 95 % t-interval over launches, cut off at 0.
+        """Return the sum of these parts or totals, seconds, with its 95 % t-interval over launches, cut off at 0.
 
         Launches weigh alike and a part may be 0 in one of them: no logarithms are taken.
         """
@@ -139,7 +139,7 @@ def breakdown(
     rounds: Sequence[int] | None = None,
     backend: str = "",
 ) -> Breakdown | None:
-    """The mean step of a case's launches, each by rank. None where nothing was instrumented.
+    """Return the mean step of a case's launches, each by rank. None where nothing was instrumented.
 
     `processes` is how many ranks take part in every transfer that does not say; one that lacks a rank is left out.
     `rounds` are the launches' own; without them they count from 0. `backend` tells how transfers are queued.
@@ -251,7 +251,7 @@ def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:
 
 
 def _busiest_bytes(launches: Sequence[Mapping[int, RankSteps]]) -> float | None:
-    """Bytes a step that the busiest rank of any launch sent."""
+    """Return bytes a step that the busiest rank of any launch sent."""
     found = [
         sum(sent) / len(noted.steps)
         for ranks in launches

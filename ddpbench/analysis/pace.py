@@ -59,7 +59,7 @@ def pacing(
     cores: int,
     dilation: float,
 ) -> Pacing | None:
-    """A launch's pacing from every rank's timed blocks and their paces, by index; None where a rank lacks them.
+    """Return a launch's pacing from every rank's timed blocks and their paces, by index; None where a rank lacks them.
 
     `blocks` are in virtual time, as `virtual.nominal` gives them; `cores` is how many the ranks share.
     """
@@ -90,7 +90,7 @@ def pacing(
 
 
 def lateness_p95_s(launches: Iterable[Pacing]) -> float:
-    """The 95th percentile over the steps of all launches."""
+    """Return the 95th percentile over the steps of all launches."""
     return float(np.percentile(np.concatenate([launch.lateness_s for launch in launches]), 95))
 
 
@@ -100,7 +100,7 @@ def host_share(launches: Sequence[Pacing]) -> float:
 
 
 def dilation_needed(dilation: float, launches: Sequence[Pacing]) -> float:
-    """The smallest dilation that hides the host's own work, from launches with `dilation`; see the file's head.
+    """Return the smallest dilation that hides the host's own work, from launches with `dilation`; see the file's head.
 
     The median over the launches: one beside which something else ran says more than is so. A launch that was not
     told its optimizer's times says what the share asks for.

@@ -10,7 +10,7 @@ from ddpbench.analysis.stats import Pair
 
 
 def pairing_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """How many launches of rounds that several sessions ran were not run together with the rest of their round.
+    """Yield how many launches of rounds that several sessions ran were not run together with the rest of their round.
 
     The rest is what the session with the most launches of that round ran.
     """

@@ -146,7 +146,7 @@ def peak_of(case: Case, machine: Mapping[str, Any]) -> float | None:
 
 
 def _names(gpus: object) -> Sequence[str]:
-    """Every GPU's name; of several nodes that differ they are listed by host."""
+    """Return every GPU's name; of several nodes that differ they are listed by host."""
     if isinstance(gpus, Mapping):
         return [name for own in gpus.values() for name in _names(own)]
     return [str(name) for name in gpus] if isinstance(gpus, list) else []
@@ -159,7 +159,7 @@ def _rate(name: str, kind: str) -> float | None:
 
 
 def mfu(case: Case, flops_per_sample: float | None, samples_per_s: float, peak: float | None) -> float | None:
-    """The share of its GPUs' peak that a case's training reaches; None where either is not known."""
+    """Return the share of its GPUs' peak that a case's training reaches; None where either is not known."""
     if flops_per_sample is None or peak is None:
         return None
     return flops_per_sample * samples_per_s / (case.world_size * peak)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def position_spread(order: Sequence[tuple[int, str]], rounds: int) -> float | None:
-    """The largest difference of two cases' mean positions in the first rounds, as a share of a round.
+    """Return the largest difference of two cases' mean positions in the first rounds, as a share of a round.
 
     `order` holds (round, case id) in run order. A drift of d from the first launch of each round to the last one, even
     within it, is in a ratio of two cases with this factor at most. None under two cases, and where rounds differ in

@@ -22,7 +22,7 @@ class PrecisionGroup:
 
 
 def precision_groups(cases: Sequence[CaseRun]) -> list[PrecisionGroup]:
-    """Every group of measured cases that has full precision and others; Holm's correction within a group."""
+    """Return every group of measured cases that has full precision and others; Holm's correction within a group."""
     groups: dict[Key, list[CaseRun]] = {}
     for run in cases:
         if run.status == "ok" and run.timings:

@@ -16,7 +16,7 @@ from ddpbench.records.sessions import UNKNOWN, Sessions
 
 
 def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:
-    """The 95 % half-width that the stopping rule looks at; None under two rounds.
+    """Return the 95 % half-width that the stopping rule looks at; None under two rounds.
 
     It is that of the log ratio to the base case within rounds, and None where they are not paired in two. A base
     case, and a case whose base case has no numbers (`baseline` None or empty), has that of its own log step time.
@@ -52,7 +52,7 @@ class SoFar:
 
 
 def so_far(run: RunDir) -> SoFar:
-    """What a run's finished launches tell the stopping rule of each runnable case.
+    """Return what a run's finished launches tell the stopping rule of each runnable case.
 
     Raises:
         IdentityError: the run's plan cannot be read.
@@ -75,12 +75,12 @@ def so_far(run: RunDir) -> SoFar:
 
 
 def cases_without_target(widths: Mapping[str, float | None], target: float) -> list[str]:
-    """The cases whose half-width is unknown or above the target."""
+    """Return the cases whose half-width is unknown or above the target."""
     return [case_id for case_id, width in widths.items() if width is None or width > target]
 
 
 def quick_timing(directory: LaunchDir, sessions: Sessions = UNKNOWN) -> Timing | None:
-    """A launch's timing from its timed blocks alone; None where it is unfinished, not ok or damaged.
+    """Return a launch's timing from its timed blocks alone; None where it is unfinished, not ok or damaged.
 
     Only the lines of timed blocks are parsed, and nothing but their times is looked at.
     """
@@ -99,7 +99,7 @@ def quick_timing(directory: LaunchDir, sessions: Sessions = UNKNOWN) -> Timing |
 
 
 def _quick_blocks(path: Path) -> dict[int, BlockTimes]:
-    """A rank's timed blocks by index."""
+    """Return a rank's timed blocks by index."""
     blocks: dict[int, BlockTimes] = {}
     for line in path.read_bytes().splitlines():
         head = line[:80]

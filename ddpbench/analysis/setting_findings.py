@@ -113,7 +113,7 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement, compa
 
 
 def _apart(worst: CaseRun, best: CaseRun) -> str:
-    """What the two differ in: `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
+    """Return what the two differ in: `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
     if worst.case.fabric != best.case.fabric:
         over = [f"over {_links(run)}" for run in (worst, best)]
     else:

@@ -7,7 +7,7 @@ from ddpbench.analysis.stats import Interval, share
 
 
 def share_of_step(parts: Breakdown, name: str) -> Interval:
-    """One of `PARTS` as a share of the step; without ends under two launches."""
+    """Return one of `PARTS` as a share of the step; without ends under two launches."""
     value = parts.parts[name] / parts.step_s if parts.step_s > 0 else 0.0
     rounds = list(parts.by_round.values())
     steps = [sum(one[part] for part in PARTS) for one in rounds]
@@ -15,7 +15,7 @@ def share_of_step(parts: Breakdown, name: str) -> Interval:
 
 
 def _around(value: float, parts: list[float], wholes: list[float]) -> Interval:
-    """The value with the ends that the launches give it; a share ends at 0 and at 1."""
+    """Return the value with the ends that the launches give it; a share ends at 0 and at 1."""
     if not wholes or sum(wholes) <= 0:
         return Interval(value=value)
     found = share(parts, wholes)
@@ -25,7 +25,7 @@ def _around(value: float, parts: list[float], wholes: list[float]) -> Interval:
 
 
 def percent_of(found: Interval, digits: int = 0) -> str:
-    """A share as `85 % [78, 92]`; the value alone without ends."""
+    """Return a share as `85 % [78, 92]`; the value alone without ends."""
     text = f"{100 * found.value:.{digits}f} %"
     if found.low is None or found.high is None:
         return text

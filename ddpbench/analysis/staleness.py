@@ -21,18 +21,18 @@ def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
 
 
 def mean_of(counts: Sequence[int]) -> float:
-    """The mean staleness of at least one gradient."""
+    """Return the mean staleness of at least one gradient."""
     return sum(age * count for age, count in enumerate(counts)) / sum(counts)
 
 
 def percentile_of(counts: Sequence[int], share: float) -> int:
-    """The smallest staleness that at least this share of the gradients did not exceed."""
+    """Return the smallest staleness that at least this share of the gradients did not exceed."""
     reached = itertools.accumulate(counts)
     return next(age for age, below in enumerate(reached) if below >= share * sum(counts))
 
 
 def staleness_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
-    """A sentence on the cases that an asynchronous server trained from older parameters; none without any."""
+    """Yield a sentence on the cases that an asynchronous server trained from older parameters; none without any."""
     counted: list[tuple[str, tuple[int, ...]]] = []
     stale: list[CaseRun] = []
     for case in cases:

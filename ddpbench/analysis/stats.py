@@ -99,18 +99,18 @@ def half_width(values: Sequence[float], alpha: float = ALPHA) -> float | None:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The sample standard deviation, of two values or more."""
+    """Return the sample standard deviation, of two values or more."""
     mean = math.fsum(values) / len(values)
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 def log_half_width(timings: Sequence[Timing]) -> float | None:
-    """The 95 % half-width of the log step time over rounds; None under two rounds."""
+    """Return the 95 % half-width of the log step time over rounds; None under two rounds."""
     return half_width([math.log(timing.step_s) for timing in timings])
 
 
 def step_time(timings: Sequence[Timing]) -> Interval:
-    """Seconds per step: total time over total steps, with its interval over rounds."""
+    """Return seconds per step: total time over total steps, with its interval over rounds."""
     total = math.fsum(timing.time_s for timing in timings)
     return Interval.around(total / sum(timing.steps for timing in timings), log_half_width(timings))
 
@@ -122,7 +122,7 @@ def samples_rate(timings: Sequence[Timing]) -> Interval:
 
 
 def share(parts: Sequence[float], wholes: Sequence[float], alpha: float = ALPHA) -> Interval:
-    """The mean part over the mean whole, each pair from one round, with Fieller's interval.
+    """Return the mean part over the mean whole, each pair from one round, with Fieller's interval.
 
     It holds every ratio r for which the mean of part - r whole cannot be told from 0. The ends are None under two
     rounds, and where the whole cannot be told from 0, for then no end bounds the ratio.
@@ -152,7 +152,7 @@ def by_pair(timings: Sequence[Timing]) -> dict[Pair, Timing]:
 
 
 def rounds_of_all(groups: Sequence[Mapping[Pair, Timing]]) -> list[Pair]:
-    """What all of these groups, by `by_pair`, have in common, in the first one's order."""
+    """Return what all of these groups, by `by_pair`, have in common, in the first one's order."""
     return [key for key in groups[0] if all(key in group for group in groups[1:])] if groups else []
 
 
@@ -177,11 +177,11 @@ class Comparison:
         return t_quantile(1 - alpha / 2, self.df) * self.standard_error
 
     def time_ratio(self, alpha: float = ALPHA) -> Interval:
-        """A's time over B's."""
+        """Return a's time over B's."""
         return Interval.around(math.exp(self.log), self.half_width(alpha))
 
     def rate_ratio(self, alpha: float = ALPHA) -> Interval:
-        """A's samples per second over B's: the speed-up, where B is the base case."""
+        """Return a's samples per second over B's: the speed-up, where B is the base case."""
         return Interval.around(math.exp(-self.log), self.half_width(alpha))
 
     @property
@@ -195,13 +195,13 @@ class Comparison:
 
 
 def pairs(a: Sequence[Timing], b: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
-    """A's launches with B's of the same round and session, in A's order; what has no partner is left out."""
+    """Return a's launches with B's of the same round and session, in A's order; what has no partner is left out."""
     partners = by_pair(b)
     return [(timing, partners[timing.pair]) for timing in a if timing.pair in partners]
 
 
 def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
-    """A against B, in `pairs`; by Welch's interval where there are not two. None without data.
+    """Return a against B, in `pairs`; by Welch's interval where there are not two. None without data.
 
     The point is the geometric mean of the ratios within pairs. A ratio of totals would weigh a launch by its steps,
     of which a fast one has more: drift that the two share would no longer cancel. Without pairs the launches'
@@ -234,12 +234,12 @@ def _welch(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison:
 
 
 def _mean_log(timings: Sequence[Timing]) -> float:
-    """The mean over launches of the logarithm of time per sample."""
+    """Return the mean over launches of the logarithm of time per sample."""
     return math.fsum(math.log(timing.sample_s) for timing in timings) / len(timings)
 
 
 def holm_levels(p_values: Sequence[float], alpha: float = ALPHA) -> list[float]:
-    """The level at which to draw each comparison's interval, so that it excludes 0 exactly if Holm rejects.
+    """Return the level at which to draw each comparison's interval, so that it excludes 0 exactly if Holm rejects.
 
     In order of p, the i-th of K hypotheses (from 0) is tested at alpha/(K-i) until one is not rejected; that
     one and all after it keep its level.
@@ -276,7 +276,7 @@ class Judgement:
 def judge(
     comparison: Comparison, *, alpha: float = ALPHA, margin: float = MARGIN, min_rounds: int = MIN_ROUNDS
 ) -> Judgement:
-    """The verdict on A against B, for an interval at `alpha` and a margin as a fraction of step time.
+    """Return the verdict on A against B, for an interval at `alpha` and a margin as a fraction of step time.
 
     There is none where no rounds are shared: what else differed between A's rounds and B's is not cancelled.
     """
@@ -325,7 +325,7 @@ def judge_all(
 
 
 def smallest_resolvable(deviation_log: float, rounds: int) -> float | None:
-    """The smallest relative change that `rounds` paired rounds resolve at 95 % confidence and 80 % power.
+    """Return the smallest relative change that `rounds` paired rounds resolve at 95 % confidence and 80 % power.
 
     (t(0.975, n-1) + t(0.8, n-1)) * s / sqrt(n) for the logarithm, s being the deviation of a within-round
     log ratio (the paired t-test's usual approximation; Cohen, "Statistical Power Analysis", 1988, 2.3).

@@ -36,7 +36,7 @@ NOT_READY = "one-time work"
 
 
 def launch_change(ranks: Sequence[NDArray[np.int64]]) -> Change | None:
-    """A launch's change over its timed steps: of each step the mean over the ranks that take samples.
+    """Return a launch's change over its timed steps: of each step the mean over the ranks that take samples.
 
     Ranks with different numbers of steps are cut to the fewest. None for fewer than three steps.
     """
@@ -62,7 +62,7 @@ def unsteady(cases: Mapping[str, Sequence[Change]]) -> dict[str, list[bool]]:
 
 
 def _found(logs: Sequence[float]) -> int:
-    """The sign of a change that launches have in common, 0 where none is found."""
+    """Return the sign of a change that launches have in common, 0 where none is found."""
     if len(logs) < FEWEST_LAUNCHES:
         return 0
     mean, error = math.fsum(logs) / len(logs), deviation(logs) / math.sqrt(len(logs))
@@ -72,7 +72,7 @@ def _found(logs: Sequence[float]) -> int:
 
 
 def _spared(logs: Sequence[float], sign: int) -> bool:
-    """Whether a case's launches rule out a change of `TOLERANCE` in a direction (95 %, one-sided)."""
+    """Return whether a case's launches rule out a change of `TOLERANCE` in a direction (95 %, one-sided)."""
     if len(logs) < FEWEST_LAUNCHES:
         return False
     mean, error = sign * math.fsum(logs) / len(logs), deviation(logs) / math.sqrt(len(logs))

@@ -43,7 +43,7 @@ class BlockTimes(NamedTuple):
 
 
 def time_blocks(number: int, ranks: Sequence[Mapping[int, BlockTimes]]) -> Timing | None:
-    """A launch's time from each rank's blocks of one phase, by index; the definition is at the file's head.
+    """Return a launch's time from each rank's blocks of one phase, by index; the definition is at the file's head.
 
     `steps` and `samples` are all of the blocks', and `time_s` is what they take at the job's rate. None where no
     block is there from every rank, or no rank has samples.

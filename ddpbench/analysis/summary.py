@@ -83,17 +83,17 @@ class RunSummary:
     """A run directory, understood.
 
     Frames:
-        cases: one row a case, exactly `columns.COLUMNS`.
+        cases: one row per case, exactly `columns.COLUMNS`.
         launches: one row a measuring launch: `case_id, round, status, step_time_s, samples_per_s, wall_s,
             measured_s, server_s, steal_fraction, foreign_fraction, steady, noise_flag, session`.
-        breakdown: one row a case that has instrumented steps; means over ranks, instrumented steps and
+        breakdown: one row per case that has instrumented steps; means over ranks, instrumented steps and
             launches, seconds, which add up to `step_time_s` (of the instrumented steps): `case_id, forward,
             backward, optimizer, other_compute, exposed_comm, exposed_wait, data, not_attributed,
             step_time_s, overlapped_comm, launches, instrumentation_overhead` (the last: instrumented over
             timed step time, minus 1), and `_ci_low` and `_ci_high` of each part and of `overlapped_comm`.
         phases: data_parallel's own phases and any other span names: `case_id, span, mean_s, order`.
         proofs: `case_id, compared, dtype, error, tolerance, passed, note`.
-        comparisons: one row a case held against the best of the others of its group, paired by round: `topic`
+        comparisons: one row per case held against the best of the others of its group, paired by round: `topic`
             (`buckets`, `layouts`, `strategies`, `ranks`), `case_id, best_case_id` (the fastest other), `ratio,
             ratio_ci_low, ratio_ci_high` (step time over the best other's, bounds that hold for the group), `verdict`
             (`best`, `as good`, `slower`, `cannot tell`, `too few`: `analysis/best.py`). It may be empty.
@@ -103,7 +103,7 @@ class RunSummary:
         inputs: one row a measured case: `group` (a number; its members differ only in where batches come
             from), `case_id, data, loader_workers, waited_s, waited_share` (of an instrumented step), `ratio,
             ratio_ci_low, ratio_ci_high` (step time over that from memory), `verdict` (`analysis/inputs.py`).
-        snapshots: one row a case and method: `case_id, method, cost_s, cost_ci_low_s, cost_ci_high_s,
+        snapshots: one row per case and method: `case_id, method, cost_s, cost_ci_low_s, cost_ci_high_s,
             first_s, write_s, bytes, writers, snapshots, launches, step_time_s, share_100, share_1000,
             share_10000` (of time, at one snapshot in so many steps), `steps_for_1_percent`.
         waterfall: one row for each loss of a case and one for its efficiency: `case_id, item` (one of
@@ -113,11 +113,11 @@ class RunSummary:
             bytes, time_s, time_ci_low_s, time_ci_high_s, busbw` (bytes/s), `busbw_ci_low, busbw_ci_high,
             factor, rounds, transfers, latency_s, latency_ci_low_s, latency_ci_high_s, byte_s, misfit, latency_share`
             (the line through an operation's sizes: `communication.Line`).
-        network: one row a case whose transfers went over emulated links, as `analysis/network.py` works it out:
+        network: one row per case whose transfers went over emulated links, as `analysis/network.py` works it out:
             `case_id, network_s, network_ci_low_s, network_ci_high_s, rounds, formula, formula_s, bound_s,
             gradient_bytes, sent_bytes, formula_bytes`.
         curves: points of the trainings to a loss: `descents.CURVE_COLUMNS`.
-        goals: one row a case that was trained to one: `descents.GOAL_COLUMNS`.
+        goals: one row per case that was trained to one: `descents.GOAL_COLUMNS`.
     """
 
     name: str

@@ -24,7 +24,7 @@ class NodeTraffic:
 
 
 def node_traffic(records: Iterable[Traffic]) -> NodeTraffic | None:
-    """A launch's traffic in its timed blocks, from every node's records; None where there are none."""
+    """Return a launch's traffic in its timed blocks, from every node's records; None where there are none."""
     sent: defaultdict[int, int] = defaultdict(int)
     received: defaultdict[int, int] = defaultdict(int)
     steps: defaultdict[int, int] = defaultdict(int)

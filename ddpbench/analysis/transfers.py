@@ -88,7 +88,7 @@ class Transfers:
     """Transfers left out because a rank's record of them is missing."""
 
     def moved(self) -> Mapping[int, Mapping[tuple[str, int], Moved]]:
-        """What was moved, by launch, then by operation and bytes."""
+        """Return what was moved, by launch, then by operation and bytes."""
         found: defaultdict[int, dict[tuple[str, int], Moved]] = defaultdict(dict)
         columns = (self.launch, self.op, self.bytes, self.charged, self.clocked)
         for launch, op, size, charged, clocked in zip(*(each.tolist() for each in columns), strict=True):
@@ -120,7 +120,7 @@ class Transfers:
 def transfers_of(
     launches: Sequence[Mapping[int, RankSteps]], processes: int, backend: str = ""
 ) -> Transfers | None:
-    """The whole transfers of launches, each by rank; None where nothing was transferred.
+    """Return the whole transfers of launches, each by rank; None where nothing was transferred.
 
     `processes` is how many ranks take part in every transfer that does not say; one that lacks a rank is left out.
     Two transfers of one step, bucket and operation are told apart by their order; what only two ranks exchange may
@@ -291,14 +291,14 @@ class _Group:
 
 
 def _changes(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
-    """Where a row of sorted columns differs from the one before; the first one does."""
+    """Return where a row of sorted columns differs from the one before; the first one does."""
     changed = np.ones(len(columns[0]), np.bool_)
     changed[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return changed
 
 
 def _counted(first: NDArray[np.bool_]) -> Ints:
-    """The place of each row in its group, from 0."""
+    """Return the place of each row in its group, from 0."""
     index = np.arange(len(first))
     found: Ints = index - np.maximum.accumulate(np.where(first, index, 0))
     return found

@@ -30,7 +30,7 @@ from ddpbench.spec import Case
 
 
 def nominal(ranks: Iterable[RankRecords], case: Case) -> tuple[RankRecords, ...]:
-    """The ranks' records with times divided by the case's dilation, and sizes times its shrinking."""
+    """Return the ranks' records with times divided by the case's dilation, and sizes times its shrinking."""
     if case.dilation == 1 and case.shrink == 1:
         return tuple(ranks)
     return tuple(

@@ -126,6 +126,6 @@ def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame, names: Names) -> I
 
 
 def _round_up(value: float) -> float:
-    """The next number of two significant digits."""
+    """Return the next number of two significant digits."""
     scale = 10.0 ** (1 - math.floor(math.log10(value)))
     return math.ceil(value * scale * (1 - 1e-9)) / scale

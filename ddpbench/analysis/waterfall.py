@@ -54,7 +54,7 @@ def losses(
     efficiency: float,
     independent: tuple[Mapping[str, float], float] | None = None,
 ) -> dict[str, float]:
-    """Each loss as a share of the step, by the names in `LOSSES`; together they are 1 - efficiency.
+    """Return each loss as a share of the step, by the names in `LOSSES`; together they are 1 - efficiency.
 
     `parts` and `base` are the case's and the base case's parts of an instrumented step, in any unit;
     `independent` is the independent ranks' parts and their efficiency at the same number of ranks. Without it
@@ -79,7 +79,7 @@ def _shares(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """One row a loss, and one for the efficiency they lead to, of each strategy worth asking about.
+    """Return one row a loss, and one for the efficiency they lead to, of each strategy worth asking about.
 
     That is, in each of the largest groups of comparable cases, the reference (see `reference_of`) first and then
     every other strategy that exchanges gradients at the same number of ranks, at DDP's default cap or the
@@ -139,13 +139,13 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
 
 
 def _paired(run: CaseRun, base: CaseRun) -> Comparison | None:
-    """The two compared within rounds; None where they share none, for then there is no speed-up either."""
+    """Return the two compared within rounds; None where they share none, for then there is no speed-up either."""
     found = compare(run.timings, base.timings)
     return found if found is not None and found.paired and found.rounds else None
 
 
 def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -> dict[str, float] | None:
-    """The losses of one round; None where one of its launches is missing or was not instrumented."""
+    """Return the losses of one round; None where one of its launches is missing or was not instrumented."""
     mine, ideal = _launch(run, own), _launch(base, own)
     if mine is None or ideal is None:
         return None
@@ -160,7 +160,7 @@ def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -
 
 
 def _launch(run: CaseRun, own: Timing) -> tuple[Mapping[str, float], Timing] | None:
-    """The case's launch that is a pair with `own`: its parts and its time."""
+    """Return the case's launch that is a pair with `own`: its parts and its time."""
     timing = next((theirs for _, theirs in pairs([own], run.timings)), None)
     parts = run.parts.by_round.get(own.round) if run.parts is not None else None
     return None if parts is None or timing is None else (parts, timing)

@@ -27,11 +27,11 @@ exit codes:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The whole command line, without importing anything heavy."""
+    """Return the whole command line, without importing anything heavy."""
     parser = argparse.ArgumentParser(
         prog="ddpbench",
-        description="Measures what happens to data-parallel training in PyTorch when you add ranks, "
-        "change the bucket size, the backend or the strategy, and says why.",
+        description="Measure what happens to data-parallel training in PyTorch when you add ranks or "
+        "change the bucket size, backend or strategy, and explain why.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

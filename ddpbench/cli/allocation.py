@@ -12,7 +12,7 @@ def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
     parser = commands.add_parser(
         "allocation",
-        help="a run as a page for an allocation proposal: Markdown, LaTeX, PNG",
+        help="write a run up for an allocation proposal: Markdown, LaTeX, PNG",
         description="Writes allocation.md, allocation.tex and allocation.png: job sizes with wall times, core- or "
         "GPU-hours, speed-up and efficiency, the plot, the job size to ask for and why, and a paragraph on the "
         "method. The Markdown is printed too. Without --strategy it is DDP at its default bucket cap.",
@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
         "--samples-per-epoch",
         type=int,
         metavar="N",
-        help="samples an epoch has (default: the dataset as recorded)",
+        help="samples per epoch (default: the dataset as recorded)",
     )
     parser.add_argument("--epochs", type=int, metavar="N", help="length of the run in epochs")
     parser.add_argument("--steps", type=int, metavar="N", help="length of the run in steps")

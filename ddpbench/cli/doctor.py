@@ -28,10 +28,10 @@ def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
     parser = commands.add_parser(
         "doctor",
-        help="say what can run on this machine and, if not, why and what to do",
-        description="Looks at torch and its backends, strategies, cores, memory, GPUs, network, limits and the "
-        "environment, in a few seconds and without training. Exit code 0: training can run here; 1: something "
-        "it needs is missing.",
+        help="check what can run on this machine and what to fix",
+        description="Check torch and its backends, strategies, cores, memory, GPUs, network, limits and "
+        "environment in a few seconds, without training. Exits with 0 if training can run "
+        "here and with 1 if something is missing.",
     )
     flags.as_json(parser, "the findings, the verdict last,")
     parser.set_defaults(run=_run)
@@ -90,5 +90,5 @@ def show(findings: Sequence[Finding], console: Console) -> None:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """The text's lines; a word longer than a line, such as a path, is not broken, so that it can be copied."""
+    """Return the text's lines; a word longer than a line, such as a path, is not broken, so that it can be copied."""
     return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)

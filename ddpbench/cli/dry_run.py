@@ -126,7 +126,7 @@ def _marks(entry: PlannedCase) -> list[str]:
 
 
 def _total(prepared: Prepared) -> str:
-    """How long all of it takes, with as few rounds as it may have and with as many."""
+    """Return how long all of it takes, with as few rounds as it may have and with as many."""
     plan, budget = prepared.plan, prepared.experiment.budget
     least, most = (plan.estimate_s(rounds) for rounds in (budget.rounds_min, budget.rounds_max))
     told = f"{about(budget)} {_seconds(least)} for {_many(budget.rounds_min, 'round')}"
@@ -140,7 +140,7 @@ def _total(prepared: Prepared) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """An estimate: it is not known to more than whole seconds from ten on."""
+    """Return an estimate: it is not known to more than whole seconds from ten on."""
     return format_seconds(math.ceil(seconds) if seconds >= 10 else round(seconds, 1))
 
 
@@ -149,7 +149,7 @@ def _many(count: int, one: str, several: str = "") -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """The rows in columns: the first broken between words where it is long, the others to the right."""
+    """Yield the rows in columns: the first broken between words where it is long, the others to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(1, len(rows[0]))]
     beside = sum(widths) + len(_GAP) * len(widths)
     first = min(max(len(row[0]) for row in rows), width - beside)
@@ -161,7 +161,7 @@ def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
 
 
 def _broken(label: str, width: int) -> list[str]:
-    """A label in lines, broken between its parts where they fit, else between words."""
+    """Return a label in lines, broken between its parts where they fit, else between words."""
     lines = [""]
     for part in label.split(_JOINT):
         joined = f"{lines[-1]}{_JOINT}{part}" if lines[-1].strip() else f"{lines[-1]}{part}"

@@ -14,10 +14,11 @@ def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
     parser = commands.add_parser(
         "merge",
-        help="make one run of several that were measured on the same kind of machine",
-        description="Copies the finished launches of several run directories into a new one, so that world sizes "
-        "from several allocations stand in one curve. The kind of machine and the program must agree; how many "
-        "cores, GPUs and world sizes an allocation had may differ. Ratios are only taken within a run's rounds.",
+        help="merge runs measured on the same type of machine",
+        description="Copy the finished launches of several run directories into a new one, so that world "
+        "sizes from several allocations form one curve. Machine type and program must match; "
+        "the numbers of cores, GPUs and ranks may differ. Ratios are only taken within the "
+        "rounds of one run.",
     )
     parser.add_argument(
         "run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="two run directories or more"

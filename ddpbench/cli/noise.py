@@ -15,9 +15,10 @@ def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
     parser = commands.add_parser(
         "noise",
-        help="measure this machine's own noise: one case against itself",
-        description="Runs the same case twice a round, as if it were two, and says how far apart two equal "
-        "things look here, and how small a change can be told from it in how much time.",
+        help="run an A/A test: the smallest difference this machine can detect",
+        description="Run one case twice per round, as if it were two, and report how far apart equal "
+        "cases appear on this machine, and how small a difference it can detect in how much "
+        "time.",
     )
     parser.add_argument("--workload", default="gpt:nano")
     parser.add_argument("--strategy", default="ddp")

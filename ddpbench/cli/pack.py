@@ -14,9 +14,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "pack",
         help="pack a run's records into one file, to keep the run in git",
-        description="Writes records.tar.xz, which holds the raw records in cases/ without the logs, and the report "
-        "again from the same records. Every command that reads a run directory unpacks the file where cases/ is "
-        "missing.",
+        description="Write records.tar.xz with the raw records of cases/, without the logs, and "
+        "regenerate the report from it. Commands that read a run directory unpack the file if "
+        "cases/ is missing.",
     )
     flags.run_dir(parser)
     parser.set_defaults(run=_run)

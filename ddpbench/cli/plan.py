@@ -18,10 +18,11 @@ def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
     parser = commands.add_parser(
         "plan",
-        help="plan an experiment for several nodes, and print their torchrun lines",
-        description="Writes a run directory with an experiment's plan for nodes on which torchrun, srun or "
-        "another launcher starts the ranks, measures nothing, and prints what to start on each node. A run "
-        "directory in place of an experiment prints its lines again; they resume it too.",
+        help="plan an experiment for several nodes and print the commands to start",
+        description="Write a run directory with an experiment's plan for several nodes, and print the "
+        "commands that start it on each with torchrun, srun or another launcher. Nothing is "
+        "measured. Pass a run directory to print its commands again; the same commands resume "
+        "it.",
     )
     flags.experiment(parser)
     parser.add_argument("--nodes", metavar="A,B", help="host names; the first is the rendezvous host")

@@ -15,9 +15,10 @@ def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
     parser = commands.add_parser(
         "profile",
-        help="measure a workload's times, to replay them",
-        description="Measures forward, backward, the update and the moment each gradient is ready on one device, "
-        'and writes a small JSON file. workload = "replay:FILE" then keeps these times without computing.',
+        help="measure a workload's times for replay",
+        description="Measure forward, backward and update times, and when each gradient is ready, on one "
+        'device, and write them to a small JSON file. workload = "replay:FILE" replays '
+        "these times without computing.",
     )
     parser.add_argument("workload", metavar="WORKLOAD", help="such as gpt:nano, or train.py:MyWorkload")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")

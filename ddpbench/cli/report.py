@@ -1,4 +1,4 @@
-"""`ddpbench report RUN_DIR`: the table, the page and the figures, made anew from a run's records."""
+"""`ddpbench report RUN_DIR`: regenerates the table, the page and the figures from a run's records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddpbench.cli import flags
 
 def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
-    parser = commands.add_parser("report", help="write a run directory's table and report anew")
+    parser = commands.add_parser("report", help="regenerate a run directory's table and report")
     flags.run_dir(parser)
     parser.set_defaults(run=_run)
 

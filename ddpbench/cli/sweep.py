@@ -23,8 +23,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "sweep",
         help="run an experiment's launches and report on them",
-        description="Launches every case of an experiment as real training, round after round, and writes "
-        "a table and a report. A run directory in place of an experiment resumes that sweep.",
+        description="Launch every case of an experiment as real training, round after round, and write a "
+        "table and a report. Pass a run directory instead of an experiment to resume it.",
     )
     flags.experiment(parser, default="quick")
     flags.overrides(parser, "--set base.local_batch=16 --set 'axes.world_size=[1,2]'")

@@ -22,11 +22,11 @@ def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
     parser = commands.add_parser(
         "verify",
-        help="prove that strategies train as one process does",
-        description="Runs one step of every strategy on real ranks and compares its gradients, and the update made "
-        "of them, with those of one process that runs the same shards; then two updates more, after which all replicas "
-        "must be equal. Of those that are inexact by design it proves what they promise instead. Exit code 1 where a "
-        "promise is broken.",
+        help="check strategies against single-process training",
+        description="Train one step of each strategy on real ranks and compare its gradients and update "
+        "with single-process training on the same shards; after two more updates all replicas "
+        "must be equal. Inexact strategies are checked against what they promise instead. "
+        "Exits with 1 if a check fails.",
     )
     parser.add_argument("--strategy", nargs="+", default=None, help="default: all")
     parser.add_argument(
@@ -93,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _by_workload(strategies: list[str], workloads: list[str] | None) -> dict[str, list[str]]:
-    """Which strategies to prove with which workload."""
+    """Return which strategies to prove with which workload."""
     if workloads is not None:
         return dict.fromkeys(workloads, strategies)
     from ddpbench.strategies import TABLE, load_strategy

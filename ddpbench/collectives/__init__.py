@@ -27,7 +27,7 @@ TABLE: dict[str, str] = {
 
 
 def load_collective(name: str) -> type[Collective]:
-    """The algorithm of that name.
+    """Return the algorithm of that name.
 
     Raises:
         KeyError: there is none.

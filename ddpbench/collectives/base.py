@@ -41,7 +41,7 @@ class Collective(ABC):
         """The algorithm, for two ranks and more and at least one number."""
 
     def scratch(self, tensor: torch.Tensor, elements: int) -> torch.Tensor:
-        """A memory of so many numbers like the tensor's, kept from call to call: its contents are anything."""
+        """Return a memory of so many numbers like the tensor's, kept from call to call: its contents are anything."""
         key = (tensor.dtype, tensor.device)
         found = self._scratch.get(key)
         if found is None or found.numel() < elements:
@@ -50,5 +50,5 @@ class Collective(ABC):
 
 
 def shares(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """The tensor in so many parts whose lengths differ by one at most; some are empty if it is shorter."""
+    """Return the tensor in so many parts whose lengths differ by one at most; some are empty if it is shorter."""
     return list(torch.tensor_split(tensor, count))

@@ -12,7 +12,7 @@ from ddpbench.collectives.transport import Transport
 class Hierarchical(Collective):
     """A reduce-scatter within the node, a ring over nodes for each share, an all-gather within the node.
 
-    With r ranks a node and m nodes each node's link carries 2(m-1)/m · S bytes, the least that m nodes need, and all
+    With r ranks per node and m nodes each node's link carries 2(m-1)/m · S bytes, the least that m nodes need, and all
     its ranks send at once; within a node it is 2(r-1)/r · S a rank.
     """
 

@@ -56,7 +56,7 @@ class Counters:
                 self._opened[space] = _Opened(connection, names)
 
     def read(self) -> Counts:
-        """What each has sent and dropped since it was made."""
+        """Return what each has sent and dropped since it was made."""
         found: Counts = {}
         for space, opened in self._opened.items():
             before = time.monotonic_ns()
@@ -78,7 +78,7 @@ class Counters:
 
 
 def _dump(connection: socket.socket) -> list[bytes]:
-    """All queueing disciplines of the namespace that the connection is in, a message each."""
+    """Return all queueing disciplines of the namespace that the connection is in, a message each."""
     connection.send(_DUMP)
     found: list[bytes] = []
     while True:

@@ -85,7 +85,7 @@ class Spaces:
 
 
 def privileged() -> bool:
-    """Whether this process may make network namespaces and links in them as it is."""
+    """Return whether this process may make network namespaces and links in them as it is."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("CapEff:"):
             held = int(line.split()[1], 16)
@@ -144,7 +144,7 @@ def _setting(name: str) -> str:
 
 
 def _why_not(error: OSError, kind: str) -> str:
-    """Why namespaces (`kind` is `user` or `net`) cannot be made here, and what to do."""
+    """Return why namespaces (`kind` is `user` or `net`) cannot be made here, and what to do."""
     lacks = "a fabric needs network namespaces, and this process may not make them"
     root = "run as root, in a container with --cap-add SYS_ADMIN --cap-add NET_ADMIN"
     if error.errno in (errno.ENOSPC, errno.EUSERS):
@@ -202,7 +202,7 @@ _NO_NETEM = (
 
 
 def add_bridge(netlink: IPRoute, name: str) -> int:
-    """A switch that forwards at once, forgets no one and listens to no multicast. Returns its index."""
+    """Return a switch that forwards at once, forgets no one and listens to no multicast. Returns its index."""
     with _needing("bridge", "bridge", _NO_FABRIC):
         netlink.link(
             "add",
@@ -311,7 +311,7 @@ def _refuse_without_netem(netlink: IPRoute) -> None:
 
 
 def ends(wiring: Wiring, space: int) -> list[tuple[Cable, Port]]:
-    """The interfaces of a space."""
+    """Return the interfaces of a space."""
     return [
         (cable, port) for cable in wiring.cables for port in (cable.near, cable.far) if port.space == space
     ]

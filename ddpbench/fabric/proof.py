@@ -13,10 +13,10 @@ from ddpbench.fabric.wiring import Phase, Side, Wiring
 from ddpbench.units import format_bit_rate
 
 TOLERANCE = 0.05
-"""A link off by more than this share of its rate is no such link."""
+"""A link off by more than this share of its rate is not such a link."""
 TRIES = (1, 4, 4, 4, 4)
-"""Windows of each try: the links must show their rates in one of them. A moment of other work on the cores is no flaw
-of theirs, and where cores are shared with another machine's work, that comes and goes in seconds."""
+"""Windows of each try: the links must show their rates in one of them. Other work on the cores is not
+their fault, and where cores are shared with another machine's work, that comes and goes in seconds."""
 PAUSE_S = 1.0
 """Before each try from the third on."""
 HOPELESS = 1 / 3
@@ -59,7 +59,7 @@ Window = Mapping[tuple[int, str], tuple[int, int, int]]
 
 
 def measured(wiring: Wiring, phase: Phase, windows: Sequence[Window]) -> tuple[LinkProof, ...]:
-    """Each direction's rate over the window in which the worst of them was nearest to its own.
+    """Return each direction's rate over the window in which the worst of them was nearest to its own.
 
     `windows` are the counts at its edges: n + 1 of them for n windows.
     """
@@ -93,19 +93,19 @@ def _link(wiring: Wiring, phase: Phase, key: tuple[int, Side], edges: tuple[Wind
 
 
 def carried(links: Sequence[LinkProof]) -> float:
-    """What links carried together, bit/s: each transfer counted once."""
+    """Return what links carried together, bit/s: each transfer counted once."""
     return max(sum(link.reached_bit_per_s for link in links if link.side == side) for side in ("out", "in"))
 
 
 def off(links: Sequence[LinkProof]) -> tuple[LinkProof, ...]:
-    """The links that are not what was asked for."""
+    """Return the links that are not what was asked for."""
     return tuple(link for link in links if abs(link.off) > TOLERANCE)
 
 
 def held(
     carry: Callable[[int], tuple[LinkProof, ...]], sleep: Callable[[float], None] = time.sleep
 ) -> tuple[LinkProof, ...]:
-    """The links as the best of some tries shows them, of which `carry` makes one with so many windows.
+    """Return the links as the best of some tries shows them, of which `carry` makes one with so many windows.
 
     Raises:
         FabricError: in none of them were all links what was asked for.
@@ -125,7 +125,7 @@ def held(
 
 
 def refusal(links: Sequence[LinkProof]) -> FabricError:
-    """Why a fabric with these links, of which some are off, will not do."""
+    """Return why a fabric with these links, of which some are off, will not do."""
     out = [link for link in links if link.side == "out"]
     fast = [link for link in off(links) if link.off > 0]
     if fast:

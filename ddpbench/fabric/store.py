@@ -13,7 +13,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def listening(port: int) -> socket.socket:
-    """The server's socket, in the namespace that this process is in."""
+    """Return the server's socket, in the namespace that this process is in."""
     listener = socket.create_server(("0.0.0.0", port), backlog=1024)
     listener.setblocking(True)
     return listener

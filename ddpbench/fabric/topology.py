@@ -34,12 +34,12 @@ _STORE_HOST = 255 * 256 + 1
 
 
 def burst_bytes(rate: float) -> int:
-    """The bucket of a link of so many bit/s: 2 ms of it, and one frame at the least."""
+    """Return the bucket of a link of so many bit/s: 2 ms of it, and one frame at the least."""
     return max(int(rate / 8 * BURST_S), FRAME_BYTES)
 
 
 def segments(rate: float) -> int:
-    """How many frames TCP may hand down at once where this is the slowest link that they pass."""
+    """Return how many frames TCP may hand down at once where this is the slowest link that they pass."""
     return max(1, min(MAX_SEGMENTS, int(burst_bytes(rate) * SEGMENT_SHARE / FRAME_BYTES)))
 
 
@@ -88,7 +88,7 @@ class Topology:
 
 
 def draw(links: Links, *, nodes: int, ranks_per_node: int) -> Topology:
-    """The topology of so many nodes.
+    """Return the topology of so many nodes.
 
     Raises:
         FabricError: there are too many, or they fit neither the racks nor the list of rates.
@@ -127,14 +127,14 @@ class _Drawing:
         self.cables: list[Cable] = []
 
     def lay(self, label: str, near: Port, far: Port, rate: float | None, *, delayed: bool = False) -> int:
-        """A cable; returns its place."""
+        """Return a cable; returns its place."""
         burst = 0 if rate is None else burst_bytes(rate)
         cable = Cable(label=label, near=near, far=far, rate=rate, burst=burst, delayed=delayed)
         self.cables.append(cable)
         return len(self.cables) - 1
 
     def lay_racks(self) -> tuple[int, ...]:
-        """A bridge for each rack, joined to the core."""
+        """Return a bridge for each rack, joined to the core."""
         found: list[int] = []
         for rack in range(self.links.racks):
             self.bridges.append(f"rack{rack}")
@@ -144,7 +144,7 @@ class _Drawing:
         return tuple(found)
 
     def lay_network(self, network: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The cables of the nodes to one of the networks, and those of their ranks, if they have some."""
+        """Return the cables of the nodes to one of the networks, and those of their ranks, if they have some."""
         links = self.links
         kind, suffix = ("n", "") if network == 0 else ("s", ", storage")
         if network:
@@ -170,7 +170,7 @@ class _Drawing:
         return tuple(of_nodes), tuple(of_ranks)
 
     def _host(self, space: int, members: Sequence[int], network: int, node_rate: float) -> Port:
-        """A node's or a rank's interface."""
+        """Return a node's or a rank's interface."""
         links = self.links
         local, uplink = (links.local_bandwidth, links.uplink) if network == 0 else (None, None)
         narrowest = min(rate for rate in (node_rate, local, uplink) if rate is not None)
@@ -188,7 +188,7 @@ class _Drawing:
         )
 
     def lay_store(self, networks: int) -> int:
-        """The server of input data, on each network; returns its space."""
+        """Return the server of input data, on each network; returns its space."""
         store = self.spaces
         self.spaces += 1
         for network in range(networks):
@@ -232,7 +232,7 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
 
 
 def phases(topology: Topology) -> tuple[Phase, ...]:
-    """The traffic that loads each shaped cable to its rate: within nodes, between them, between racks."""
+    """Return the traffic that loads each shaped cable to its rate: within nodes, between them, between racks."""
     made = (
         _within_nodes(topology),
         _between_nodes(topology),
@@ -244,7 +244,7 @@ def phases(topology: Topology) -> tuple[Phase, ...]:
 
 
 def _within_nodes(topology: Topology) -> Phase:
-    """A ring over the ranks of each node."""
+    """Return a ring over the ranks of each node."""
     flows: list[Flow] = []
     expected: dict[tuple[int, Side], float] = {}
     local = topology.links.local_bandwidth
@@ -257,7 +257,7 @@ def _within_nodes(topology: Topology) -> Phase:
 
 
 def _capacity(topology: Topology, node: int) -> float:
-    """What a node's ranks can put on its link, bit/s."""
+    """Return what a node's ranks can put on its link, bit/s."""
     local = topology.links.local_bandwidth
     rate = topology.links.of_node(node)
     return rate if local is None else min(rate, local * len(topology.members[node]))
@@ -279,7 +279,7 @@ def _classes(capacity: dict[int, float]) -> list[list[int]]:
 
 
 def _between_nodes(topology: Topology) -> Phase:
-    """A ring over the nodes of each rate, all at once.
+    """Return a ring over the nodes of each rate, all at once.
 
     Not one ring over all: where a fast node sends to a slow one, what waits there holds up the acknowledgements of
     what the slow one sends, and its link is then not kept busy. Nodes without an equal have phases of their own.
@@ -299,7 +299,7 @@ def _between_nodes(topology: Topology) -> Phase:
 
 
 def _without_equal(topology: Topology) -> Phase:
-    """A node with a rate of its own talks with one of the next rate above."""
+    """Return a node with a rate of its own talks with one of the next rate above."""
     flows: list[Flow] = []
     expected: dict[tuple[int, Side], float] = {}
     for network, cables in enumerate(topology.node_cables):
@@ -313,7 +313,7 @@ def _without_equal(topology: Topology) -> Phase:
 
 
 def _at_the_fastest(topology: Topology) -> Phase:
-    """A node that is faster than all others of its group talks with each of them, and with the store."""
+    """Return a node that is faster than all others of its group talks with each of them, and with the store."""
     flows: list[Flow] = []
     expected: dict[tuple[int, Side], float] = {}
     for network, cables in enumerate(topology.node_cables):
@@ -338,7 +338,7 @@ def _at_the_fastest(topology: Topology) -> Phase:
 
 
 def _between_racks(topology: Topology) -> tuple[Phase, ...]:
-    """Each node of a rack sends to the one of its number in the next rack; no two neighbours at once.
+    """Return each node of a rack sends to the one of its number in the next rack; no two neighbours at once.
 
     With traffic both ways an uplink's queue would hold up the other way's acknowledgements.
     """

@@ -63,7 +63,7 @@ def _without_privilege() -> None:
 
 
 def _in_a_child(attempt: Callable[[], object]) -> str:
-    """Why it cannot be done, or nothing; this process stays where it is."""
+    """Return why it cannot be done, or nothing; this process stays where it is."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

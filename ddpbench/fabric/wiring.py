@@ -79,7 +79,7 @@ class Wiring:
 
     @classmethod
     def from_json(cls, text: str) -> Wiring:
-        """The wiring back from `to_json()`."""
+        """Return the wiring back from `to_json()`."""
         found = json.loads(text)
 
         def port(fields: dict[str, Any]) -> Port:

@@ -34,7 +34,7 @@ PROOF_S_PER_BYTE = 3e-8
 
 
 def about(budget: Budget) -> str:
-    """What an estimate is: `about` so long, or `at most` where launches train to a loss."""
+    """Return what an estimate is: `about` so long, or `at most` where launches train to a loss."""
     return "about" if budget.goal is None else "at most"
 
 
@@ -58,7 +58,7 @@ def launch_s(case: Case, budget: Budget) -> float:
 
 
 def proof_s(case: Case) -> float:
-    """What its proof takes, seconds."""
+    """Return what its proof takes, seconds."""
     replay = replay_of(case)
     if replay is None:
         return PROOF_S
@@ -72,7 +72,7 @@ def proof_s(case: Case) -> float:
 
 
 def replay_of(case: Case) -> Replay | None:
-    """The replay that a case runs; None for other workloads, of which no profile tells."""
+    """Return the replay that a case runs; None for other workloads, of which no profile tells."""
     if not case.workload.startswith(PREFIX):
         return None
     workload = load_workload(case.workload)
@@ -81,12 +81,12 @@ def replay_of(case: Case) -> Replay | None:
 
 
 def gradient_bytes(case: Case, replay: Replay) -> int:
-    """A replay's gradients as large as they stand for, before shrinking."""
+    """Return a replay's gradients as large as they stand for, before shrinking."""
     return (8 if case.dtype == "float64" else 4) * sum(p.elements for p in replay.profile.parameters)
 
 
 def _step_s(case: Case, replay: Replay) -> float:
-    """A step on the machine's clock."""
+    """Return a step on the machine's clock."""
     profile = replay.profile
     sent_s = _transfer_s(case, replay)
     hidden_s = min(case.dilation * profile.backward_s.mean, sent_s) if case.schedule == "overlapped" else 0.0
@@ -94,13 +94,13 @@ def _step_s(case: Case, replay: Replay) -> float:
 
 
 def _computation_s(case: Case, replay: Replay) -> float:
-    """A step of one process, on the machine's clock."""
+    """Return a step of one process, on the machine's clock."""
     profile = replay.profile
     return case.dilation * (profile.forward_s.mean + profile.backward_s.mean + profile.optimizer_s.mean)
 
 
 def _transfer_s(case: Case, replay: Replay) -> float:
-    """One aggregation of the gradients over emulated links, on the machine's clock; 0 without any."""
+    """Return one aggregation of the gradients over emulated links, on the machine's clock; 0 without any."""
     # All that a master's link carries, an asynchronous server's does too.
     algorithm = "master" if case.algorithm == "async_server" else case.algorithm
     if not case.fabric or case.world_size == 1 or algorithm not in TIMES:

@@ -8,7 +8,7 @@ from ddpbench.errors import RequestError, nearest
 
 
 def experiment_folders() -> list[Path]:
-    """The folders searched, in order."""
+    """Return the folders searched, in order."""
     checkout = Path(__file__).resolve().parents[2] / "experiments"
     here = Path("experiments")
     return [here] if here.is_dir() and here.resolve() == checkout else [here, checkout]
@@ -24,7 +24,7 @@ def known_experiments() -> dict[str, Path]:
 
 
 def find_experiment(name: str) -> Path:
-    """The file or run directory a user means.
+    """Return the file or run directory a user means.
 
     Raises:
         RequestError: there is none.

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ddpbench.fabric import Fabric
 
 MOST_AT_ONCE = 24
-"""Fabrics kept standing; beyond that the one used longest ago makes room, and is made and proved anew when needed."""
+"""Fabrics kept standing; beyond that the one used longest ago makes room, and is made and proved again when needed."""
 
 
 def made_links(case: Case) -> Links:
-    """A case's links as they are made."""
+    """Return a case's links as they are made."""
     return Links.parse(case.fabric).slowed(dilation=case.dilation, shrink=case.shrink)
 
 
@@ -62,7 +62,7 @@ class Fabrics:
                 self._of(case)
 
     def placed(self, plan: LaunchPlan) -> LaunchPlan:
-        """The plan with each rank told its namespace and where rank 0 is met; as it is without a fabric.
+        """Return the plan with each rank told its namespace and where rank 0 is met; as it is without a fabric.
 
         Raises:
             FabricError: the fabric cannot be made here, or does not carry what was asked for.
@@ -127,7 +127,7 @@ class Fabrics:
         return fabric
 
     def _earlier(self) -> list[Any]:
-        """What earlier sessions of a resumed sweep recorded of fabrics that this one has not proved anew."""
+        """Return what earlier sessions of a resumed sweep recorded of fabrics that this one has not proved again."""
         try:
             recorded = json.loads(self._run.fabrics.read_text(encoding="utf-8"))
         except (OSError, ValueError):  # none, or torn: what it told is lost, and the sweep goes on
@@ -162,7 +162,7 @@ class Fabrics:
 
 
 def _which(record: dict[str, Any]) -> list[Any]:
-    """What tells a recorded fabric from others of its run."""
+    """Return what tells a recorded fabric from others of its run."""
     return [record.get(key) for key in ("links", "nodes", "ranks_per_node", "dilation", "shrink")]
 
 

@@ -27,7 +27,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nodes:
-    """The nodes to plan for, the first one's address being where all meet."""
+    """The nodes to plan for, the first one's address being the rendezvous host."""
 
     names: tuple[str, ...]
     ranks_per_node: int = 1
@@ -79,7 +79,7 @@ class Planned:
 
 
 def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
-    """The lines for these nodes. Restarts are left to the user: the same line again resumes."""
+    """Return the lines for these nodes. Restarts are left to the user: the same line again resumes."""
     count, each, first = len(nodes.names), nodes.ranks_per_node, nodes.names[0]
     loopback = all(name in _LOOPBACK for name in nodes.names)
     env = "GLOO_SOCKET_IFNAME=lo " if loopback else ""
@@ -146,10 +146,10 @@ def plan_for(
 
 
 def lines_of(run: RunDir, **changes: Any) -> Lines:
-    """The lines of a directory that is planned already, with `changes` to the nodes it was planned for.
+    """Return the lines of a directory that is planned already, with `changes` to the nodes it was planned for.
 
     Raises:
-        RequestError: it is no run directory, or not one for a launcher.
+        RequestError: it is not a run directory, or not one for a launcher.
     """
     context = run.read_json(run.machine).get("context", {})
     try:
@@ -170,7 +170,7 @@ def _again(run: RunDir) -> str:
 
 
 def _devices(experiment: Experiment, here: Devices, nodes: Nodes) -> Devices:
-    """What `auto` resolves against: as many ranks as the nodes have places, each with a device of its own."""
+    """Return what `auto` resolves against: as many ranks as the nodes have places, each with a device of its own."""
     base = experiment.base
     kind = here.kind if base.device == "auto" else base.device
     return Devices(
@@ -187,7 +187,7 @@ def _under_launcher(experiment: Experiment) -> Experiment:
 
 
 def _fitted(entry: PlannedCase, nodes: Nodes, catalog: Catalog, *, free: bool) -> PlannedCase:
-    """The planned case on these nodes: laid out on as few as hold it if that is `free`, or skipped."""
+    """Return the planned case on these nodes: laid out on as few as hold it if that is `free`, or skipped."""
     if entry.skip_reason is not None:
         return entry
     case, one_process = entry.case, catalog.strategy(entry.case.strategy).one_process
@@ -208,7 +208,7 @@ def _on_fewest(case: Case, nodes: Nodes) -> Case:
 
 
 def _reason(case: Case, nodes: Nodes, *, one_process: bool) -> str | None:
-    """Why a case does not fit, or None."""
+    """Return why a case does not fit, or None."""
     shape = f"{len(nodes.names)} x {nodes.ranks_per_node} (nodes x ranks)"
     if one_process:
         if case.nodes > 1:

@@ -36,4 +36,4 @@ class Listener:
         """A round is complete; `stop_reason` is empty when another follows."""
 
     def warn(self, text: str) -> None:
-        """Something the user should know that is no failure."""
+        """Something the user should know that is not a failure."""

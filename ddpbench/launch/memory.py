@@ -23,7 +23,7 @@ RANK_BYTES = 30 * 2**20
 SERVER_BYTES = 300 * 2**20
 """The controlling side and the fork server, whose libraries all ranks share."""
 MOST = 0.9
-"""Of the memory, so that the rest of the machine lives on."""
+"""Usable fraction of the memory."""
 
 
 def needed_bytes(case: Case) -> int | None:
@@ -38,7 +38,7 @@ def needed_bytes(case: Case) -> int | None:
 
 
 def _gathered(case: Case) -> int:
-    """How many gradients of others all ranks together keep at once."""
+    """Return how many gradients of others all ranks together keep at once."""
     ranks = case.world_size
     # Of an asynchronous server's parameters every rank's proof keeps as many versions as there are workers.
     known = {"master": ranks, "naive_ring": ranks * ranks, "async_server": ranks * ranks}
@@ -46,7 +46,7 @@ def _gathered(case: Case) -> int:
 
 
 def memory_limit(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """The memory of this machine or of this control group, bytes."""
+    """Return the memory of this machine or of this control group, bytes."""
     total: int = psutil.virtual_memory().total
     try:
         return min(total, int(cgroup.read_text(encoding="ascii")))
@@ -55,7 +55,7 @@ def memory_limit(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
 
 
 def within_memory(entry: PlannedCase, limit: int) -> PlannedCase:
-    """The planned case, skipped with a reason if its ranks would not fit into `limit` bytes together."""
+    """Return the planned case, skipped with a reason if its ranks would not fit into `limit` bytes together."""
     case = entry.case
     needed = needed_bytes(case) if entry.skip_reason is None else None
     if needed is None or needed <= MOST * limit:

@@ -2,7 +2,7 @@
 
 What must agree is the kind of machine and what ran on it: every key of `identity` but those in `ALLOCATION`,
 which say how much of that kind an allocation had: how many nodes, which cores and how large a quota, how many
-GPUs, and which cases the experiment asked for. A round of one run is no round of another: the second run's are
+GPUs, and which cases the experiment asked for. A round of one run is not a round of another: the second run's are
 counted on from the first's, so that a verdict is only ever given on launches that one session ran in one round.
 """
 
@@ -83,7 +83,7 @@ def merge(paths: Sequence[Path], out: Path) -> Merged:
     """Makes a run directory of several, from which tables and reports are made as from any other.
 
     Raises:
-        RequestError: fewer than two different runs, or something that is no run directory.
+        RequestError: fewer than two different runs, or something that is not a run directory.
         IdentityError: they were measured on unlike machines or by unlike programs; every difference is named.
         OutputError: `out` exists, or cannot be written.
     """
@@ -259,7 +259,7 @@ def _dump(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def _cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
-    """Every case once, runnable where it was in some run, and oversubscribed only if it always was."""
+    """Return every case once, runnable where it was in some run, and oversubscribed only if it always was."""
     found: dict[str, dict[str, Any]] = {}
     for source in sources:
         for entry in source.plan["cases"]:
@@ -355,7 +355,7 @@ def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
 
 
 def _machine(sources: Sequence[Source]) -> dict[str, Any]:
-    """The machine type's identity with the largest allocation; the context tells where the parts come from."""
+    """Return the machine type's identity with the largest allocation; the context tells where the parts come from."""
     largest = max(
         sources,
         key=lambda source: (
@@ -406,7 +406,7 @@ def _devices(value: Any) -> list[Any]:
 
 
 def _experiments(sources: Sequence[Source], out: Path) -> str:
-    """The runs' experiments as comments: none of them is the merged directory's own."""
+    """Return the runs' experiments as comments: none of them is the merged directory's own."""
     parts = [f"# {out} was merged from {len(sources)} runs and cannot be resumed. Their experiments:\n"]
     for source in sources:
         try:

@@ -28,7 +28,7 @@ Positions = list[int]
 
 
 def balanced_orders(case_ids: Sequence[str], *, rounds_min: int, rounds: int, seed: int) -> list[list[str]]:
-    """The order of each of so many rounds, from the seed alone."""
+    """Return the order of each of so many rounds, from the seed alone."""
     rng = random.Random(f"{seed}")
     shuffled = rng.sample(case_ids, len(case_ids))
     return [
@@ -89,7 +89,7 @@ def _search(cases: int, rng: random.Random) -> tuple[Positions, Positions, Posit
 
 
 def _third(first: Positions, second: Positions) -> tuple[Positions, list[int]]:
-    """The order that balances two others best, and twice what each case's sum is off by beyond 1/2."""
+    """Return the order that balances two others best, and twice what each case's sum is off by beyond 1/2."""
     sums = [a + b for a, b in zip(first, second, strict=True)]
     third = [0] * len(sums)
     for position, i in enumerate(sorted(first, key=lambda i: -sums[i])):

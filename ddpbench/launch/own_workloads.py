@@ -12,7 +12,7 @@ from ddpbench.workloads.shipped import PREFIX, is_path, profile_path
 
 
 def located(name: str, beside: Path | None) -> str:
-    """The name with its file's path as the ranks find it: from the working directory where it lies below it.
+    """Return the name with its file's path as the ranks find it: from the working directory where it lies below it.
 
     A relative path is looked for beside the experiment's file first, then in the working directory. What is
     no path of a file, or of none that is there, stays as it is.
@@ -29,7 +29,7 @@ def located(name: str, beside: Path | None) -> str:
 
 
 def _found(name: str, beside: Path | None) -> Path | None:
-    """A relative path's file; None for an absolute path, or where there is no such file."""
+    """Return a relative path's file; None for an absolute path, or where there is no such file."""
     if Path(name).is_absolute():
         return None
     for folder in _folders(beside):
@@ -58,7 +58,7 @@ def _folders(beside: Path | None) -> list[Path]:
 
 
 def with_located(experiment: Experiment, beside: Path) -> Experiment:
-    """The experiment with the files of its own workloads as `located` names them, so that it can be resumed.
+    """Return the experiment with the files of its own workloads as `located` names them, so that it can be resumed.
 
     Raises:
         RequestError: one of them is not there; the sentence says where it was looked for.
@@ -89,5 +89,5 @@ def with_located(experiment: Experiment, beside: Path) -> Experiment:
 
 
 def _owner(owner: str, beside: Path) -> str:
-    """The name of an options table, which is a workload's without its class."""
+    """Return the name of an options table, which is a workload's without its class."""
     return located(f"{owner}:Any", beside).rpartition(":")[0] if owner.endswith(".py") else owner

@@ -24,7 +24,7 @@ FABRIC_INTERFACE = "eth0"
 
 
 def skip_reasons(entries: Sequence[PlannedCase]) -> str:
-    """Why each of these cannot run, a line for each."""
+    """Return why each of these cannot run, a line for each."""
     names = labels(entry.case for entry in entries)
     return "\n".join(f"  {names[entry.case.case_id]}: {entry.skip_reason}" for entry in entries)
 
@@ -36,7 +36,7 @@ class PlannedRank:
     env: dict[str, str]
 
     def command(self, run: RunDir, case_id: str, what: str) -> str:
-        """The same rank as a command line for a shell."""
+        """Return the same rank as a command line for a shell."""
         env = " ".join(f"{key}={shlex.quote(value)}" for key, value in sorted(self.env.items()))
         argv = [sys.executable, "-m", "ddpbench.worker", str(run.path), case_id, what]
         return f"{env} {shlex.join(argv)}"
@@ -66,7 +66,7 @@ class Plan:
     """(round, case id) of every launch."""
 
     def case(self, case_id: str) -> PlannedCase:
-        """The planned case of that id."""
+        """Return the planned case of that id."""
         return next(entry for entry in self.cases if entry.case.case_id == case_id)
 
     @property
@@ -75,7 +75,7 @@ class Plan:
         return tuple(entry for entry in self.cases if entry.skip_reason is None)
 
     def labels(self) -> dict[str, str]:
-        """What each case is called among all, by its id."""
+        """Return what each case is called among all, by its id."""
         return labels(entry.case for entry in self.cases)
 
     def launch_s(self, case: Case) -> float:
@@ -97,7 +97,7 @@ class Plan:
         return launches_s + rounds * SERVER_START_S + proofs_s
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as `plan.json` holds it."""
+        """Return the plan as `plan.json` holds it."""
         return {
             "schema_version": SCHEMA_VERSION,
             "experiment": self.experiment.name,
@@ -134,7 +134,7 @@ def to_prove(entries: Iterable[PlannedCase]) -> list[Case]:
 
 
 def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Experiment:
-    """The experiment with a seed: its own, else that of the run it goes on with, else one drawn now."""
+    """Return the experiment with a seed: its own, else that of the run it goes on with, else one drawn now."""
     if experiment.budget.seed is not None:
         return experiment
     seed = stored.budget.seed if stored is not None else None
@@ -217,7 +217,7 @@ def plan_launch(
 
 
 def _nearby(hardware: Hardware, processes: int, gpu_addresses: Sequence[str | None]) -> list[tuple[int, ...]]:
-    """The cores beside each rank's GPU; all cores where the system does not tell. Nothing without addresses."""
+    """Return the cores beside each rank's GPU; all cores where the system does not tell. Nothing without addresses."""
     if not gpu_addresses:
         return []
     found = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]

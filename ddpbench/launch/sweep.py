@@ -136,7 +136,7 @@ def prepare(request: SweepRequest) -> Prepared:
     resumes = run.plan.exists()
     seeded = experiment.budget.seed is not None
     if not resumes and run.path.is_dir() and any(path.name not in _OWN_FILES for path in run.path.iterdir()):
-        raise OutputError(f"{run.path} holds other files and is no run directory; choose another --out")
+        raise OutputError(f"{run.path} holds other files and is not a run directory; choose another --out")
     stored = None
     with suppress(
         IdentityError
@@ -157,7 +157,7 @@ def prepare(request: SweepRequest) -> Prepared:
 
 
 def usable_devices(hardware: Hardware) -> Devices:
-    """The devices torch can use: without a sign of a GPU there is nothing to ask a rank about."""
+    """Return the devices torch can use: without a sign of a GPU there is nothing to ask a rank about."""
     if not hardware.may_have_gpus:
         return hardware.devices(gpus=0)
     with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
@@ -177,7 +177,7 @@ def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
     """
     for name in dict.fromkeys(entry.case.checkpoint_dir for entry in cases):
         if name and not (Path(name).is_dir() and os.access(name, os.W_OK | os.X_OK)):
-            what = "may not be written" if Path(name).is_dir() else "is no directory"
+            what = "may not be written" if Path(name).is_dir() else "is not a directory"
             raise OutputError(
                 f"base.checkpoint_dir = {name!r} {what}: make it, name another, or leave the setting out, and "
                 "snapshots go into the run directory"
@@ -219,7 +219,7 @@ def _check_devices(experiment: Experiment, devices: Devices) -> None:
 
 
 def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
-    """The planned case, skipped with a reason if it needs more GPUs than there are."""
+    """Return the planned case, skipped with a reason if it needs more GPUs than there are."""
     case = entry.case
     if entry.skip_reason is not None or case.device != "cuda" or case.world_size <= devices.gpus:
         return entry
@@ -229,7 +229,7 @@ def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
 
 
 def within_precision(entry: PlannedCase, devices: Devices) -> PlannedCase:
-    """The planned case, skipped with a reason if its device or number type has no such precision."""
+    """Return the planned case, skipped with a reason if its device or number type has no such precision."""
     case = entry.case
     if entry.skip_reason is not None or case.precision == "full":
         return entry
@@ -298,7 +298,9 @@ class Sweep:
                         )  # nothing but what it has just begun
                     raise
                 except FabricError:
-                    if not self._prepared.resumes and not self._outcomes:  # so that another try is no resume
+                    if (
+                        not self._prepared.resumes and not self._outcomes
+                    ):  # so that another try is not a resume
                         for path in (self._run.plan, self._run.experiment, self._run.machine):
                             path.unlink(missing_ok=True)
                         self._identified = False
@@ -324,7 +326,7 @@ class Sweep:
             lower = "measured_s, " if goal is None else "until_s, measured_s, "
             self._warn(
                 f"{self._budget.rounds_min} rounds take {about(self._budget)} {estimate / 60:.0f} min, and "
-                f"budget.total is less; they are run all the same: lower {lower}rounds_min or the number of cases to "
+                f"budget.total is less; it will run anyway: lower {lower}rounds_min or the number of cases to "
                 "stay within it"
             )
         self._listener.preparing("starting torch")
@@ -435,21 +437,21 @@ class Sweep:
         return (entry.case.case_id, purpose, number) in self._outcomes
 
     def _given_up(self, entry: PlannedCase) -> bool:
-        """Whether launching the case again would teach nothing: its proof failed, or it keeps failing."""
+        """Return whether launching the case again would teach nothing: its proof failed, or it keeps failing."""
         return given_up(entry.case.case_id, self._outcomes)
 
     def _rounds_todo(self, rounds: int) -> int:
-        """How many launches of the first rounds are not done and not given up."""
+        """Return how many launches of the first rounds are not done and not given up."""
         return sum(
             self._unfinished(entry, rounds) for entry in self._plan.runnable if not self._given_up(entry)
         )
 
     def _unfinished(self, entry: PlannedCase, rounds: int) -> int:
-        """How many of a case's launches of the first rounds are not done."""
+        """Return how many of a case's launches of the first rounds are not done."""
         return sum(not self._finished(entry, "measure", number) for number in range(rounds))
 
     def _stop_reason(self, number: int, started: float) -> str:
-        """Why the round `number` is not to be run, or nothing."""
+        """Return why the round `number` is not to be run, or nothing."""
         if number < self._budget.rounds_min:
             return ""
         if all(self._given_up(entry) for entry in self._plan.runnable):
@@ -554,7 +556,7 @@ class Sweep:
         self._listener.launch_ended(entry, outcome, rate if outcome.status == "ok" else None)
 
     def launch_plan(self, case: Case, purpose: Purpose, number: int) -> LaunchPlan:
-        """The launch of a case, placed on this machine."""
+        """Return the launch of a case, placed on this machine."""
         return plan_launch(
             case,
             purpose,
@@ -583,12 +585,12 @@ class Sweep:
 
 
 def _few(ids: Iterable[str]) -> str:
-    """The first of them."""
+    """Return the first of them."""
     return ", ".join(sorted(ids)[:3])
 
 
 def _sharing(entry: PlannedCase, todo: Sequence[PlannedCase]) -> int:
-    """How many launches of a round share this one's fork server: those of the same environment."""
+    """Return how many launches of a round share this one's fork server: those of the same environment."""
     return sum(other.case.threads_per_rank == entry.case.threads_per_rank for other in todo)
 
 
@@ -601,7 +603,7 @@ class _Servers(AbstractContextManager["_Servers"]):
         self._running: dict[str, ServerProcess] = {}
 
     def of(self, env: Mapping[str, str]) -> ServerProcess:
-        """The one of an environment."""
+        """Return the one of an environment."""
         key = json.dumps(dict(env), sort_keys=True)
         if key not in self._running or not self._running[key].alive:
             self._running[key] = self._stack.enter_context(ServerProcess(env, self._log))

@@ -57,7 +57,7 @@ def verification_cases(
     algorithms: Sequence[str] | None = None,
     schedules: Sequence[str] | None = None,
 ) -> list[PlannedCase]:
-    """The cases to prove: strategies that leave a choice by each algorithm and schedule, or those named.
+    """Return the cases to prove: strategies that leave a choice by each algorithm and schedule, or those named.
 
     What a strategy has as variants, with options of its own, is proved by its own algorithm and schedule.
 
@@ -122,7 +122,7 @@ def _cases(
     local_batch: int | None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[PlannedCase]:
-    """The cases of workloads that take this local batch, or their own."""
+    """Return the cases of workloads that take this local batch, or their own."""
     catalog = TableCatalog()
     infos = [catalog.strategy(name) for name in strategies]
     by = list(algorithms or dict.fromkeys(name for info in infos for name in info.algorithms) or ["default"])
@@ -146,7 +146,7 @@ def _cases(
     devices = usable_devices(hardware)
 
     def another(case: Case) -> bool:
-        """Whether a case is one of several that differ in a choice of its strategy's, and not the first."""
+        """Return whether a case is one of several that differ in a choice of its strategy's, and not the first."""
         chosen = bool(catalog.strategy(case.strategy).algorithms)
         return chosen and (case.algorithm in by[1:] or case.schedule in when[1:])
 

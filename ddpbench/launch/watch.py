@@ -45,7 +45,7 @@ class LaunchRunner:
         goal: Goal | None = None,
         on_pulse: Callable[[Pulse], None] = lambda _: None,
     ) -> LaunchOutcome:
-        """One launch from request to outcome.
+        """Return one launch from request to outcome.
 
         Raises:
             LaunchError: ranks cannot be started at all, or their records cannot be written.

@@ -32,7 +32,7 @@ class Hardware:
     """There is a sign of a GPU; only torch can tell whether it can use one."""
 
     def devices(self, gpus: int | None = None) -> Devices:
-        """What `auto` resolves against. `gpus` is how many torch can use, where a probe has told."""
+        """Return what `auto` resolves against. `gpus` is how many torch can use, where a probe has told."""
         count = len(self.gpu_addresses) if gpus is None else gpus
         return Devices(kind="cuda" if count else "cpu", gpus=count, cores=self.physical)
 
@@ -97,7 +97,7 @@ def _quota(sys_root: Path, proc_root: Path) -> float | None:
 
 
 def _gpu_devices(dev_root: Path) -> bool:
-    """Whether there are device files of GPUs: in containers and under WSL the driver's /proc folder may lack."""
+    """Return whether there are device files of GPUs: in containers and under WSL the driver's /proc folder may lack."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1"):
         return False
     return (dev_root / "dxg").exists() or any(dev_root.glob("nvidia[0-9]*"))
@@ -123,7 +123,7 @@ def _cpu_model(proc_root: Path) -> str:
 
 
 def numa_cores(address: str | None, sys_root: Path = _SYS) -> tuple[int, ...]:
-    """The cores beside a GPU, from its PCI address; none where the system does not tell."""
+    """Return the cores beside a GPU, from its PCI address; none where the system does not tell."""
     if address is None:
         return ()
     text = _read(sys_root / "bus/pci/devices" / address / "local_cpulist")

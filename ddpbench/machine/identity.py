@@ -93,7 +93,7 @@ def nodes_record(
     """`machine.json` of several nodes, each its host, how many slots it has, and its facts.
 
     What all nodes have in common stands once, as for one machine; what differs is told host by host. It is the
-    same in whatever order the nodes come, for a launcher may number them anew at each start.
+    same in whatever order the nodes come, for a launcher may renumber them at each start.
     """
     nodes = sorted(nodes, key=lambda node: (json.dumps(node[2], sort_keys=True), node[1], node[0]))
     names = _told_apart([host for host, _, _ in nodes])
@@ -113,7 +113,7 @@ def nodes_record(
 
 
 def _told_apart(hosts: Sequence[str]) -> list[str]:
-    """The hosts' names, a number behind those of which several nodes stand on one host."""
+    """Return the hosts' names, a number behind those of which several nodes stand on one host."""
     count = Counter(hosts)
     seen: Counter[str] = Counter()
     names: list[str] = []
@@ -141,7 +141,7 @@ def check_identity(recorded: dict[str, Any], found: dict[str, Any], path: Path) 
 
 
 def text_digest(text: str) -> str:
-    """A short digest of a text, as the files of this package name contents."""
+    """Return a short digest of a text, as the files of this package name contents."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -159,7 +159,7 @@ def workloads_digest(workloads: Iterable[str]) -> str:
 
 
 def _source(module: str) -> Path | None:
-    """The file of `train.py` or `package.module`, found without running it; its parent packages are imported."""
+    """Return the file of `train.py` or `package.module`, found without running it; its parent packages are imported."""
     if module.endswith(".py"):
         return Path(module)
     try:
@@ -170,7 +170,7 @@ def _source(module: str) -> Path | None:
 
 
 def code_digest(packages: Iterable[str]) -> str:
-    """A digest of these packages of ddpbench: a resume after an update would mix the numbers of two programs."""
+    """Return a digest of these packages of ddpbench: a resume after an update would mix the numbers of two programs."""
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parents[1]
     for folder in packages:
@@ -180,7 +180,7 @@ def code_digest(packages: Iterable[str]) -> str:
 
 
 def git_commit() -> str | None:
-    """The commit of the working directory, with `+` when it has changes; None outside a repository."""
+    """Return the commit of the working directory, with `+` when it has changes; None outside a repository."""
     try:
         commit = _git("rev-parse", "--short=12", "HEAD")
         return commit + ("+" if _git("status", "--porcelain", "--untracked-files=no") else "")
@@ -194,7 +194,7 @@ def _git(*arguments: str) -> str:
 
 
 def driver_version() -> str | None:
-    """The NVIDIA driver's version; None without one."""
+    """Return the NVIDIA driver's version; None without one."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

@@ -98,15 +98,15 @@ class Seen:
             self.alive_at = now
 
     def pulse(self, rank: int) -> Pulse:
-        """A rank's last known heartbeat."""
+        """Return a rank's last known heartbeat."""
         return self.pulses.get(rank, _UNBORN)
 
     def must_end(self, now: float) -> bool:
-        """Whether a rank has failed and the others have had their time to end by themselves."""
+        """Return whether a rank has failed and the others have had their time to end by themselves."""
         return self.first_bad is not None and now - self.first_bad_at > GRACE_S
 
     def hangs(self, now: float, timeout_s: float) -> bool:
-        """Whether no rank has shown life for so long; False once that has been explained."""
+        """Return whether no rank has shown life for so long; False once that has been explained."""
         return not self.hang and now - self.alive_at > timeout_s
 
     def end(self, now: float) -> None:
@@ -115,7 +115,7 @@ class Seen:
         self.ended_at = self.ended_at or now
 
     def unheard(self, now: float) -> bool:
-        """Whether ranks were killed and have not been heard of: their codes stay unknown."""
+        """Return whether ranks were killed and have not been heard of: their codes stay unknown."""
         return self.ended_at is not None and now - self.ended_at > REAP_S
 
     def explain_hang(self, stopped: Sequence[int], timeout_s: float, setting: str) -> None:
@@ -144,7 +144,7 @@ class Verdict:
 
 
 def judge(records: LaunchRecords, seen: Seen, *, purpose: Purpose, oom: bool) -> Verdict:
-    """The launch's status: a hang, then a rank killed from outside, then the first rank that said what failed.
+    """Return the launch's status: a hang, then a rank killed from outside, then the first rank that said what failed.
 
     `oom`: the kernel's out-of-memory killer struck meanwhile.
 
@@ -221,7 +221,7 @@ def conclude(
 ) -> LaunchOutcome:
     """Judges a launch of which all ranks are gone, and writes its outcome.
 
-    `session` is the id of the sweep that ran it; launches of different ones are no pairs.
+    `session` is the id of the sweep that ran it; launches of different ones are not pairs.
 
     Raises:
         LaunchError: a rank could not write its records.
@@ -255,7 +255,7 @@ def _outcomes(records: LaunchRecords) -> dict[int, RankOutcome | None]:
 
 
 def _missed(records: LaunchRecords) -> str:
-    """What another rank was waiting for when it failed, where it could tell: which collective, and from whom."""
+    """Return what another rank was waiting for when it failed, where it could tell: which collective, and from whom."""
     told = (outcome.error for outcome in _outcomes(records).values() if outcome is not None)
     missed = next((error for error in told if _NO_MESSAGE in error), "")
     start = missed.find("rank ")
@@ -267,7 +267,7 @@ def _is_peer_error(outcome: RankOutcome) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped, by SIGSTOP or a debugger."""
+    """Return whether a process is stopped, by SIGSTOP or a debugger."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
@@ -276,7 +276,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def last_log_line(directory: LaunchDir, rank: int | None) -> str:
-    """The last line a rank wrote to its log, or nothing."""
+    """Return the last line a rank wrote to its log, or nothing."""
     if rank is None:
         return ""
     try:
@@ -302,7 +302,7 @@ def measured_seconds(records: LaunchRecords) -> float:
 
 
 def finished_launches(run: RunDir, case_ids: Sequence[str]) -> tuple[dict[Key, LaunchOutcome], set[Key]]:
-    """The outcomes earlier sessions left in a run, and which of those launches have damaged records."""
+    """Return the outcomes earlier sessions left in a run, and which of those launches have damaged records."""
     outcomes: dict[Key, LaunchOutcome] = {}
     damaged: set[Key] = set()
     for case_id in case_ids:
@@ -321,7 +321,7 @@ def finished_launches(run: RunDir, case_ids: Sequence[str]) -> tuple[dict[Key, L
 
 
 def given_up(case_id: str, outcomes: Mapping[Key, LaunchOutcome]) -> bool:
-    """Whether launching a case again would teach nothing: its proof failed, or it keeps failing."""
+    """Return whether launching a case again would teach nothing: its proof failed, or it keeps failing."""
     proof = outcomes.get((case_id, "proof", 0))
     if proof is not None and proof.status != "ok":
         return True
@@ -334,7 +334,7 @@ def given_up(case_id: str, outcomes: Mapping[Key, LaunchOutcome]) -> bool:
 
 
 def is_ok(case_id: str, outcomes: Mapping[Key, LaunchOutcome], rounds_min: int) -> bool:
-    """Whether a case is ok as the report counts: proved, and launched well as often as was asked at least."""
+    """Return whether a case is ok as the report counts: proved, and launched well as often as was asked at least."""
     proof = outcomes.get((case_id, "proof", 0))
     if proof is None or proof.status != "ok":
         return False

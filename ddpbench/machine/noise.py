@@ -35,7 +35,7 @@ class Totals:
     clock_change: float | None
 
     def noise(self, own_cpu_s: float, *, shared_machine: bool) -> Noise:
-        """The noise of a launch whose own processes used `own_cpu_s` of these cores."""
+        """Return the noise of a launch whose own processes used `own_cpu_s` of these cores."""
         foreign_s = max(0.0, self.busy_s - own_cpu_s)
         return Noise(
             steal_fraction=round(self.steal_s / self.available_s, 5),
@@ -47,7 +47,7 @@ class Totals:
 
 
 def worst_of(noises: Sequence[Noise]) -> Noise:
-    """The noise of a launch on several machines: of each kind the worst."""
+    """Return the noise of a launch on several machines: of each kind the worst."""
     clocks = [noise.clock_change for noise in noises if noise.clock_change is not None]
     return Noise(
         steal_fraction=max((noise.steal_fraction for noise in noises), default=0.0),
@@ -103,7 +103,7 @@ class NoiseWatch:
                     self._helper_cpu_s[helper.pid] = times.user + times.system
 
     def stop(self, ranks_cpu_s: float) -> Noise:
-        """What was seen. `ranks_cpu_s` is the CPU time of the launch's own ranks, seconds."""
+        """Return what was seen. `ranks_cpu_s` is the CPU time of the launch's own ranks, seconds."""
         return self.totals().noise(ranks_cpu_s + self.helper_cpu_s, shared_machine=self._shared)
 
     @property
@@ -112,7 +112,7 @@ class NoiseWatch:
         return sum(self._helper_cpu_s.values())
 
     def totals(self) -> Totals:
-        """What was seen so far, whoever caused it."""
+        """Return what was seen so far, whoever caused it."""
         end = self._sample()
         changes = [
             (max(seen) - min(seen)) / max(seen)
@@ -145,7 +145,7 @@ def _core_times(cores: Container[int]) -> tuple[float, float]:
 
 
 def _throttled_s() -> float:
-    """Seconds for which this control group was held back by its CPU quota; 0 without one."""
+    """Return seconds for which this control group was held back by its CPU quota; 0 without one."""
     for line in _lines(Path("/proc/self/cgroup")):
         if line.startswith("0::"):
             stat = Path("/sys/fs/cgroup") / line[3:].strip("/") / "cpu.stat"
@@ -154,7 +154,7 @@ def _throttled_s() -> float:
 
 
 def oom_kills() -> int:
-    """How often the kernel's out-of-memory killer has struck in this control group or on this machine."""
+    """Return how often the kernel's out-of-memory killer has struck in this control group or on this machine."""
     counts: list[int] = []
     for line in _lines(Path("/proc/self/cgroup")):
         if line.startswith("0::"):
@@ -175,5 +175,5 @@ def _counter(path: Path, name: str) -> list[int]:
 
 
 def own_environment_allows_sharing() -> bool:
-    """Whether DDPBENCH_SHARED_MACHINE=1 allows another sweep on the same cores; numbers are then flagged."""
+    """Return whether DDPBENCH_SHARED_MACHINE=1 allows another sweep on the same cores; numbers are then flagged."""
     return os.environ.get("DDPBENCH_SHARED_MACHINE", "") == "1"

@@ -33,7 +33,7 @@ def deal(
     nearby: Sequence[Sequence[int]] = (),
     pinned: bool = True,
 ) -> list[Stand]:
-    """A stand for each of `ranks` ranks of one machine, `threads` cores each while there are enough.
+    """Return a stand for each of `ranks` ranks of one machine, `threads` cores each while there are enough.
 
     More ranks than cores share them, rank modulo core. `nearby` names instead the cores beside each rank's
     GPU. Loader workers (`loader_workers` a rank) get the cores left over: each its own where there are enough,
@@ -62,7 +62,7 @@ def deal(
 
 
 def thread_env(case: Case) -> Mapping[str, str]:
-    """What must be set before a rank's process imports anything; launches that share it share a fork server."""
+    """Return what must be set before a rank's process imports anything; launches that share it share a fork server."""
     return {
         "OMP_NUM_THREADS": str(case.threads_per_rank),
         "MKL_NUM_THREADS": str(case.threads_per_rank),

@@ -86,7 +86,7 @@ class ServerProcess:
         return self._process.pid
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """What the server says within this time; returns as soon as it says something.
+        """Return what the server says within this time; returns as soon as it says something.
 
         A rank that was killed and given up (it slept where no signal reaches it) may end during a later launch,
         whose ranks have its numbers: of its end nothing is said.
@@ -151,7 +151,7 @@ class ServerProcess:
         )
 
     def probe(self, folder: Path) -> dict[str, Any]:
-        """What a rank with torch finds on this machine; see `ddpbench.worker.probe`.
+        """Return what a rank with torch finds on this machine; see `ddpbench.worker.probe`.
 
         Raises:
             LaunchError: the probe failed.
@@ -166,14 +166,14 @@ class ServerProcess:
         return found
 
     def inspect(self, case: Case, folder: Path, timeout_s: float) -> dict[str, Any]:
-        """What a rank finds when it tries a case's own workload; see `ddpbench.worker.inspection`.
+        """Return what a rank finds when it tries a case's own workload; see `ddpbench.worker.inspection`.
 
         Whatever becomes of that rank, the answer is an object; with `problem` it is a sentence on it.
         """
         return self._tried(case, folder, timeout_s, "trying one step of it")
 
     def profile(self, case: Case, folder: Path, *, steps: int | None, cores: Sequence[int]) -> dict[str, Any]:
-        """A case's workload measured in a process on these cores; see `ddpbench.worker.profiling`.
+        """Return a case's workload measured in a process on these cores; see `ddpbench.worker.profiling`.
 
         Without `steps` as many as intervals need. The answer is an object as that of `inspect`.
         """
@@ -221,7 +221,7 @@ class ServerProcess:
                 self.signal_ranks(signal.SIGKILL)
 
     def pulse(self, rank: int) -> Pulse:
-        """A rank's heartbeat."""
+        """Return a rank's heartbeat."""
         return read_pulse(self._words, rank)
 
     def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
@@ -252,7 +252,7 @@ class ServerProcess:
 
 
 def _tail(path: Path, *, where: bool = True) -> str:
-    """The last line of a log, and where to read the rest unless the log goes."""
+    """Return the last line of a log, and where to read the rest unless the log goes."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line]
     except OSError:

@@ -25,14 +25,14 @@ class Session:
 
     @classmethod
     def begin(cls) -> Session:
-        """A session that begins now, with an id drawn at random."""
+        """Return a session that begins now, with an id drawn at random."""
         return cls(secrets.token_hex(6), _now())
 
 
 def note_session(
     run: RunDir, session: Session, *, wall_s: float, measured_s: float, launches: int, stop_reason: str
 ) -> str:
-    """Adds an entry at a session's end. A damaged file is begun anew, and the returned sentence says so."""
+    """Adds an entry at a session's end. A damaged file is replaced, and the returned sentence says so."""
     sessions: list[dict[str, Any]] = []
     problem = ""
     if run.sessions.exists():

@@ -50,13 +50,13 @@ def inspect_own(
 
 
 def _alone(case: Case) -> Case:
-    """One rank's part of a case."""
+    """Return one rank's part of a case."""
     alone = case.baseline()
     return replace(alone, local_batch=case.local_batch, global_batch=case.local_batch, loader_workers=0)
 
 
 def told(name: str, facts: Mapping[str, Any]) -> str:
-    """A line on what was found."""
+    """Return a line on what was found."""
     samples = facts.get("samples")
     many = f", {samples:,} samples" if samples is not None else ""
     return (

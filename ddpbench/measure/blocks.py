@@ -178,7 +178,7 @@ _REASONS = {
 
 
 def _verdict(times: Sequence[int], late: bool, least: Least) -> int:
-    """Whether the warm-up goes on, or how it ends, from all its steps' times."""
+    """Return whether the warm-up goes on, or how it ends, from all its steps' times."""
     change = change_of(times[-max(WARMUP_BLOCKS * least.warmup, len(times) // 2) :])
     if change is None or change.excluded:
         return _STEADY

@@ -14,16 +14,16 @@ class Clock(Protocol):
     """Notes moments cheaply; turns them into nanoseconds of the host's monotonic clock later."""
 
     def anchor(self) -> None:
-        """Ties the device's clock to the host's anew. May wait for the device; marks made before must be resolved."""
+        """Ties the device's clock to the host's again. May wait for the device; marks made before must be resolved."""
 
     def mark(self) -> Mark:
         """Notes this moment of the device's work; costs well under a microsecond on the CPU."""
 
     def resolve(self, marks: Sequence[Mark]) -> list[int]:
-        """The moments as nanoseconds. May wait for the device: call it outside timed regions."""
+        """Return the moments as nanoseconds. May wait for the device: call it outside timed regions."""
 
     def now(self) -> int:
-        """The host's monotonic clock, nanoseconds."""
+        """Return the host's monotonic clock, nanoseconds."""
 
 
 class HostClock:

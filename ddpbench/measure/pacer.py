@@ -17,7 +17,7 @@ _PR_SET_TIMERSLACK = 29
 _NEARLY_NS = 10_000
 """A moment this near is not slept to: to fall asleep and wake takes as long."""
 _LEAD_NS = 400_000
-"""So long before a phase's end a sleeper stirs."""
+"""How long before a phase's end a sleeping rank wakes early."""
 _LEARNING = 1 / 8
 _LEARNING_NS = 5_000
 """Of what a sleep was longer than expected so much is learned, and at most so much: one that was cut into by
@@ -37,7 +37,7 @@ class Pacer:
     average and not always missed.
 
     What runs after a long sleep runs slowly at first (measured: 15 µs become 150 after 5 ms, its caches being
-    others' by then), and a phase's end is followed by such work. So a sleeper may stir shortly before.
+    others' by then), and a phase's end is followed by such work. So a sleeping rank may wake early.
     """
 
     def __init__(
@@ -59,18 +59,20 @@ class Pacer:
         self._threads: set[int] = set()
 
     def begin(self, scale: float = 1.0) -> Pass:
-        """A pass that starts now and whose moments come `scale` times later than they are given."""
+        """Return a pass that starts now and whose moments come `scale` times later than they are given."""
         if self.active and (thread := threading.get_ident()) not in self._threads:
             self._threads.add(thread)
             _wake_on_time()
         return Pass(self, self._clock(), scale)
 
-    def wait(self, deadline_ns: int, grain_ns: int = 0, stir: Callable[[], object] | None = None) -> None:
+    def wait(
+        self, deadline_ns: int, grain_ns: int = 0, wake_early: Callable[[], object] | None = None
+    ) -> None:
         """Sleeps until then, unless it is past or less than `grain_ns` ahead; notes how late it came."""
         ahead = deadline_ns - self._clock()
-        if stir is not None and ahead > 2 * _LEAD_NS:
+        if wake_early is not None and ahead > 2 * _LEAD_NS:
             self._sleep(ahead - _LEAD_NS)
-            stir()
+            wake_early()
             ahead = deadline_ns - self._clock()
         length = ahead.bit_length()  # sleeps of a length within a factor of two
         expected = self._overslept_ns.get(length, 0)
@@ -101,7 +103,7 @@ class Pacer:
         return steps, round(statistics.fmean(updates)) if updates else 0
 
     def now(self) -> int:
-        """The pacer's clock, nanoseconds."""
+        """Return the pacer's clock, nanoseconds."""
         return self._clock()
 
     def __deepcopy__(self, memo: Any) -> Pacer:
@@ -122,10 +124,10 @@ class Pass:
             scale = self._scale
             self._pacer.wait(self._start_ns + round(offset_ns * scale), round(grain_ns * scale))
 
-    def end(self, offset_ns: float, stir: Callable[[], object]) -> None:
-        """Waits until so long after the pass's start, when a phase ends; `stir` does a little of what follows."""
+    def end(self, offset_ns: float, wake_early: Callable[[], object]) -> None:
+        """Waits until so long after the pass's start, when a phase ends; `wake_early` does a little of what follows."""
         if self._pacer.active:
-            self._pacer.wait(self._start_ns + round(offset_ns * self._scale), stir=stir)
+            self._pacer.wait(self._start_ns + round(offset_ns * self._scale), wake_early=wake_early)
 
     def resume(self, offset_ns: float) -> None:
         """Counts from here on as if exactly this much of the pass had been done by now: others were waited for."""

@@ -149,7 +149,7 @@ class StepRecorder:
         self._transfers.append((known, start, begun, end))
 
     def records(self) -> list[StepRecord | CommRecord]:
-        """The steps' records, each followed by its transfers; forgets them. Waits for the device.
+        """Return the steps' records, each followed by its transfers; forgets them. Waits for the device.
 
         Raises:
             ValueError: an operation was noted of which nobody has said when its data flow.

@@ -109,7 +109,7 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
     """Names and contents of an archive's files.
 
     Raises:
-        RecordError: a member is no record file, comes twice, or cannot be read.
+        RecordError: a member is not a record file, comes twice, or cannot be read.
     """
     import lzma
     import tarfile

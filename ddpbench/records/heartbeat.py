@@ -57,6 +57,6 @@ class Pulse:
 
 
 def read_pulse(words: memoryview, rank: int) -> Pulse:
-    """A rank's slot of a page seen as 64-bit words (`memoryview(page).cast("Q")`)."""
+    """Return a rank's slot of a page seen as 64-bit words (`memoryview(page).cast("Q")`)."""
     index = words[_SLOT_WORDS * rank + 1]
     return Pulse(words[_SLOT_WORDS * rank], PHASES[index] if index < len(PHASES) else "unknown")

@@ -58,7 +58,7 @@ handed over: a gloo process group has two threads (torch, ProcessGroupGloo.hpp, 
 
 
 def flow_of(op: str) -> Flow:
-    """How an operation's data flow. What is unknown is taken to need every rank."""
+    """Return how an operation's data flow. What is unknown is taken to need every rank."""
     return OPERATIONS[op].flow if op in OPERATIONS else "together"
 
 

@@ -27,7 +27,7 @@ class StoredPlan:
     """(round, case id) of every launch up to `rounds_max`."""
 
     def case(self, case_id: str) -> PlannedCase | None:
-        """The planned case of that id."""
+        """Return the planned case of that id."""
         return next((entry for entry in self.cases if entry.case.case_id == case_id), None)
 
     @property

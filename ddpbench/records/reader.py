@@ -30,11 +30,11 @@ class RankRecords:
     torn_line: int | None = None
 
     def of(self, kind: type[_R]) -> list[_R]:
-        """The records of one kind, in order."""
+        """Return the records of one kind, in order."""
         return [record for record in self.records if isinstance(record, kind)]
 
     def last(self, kind: type[_R]) -> _R | None:
-        """The last record of a kind, or None."""
+        """Return the last record of a kind, or None."""
         found = self.of(kind)
         return found[-1] if found else None
 
@@ -55,7 +55,7 @@ class LaunchRecords:
 
 
 def read_rank(path: Path) -> RankRecords:
-    """All records of one file.
+    """Return all records of one file.
 
     Raises:
         RecordError: a line other than the last is not a record, or the file has another schema.
@@ -74,7 +74,7 @@ def read_rank(path: Path) -> RankRecords:
 
 
 def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
-    """The same, slower: says which line is wrong."""
+    """Return the same, slower: says which line is wrong."""
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -85,7 +85,7 @@ def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
 
 
 def read_launch(directory: LaunchDir) -> LaunchRecords:
-    """A launch's records. What cannot be read is named in `damage`; that rank's records are then missing."""
+    """Return a launch's records. What cannot be read is named in `damage`; that rank's records are then missing."""
     ranks: list[RankRecords] = []
     damage: list[str] = []
     for path in directory.rank_files():

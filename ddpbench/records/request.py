@@ -25,7 +25,7 @@ class LaunchRequest:
     goal: Goal | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The request as a JSON object."""
+        """Return the request as a JSON object."""
         return {
             "schema_version": SCHEMA_VERSION,
             "case": self.case.to_json(),
@@ -37,7 +37,7 @@ class LaunchRequest:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LaunchRequest:
-        """The request back from its JSON object."""
+        """Return the request back from its JSON object."""
         goal = data.get("goal")
         return cls(
             case=Case.from_json(data["case"]),
@@ -54,7 +54,7 @@ class LaunchRequest:
 
     @classmethod
     def read(cls, path: Path) -> LaunchRequest:
-        """The request back from its file.
+        """Return the request back from its file.
 
         Raises:
             ValueError: it is of another schema.

@@ -60,22 +60,22 @@ class LaunchDir:
         return self.path / "rendezvous"
 
     def snapshots(self, parent: str = "") -> Path:
-        """The folder its snapshots are written to, here or in `parent`; it is gone when the launch has ended."""
+        """Return the folder its snapshots are written to, here or in `parent`; it is gone when the launch has ended."""
         if not parent:
             return self.path / "snapshots"
         *_, run, _, case_id, launch = self.path.absolute().parts
         return Path(parent) / f"ddpbench-{run}-{case_id}-{launch}"
 
     def records(self, rank: int, attempt: int = 0) -> Path:
-        """A rank's records, one JSON object a line."""
+        """Return a rank's records, one JSON object a line."""
         return self.path / f"rank-{rank:05d}.attempt-{attempt}.jsonl"
 
     def log(self, rank: int, attempt: int = 0) -> Path:
-        """A rank's standard output and error."""
+        """Return a rank's standard output and error."""
         return self.path / f"rank-{rank:05d}.attempt-{attempt}.log"
 
     def rank_files(self) -> list[Path]:
-        """The record files that are there, by rank."""
+        """Return the record files that are there, by rank."""
         try:
             names = os.listdir(self.path)  # noqa: PTH208 - a glob takes three times as long, and runs have thousands
         except OSError:
@@ -147,16 +147,16 @@ class RunDir:
         return self.path / "records.tar.xz"
 
     def case(self, case_id: str) -> Path:
-        """A case's folder."""
+        """Return a case's folder."""
         return self.cases / case_id
 
     def launch(self, case_id: str, purpose: Purpose, round_number: int = 0) -> LaunchDir:
-        """A launch's folder."""
+        """Return a launch's folder."""
         name = "proof" if purpose == "proof" else f"launch-{round_number:02d}"
         return LaunchDir(self.case(case_id) / name)
 
     def launches(self, case_id: str) -> list[LaunchDir]:
-        """The measuring launches that have a folder, by round; moved-aside ones are not among them."""
+        """Return the measuring launches that have a folder, by round; moved-aside ones are not among them."""
         found = (path for path in self.case(case_id).glob("launch-*") if path.name[7:].isdigit())
         return [LaunchDir(path) for path in sorted(found, key=lambda path: int(path.name[7:]))]
 
@@ -201,7 +201,7 @@ class RunDir:
             yield
 
     def read_json(self, path: Path) -> dict[str, Any]:
-        """A JSON object of this run.
+        """Return a JSON object of this run.
 
         Raises:
             IdentityError: the file is missing, damaged, or of a newer schema.
@@ -209,7 +209,7 @@ class RunDir:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise IdentityError(f"{self.path} is no run directory: {path.name} is missing") from None
+            raise IdentityError(f"{self.path} is not a run directory: {path.name} is missing") from None
         except (OSError, ValueError) as error:
             raise IdentityError(f"{path} cannot be read: {error}") from None
         if not isinstance(data, dict):
@@ -222,11 +222,11 @@ class RunDir:
 
 
 def explain_os_error(error: OSError) -> str:
-    """An OSError in words, with what to do about the usual ones."""
+    """Return an OSError in words, with what to do about the usual ones."""
     reason = error.strerror or str(error)
     advice = {
         errno.ENOSPC: "free some space, then run the same command again to resume",
-        errno.EDQUOT: "your disk quota is used up; free some, then run the same command again to resume",
+        errno.EDQUOT: "your disk quota is exhausted; free some, then rerun the same command to resume",
         errno.EROFS: "it is mounted read-only; choose another directory with --out",
         errno.EACCES: "choose a directory you may write with --out",
         errno.ENOTDIR: "a part of the path is a file; choose another directory with --out",

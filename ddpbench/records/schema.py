@@ -329,7 +329,7 @@ _MANY: TypeAdapter[list[Record]] = TypeAdapter(list[_Tagged])
 
 
 def record_from_json(line: str | bytes) -> Record:
-    """A record from its line.
+    """Return a record from its line.
 
     Raises:
         ValueError: the line is not a record of this schema; the message says why.
@@ -343,7 +343,7 @@ def record_from_json(line: str | bytes) -> Record:
 
 
 def records_from_json(lines: Sequence[bytes]) -> list[Record]:
-    """The records of many lines at once, which takes two thirds of the time.
+    """Return the records of many lines at once, which takes two thirds of the time.
 
     Raises:
         ValueError: one of them is not a record; `record_from_json` tells which and why.
@@ -399,7 +399,7 @@ _OUTCOME: TypeAdapter[LaunchOutcome] = TypeAdapter(LaunchOutcome)
 
 
 def outcome_from_json(text: str | bytes) -> LaunchOutcome:
-    """A launch's outcome from the text of its `outcome.json`.
+    """Return a launch's outcome from the text of its `outcome.json`.
 
     Raises:
         ValueError: the text is not an outcome of this schema.

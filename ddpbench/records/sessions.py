@@ -22,7 +22,7 @@ class Sessions:
 
     @classmethod
     def of(cls, run: RunDir) -> Sessions:
-        """Those of a run; none where the file is missing or damaged.
+        """Return those of a run; none where the file is missing or damaged.
 
         A merged run's are none either: its sessions may have worked at the same time, on different machines, and
         rounds of different runs have different numbers anyhow.
@@ -36,7 +36,7 @@ class Sessions:
         return cls(tuple(sorted(_spans(entries if isinstance(entries, list) else []))))
 
     def session_of(self, session: str, started_utc: str) -> str:
-        """The session of a launch, from its outcome's fields; the same text for all launches of one.
+        """Return the session of a launch, from its outcome's fields; the same text for all launches of one.
 
         One without an id is placed by its start. What falls between two sessions that were noted is of one or more
         that were killed before they could be: those count as one.

@@ -56,7 +56,7 @@ class _Column:
 
 
 def _columns(allocation: Allocation) -> list[_Column]:
-    """The table's columns: times of epochs and runs where their length is known, waits where they are given."""
+    """Return the table's columns: times of epochs and runs where their length is known, waits where they are given."""
     head = allocation.unit[:1].upper() + allocation.unit[1:]
     found = [
         _Column("Nodes", lambda job: str(job.nodes)),
@@ -106,7 +106,7 @@ def _job_name(job: Job, unit: str) -> str:
 
 
 def choice(allocation: Allocation) -> str:
-    """The chosen job size and the reason, in a few sentences."""
+    """Return the chosen job size and the reason, in a few sentences."""
     chosen, cut = allocation.chosen, f"{allocation.cut:g}"
     sized = [job for job in allocation.jobs if not job.base]
     words: list[str] = []
@@ -149,7 +149,7 @@ def _efficiency(job: Job) -> str:
 
 
 def _finishing(allocation: Allocation) -> list[str]:
-    """Which job size finishes first, where queue waits are given."""
+    """Return which job size finishes first, where queue waits are given."""
     first, chosen = allocation.first, allocation.chosen
     if first is None or first.wait_s is None or first.run_s is None or first.finish_s is None:
         return []
@@ -169,7 +169,7 @@ def _finishing(allocation: Allocation) -> list[str]:
 
 
 def length(allocation: Allocation) -> str:
-    """What an epoch and a run are, in a sentence; empty where neither is known."""
+    """Return what an epoch and a run are, in a sentence; empty where neither is known."""
     words: list[str] = []
     if allocation.samples_per_epoch is not None:
         words.append(
@@ -198,7 +198,7 @@ def length(allocation: Allocation) -> str:
 
 
 def method(allocation: Allocation) -> str:
-    """How the numbers were made, on what, with which programs: a paragraph."""
+    """Return how the numbers were made, on what, with which programs: a paragraph."""
     identity = allocation.machine.get("identity") or {}
     context = allocation.machine.get("context") or {}
     programs = [
@@ -258,7 +258,7 @@ def _hardware(identity: Mapping[str, Any]) -> str:
 
 
 def _by_host(value: Any) -> list[Any]:
-    """A fact's values: one, or one a host where `machine.json` tells it host by host."""
+    """Return a fact's values: one, or one a host where `machine.json` tells it host by host."""
     return list(value.values()) if isinstance(value, Mapping) else [value or ()]
 
 
@@ -269,7 +269,7 @@ def _told(value: Any) -> str:
 
 
 def markdown(allocation: Allocation) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     columns = _columns(allocation)
     lines = [f"# Resources for {allocation.name}: {allocation.setting}", ""]
     lines.append("| " + " | ".join(column.title for column in columns) + " |")
@@ -297,7 +297,7 @@ def _markdown(text: str) -> str:
 
 
 def latex(allocation: Allocation) -> str:
-    """The page as LaTeX for another document to input; it needs booktabs and graphicx."""
+    """Return the page as LaTeX for another document to input; it needs booktabs and graphicx."""
     columns = _columns(allocation)
     rows = []
     for job in allocation.jobs:

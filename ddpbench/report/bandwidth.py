@@ -34,7 +34,7 @@ MIN_RATES = 3
 
 
 def _rate(row: Row) -> float | None:
-    """The bandwidth, bit/s, of links that are all alike; None of others."""
+    """Return the bandwidth, bit/s, of links that are all alike; None of others."""
     links = links_of(row.case.fabric)
     return links.bandwidth[0] if links is not None and len(links.bandwidth) == 1 else None
 
@@ -88,19 +88,19 @@ def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
 
 
 def name_of(lines: Sequence[Series]) -> str:
-    """What the lines of a figure share, in a few words."""
+    """Return what the lines of a figure share, in a few words."""
     row = lines[0].rows[0]
     return f"{row.strategy_name}, {ranks(row.case.world_size)}"
 
 
 def of_caps(lines: Sequence[Series]) -> bool:
-    """Whether the lines are bucket caps of one strategy."""
+    """Return whether the lines are bucket caps of one strategy."""
     kinds = {(row.case.strategy, *row.variant) for line in lines for row in line.rows}
     return len(kinds) == 1 and lines[0].rows[0].case.bucket_cap_mb is not None
 
 
 def picture(lines: Sequence[Series], index: int, told: Mapping[str, Stand]) -> Picture:
-    """The figure of one of `by_rate`'s groups. `told` says how its cases stand among those at the same link."""
+    """Return the figure of one of `by_rate`'s groups. `told` says how its cases stand among those at the same link."""
     shown = [row for line in lines for row in line.rows]
     heading = _heading(lines, told)
     efficient = any(row.efficiency is not None for row in shown)
@@ -155,7 +155,7 @@ def _heading(lines: Sequence[Series], told: Mapping[str, Stand]) -> str:
 
 
 def _shown_best(lines: Sequence[Series], rate: float, told: Mapping[str, Stand]) -> Series | None:
-    """The line that is shown to be best at a bandwidth; None where none is."""
+    """Return the line that is shown to be best at a bandwidth; None where none is."""
     return next(
         (
             line

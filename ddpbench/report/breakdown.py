@@ -44,7 +44,7 @@ class Bar:
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
-    """The section on where a step's time goes."""
+    """Return the section on where a step's time goes."""
     bars = _bars(summary, rows)
     if not bars:
         absent = "No case has instrumented steps: nothing tells what fills a step."
@@ -70,7 +70,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
 
 
 def _apart(bars: Iterable[Bar]) -> list[str]:
-    """The note on marked cases; none where instrumented steps are like timed ones."""
+    """Return the note on marked cases; none where instrumented steps are like timed ones."""
     found = [bar for bar in bars if bar.apart and bar.overhead is not None]
     if not found:
         return []
@@ -313,7 +313,7 @@ def _stack(axes: Axes, place: float, bar: Bar, longest: float) -> None:
 
 
 def _short(ms: float, longest: float) -> str:
-    """A part's number, all of one figure to the same decimal."""
+    """Return a part's number, all of one figure to the same decimal."""
     return f"{ms:.{0 if longest >= 200 else 1 if longest >= 5 else 2}f}"
 
 
@@ -354,5 +354,5 @@ def _legend(sheet: Sheet, bars: Sequence[Bar]) -> None:
 
 
 def _head(name: str) -> str:
-    """A phase's first word, as a column's head: `exposed communication` is `Exposed`."""
+    """Return a phase's first word, as a column's head: `exposed communication` is `Exposed`."""
     return name.capitalize() if name.startswith("not ") else name.split(maxsplit=1)[0].capitalize()

@@ -24,7 +24,7 @@ MOST_SIZES = 3
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
-    """The section on buckets, with a figure for each strategy that was run with several caps."""
+    """Return the section on buckets, with a figure for each strategy that was run with several caps."""
     raw = raw_launches(summary, "step_time_s")
     told = stands(summary, "buckets")
     groups: list[tuple[str, list[Row]]] = []
@@ -135,7 +135,7 @@ def _picture(
 
 
 def _heading(panel_name: str, shown: Sequence[Row], told: Mapping[str, Stand]) -> str:
-    """What is shown of the caps at the most ranks that had cores of their own."""
+    """Return what is shown of the caps at the most ranks that had cores of their own."""
     prefix = f"{panel_name} · " if panel_name else ""
     fair = [row for row in shown if not row.oversubscribed]
     if not fair:

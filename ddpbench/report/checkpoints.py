@@ -50,7 +50,7 @@ class Cost:
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
-    """The section on evaluation and snapshots; None where no case was asked for either."""
+    """Return the section on evaluation and snapshots; None where no case was asked for either."""
     evaluated = [row for row in rows if row.ok and row.evaluation_samples_per_s is not None]
     evaluated.sort(key=lambda row: (row.oversubscribed, -row.case.world_size))
     costs = _costs(summary, rows)

@@ -64,7 +64,7 @@ class Curve:
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
-    """The section on transfers, with a figure for each strategy that has enough sizes."""
+    """Return the section on transfers, with a figure for each strategy that has enough sizes."""
     by_id = {row.case_id: row for row in rows}
     groups: dict[int, list[Mapping[Any, Any]]] = {}
     for record in summary.transfers.to_dict("records"):
@@ -234,7 +234,7 @@ def _picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int)
 
 
 def _heading(name: str, curves: Sequence[Curve]) -> str:
-    """The smallest and the largest transfer on the most ranks: what more bytes cost, and what they yield."""
+    """Return the smallest and the largest transfer on the most ranks: what more bytes cost, and what they yield."""
     curve = max(curves, key=lambda one: (one.world_size, len(one.points)))
     first, last = curve.points[0], curve.points[-1]
     return (
@@ -251,7 +251,7 @@ def _time(point: Point) -> str:
 def _cap_lines(
     caps: Sequence[float | str | None], curves: Sequence[Curve]
 ) -> dict[float | str | None, float]:
-    """The caps near the sizes drawn, each with its bytes; the default's is 25 MiB."""
+    """Return the caps near the sizes drawn, each with its bytes; the default's is 25 MiB."""
     sizes = [point.bytes for curve in curves for point in curve.points]
     low, high = min(sizes) / 2, max(sizes) * 2
     found = {cap: _MIB * (25.0 if isinstance(cap, str) else cap) for cap in caps if cap is not None}
@@ -336,7 +336,7 @@ def _paint(
 
 
 def _link_rate(row: Row) -> float | None:
-    """The rate of an emulated fabric's slowest link, GB/s: what a ring's busbw cannot exceed."""
+    """Return the rate of an emulated fabric's slowest link, GB/s: what a ring's busbw cannot exceed."""
     links = links_of(row.case.fabric)
     return None if links is None else min(links.bandwidth) / 8e9
 

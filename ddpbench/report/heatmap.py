@@ -43,7 +43,7 @@ def picture(
     *,
     across: Across = "ranks",
 ) -> Picture | None:
-    """The heat map of one strategy's caps; None where fewer than two of them ran at fewer than two world sizes.
+    """Return the heat map of one strategy's caps; None where fewer than two of them ran at fewer than two world sizes.
 
     `told` says how caps stand in their row. `across` links a line is a fabric, the fastest first, and the cases
     have one world size.
@@ -124,7 +124,7 @@ def _file_name(index: int, across: Across) -> str:
 
 
 def _key(row: Row, across: Across) -> int | str:
-    """What its line of the map is: its number of ranks, or its links."""
+    """Return what its line of the map is: its number of ranks, or its links."""
     return row.case.world_size if across == "ranks" else row.case.fabric
 
 
@@ -146,7 +146,7 @@ def _heading(
     told: Mapping[str, Stand],
     across: Across,
 ) -> str:
-    """The caps that are shown to be best or as good as best wherever ranks had cores of their own."""
+    """Return the caps that are shown to be best or as good as best wherever ranks had cores of their own."""
     prefix = f"{panel_name} · " if panel_name else ""
     name = shown[0].strategy_name
     known = {case_id for case_id, one in told.items() if one.verdict != TOO_FEW}
@@ -181,7 +181,7 @@ _Cells = Mapping[tuple[int | str, BucketCap], Row]
 
 
 def _longer(row: Row, sizes_rows: Sequence[Row]) -> float | None:
-    """How much longer its mean step is than the lowest of its row, as a fraction."""
+    """Return how much longer its mean step is than the lowest of its row, as a fraction."""
     times = [one.step_time_s.value for one in sizes_rows if one.ok and one.step_time_s is not None]
     return row.step_time_s.value / min(times) - 1 if row.ok and row.step_time_s is not None else None
 

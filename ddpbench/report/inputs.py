@@ -38,7 +38,7 @@ class Bar:
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
-    """The section on input data: a figure where there are several data settings, else a sentence."""
+    """Return the section on input data: a figure where there are several data settings, else a sentence."""
     groups = _groups(summary, rows)
     several = [group for group in groups if len(group) > 1]
     # those with cores of their own first, then the most ranks
@@ -109,7 +109,7 @@ def _gap(bar: Bar) -> str:
 
 
 def _heading(groups: Sequence[Sequence[Bar]]) -> str:
-    """The first group's verdict, and how many others share it."""
+    """Return the first group's verdict, and how many others share it."""
     first = groups[0]
     bound = [bar for bar in first if bar.verdict in ("input-bound", "looks input-bound")]
     bound.sort(key=lambda bar: bar.ratio.value if bar.ratio is not None else bar.waited_share or 0.0)

@@ -39,7 +39,7 @@ _MEANINGS = {
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
-    """The section on scaling laws, with a figure for each of the largest groups of comparable curves."""
+    """Return the section on scaling laws, with a figure for each of the largest groups of comparable curves."""
     fitted: dict[int, list[CurveLaws]] = {}
     for curve in summary.laws:
         if curve.laws.fits:
@@ -88,7 +88,7 @@ def _next(curve: CurveLaws) -> str:
 
 
 def _notes(curve: CurveLaws) -> list[str]:
-    """What a curve's laws say, in a paragraph."""
+    """Return what a curve's laws say, in a paragraph."""
     laws = curve.laws
     words = [f"{curve.name}, {curve.setting}."]
     for fit in laws.fits:
@@ -184,12 +184,12 @@ def _heading(curves: Sequence[CurveLaws]) -> str:
 
 
 def _missed(curve: CurveLaws) -> list[Law]:
-    """The laws that do not fit; one with as many parameters as there are points is not among them."""
+    """Return the laws that do not fit; one with as many parameters as there are points is not among them."""
     return [fit.law for fit in curve.laws.fits if fit.goodness == "beyond error"]
 
 
 def _without(curve: CurveLaws) -> str:
-    """What a heading says of a curve that no law was seen to fit."""
+    """Return what a heading says of a curve that no law was seen to fit."""
     missed = _missed(curve)
     if not missed:
         return "not judged"
@@ -234,7 +234,7 @@ def _table(group: Sequence[CurveLaws]) -> Table:
 
 
 def _scaled(interval: Interval) -> Interval:
-    """A fraction in per cent; rounding left by an exact fit is 0."""
+    """Return a fraction in per cent; rounding left by an exact fit is 0."""
 
     def cent(value: float | None) -> float | None:
         return None if value is None else 0.0 if abs(value) < 1e-9 else 100 * value
@@ -346,7 +346,7 @@ _HELD = "Where coherency β is held at 0, the other intervals take it to be 0: t
 
 
 def _held(fit: Fit) -> bool:
-    """Whether its coherency was not fitted but held at 0."""
+    """Return whether its coherency was not fitted but held at 0."""
     beta = fit.parameters.get("beta")
     return beta is not None and beta.low is None and beta.value == 0
 
@@ -355,7 +355,7 @@ _MARKS = {"within error": "fits", "beyond error": "does not fit", "undetermined"
 
 
 def _texts(curve: CurveLaws) -> list[tuple[str, str]]:
-    """The parameters beneath the axes, a line each, with the law's colour."""
+    """Return the parameters beneath the axes, a line each, with the law's colour."""
     lines: list[tuple[str, str]] = []
     for fit in curve.laws.fits:
         shown = [(name, value) for name, value in fit.parameters.items() if name in _SYMBOLS]

@@ -32,7 +32,7 @@ _PITCH_IN = 0.3
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
-    """The section on layouts; None where no strategy ran one number of ranks in several."""
+    """Return the section on layouts; None where no strategy ran one number of ranks in several."""
     groups = _groups(rows)
     if not groups:
         return None
@@ -48,7 +48,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
 
 
 def shape(row: Row) -> str:
-    """A layout as nodes x ranks on each: `2 x 4`."""
+    """Return a layout as nodes x ranks on each: `2 x 4`."""
     return f"{row.case.nodes} x {row.case.world_size // max(row.case.nodes, 1)}"
 
 

@@ -33,7 +33,7 @@ _PITCH_IN = 0.3
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
-    """The section on links and replays' options; None where neither varies."""
+    """Return the section on links and replays' options; None where neither varies."""
     raw = raw_launches(summary, "step_time_s")
     able = [row for row in rows if _has(row) and traits_of(row.case).exchanges and row.case.world_size > 1]
     by_rate = bandwidth.by_rate(able)
@@ -71,7 +71,7 @@ def _has(row: Row) -> bool:
 
 
 def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """A strategy's bucket caps over several fabrics, at one world size: the one with most cases first."""
+    """Return a strategy's bucket caps over several fabrics, at one world size: the one with most cases first."""
     found: dict[Key, list[Row]] = {}
     for row in rows:
         if row.case.fabric and row.case.bucket_cap_mb is not None and row.case.world_size > 1:
@@ -81,7 +81,7 @@ def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def _with_caps(rows: Sequence[Row]) -> list[Row]:
-    """Those over links that more than one cap was run over."""
+    """Return those over links that more than one cap was run over."""
     caps: dict[str, set[float | str | None]] = {}
     for row in rows:
         caps.setdefault(row.case.fabric, set()).add(row.case.bucket_cap_mb)

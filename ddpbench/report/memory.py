@@ -34,7 +34,7 @@ class Kept:
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
-    """The section on memory; None where all cases of a model hold the same."""
+    """Return the section on memory; None where all cases of a model hold the same."""
     kept = _kept(summary, rows)
     models: dict[tuple[Any, ...], set[tuple[int, int, int]]] = {}
     for one in kept:
@@ -118,7 +118,7 @@ def _kept(summary: RunSummary, rows: Sequence[Row]) -> list[Kept]:
 
 
 def _model(row: Row) -> Key:
-    """What cases must share for their models' states to be the same."""
+    """Return what cases must share for their models' states to be the same."""
     return grouping.deciding("state", row.case)
 
 

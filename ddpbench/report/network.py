@@ -43,7 +43,7 @@ class Point:
     rounds: int
 
     def per_byte(self, time_ms: float | None) -> Cell:
-        """A time for each byte of the gradients, ns."""
+        """Return a time for each byte of the gradients, ns."""
         if time_ms is None or not self.gradient_bytes:
             return Cell(text="", number=True)
         value = 1e6 * time_ms / self.gradient_bytes
@@ -66,7 +66,7 @@ class Line:
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
-    """The section on emulated networks; None where no link was emulated."""
+    """Return the section on emulated networks; None where no link was emulated."""
     if not any(row.case.fabric for row in rows):
         return None
     points = _points(summary, rows)
@@ -136,7 +136,7 @@ def _lines(panel: Panel, points: Mapping[str, Point]) -> list[Line]:
         shape = max(by_shape, key=lambda a_node: len(by_shape[a_node]), default=0)
         found = sorted(by_shape.get(shape, []), key=lambda point: point.row.case.nodes)
         if len({point.row.case.nodes for point in found}) > 1:
-            each = f", {shape} ranks a node" if shape > 1 else ""
+            each = f", {shape} ranks per node" if shape > 1 else ""
             lines.append(
                 Line(
                     name=f"{item.name}{each}",
@@ -263,7 +263,7 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
 
 
 def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
-    """What the busiest node's link carried a step, case by case; None where nothing was counted."""
+    """Return what the busiest node's link carried a step, case by case; None where nothing was counted."""
     by_id = {row.case_id: row for row in rows}
     several = len({row.case.workload for row in rows}) > 1
     variants = variant_words(rows)

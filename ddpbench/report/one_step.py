@@ -33,7 +33,7 @@ _PARTS: Mapping[str, str] = {
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
-    """The section on one step, or why there is none to draw."""
+    """Return the section on one step, or why there is none to draw."""
     told = summary.one_step
     row = next((row for row in rows if told is not None and row.case_id == told.case_id), None)
     absent = summary.one_step_absent or "No step of this run was instrumented."
@@ -67,7 +67,7 @@ def _picture(told: OneStep, row: Row) -> Picture:
 
 
 def _after_s(told: OneStep) -> float | None:
-    """How long transfers went on after the slowest backward; None where one of the two is unknown."""
+    """Return how long transfers went on after the slowest backward; None where one of the two is unknown."""
     if told.backward_end_s is None or told.comm_end_s is None:
         return None
     return max(0.0, told.comm_end_s - told.backward_end_s)
@@ -134,7 +134,7 @@ def _name(transfer: Transfer, several: bool) -> str:
 
 
 def _several(told: OneStep) -> bool:
-    """Whether transfers must be told apart by their operation."""
+    """Return whether transfers must be told apart by their operation."""
     return len({transfer.op for lane in told.lanes for transfer in lane.transfers}) > 1
 
 

@@ -123,7 +123,7 @@ class _Numbers:
 
 
 def build(summary: RunSummary, painter: Painter | None = None) -> Page:
-    """The page of a run. Equal summaries give equal bytes, whoever draws."""
+    """Return the page of a run. Equal summaries give equal bytes, whoever draws."""
     rows = rows_of(summary)
     numbers = _Numbers()
     summary_table = numbers.sure(tables.summary_table(summary, rows))
@@ -208,7 +208,7 @@ def labelled(picture: Picture) -> Picture:
 
 
 def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:
-    """The counts that head the page and are told wherever they are told again."""
+    """Return the counts that head the page and are told wherever they are told again."""
     counts = summary.counts
     return (
         ("Launches planned", f"{counts.planned:,}"),
@@ -239,12 +239,12 @@ def _clean(value: Any) -> Any:
 
 
 def _data(kind: str, text: str) -> str:
-    """A text as a data address for a download link, which no content security policy needs to allow."""
+    """Return a text as a data address for a download link, which no content security policy needs to allow."""
     return f"data:{kind};base64,{base64.b64encode(clean_bytes(text)).decode('ascii')}"
 
 
 def clean_bytes(text: str) -> bytes:
-    """UTF-8, with a question mark for what is no character."""
+    """UTF-8, with a question mark for what is not a character."""
     return text.encode("utf-8", "replace")
 
 
@@ -254,14 +254,14 @@ def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _resumes(summary: RunSummary) -> str:
-    """The command that goes on with the run; for nodes of a launcher, the one that prints their lines."""
+    """Return the command that goes on with the run; for nodes of a launcher, the one that prints their lines."""
     if "planned_nodes" in _part(summary.machine, "context"):
         return shlex.join(["ddpbench", "plan", summary.run_path])
     return shlex.join(["ddpbench", "sweep", f"{summary.run_path.rstrip('/')}/experiment.toml"])
 
 
 def _budget(experiment_toml: str) -> Mapping[str, object]:
-    """The experiment's own budget, for the method section; empty where the text cannot be read."""
+    """Return the experiment's own budget, for the method section; empty where the text cannot be read."""
     try:
         return _part(tomllib.loads(experiment_toml), "budget")
     except tomllib.TOMLDecodeError:

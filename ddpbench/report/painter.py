@@ -42,7 +42,7 @@ class Painter(AbstractContextManager["Painter"]):
             self.beside.ask(draw_all, self._there)
 
     def drawn(self) -> list[Drawn]:
-        """The pictures of `start` drawn, in their order: the rest here, then what the second process made."""
+        """Return the pictures of `start` drawn, in their order: the rest here, then what the second process made."""
         drawn = draw_all(self._here)
         if not self._there or self.beside is None:
             return drawn
@@ -57,5 +57,5 @@ class Painter(AbstractContextManager["Painter"]):
 
 
 def draw_all(pictures: Sequence[Picture]) -> list[Drawn]:
-    """The pictures drawn, by this process."""
+    """Return the pictures drawn, by this process."""
     return [draw(picture) for picture in pictures]

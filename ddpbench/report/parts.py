@@ -43,21 +43,21 @@ class Cell:
 
     @classmethod
     def estimate(cls, value: Estimate | None, *, strong: bool = False) -> Cell:
-        """A value with its interval beneath; empty where it was not measured."""
+        """Return a value with its interval beneath; empty where it was not measured."""
         if value is None:
             return cls(text="", number=True)
         return cls(text=value.number, under=value.interval, key=value.value, number=True, strong=strong)
 
     @classmethod
     def ms(cls, seconds: float | None) -> Cell:
-        """A time in milliseconds without an interval."""
+        """Return a time in milliseconds without an interval."""
         if seconds is None:
             return cls(text="", number=True)
         return cls(text=milliseconds(seconds), key=seconds, number=True)
 
     @classmethod
     def count(cls, value: int) -> Cell:
-        """A whole number."""
+        """Return a whole number."""
         return cls(text=f"{value:,}", key=value, number=True)
 
 

@@ -27,7 +27,7 @@ _Words = Mapping[str, tuple[str, Estimate | None]]
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
-    """The section on precision; None where every case has the same."""
+    """Return the section on precision; None where every case has the same."""
     groups = _groups(rows)
     if not groups:
         return None

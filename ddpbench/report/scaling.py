@@ -24,7 +24,7 @@ MOST_FIGURES = 2
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
-    """The section on scaling, with a figure for each of the largest groups of comparable cases."""
+    """Return the section on scaling, with a figure for each of the largest groups of comparable cases."""
     by_id = {row.case_id: row for row in rows}
     panels = panels_of(rows)
     drawable = [panel for panel in panels if _can_draw(panel)]
@@ -326,7 +326,7 @@ def _paint_efficiency(
 
 
 def _in_lines(name: str) -> str:
-    """A long series name as strategy and variant; a variant too long for the margin loses its middle."""
+    """Return a long series name as strategy and variant; a variant too long for the margin loses its middle."""
     if len(name) <= 26:
         return name
     strategy, _, variant = name.partition(" ")

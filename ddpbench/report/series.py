@@ -157,7 +157,7 @@ class Panel:
         return sorted({row.case.world_size for row in self.rows if row.oversubscribed})
 
     def of_strategies(self, most: int = MOST_SERIES) -> tuple[list[Series], list[str]]:
-        """One series a strategy and variant, at one bucket cap each, and sentences on what is left out.
+        """Return one series a strategy and variant, at one bucket cap each, and sentences on what is left out.
 
         The cap is DDP's default where it was run, otherwise the smallest: a fixed choice, because taking
         each strategy's best cap would favour the strategy with the most caps.
@@ -219,7 +219,7 @@ def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str
 
 
 def _with_layouts(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with their layout on nodes told where their strategy ran a number of ranks in several."""
+    """Return the rows, with their layout on nodes told where their strategy ran a number of ranks in several."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.panel, row.variant), []).append(row)
@@ -244,7 +244,7 @@ def _with_layouts(rows: Sequence[Row]) -> list[Row]:
 
 
 def rows_of(summary: RunSummary) -> list[Row]:
-    """The summary's cases as typed rows, in their order."""
+    """Return the summary's cases as typed rows, in their order."""
     return _with_layouts(
         [_row(record, summary.planned[str(record["case_id"])]) for record in summary.cases.to_dict("records")]
     )
@@ -285,7 +285,7 @@ def _row(record: Mapping[Any, Any], case: Case) -> Row:
 
 
 def raw_launches(summary: RunSummary, column: str) -> dict[str, list[float]]:
-    """The ok launches' values of a column, by case and in order of their rounds."""
+    """Return the ok launches' values of a column, by case and in order of their rounds."""
     values: dict[str, list[float]] = {}
     frame = summary.launches
     if frame.empty:
@@ -305,7 +305,7 @@ def _true(value: Any) -> bool:
 
 
 def panels_of(rows: Iterable[Row]) -> list[Panel]:
-    """The rows in groups that may be compared, the largest first; groups of base cases alone are left out."""
+    """Return the rows in groups that may be compared, the largest first; groups of base cases alone are left out."""
     rows = list(rows)
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -313,7 +313,7 @@ def panels_of(rows: Iterable[Row]) -> list[Panel]:
     linked = {_but_links(group[0]) for group in groups.values() if group[0].case.fabric}
     keys = [
         key
-        for key, group in groups.items()  # what only joins the groups of fabrics is no group of its own
+        for key, group in groups.items()  # what only joins the groups of fabrics is not a group of its own
         if not (_but_links(group[0]) in linked and all(row.needs_no_link for row in group))
     ]
     worth = [key for key in keys if any(traits_of(row.case).exchanges for row in groups[key])]
@@ -341,7 +341,7 @@ def _but_links(row: Row) -> Key:
 
 
 def _panel_name(case: Case, among: Sequence[Case]) -> str:
-    """What sets this panel apart from the run's others; empty where there is only one."""
+    """Return what sets this panel apart from the run's others; empty where there is only one."""
     return ", ".join(grouping.words(case, grouping.differing(among, PANEL), among))
 
 
@@ -370,7 +370,7 @@ def _count(words: tuple[str, ...]) -> int:
 
 
 def fullest(rows: Sequence[Row]) -> Row:
-    """The one whose setting holds for a figure: on emulated links not the one rank, which uses none."""
+    """Return the one whose setting holds for a figure: on emulated links not the one rank, which uses none."""
     return max(rows, key=lambda row: len(virtual_words(row.case)))
 
 
@@ -392,15 +392,15 @@ def setting_of(row: Row, *, but: Collection[str] = ()) -> str:
 
 
 def setting_but_links(rows: Sequence[Row]) -> str:
-    """The setting of rows that differ in their links: without those."""
+    """Return the setting of rows that differ in their links: without those."""
     return setting_of(fullest(rows), but=("fabric",))
 
 
 def label_but_links(row: Row) -> tuple[str, ...]:
-    """A figure's label where links differ from point to point."""
+    """Return a figure's label where links differ from point to point."""
     return ("emulated links", *virtual_words(row.case, but=("fabric",)))
 
 
 def alike_but(row: Row, *but: str) -> Key:
-    """What cases must share that differ in these fields alone, such as links and options of the workload."""
+    """Return what cases must share that differ in these fields alone, such as links and options of the workload."""
     return grouping.alike(row.case, but=but)

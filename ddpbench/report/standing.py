@@ -38,7 +38,7 @@ class Stand:
         return max(0.0, self.ratio.high - 1) if self.ratio.high is not None else float("inf")
 
     def words(self, what: str = "") -> str:
-        """The verdict in words; `what` names the kind of case, such as `strategy`."""
+        """Return the verdict in words; `what` names the kind of case, such as `strategy`."""
         best = f"the best {what}" if what else "best"
         bound = "" if self.longer == float("inf") else f" (at most {percent(self.longer)} longer)"
         return {
@@ -50,7 +50,7 @@ class Stand:
 
 
 def stands(summary: RunSummary, topic: str) -> dict[str, Stand]:
-    """How each case of a topic stands, by its id."""
+    """Return how each case of a topic stands, by its id."""
     return {
         str(record["case_id"]): Stand(verdict=str(record["verdict"]), ratio=_estimate(record))
         for record in summary.comparisons.to_dict("records")

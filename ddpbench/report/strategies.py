@@ -26,14 +26,14 @@ _PITCH_IN = 0.27
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
-    """The section on strategies, with a figure for each of the largest groups of comparable cases."""
+    """Return the section on strategies, with a figure for each of the largest groups of comparable cases."""
     raw = raw_launches(summary, "samples_per_s")
     panels = panels_of(rows)
     drawable = [panel for panel in panels if any(_has(row) for row in panel.rows)]
     return Section(
         anchor="strategies",
         title="Throughput by strategy",
-        question="Which strategy trains most samples a second, and how far is it from the upper bound?",
+        question="Which strategy trains most samples per second, and how far is it from the upper bound?",
         pictures=tuple(_picture(panel, index, raw) for index, panel in enumerate(drawable[:MOST_FIGURES])),
         notes=(*not_drawn([panel.name for panel in drawable[MOST_FIGURES:]]), *_told(rows)),
         absent="" if drawable else "No case was measured: there is no throughput to show.",

@@ -44,7 +44,7 @@ _LIGHT = 0.35
 
 
 def _light(colour: str) -> bool:
-    """Whether a colour needs an outline on white: by its relative luminance (WCAG 2)."""
+    """Return whether a colour needs an outline on white: by its relative luminance (WCAG 2)."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
         part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
@@ -67,7 +67,7 @@ _VARIANT_MARKERS = "*X<>dH8h"
 
 
 def look(strategy: str, variant: int = 0, algorithm: str = "") -> Look:
-    """A strategy's look: its own colour and marker, or those of "other" where its file gives none.
+    """Return a strategy's look: its own colour and marker, or those of "other" where its file gives none.
 
     Under DDP another algorithm than its own has a colour and a marker of its own. Further variants (schedules or
     options, from 1) keep the colour and get another marker.

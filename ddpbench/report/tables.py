@@ -23,7 +23,7 @@ from ddpbench.units import format_bit_rate
 
 
 def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
-    """One row a case, failed and skipped ones included; columns for every setting that varies.
+    """Return one row a case, failed and skipped ones included; columns for every setting that varies.
 
     Bucket caps and launches that are alike are told in the caption instead: notes need the room.
     """
@@ -198,7 +198,7 @@ def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
 def failures_table(
     summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]]
 ) -> Table | None:
-    """What is not ok, and the figures from which it is missing (`affected`, by case)."""
+    """Return what is not ok, and the figures from which it is missing (`affected`, by case)."""
     if not summary.failures:
         return None
     status = {row.case_id: row for row in rows}
@@ -234,7 +234,7 @@ def failures_table(
 
 
 def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
-    """The worst error of each comparison by strategy, what was allowed, and how many cases were held to it."""
+    """Return the worst error of each comparison by strategy, what was allowed, and how many cases were held to it."""
     frame = summary.proofs
     if frame.empty:
         return None
@@ -363,7 +363,7 @@ def _flat(data: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def embedded_json(summary: RunSummary) -> str:
-    """The whole summary as JSON: every number of the page, and those it has no room for."""
+    """Return the whole summary as JSON: every number of the page, and those it has no room for."""
     frames = {
         name: json.loads(_json(getattr(summary, name)))
         for name in (

@@ -64,7 +64,7 @@ class Line:
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
-    """The section on trainings to a loss; None where no case was trained to one."""
+    """Return the section on trainings to a loss; None where no case was trained to one."""
     groups = _groups(summary, rows)
     if not groups:
         return None
@@ -100,7 +100,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
 
 
 def _groups(summary: RunSummary, rows: Sequence[Row]) -> list[list[Line]]:
-    """The cases trained to a loss, those together for which it means the same; the largest groups first."""
+    """Return the cases trained to a loss, those together for which it means the same; the largest groups first."""
     if summary.goals.empty:
         return []
     by_id = {row.case_id: row for row in rows if row.ok}
@@ -127,7 +127,7 @@ def _groups(summary: RunSummary, rows: Sequence[Row]) -> list[list[Line]]:
 
 
 def _task(row: Row) -> Key:
-    """What cases must share for one loss to mean the same for all of them."""
+    """Return what cases must share for one loss to mean the same for all of them."""
     return grouping.deciding("loss", row.case)
 
 
@@ -167,7 +167,7 @@ def _optional(value: Any) -> float | None:
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
-    """Strategy, ranks and samples a step; caps, links, threads, loaders and scaling where they tell cases apart."""
+    """Strategy, ranks and samples per step; caps, links, threads, loaders and scaling where they tell cases apart."""
     variants = variant_words(rows)
     caps = {
         name: len({row.case.bucket_cap_mb for row in rows if row.case.strategy == name}) > 1
@@ -201,7 +201,7 @@ def _names(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _drawn(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
-    """The lines of a figure, and those it has no room for: one bucket cap each, and one device once a batch."""
+    """Return the lines of a figure, and those it has no room for: one bucket cap each, and one device once a batch."""
     chosen: dict[tuple[Any, ...], Line] = {}
     batches = ("local_batch", "global_batch", "scaling")
     for line in sorted(group, key=lambda line: cap_order(line.row.case.bucket_cap_mb)):
@@ -226,12 +226,12 @@ def _drawn(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
 
 
 def _setting(group: Sequence[Line]) -> str:
-    """The setting in words, but for scaling and batch, which differ from line to line."""
+    """Return the setting in words, but for scaling and batch, which differ from line to line."""
     return setting_of(fullest([line.row for line in group]), but=("scaling",))
 
 
 def _apart(groups: Sequence[Sequence[Line]]) -> list[str]:
-    """What tells the groups from each other; empty where there is one."""
+    """Return what tells the groups from each other; empty where there is one."""
     cases = [fullest([line.row for line in group]).case for group in groups]
     names = [name for name in PANEL if name not in ("local_batch", "global_batch", "scaling")]
     apart = grouping.differing(cases, names)
@@ -344,7 +344,7 @@ def _points_table(lines: Sequence[Line]) -> Table:
 
 
 def _table(group: Sequence[Line], apart: str) -> Table:
-    """What each case needs to reach the loss, beside its speed-up in samples/s."""
+    """Return what each case needs to reach the loss, beside its speed-up in samples/s."""
     notes = {line.row.case_id: _notes(line) for line in group}
     noted = any(notes.values())
     held = any(line.apart is not None for line in group)
@@ -395,7 +395,7 @@ def _mean_cell(value: float | None) -> Cell:
 
 
 def _notes(line: Line) -> str:
-    """Whether it had cores of its own, and how far it came if it did not reach the loss in every launch."""
+    """Return whether it had cores of its own, and how far it came if it did not reach the loss in every launch."""
     words = ["oversubscribed"] if line.row.oversubscribed else []
     if line.time_s is None:
         steps = counted(line.steps_trained, "step")

@@ -88,7 +88,7 @@ class Fall:
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
-    """The section on lost efficiency: a figure for the case that others are held against, then for others."""
+    """Return the section on lost efficiency: a figure for the case that others are held against, then for others."""
     falls = _falls(summary, rows)
     absent = ""
     if not falls:

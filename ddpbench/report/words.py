@@ -15,7 +15,7 @@ _COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def clean(text: str) -> str:
-    """A text from a log or a host, fit for a page: no terminal colours, control or direction characters."""
+    """Return a text from a log or a host, fit for a page: no terminal colours, control or direction characters."""
     if text.isascii() and text.isprintable():
         return text
     plain = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _COLOUR_CODE.sub("", text))
@@ -23,7 +23,7 @@ def clean(text: str) -> str:
 
 
 def headline(text: str) -> str:
-    """A heading with a capital, unless it begins with a name such as `gpt:nano`."""
+    """Return a heading with a capital, unless it begins with a name such as `gpt:nano`."""
     first = text.split(" ", 1)[0].rstrip(":,")
     return text[:1].upper() + text[1:] if first.isalpha() else text
 
@@ -42,7 +42,7 @@ class Estimate:
         return self.low is not None and self.high is not None
 
     def scaled(self, factor: float) -> Estimate:
-        """The same in another unit, such as milliseconds for seconds."""
+        """Return the same in another unit, such as milliseconds for seconds."""
         low = None if self.low is None else self.low * factor
         high = None if self.high is None else self.high * factor
         return Estimate(self.value * factor, low, high)
@@ -86,24 +86,24 @@ def _rounded(value: float, decimals: int) -> str:
 
 
 def number(value: float) -> str:
-    """A number with three significant digits and thousands separated."""
+    """Return a number with three significant digits and thousands separated."""
     return Estimate(value).number
 
 
 def milliseconds(seconds: float) -> str:
-    """A time in ms: hundredths below 1 ms, tenths below 100 ms, whole above."""
+    """Return a time in ms: hundredths below 1 ms, tenths below 100 ms, whole above."""
     value = seconds * 1e3
     return _rounded(value, 0 if abs(value) >= 100 else 1 if abs(value) >= 1 else 2)
 
 
 def percent(fraction: float) -> str:
-    """A fraction in per cent, one decimal below 10 %."""
+    """Return a fraction in per cent, one decimal below 10 %."""
     value = fraction * 100
     return f"{_rounded(value, 1 if abs(value) < 10 else 0)} %"
 
 
 def moment(utc: object) -> str:
-    """An ISO time as `2026-03-04 09:12 UTC`; what is no time is shown as it is."""
+    """Return an ISO time as `2026-03-04 09:12 UTC`; what is not a time is shown as it is."""
     if not utc:
         return "not recorded"
     try:
@@ -130,7 +130,7 @@ def valued(name: str, value: object) -> str:
 
 
 def not_drawn(names: Sequence[str]) -> tuple[str, ...]:
-    """One sentence on the groups of cases that got no figure; none where all did."""
+    """Return one sentence on the groups of cases that got no figure; none where all did."""
     if not names:
         return ()
     what = "; ".join(names)

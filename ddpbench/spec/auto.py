@@ -50,7 +50,7 @@ def left_out(experiment: Experiment) -> str:
 
 
 def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
-    """The fabric's (nodes, ranks per node) where both are given; empty where one follows from the world size."""
+    """Return the fabric's (nodes, ranks per node) where both are given; empty where one follows from the world size."""
     nodes, a_node = (_of_fabric(experiment, name) for name in ("nodes", "ranks_per_node"))
     if None in nodes or None in a_node:
         return []
@@ -58,7 +58,7 @@ def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
 
 
 def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
-    """The values that a setting of the fabric takes."""
+    """Return the values that a setting of the fabric takes."""
     fabric = experiment.fabric
     values: Sequence[Any] = experiment.axes.get(
         f"fabric.{name}", [getattr(fabric, name) if fabric is not None else None]
@@ -67,7 +67,7 @@ def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
 
 
 def _fitting(experiment: Experiment) -> list[int]:
-    """The world sizes that some layout of the fabric has, and 1, the base case's; empty where none is given."""
+    """Return the world sizes that some layout of the fabric has, and 1, the base case's; empty where none is given."""
     layouts = _layouts(experiment)
     return sorted({1, *(nodes * a_node for nodes, a_node in layouts)}) if layouts else []
 

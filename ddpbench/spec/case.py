@@ -108,7 +108,7 @@ class Case:
         return "-".join([*parts, digest])
 
     def _contents(self) -> dict[str, Any]:
-        """Its fields, all of them plain values; `asdict` copies them deeply, which a thousand cases feel."""
+        """Return its fields, all of them plain values; `asdict` copies them deeply, which a thousand cases feel."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @property
@@ -155,7 +155,7 @@ class Case:
         return loaded
 
     def baseline(self) -> Case:
-        """The base case of this case's speed-up: `single` at world size 1.
+        """Return the base case of this case's speed-up: `single` at world size 1.
 
         The same workload, dtype, threads per rank and device; the same local batch under weak scaling and
         the same global batch under strong scaling (Hoefler & Belli, SC'15, rule 1: state the base case).
@@ -179,11 +179,11 @@ class Case:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The case as a JSON object, its id included for the reader's convenience."""
+        """Return the case as a JSON object, its id included for the reader's convenience."""
         return {"case_id": self.case_id, **self._contents()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Case:
-        """The case back from `to_json`; unknown keys are ignored, so that old code reads new plans."""
+        """Return the case back from `to_json`; unknown keys are ignored, so that old code reads new plans."""
         names = {field.name for field in fields(cls)}
         return cls(**{key: value for key, value in data.items() if key in names})

@@ -67,20 +67,20 @@ class Catalog(Protocol):
     """The known names, and their descriptions on demand."""
 
     def strategy_names(self) -> Iterable[str]:
-        """Every name an experiment may use for a strategy."""
+        """Return every name an experiment may use for a strategy."""
 
     def workload_names(self) -> Iterable[str]:
-        """Every name an experiment may use for a workload; import paths are allowed beside them."""
+        """Return every name an experiment may use for a workload; import paths are allowed beside them."""
 
     def strategy(self, name: str) -> StrategyInfo:
-        """The strategy of that name.
+        """Return the strategy of that name.
 
         Raises:
             KeyError: there is none.
         """
 
     def workload(self, name: str) -> WorkloadInfo:
-        """The workload of that name, or of an import path such as `train.py:MyWorkload`.
+        """Return the workload of that name, or of an import path such as `train.py:MyWorkload`.
 
         Raises:
             KeyError: there is none.
@@ -99,5 +99,5 @@ class Devices:
     """The GPU that cannot compute in bf16 itself, and why; empty where all can."""
 
     def ranks(self, device: str, threads_per_rank: int) -> int:
-        """How many ranks have a device of their own: one per GPU, or one per `threads_per_rank` cores."""
+        """Return how many ranks have a device of their own: one per GPU, or one per `threads_per_rank` cores."""
         return self.gpus if device == "cuda" else max(1, self.cores // threads_per_rank)

@@ -98,7 +98,7 @@ def _apply_override(data: dict[str, Any], override: str, problems: list[Problem]
     path, equals, raw = override.partition("=")
     keys = _keys(path.strip())
     if not equals or not all(keys):
-        message = f"{override!r} is no setting: write key=value, such as base.local_batch=16"
+        message = f"invalid setting {override!r}: write key=value, such as base.local_batch=16"
         problems.append(Problem(path="--set", message=message))
         return
     try:
@@ -115,7 +115,7 @@ def _apply_override(data: dict[str, Any], override: str, problems: list[Problem]
 
 
 def _keys(path: str) -> list[str]:
-    """A setting's path in parts, quoted as in TOML where a part has a dot of its own."""
+    """Return a setting's path in parts, quoted as in TOML where a part has a dot of its own."""
     if '"' not in path and "'" not in path:
         return path.split(".")
     try:
@@ -141,7 +141,7 @@ def _section(model: type[_Model], data: object, path: str, problems: list[Proble
 
 
 def explain(error: ValidationError, path: str, known: Sequence[str]) -> list[Problem]:
-    """What a model found wrong, a problem for each place, below `path`."""
+    """Return what a model found wrong, a problem for each place, below `path`."""
     problems: dict[str, Problem] = {}
     for item in error.errors():
         location = item["loc"]
@@ -160,7 +160,7 @@ def explain(error: ValidationError, path: str, known: Sequence[str]) -> list[Pro
 
 
 def _given(data: Mapping[str, Any], axis: str) -> str:
-    """Where an axis' value is given a second time, or nothing."""
+    """Return where an axis' value is given a second time, or nothing."""
     path = axis if "." in axis else f"base.{axis}"
     found: Any = data
     for key in path.split("."):
@@ -173,7 +173,7 @@ def _given(data: Mapping[str, Any], axis: str) -> str:
 def _option_models(
     base: Base | None, data: Mapping[str, Any], catalog: Catalog
 ) -> dict[str, type[BaseModel]]:
-    """The options' models of the strategies and workloads that the experiment names, by name without a size."""
+    """Return the options' models of the strategies and workloads that the experiment names, by name without a size."""
     models: dict[str, type[BaseModel]] = {}
     given = data.get("axes", {})
     for field, look_up in (("strategy", catalog.strategy), ("workload", catalog.workload)):
@@ -188,7 +188,7 @@ def _option_models(
 
 
 def _axis_field(name: str, models: Mapping[str, type[BaseModel]]) -> FieldInfo | None:
-    """The setting of an axis: of `Base`, of the fabric (`fabric.bandwidth`), or an option (`options.ddp.X`)."""
+    """Return the setting of an axis: of `Base`, of the fabric (`fabric.bandwidth`), or an option (`options.ddp.X`)."""
     if name.startswith("fabric."):
         return FabricSettings.model_fields.get(name.removeprefix("fabric."))
     if name.startswith("options."):
@@ -287,7 +287,7 @@ def _excludes(data: object, models: Mapping[str, type[BaseModel]], problems: lis
                 try:
                     kept.append(adapter.validate_python(value))
                 except ValidationError:
-                    message = f"{value!r} is no value of {key}, so that it would exclude nothing"
+                    message = f"{value!r} is not a value of {key}, so that it would exclude nothing"
                     problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
             rule[key] = kept
 
@@ -309,13 +309,13 @@ def _names(
         try:
             models[name] = catalog.strategy(name).options
         except KeyError:
-            message = f"{name!r} is no strategy; {nearest(name, catalog.strategy_names())}"
+            message = f"unknown strategy {name!r}; {nearest(name, catalog.strategy_names())}"
             problems.append(Problem(path=path, message=message))
     for path, name in values("workload"):
         try:
             models[name.partition(":")[0]] = catalog.workload(name).options
         except KeyError:
-            message = f"{name!r} is no workload; {nearest(name, catalog.workload_names())}"
+            message = f"unknown workload {name!r}; {nearest(name, catalog.workload_names())}"
             problems.append(Problem(path=path, message=message))
         except ValueError as error:  # a replay whose profile cannot be used
             problems.append(Problem(path=path, message=str(error)))
@@ -328,7 +328,7 @@ def _names(
             known = set(catalog.strategy_names()) | {
                 name.partition(":")[0] for name in catalog.workload_names()
             }
-            why = "is not used by this experiment" if owner in known else "is no strategy or workload"
+            why = "is not used by this experiment" if owner in known else "is not a strategy or workload"
             problems.append(Problem(path=path, message=f"{owner!r} {why}; {nearest(owner, models)}"))
             continue
         _section(models[owner], given, path, problems)

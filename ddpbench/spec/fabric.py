@@ -23,10 +23,10 @@ BURST_S = 2e-3
 
 def _rate(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"{value!r} is no rate: write a number and a unit, such as '1 Gbit/s'")  # noqa: TRY004  pydantic's
+        raise ValueError(f"invalid rate {value!r}: write a number and a unit, such as '1 Gbit/s'")  # noqa: TRY004  pydantic's
     rate = parse_bit_rate(value)
     if rate <= 0:
-        raise ValueError(f"{value!r} is no rate: a link carries more than nothing")
+        raise ValueError(f"invalid rate {value!r}: a link carries more than nothing")
     if rate < MIN_RATE:
         raise ValueError(
             f"{value!r} is too slow: below {format_bit_rate(MIN_RATE)} a burst of 2 ms holds no frame; "
@@ -111,7 +111,7 @@ class Links:
 
     @classmethod
     def from_settings(cls, settings: FabricSettings) -> Links:
-        """The links of a validated section whose bandwidth is known."""
+        """Return the links of a validated section whose bandwidth is known."""
         given = settings.bandwidth
         assert given is not None
         rates = tuple(given) if isinstance(given, list) else (given,)
@@ -126,16 +126,16 @@ class Links:
         )
 
     def of_node(self, node: int) -> float:
-        """A node's rate."""
+        """Return a node's rate."""
         return self.bandwidth[node] if len(self.bandwidth) > 1 else self.bandwidth[0]
 
     def slowest(self, nodes: int) -> float:
-        """The rate of the slowest link, uplinks included."""
+        """Return the rate of the slowest link, uplinks included."""
         rate = min(self.of_node(node) for node in range(nodes))
         return rate if self.uplink is None else min(rate, self.uplink)
 
     def limiting(self, algorithm: str, nodes: int) -> float:
-        """The rate of the link that limits a way to aggregate, for ranks that have a node each.
+        """Return the rate of the link that limits a way to aggregate, for ranks that have a node each.
 
         A ring goes at its slowest link; between racks each uplink carries what one node's link does. To a master, all
         others' gradients pass its own link, those of the other racks its rack's uplink, and one of them each other.
@@ -162,7 +162,7 @@ class Links:
         )
 
     def text(self) -> str:
-        """The links in words, such as `1 Gbit/s; 2 racks, uplink 4 Gbit/s`; `parse` reads it."""
+        """Return the links in words, such as `1 Gbit/s; 2 racks, uplink 4 Gbit/s`; `parse` reads it."""
         parts = [", ".join(format_bit_rate(rate) for rate in self.bandwidth)]
         if self.local_bandwidth is not None:
             parts.append(f"local {format_bit_rate(self.local_bandwidth)}")
@@ -179,10 +179,10 @@ class Links:
 
     @classmethod
     def parse(cls, text: str) -> Links:
-        """The links back from `text()`.
+        """Return the links back from `text()`.
 
         Raises:
-            ValueError: it is no such text.
+            ValueError: it does not parse.
         """
         first, *rest = text.split("; ")
         found: dict[str, Any] = {"bandwidth": tuple(parse_bit_rate(part) for part in first.split(", "))}
@@ -207,7 +207,7 @@ def fabric_overrides(text: str) -> list[str]:
     """Settings for a short text: `8 x 1gbit` is 8 nodes, `2 x 4 x 10gbit` 2 nodes of 4 ranks.
 
     Raises:
-        RequestError: it is no such text.
+        RequestError: it does not parse.
     """
     *counts, rate = (part.strip() for part in re.split(r"\s*[x×]\s*", text.strip()))
     try:
@@ -217,7 +217,7 @@ def fabric_overrides(text: str) -> list[str]:
             raise ValueError
     except ValueError:
         raise RequestError(
-            f"--fabric {text!r}: write nodes x rate, such as '8 x 1gbit', or nodes x ranks a node x rate, "
+            f"--fabric {text!r}: write nodes x rate, such as '8 x 1gbit', or nodes x ranks per node x rate, "
             "such as '2 x 4 x 10gbit'; more is said in an experiment's [fabric]"
         ) from None
     ranks = [f"fabric.ranks_per_node={a_node[0]}"] if a_node else []

@@ -31,13 +31,13 @@ def smoothing_steps(case: Case) -> int:
 
 
 def mean_losses(ranks: Sequence[Sequence[float]]) -> list[float]:
-    """The job's loss of each step, from those of the ranks that know one; they hold equally many samples."""
+    """Return the job's loss of each step, from those of the ranks that know one; they hold equally many samples."""
     known = [losses for losses in ranks if losses]
     return [math.fsum(step) / len(known) for step in zip(*known, strict=True)]
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:
-    """The means over `window` steps in turn: the first is that of the steps up to the one of that number."""
+    """Return the means over `window` steps in turn: the first is that of the steps up to the one of that number."""
     return [math.fsum(losses[end - window : end]) / window for end in range(window, len(losses) + 1)]
 
 

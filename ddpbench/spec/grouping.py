@@ -77,21 +77,21 @@ def _facet(
 
 
 def cap_words(cap: float | str | None) -> str:
-    """A bucket cap: `default`, `25 MiB`; empty without buckets."""
+    """Return a bucket cap: `default`, `25 MiB`; empty without buckets."""
     if cap is None:
         return ""
     return cap if isinstance(cap, str) else f"{cap:g} MiB"
 
 
 def loading(case: Case) -> str:
-    """Where batches come from: `data in memory`, `no loader workers`, `2 loader workers`."""
+    """Return where batches come from: `data in memory`, `no loader workers`, `2 loader workers`."""
     if case.data == "memory":
         return "data in memory"
     return counted(case.loader_workers, "loader worker") if case.loader_workers else "no loader workers"
 
 
 def batch(case: Case) -> int:
-    """The batch that scaling holds fixed, samples: a rank's or the whole job's."""
+    """Return the batch that scaling holds fixed, samples: a rank's or the whole job's."""
     return case.local_batch if case.scaling == "weak" else case.global_batch
 
 
@@ -249,7 +249,7 @@ check_complete((field.name for field in fields(Case)), FACETS)
 
 
 def of_role(*roles: Role) -> tuple[str, ...]:
-    """The fields of these roles."""
+    """Return the fields of these roles."""
     return tuple(name for name, facet in FACETS.items() if facet.role in roles)
 
 
@@ -267,22 +267,22 @@ def _key(case: Case, names: Iterable[str], but: Collection[str]) -> Key:
 
 
 def panel(case: Case, *, but: Collection[str] = ()) -> Key:
-    """What two cases must share to be compared; the fields `but` left out."""
+    """Return what two cases must share to be compared; the fields `but` left out."""
     return _key(case, PANEL, but)
 
 
 def variant(case: Case, *, but: Collection[str] = ()) -> Key:
-    """What sets apart two cases of one panel at one scale: strategy, algorithm, schedule, backend, options."""
+    """Return what sets apart two cases of one panel at one scale: strategy, algorithm, schedule, backend, options."""
     return _key(case, VARIANT, but)
 
 
 def alike(case: Case, *, but: Collection[str] = ()) -> Key:
-    """All of a case but its bookkeeping and the fields `but`: equal for cases that differ in those alone."""
+    """Return all of a case but its bookkeeping and the fields `but`: equal for cases that differ in those alone."""
     return _key(case, (*PANEL, *VARIANT, *SCALE), but)
 
 
 def deciding(what: Decided, case: Case) -> Key:
-    """What two cases must share to have the same course of the loss, bytes of state, or computation of a rank.
+    """Return what two cases must share to have the same course of the loss, bytes of state, or computation of a rank.
 
     Of the loss the samples of a step are not in it: who compares knows whose they are.
     """
@@ -293,13 +293,13 @@ def deciding(what: Decided, case: Case) -> Key:
 
 
 def differing(cases: Iterable[Case], names: Iterable[str] = tuple(FACETS)) -> list[str]:
-    """Those of these fields that not all cases share, in the order in which words stand."""
+    """Return those of these fields that not all cases share, in the order in which words stand."""
     every = list(cases)
     return [name for name in names if len({_VALUES[name](case) for case in every}) > 1]
 
 
 def words(case: Case, names: Iterable[str], among: Iterable[Case]) -> list[str]:
-    """What a case has of these fields, in words; of options those that `among` does not share."""
+    """Return what a case has of these fields, in words; of options those that `among` does not share."""
     every = list(among)
     found: list[str] = []
     for name in names:
@@ -317,12 +317,12 @@ def told(case: Case) -> list[str]:
 
 
 def is_virtual(case: Case) -> bool:
-    """Whether links were shaped, or computation replayed, dilated or shrunk."""
+    """Return whether links were shaped, or computation replayed, dilated or shrunk."""
     return any(FACETS[name].told(case) for name in VIRTUAL)
 
 
 def virtual_words(case: Case, *, but: Collection[str] = ()) -> list[str]:
-    """What a case's times are of that is not the machine's own; none where it trained on its own links."""
+    """Return what a case's times are of that is not the machine's own; none where it trained on its own links."""
     return [FACETS[name].word(case) for name in VIRTUAL if name not in but and FACETS[name].told(case)]
 
 
@@ -352,7 +352,7 @@ class Setting:
 
 
 def settings_apart(cases: Iterable[Case], names: Iterable[str]) -> list[Setting]:
-    """A column for each of these fields that not all cases share, and of options one for each key."""
+    """Return a column for each of these fields that not all cases share, and of options one for each key."""
     every = list(cases)
     found: dict[str, Setting] = {}
     for name in differing(every, names):

@@ -12,7 +12,7 @@ from ddpbench.spec.grouping import FACETS
 
 
 def labels(cases: Iterable[Case]) -> dict[str, str]:
-    """What each is called, by its id: its label, and where several have the same what tells those apart."""
+    """Return what each is called, by its id: its label, and where several have the same what tells those apart."""
     return {
         case.case_id: " · ".join([label, *words])
         for label, members in _grouped(cases, lambda case: case.label).items()
@@ -21,7 +21,7 @@ def labels(cases: Iterable[Case]) -> dict[str, str]:
 
 
 def _apart(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
-    """Each with the words for what is not the same in all of them; settings are compared within a workload."""
+    """Yield each with the words for what is not the same in all of them; settings are compared within a workload."""
     workloads = _grouped(cases, lambda case: case.workload)
     for name, members in workloads.items():
         told = [name.removeprefix("replay:")] if len(workloads) > 1 else []
@@ -42,7 +42,7 @@ def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> dict[str, lis
 
 
 def _settings(case: Case) -> dict[tuple[str, str], Any]:
-    """What a label leaves out, by whose it is (the workload's, the strategy's, the case's own) and its name."""
+    """Return what a label leaves out, by whose it is (the workload's, the strategy's, the case's own) and its name."""
     own = {
         name: getattr(case, name)
         for name, facet in FACETS.items()
@@ -53,7 +53,7 @@ def _settings(case: Case) -> dict[tuple[str, str], Any]:
 
 
 def _word(name: str, value: Any) -> str:
-    """A setting as an experiment gives it; its value alone where that says what it is."""
+    """Return a setting as an experiment gives it; its value alone where that says what it is."""
     if name in ("dtype", "device", "backend", "launcher"):
         return str(value)
     return f"{name}={value if isinstance(value, str) else json.dumps(value)}"

@@ -13,7 +13,7 @@ MOST_ODD = 3
 
 
 def links_of(fabric: str) -> Links | None:
-    """A case's links; None for the machine's own, and for a text that this version cannot read."""
+    """Return a case's links; None for the machine's own, and for a text that this version cannot read."""
     try:
         return Links.parse(fabric) if fabric else None
     except ValueError:
@@ -22,7 +22,7 @@ def links_of(fabric: str) -> Links | None:
 
 @cache
 def short_links(fabric: str) -> str:
-    """The links in few words: of nodes with rates of their own the usual one first.
+    """Return the links in few words: of nodes with rates of their own the usual one first.
 
     `1 Gbit/s, 1 Gbit/s, 1 Gbit/s, 100 Mbit/s` becomes `1 Gbit/s, node 3 at 100 Mbit/s`; nodes count from 0.
     """
@@ -32,7 +32,7 @@ def short_links(fabric: str) -> str:
 
 @cache
 def link_words(fabric: str) -> str:
-    """The links as a label: `emulated 1 Gbit/s link`, `emulated 1 Gbit/s link (node 3 at 100 Mbit/s)`."""
+    """Return the links as a label: `emulated 1 Gbit/s link`, `emulated 1 Gbit/s link (node 3 at 100 Mbit/s)`."""
     if not fabric:
         return ""
     rate, rest = _parts(fabric)
@@ -40,7 +40,7 @@ def link_words(fabric: str) -> str:
 
 
 def _parts(fabric: str) -> tuple[str, str]:
-    """The usual rate, and whatever else there is to say of the links."""
+    """Return the usual rate, and whatever else there is to say of the links."""
     links = links_of(fabric)
     if links is None:
         return fabric, ""

@@ -30,7 +30,7 @@ class PlannedCase:
 
 
 def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:
-    """The experiment's cases in the order of its axes, with the base cases of their speed-ups added.
+    """Return the experiment's cases in the order of its axes, with the base cases of their speed-ups added.
 
     `auto` becomes 1, 2, 4 ... up to the devices at hand; device and backend become what the machine has.
     Combinations that differ only in a setting their strategy does not have are one case.
@@ -68,7 +68,7 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
 
 
 def _setting(experiment: Experiment, axes: Mapping[str, Any]) -> dict[str, Any]:
-    """One combination, whole: `Base`'s fields, those of the fabric as `fabric.X`, and options that are axes."""
+    """Return one combination, whole: `Base`'s fields, those of the fabric as `fabric.X`, and options that are axes."""
     fabric = experiment.fabric or FabricSettings()
     linked = {f"fabric.{name}": getattr(fabric, name) for name in FabricSettings.model_fields}
     return {**experiment.base.model_dump(), **linked, **axes}
@@ -181,13 +181,13 @@ def _plan_case(
         reason = "nccl moves data between GPUs only; use gloo on CPU"
     if reason is None and backend == "gloo" and device == "cuda" and strategy.uses_backend:
         reason = (
-            "gloo copies GPU memory through the host, and when it is done cannot be stamped; use nccl on GPUs"
+            "gloo copies GPU memory through the host, and its completion cannot be timed; use nccl on GPUs"
         )
     return PlannedCase(case=case, skip_reason=reason, oversubscribed=_oversubscribed(case, devices))
 
 
 def _chosen(asked: str, own: str, choice: Sequence[str]) -> str:
-    """What a case does: what was asked for where its strategy leaves the choice, else the strategy's own."""
+    """Return what a case does: what was asked for where its strategy leaves the choice, else the strategy's own."""
     return asked if asked in choice else own
 
 
@@ -209,7 +209,7 @@ def _unknown_choices(experiment: Experiment, catalog: Catalog) -> Iterable[Probl
 
 
 def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """A strategy's or workload's options, those that are axes included."""
+    """Return a strategy's or workload's options, those that are axes included."""
     start = f"options.{owner}."
     axes = {key.removeprefix(start): value for key, value in setting.items() if key.startswith(start)}
     return {**experiment.options.get(owner, {}), **axes}
@@ -218,7 +218,7 @@ def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> 
 def _layout(
     experiment: Experiment, setting: Mapping[str, Any], problems: list[Problem]
 ) -> tuple[int, int] | None:
-    """A combination's world size and nodes. On a fabric any two of nodes, ranks a node and world size give
+    """Return a combination's world size and nodes. On a fabric any two of nodes, ranks per node and world size give
     the third; there are never more nodes than ranks."""
     world_size: int = setting["world_size"]
     nodes: int | None = setting["fabric.nodes"]
@@ -281,7 +281,7 @@ def _links(
 
 
 def _trainers_reason(case: Case, trainers: int) -> str | None:
-    """Why the ranks that train, where others only serve, cannot share the batch evenly, or None."""
+    """Return why the ranks that train, where others only serve, cannot share the batch evenly, or None."""
     if case.local_batch * trainers == case.global_batch:
         return None
     return (
@@ -293,7 +293,7 @@ def _trainers_reason(case: Case, trainers: int) -> str | None:
 def _pieces_reason(
     case: Case, strategy: StrategyInfo, workload: WorkloadInfo, catalog: Catalog
 ) -> str | None:
-    """Why this workload's model cannot be cut into a piece for each rank, or None."""
+    """Return why this workload's model cannot be cut into a piece for each rank, or None."""
     if not strategy.pieces:
         return None
     found = workload.pieces(strategy.pieces)
@@ -310,7 +310,7 @@ def _pieces_reason(
 
 
 def _virtual_reason(case: Case) -> str | None:
-    """Why this case cannot be slowed down or shrunk, or be on a fabric, or None."""
+    """Return why this case cannot be slowed down or shrunk, or be on a fabric, or None."""
     if case.compute == "real" and (case.dilation != 1 or case.shrink != 1):
         what = "dilation" if case.dilation != 1 else "shrink"
         return f'{what} needs replayed computation: workload = "replay:PROFILE" (ddpbench profile makes one)'
@@ -324,14 +324,14 @@ def _virtual_reason(case: Case) -> str | None:
 
 
 def _loss_reason(case: Case, experiment: Experiment) -> str | None:
-    """Why this case cannot be trained down to a loss that was asked for, or None."""
+    """Return why this case cannot be trained down to a loss that was asked for, or None."""
     if experiment.budget.until_loss is None or case.compute == "real":
         return None
     return "a replay has no loss to bring down: leave budget.until_loss out, or train the workload itself"
 
 
 def _layout_reason(case: Case, nodes: int) -> str | None:
-    """Why these ranks cannot stand on that many nodes, or None."""
+    """Return why these ranks cannot stand on that many nodes, or None."""
     if nodes > 1 and case.launcher == "local" and not case.fabric:
         return (
             f'the local launcher has one node; for {nodes} set launcher = "torchrun", or emulate a [fabric]'

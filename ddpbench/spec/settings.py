@@ -111,7 +111,7 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
         return self.fabric is not None or any(name.startswith("fabric.") for name in self.axes)
 
     def to_toml(self) -> str:
-        """The experiment as TOML that `load_experiment` reads back to the same experiment."""
+        """Return the experiment as TOML that `load_experiment` reads back to the same experiment."""
         linked = {name.partition(".")[2] for name in self.axes if name.startswith("fabric.")}
         base = set(self.axes)
         if (linked or self.fabric is not None) and "world_size" not in self.base.model_fields_set:

@@ -62,7 +62,7 @@ TABLE: dict[str, Entry] = {
 
 @cache
 def load_strategy(name: str) -> Strategy[Any]:
-    """The strategy of that name.
+    """Return the strategy of that name.
 
     Raises:
         KeyError: there is none.

@@ -94,7 +94,7 @@ class AsyncServer(Strategy[AsyncServerOptions]):
 
 @cache
 def carries_rpc() -> bool:
-    """Whether the installed torch was built with RPC, told without importing it.
+    """Return whether the installed torch was built with RPC, told without importing it.
 
     Its Python library has the name that `torch.distributed.rpc.is_available` looks up. Where there is no such library
     to look into, a rank will tell.

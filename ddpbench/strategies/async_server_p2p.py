@@ -101,7 +101,7 @@ class P2pWorker:
 
 
 def message(job: Job, worker: int, count: int) -> int:
-    """A number for a worker's exchange, by which server and worker know it alike."""
+    """Return a number for a worker's exchange, by which server and worker know it alike."""
     return count * job.world_size + worker
 
 

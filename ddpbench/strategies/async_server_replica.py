@@ -6,7 +6,7 @@ In a step each worker sends one gradient and waits until it has been applied and
 step ends when it has applied as many gradients as there are workers, whosever they are. So over equal numbers of
 steps all is sent that is waited for, and nothing else: while the server still waits, fewer gradients have come than the
 workers' steps have, so that one of them has yet to send and waits for none but the server. A worker is ahead of
-another by at most the rest of a block of steps, at whose end the harness lets all meet.
+another by at most the rest of a block of steps, at whose end all ranks synchronize.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Layout:
         ]
 
     def views(self, buffers: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The buffers' parts in the shapes of `parameters`, and in their order."""
+        """Return the buffers' parts in the shapes of `parameters`, and in their order."""
         found: list[torch.Tensor] = []
         for buffer, group in zip(buffers, self._groups, strict=True):
             parts = torch.split(buffer, [each.numel() for each in group])
@@ -121,7 +121,7 @@ class ServerReplica(OrderedReplica):
         return list(self._log)
 
     def notes(self) -> list[Staleness]:
-        """How stale the gradients were that were applied since the last call."""
+        """Return how stale the gradients were that were applied since the last call."""
         ages = [
             number - version
             for number, (_, version) in enumerate(self._log[self._noted :], start=self._noted)

@@ -88,7 +88,7 @@ class Replica(ABC):
         self.optimizer.zero_grad(set_to_none=True)
 
     def gradients(self) -> list[torch.Tensor]:
-        """The aggregated gradients after `gradients_of`, in the order of `model.parameters()`."""
+        """Return the aggregated gradients after `gradients_of`, in the order of `model.parameters()`."""
         return [p.grad for p in self.job.model.parameters() if p.grad is not None]
 
     def own_parameters(self) -> dict[str, torch.Tensor]:
@@ -103,7 +103,7 @@ class Replica(ABC):
         }
 
     def own_gradients(self) -> dict[str, torch.Tensor]:
-        """The aggregated gradients of `own_parameters`, zeros for one that took no part; until the next step."""
+        """Return the aggregated gradients of `own_parameters`, zeros for one that took no part; until the next step."""
         import torch
 
         return {
@@ -113,7 +113,7 @@ class Replica(ABC):
         }
 
     def held_bytes(self) -> tuple[int, int, int]:
-        """What this rank holds of parameters, gradients and optimizer state, bytes; after `gradients_of`."""
+        """Return what this rank holds of parameters, gradients and optimizer state, bytes; after `gradients_of`."""
         parameters = list(self.job.model.parameters())
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         return local_bytes(parameters), local_bytes(gradients), state_bytes(self.optimizer)
@@ -123,11 +123,11 @@ class Replica(ABC):
         return None
 
     def ready(self) -> bool:
-        """Whether one-time work (such as rebuilding buckets) is done, so that steps are alike from here."""
+        """Return whether one-time work (such as rebuilding buckets) is done, so that steps are alike from here."""
         return True
 
     def notes(self) -> Sequence[Record]:
-        """What the strategy has to tell of the steps since the last call; asked for between blocks of steps."""
+        """Return what the strategy has to tell of the steps since the last call; asked for between blocks of steps."""
         return ()
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class CompensatedReplica(Replica):
 
     @abstractmethod
     def kept(self) -> dict[str, torch.Tensor]:
-        """What this rank has kept back so far, by the parameters' names."""
+        """Return what this rank has kept back so far, by the parameters' names."""
 
 
 class OrderedReplica(Replica):
@@ -168,7 +168,7 @@ class OrderedReplica(Replica):
 
 
 def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of tensors as far as they are in this process: of a sharded one its shard's."""
+    """Return bytes of tensors as far as they are in this process: of a sharded one its shard's."""
     total = 0
     for tensor in tensors:
         part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
@@ -177,7 +177,7 @@ def local_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of an optimizer's state in this process, such as momenta."""
+    """Return bytes of an optimizer's state in this process, such as momenta."""
     import torch
 
     return local_bytes(
@@ -228,7 +228,7 @@ class Strategy(ABC, Generic[OptionsT]):
     marker: ClassVar[str] = ""
 
     def promise(self, options: OptionsT) -> Promise:
-        """What is proved of the strategy with these options."""
+        """Return what is proved of the strategy with these options."""
         return "gradients" if self.aggregates else "nothing"
 
     def period(self, options: OptionsT) -> int:
@@ -236,7 +236,7 @@ class Strategy(ABC, Generic[OptionsT]):
         return 1
 
     def trainers(self, world_size: int) -> int:
-        """How many of the ranks train on samples; those that do not, such as a server, are the first."""
+        """Return how many of the ranks train on samples; those that do not, such as a server, are the first."""
         return world_size
 
     def parts(self, case: Case) -> int:
@@ -244,12 +244,12 @@ class Strategy(ABC, Generic[OptionsT]):
         return case.world_size
 
     def check(self, case: Case) -> str | None:
-        """Why the strategy cannot run this case, or None. Called without torch."""
+        """Return why the strategy cannot run this case, or None. Called without torch."""
         return None
 
     @abstractmethod
     def build(self, job: Job, options: OptionsT) -> Replica:
-        """The rank's replica. Import torch here."""
+        """Return the rank's replica. Import torch here."""
 
 
 __all__ = [

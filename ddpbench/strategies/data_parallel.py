@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class DataParallel(Strategy[NoOptions]):
-    """One process for all devices: a batch is scattered, the model replicated anew, outputs gathered.
+    """One process for all devices: a batch is scattered, the model replicated in every step, outputs gathered.
 
     The batch that arrives is `local_batch * world_size` samples. A mean loss over all of them makes the
     sum of the replicas' gradients equal to the average that other strategies compute.
@@ -170,7 +170,7 @@ def _prepare_thread(cores: tuple[int, ...], threads: int) -> None:
 
 
 def replicate(module: nn.Module, *, alias: bool) -> tuple[nn.Module, dict[torch.Tensor, torch.Tensor]]:
-    """A replica of the module, and its parameter for each of the module's own.
+    """Return a replica of the module, and its parameter for each of the module's own.
 
     Its parameters are leaves of their own, so that gradients stay with the replica. With `alias` they share
     the module's memory, and its buffers are the module's; otherwise both are copies. What the module shares

@@ -103,7 +103,7 @@ class Ddp(Strategy[DdpOptions]):
 
 
 def _powersgd_reason(case: Case) -> str | None:
-    """Why PowerSGD cannot be had in this case, or None."""
+    """Return why PowerSGD cannot be had in this case, or None."""
     if case.dtype == "bfloat16":
         return (
             "PowerSGD orthogonalizes in the gradients' own type, and bfloat16 has too few digits for what it leaves "
@@ -196,7 +196,7 @@ class DdpReplica(Replica):
         return sum((part.detach() for part in losses), loss.detach())
 
     def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """The loss of a part of the batch, as it counts in the whole's mean."""
+        """Return the loss of a part of the batch, as it counts in the whole's mean."""
         assert self._ddp is not None
         with self.job.recorder.span("forward"):
             loss = self.job.loss(self._ddp(inputs), targets)
@@ -214,7 +214,7 @@ class DdpReplica(Replica):
         return tuple(int(size) for size in text.split(",")) if text else None
 
     def ready(self) -> bool:
-        """Whether buckets have been rebuilt in the order of the gradients, or never will be."""
+        """Return whether buckets have been rebuilt in the order of the gradients, or never will be."""
         if not self._rebuilt:
             never = not self._rebuilds or self._steps >= REBUILD_BY_STEP
             self._rebuilt = self._steps >= 2 and (never or bool(self._logged().get("has_rebuilt_buckets")))

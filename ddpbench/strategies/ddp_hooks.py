@@ -38,7 +38,7 @@ class BucketHook:
         self.unit_roundoff = torch.finfo(self._type).eps / 2 if self._type is not None else 0.0
         # Without a hook the reducer multiplies gradients by the reciprocal while it copies them into the
         # bucket (reducer.cpp, mark_variable_ready_dense). Dividing the bucket, as torch's allreduce_hook
-        # does, gives other bits where the world size is no power of two.
+        # does, gives other bits where the world size is not a power of two.
         self._scale = 1.0 / job.world_size
         self._waits = job.case.schedule == "after_backward"
         self._waiting: list[tuple[GradBucket, torch.Tensor, Summed]] = []
@@ -75,7 +75,7 @@ class BucketHook:
         return self._restored(whole, kept_word)
 
     def _restored(self, whole: torch.Tensor, averaged: Summed) -> Summed:
-        """The average in the bucket's own type and memory, which the reducer expects."""
+        """Return the average in the bucket's own type and memory, which the reducer expects."""
         if self._type is None:
             return averaged
         restored: Summed = averaged.then(lambda future: whole.copy_(future.value()))
@@ -125,7 +125,7 @@ def _library_all_reduce(buffer: torch.Tensor, done: Callable[[None], None]) -> S
 
 
 def _background(job: Job, group: dist.ProcessGroup | None) -> Background | None:
-    """The thread that sends by an algorithm of our own; None for the library's."""
+    """Return the thread that sends by an algorithm of our own; None for the library's."""
     if job.case.algorithm not in COLLECTIVES:
         return None
     from ddpbench.collectives import load_collective

@@ -55,7 +55,7 @@ class PowerSgdHook(BucketHook):
             self._background.close()
 
     def kept(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Each parameter, and what has been kept back of its gradient."""
+        """Return each parameter, and what has been kept back of its gradient."""
         found = []
         for number, memory in self.state.error_dict.items():
             parameters = self._parameters[number]
@@ -69,7 +69,7 @@ class PowerSgdHook(BucketHook):
         start = self.last_start = recorder.mark()
 
         def begun() -> tuple[Summed, int]:
-            """The transfer, and how many numbers it sends."""
+            """Return the transfer, and how many numbers it sends."""
             before = int(state.total_numel_after_compression)
             plain = state.iter < state.start_powerSGD_iter
             sent: Summed = powerSGD_hook(state, bucket)
@@ -105,7 +105,7 @@ class PowerSgdReplica(DdpReplica, CompensatedReplica):
         return self._power
 
     def ready(self) -> bool:
-        """Whether steps are compressed from here."""
+        """Return whether steps are compressed from here."""
         return super().ready() and self._power.compresses
 
     def kept(self) -> dict[str, torch.Tensor]:

@@ -87,7 +87,7 @@ def _shard(job: Job, options: FsdpOptions) -> None:
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """The children with parameters of the model's outermost ModuleLists and Sequentials, in their order."""
+    """Return the children with parameters of the model's outermost ModuleLists and Sequentials, in their order."""
     if isinstance(model, nn.ModuleList | nn.Sequential):
         children: Sequence[nn.Module] = list(model.children())
         return [child for child in children if next(child.parameters(), None) is not None]
@@ -99,7 +99,7 @@ def _sharded(model: nn.Module) -> list[FSDPModule]:
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """A shard's whole tensor, gathered from all ranks."""
+    """Return a shard's whole tensor, gathered from all ranks."""
     whole: torch.Tensor = tensor.full_tensor()  # type: ignore[attr-defined]
     return whole
 
@@ -113,7 +113,7 @@ class NotedCollective:
         self._number = number
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """The collective's buffer."""
+        """Return the collective's buffer."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def noted(self, op: str, whole: torch.Tensor, call: Callable[[], dist.Work | None]) -> dist.Work | None:

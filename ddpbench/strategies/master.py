@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Master(Strategy[NoOptions]):
     """The parameter server of the simplest kind: one of the ranks serves all.
 
-    Its link carries 2(n-1)·S bytes a step for S bytes of gradient, against 2(n-1)/n·S on every link of a
+    Its link carries 2(n-1)·S bytes per step for S bytes of gradient, against 2(n-1)/n·S on every link of a
     ring. A parameter the loss does not reach counts as a gradient of zeros, so that the optimizer treats
     it as any other (weight decay and momentum apply), where DDP without find_unused_parameters fails.
     """

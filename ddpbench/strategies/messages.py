@@ -52,8 +52,8 @@ class Message:
 def begin(
     recorder: Recorder, what: Literal["send", "receive"], tensor: torch.Tensor, peer: int, bucket: int
 ) -> Any:
-    """A message to or from a rank on its way; has `wait()`. It is noted where the recorder keeps
-    anything, and it is no stream of a GPU."""
+    """Return a message to or from a rank on its way; has `wait()`. It is noted where the recorder keeps
+    anything, and it is not a stream of a GPU."""
     act = dist.isend if what == "send" else dist.irecv
     if not recorder.active or tensor.is_cuda:
         return act(tensor, peer)

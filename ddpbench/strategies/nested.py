@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def map_tensors(act: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """The same value with every tensor in it replaced."""
+    """Return the same value with every tensor in it replaced."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -28,7 +28,7 @@ def map_tensors(act: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
 
 
 def _like(value: Any, parts: Any) -> Any:
-    """The parts in a container such as they came in; a mapping of another class may hold more than its items."""
+    """Return the parts in a container such as they came in; a mapping of another class may hold more than its items."""
     if isinstance(value, MutableMapping):
         if type(value) is dict:
             return parts
@@ -41,7 +41,7 @@ def _like(value: Any, parts: Any) -> Any:
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in a value, in order."""
+    """Yield every tensor in a value, in order."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -55,7 +55,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def samples(batch: Any) -> int:
-    """How many samples a batch has: the length of its first tensor that has one.
+    """Return how many samples a batch has: the length of its first tensor that has one.
 
     Raises:
         ValueError: there is no such tensor.
@@ -67,7 +67,7 @@ def samples(batch: Any) -> int:
 
 
 def chunk(batch: Any, count: int) -> list[Any]:
-    """The batch in `count` equal parts, in the order of its samples.
+    """Return the batch in `count` equal parts, in the order of its samples.
 
     Raises:
         ValueError: its samples do not divide.
@@ -95,7 +95,7 @@ def _cut(value: Any, size: int, start: int, end: int) -> Any:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """One batch of several, in their order: the reverse of `chunk`.
+    """Return one batch of several, in their order: the reverse of `chunk`.
 
     Raises:
         ValueError: they do not fit together, such as texts padded to different lengths.
@@ -112,7 +112,7 @@ def _joined(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
             return first
         if len({part.shape[1:] for part in parts}) > 1:
             shapes = " and ".join(dict.fromkeys(str(list(part.shape)) for part in parts))
-            raise ValueError(f"tensors of shapes {shapes} are no parts of one batch")
+            raise ValueError(f"tensors of shapes {shapes} are not parts of one batch")
         return torch.cat(list(parts))
     if isinstance(first, MutableMapping):
         return _like(first, {key: _joined([part[key] for part in parts], sizes) for key in first})
@@ -124,7 +124,7 @@ def _joined(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
 
 
 def describe(value: Any) -> str:
-    """A value's shapes and types in a few words: `{'ids': int64 [4, 16], 'mask': bool [4, 16]}`."""
+    """Return a value's shapes and types in a few words: `{'ids': int64 [4, 16], 'mask': bool [4, 16]}`."""
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -25,7 +25,7 @@ _ORDERS = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 
 def dealt(layers: int, stages: int) -> list[range]:
-    """The layers of each stage: consecutive, and one more in the first ones where they do not divide."""
+    """Return the layers of each stage: consecutive, and one more in the first ones where they do not divide."""
     size, more = divmod(layers, stages)
     starts = [stage * size + min(stage, more) for stage in range(stages + 1)]
     return [range(*ends) for ends in pairwise(starts)]
@@ -164,7 +164,7 @@ class NotedStage(PipelineStage):
     def _noted(
         self, ops: list[dist.P2POp], boundary: int, backward: int, microbatch: int
     ) -> list[dist.P2POp]:
-        """The messages with their start and end noted, where they are no streams of a GPU."""
+        """Return the messages with their start and end noted, where they are not streams of a GPU."""
         if not self._recorder.active or self.device.type == "cuda":
             return ops
         assert self.chunks is not None

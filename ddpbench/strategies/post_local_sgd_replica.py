@@ -92,7 +92,7 @@ class PostLocalSgdReplica(PeriodicReplica):
         self.optimizer.zero_grad(set_to_none=True)
 
     def ready(self) -> bool:
-        """Whether ranks train apart from here."""
+        """Return whether ranks train apart from here."""
         return self._averager.step > self._options.start_local_sgd_iter
 
     def close(self) -> None:

@@ -78,10 +78,10 @@ def _traits(strategy: str, options_json: str, device: str) -> Traits:
 
 
 def traits_of(case: Case) -> Traits:
-    """What the strategy of a case says of itself with the case's options."""
+    """Return what the strategy of a case says of itself with the case's options."""
     return _traits(case.strategy, case.options_json, case.device)
 
 
 def traits_named(strategy: str) -> Traits:
-    """The same by name alone, with the default options."""
+    """Return the same by name alone, with the default options."""
     return _traits(strategy, "{}", "")

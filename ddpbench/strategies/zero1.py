@@ -35,7 +35,7 @@ class Zero1(Strategy[Zero1Options]):
     variants = ({"parameters_as_bucket_view": True}, {"gradient_as_bucket_view": True})
     note = (
         "Gradients are all-reduced whole, as under DDP, and the updated parameters are broadcast after the update: "
-        "2(n-1)/n and about (n-1)/n times the parameters' bytes a step. Nothing hides the second part."
+        "2(n-1)/n and about (n-1)/n times the parameters' bytes per step. Nothing hides the second part."
     )
 
     def check(self, case: Case) -> str | None:

@@ -61,13 +61,13 @@ def main() -> None:
 
 
 def _asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchRequest]:
-    """One launch of a run: as the controlling side has asked for it, or else as the plan has it.
+    """Return one launch of a run: as the controlling side has asked for it, or else as the plan has it.
 
     Raises:
         RequestError: there is no such launch.
     """
     if what != "proof" and not what.isdecimal():
-        raise RequestError(f"{what!r} is no round: give its number, from 0, or 'proof'")
+        raise RequestError(f"{what!r} is not a round: give its number, from 0, or 'proof'")
     directory = run.launch(case_id, "proof") if what == "proof" else run.launch(case_id, "measure", int(what))
     if directory.request.is_file():
         return directory, LaunchRequest.read(directory.request)

@@ -34,7 +34,7 @@ def make_loader(
     loader_cores: tuple[int, ...] = (),
     collate: Callable[[list[Any]], Any] | None = None,
 ) -> DataLoader[Any]:
-    """The loader of one rank. A process that holds all replicas of a case loads the whole global batch.
+    """Return the loader of one rank. A process that holds all replicas of a case loads the whole global batch.
 
     Raises:
         ValueError: the dataset has not enough samples for one step of the whole job.
@@ -67,7 +67,7 @@ def make_loader(
 
 
 def steps_a_pass(loader: Iterable[Any]) -> int | None:
-    """How many batches one pass over the data gives; None where the loader does not say."""
+    """Return how many batches one pass over the data gives; None where the loader does not say."""
     try:
         return len(loader)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
@@ -83,7 +83,7 @@ def endless(
     on_pass: Callable[[int], None] = lambda _: None,
     on_batch: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Any]:
-    """Batches on the device, for ever; each epoch is shuffled anew, alike on all ranks (`set_epoch`).
+    """Batches on the device, for ever; each epoch is reshuffled, alike on all ranks (`set_epoch`).
 
     Floating-point values come in `dtype`, others as they are. With a `size` every batch must have so many
     samples; a smaller one at the end of a pass is left out. `on_pass` is told how many steps a pass had, and
@@ -126,10 +126,10 @@ def _set_epoch(loader: Iterable[Any], epoch: int) -> None:
 
 
 def _nothing(loader: Iterable[Any], epoch: int) -> str:
-    """Why a pass without a batch cannot be trained on."""
+    """Return why a pass without a batch cannot be trained on."""
     if epoch:
         return (
-            f"the data are used up after pass {epoch}: they must give their batches again each time they are "
+            f"the data are exhausted after pass {epoch}: they must yield their batches again each time they are "
             "iterated over (a DataLoader does, a generator does not)"
         )
     dataset, size = getattr(loader, "dataset", None), getattr(loader, "batch_size", None)
@@ -156,7 +156,7 @@ MEMORY_BYTES = 256 << 20
 
 
 def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[Any]:
-    """The next few of these batches, taken now and then cycled through for ever: no step loads anything.
+    """Return the next few of these batches, taken now and then cycled through for ever: no step loads anything.
 
     At least one, at most `MEMORY_BATCHES`; `on_batch` is called after each: a sign of life.
     """

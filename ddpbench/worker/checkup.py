@@ -64,7 +64,7 @@ def _facts() -> dict[str, Any]:
 
 
 def _driver_cuda(torch: Any) -> str | None:
-    """The newest CUDA the driver can run, such as `12.4`; None without a driver or in a CPU build."""
+    """Return the newest CUDA the driver can run, such as `12.4`; None without a driver or in a CPU build."""
     ask = getattr(torch._C, "_cuda_getDriverVersion", None)
     number = ask() if ask is not None else 0
     return f"{number // 1000}.{number % 1000 // 10}" if number else None

@@ -48,7 +48,7 @@ def relative_error(
     small: float = SMALL_GRADIENT,
     whole: torch.Tensor | None = None,
 ) -> float:
-    """The largest error over parameters, as `SMALL_GRADIENT` says; infinite if the shapes differ.
+    """Return the largest error over parameters, as `SMALL_GRADIENT` says; infinite if the shapes differ.
 
     `whole` is the whole gradient's norm, where `reference` is a part of it.
     """
@@ -65,7 +65,7 @@ def relative_error(
 
 
 def norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The norm of all of them as one vector."""
+    """Return the norm of all of them as one vector."""
     if not tensors:
         return torch.zeros((), dtype=torch.float64)
     norms = [torch.linalg.vector_norm(each.double()) for each in tensors]
@@ -113,14 +113,14 @@ class Comparer:
             self._small = max(self._small, AUTOCAST_SMALL_GRADIENT)
 
     def error(self, own: Tensors, expected: Tensors) -> float:
-        """The largest relative error of those that this rank has, infinite for one that does not exist."""
+        """Return the largest relative error of those that this rank has, infinite for one that does not exist."""
         if own.keys() - expected.keys():
             return math.inf
         whole = norm(list(expected.values()))
         return relative_error(list(own.values()), [expected[name] for name in own], self._small, whole)
 
     def change(self, compared: Compared, before: Tensors, own: Tensors, expected: Tensors) -> Proof:
-        """What updates made of this rank's parameters, held against what they made of one process's."""
+        """Return what updates made of this rank's parameters, held against what they made of one process's."""
         allowed = CHANGE_TOLERANCES.get(self.dtype)
         if allowed is None or self.precision.unit_roundoff:
             note = (
@@ -145,7 +145,7 @@ class Comparer:
                 return
 
     def draws_random_numbers(self, model: torch.nn.Module) -> bool:
-        """Whether a step's gradient depends on the seed, as with dropout."""
+        """Return whether a step's gradient depends on the seed, as with dropout."""
         seen: list[list[torch.Tensor]] = []
         for seed in (1, 2):
             torch.manual_seed(seed)
@@ -160,20 +160,20 @@ class Comparer:
         torch.manual_seed(self.training.case.seed + 1 + shard)
 
     def gradient(self, model: torch.nn.Module, shard: int) -> Tensors:
-        """One process's gradient over a shard."""
+        """Return one process's gradient over a shard."""
         self.seed(shard)
         return self.prover.gradient(model, self.shards[shard], self.precision)
 
     def average(self, model: torch.nn.Module) -> Tensors:
-        """The mean over shards of each shard's gradient, from the same state and seeds, in this process."""
+        """Return the mean over shards of each shard's gradient, from the same state and seeds, in this process."""
         return mean(self.gradient(model, number) for number in range(len(self.shards)))
 
     def own_gradients(self, replica: Replica) -> Tensors:
-        """What the strategy aggregated, without the loss's scale."""
+        """Return what the strategy aggregated, without the loss's scale."""
         return {name: self.precision.true_gradient(grad) for name, grad in replica.own_gradients().items()}
 
     def proof(self, compared: Compared, error: float, tolerance: float | None = None) -> Proof:
-        """The worst rank's error, which every rank learns."""
+        """Return the worst rank's error, which every rank learns."""
         worst = self.prover.agreed(error)
         allowed = self.tolerance if tolerance is None else tolerance
         return Proof(

@@ -25,7 +25,7 @@ class GroupControl:
         self._value = torch.zeros(1, dtype=torch.int64)
 
     def agree(self, value: int) -> int:
-        # A sum in which only rank 0 has a term: unlike a broadcast, nobody leaves before all have come.
+        # A sum in which only rank 0 has a term: unlike a broadcast, nobody leaves before all have arrived.
         self._value[0] = value if self._rank == 0 else 0
         dist.all_reduce(self._value, group=self.group)
         return int(self._value.item())
@@ -56,7 +56,7 @@ def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) 
 
 
 def _store(place: Place) -> Store | None:
-    """Where the ranks meet; None is the store that MASTER_ADDR and MASTER_PORT name.
+    """Return where the ranks meet; None is the store that MASTER_ADDR and MASTER_PORT name.
 
     A fork server's ranks meet in the file DDPBENCH_RENDEZVOUS, those of slots under the prefix DDPBENCH_STORE
     of the slots' store: theirs is one launch of many.

@@ -36,14 +36,14 @@ def train_to(
     control: Control,
     heartbeat: Heartbeat,
 ) -> Iterator[Curve]:
-    """Trains until `steps_to` says that the goal is reached, or its steps or seconds are used up.
+    """Trains until `steps_to` says that the goal is reached, or its steps or seconds are exhausted.
 
     `batches` are the rank's, from their first on. Within a group of steps nothing is done but train and note the
     time; losses stay on the device meanwhile. Rank 0 decides for all, between groups. It ends, without the group in
     which that happened, where the job's loss is NaN or infinite.
     """
     case, processes = training.case, training.place.processes
-    precision = precision_of(case.precision, training.device)  # fp16's scale begins anew
+    precision = precision_of(case.precision, training.device)  # fp16's scale restarts
     distributed = dist.is_initialized() and training.strategy.uses_backend
     model = training.fresh_model(precision=precision)
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
@@ -81,7 +81,7 @@ def train_to(
         step_ns = max(spent_ns, 1) / len(job)
         fitting = max(LEAST_STEPS, min(MOST_STEPS, int(GROUP_S * 1e9 / step_ns)))
         fitting = min(fitting, max(1, math.ceil((goal.seconds * 1e9 - spent_ns) / step_ns)))
-        wanted = min(fitting, goal.steps - len(job))  # none: its steps are used up
+        wanted = min(fitting, goal.steps - len(job))  # none: its steps are exhausted
         recent = job[-(steps + window - 1) :]
         over = spent_ns >= goal.seconds * 1e9 or steps_to(goal.loss, recent, window) is not None
         steps = control.agree(0 if over else wanted)

@@ -32,7 +32,7 @@ class Edges:
             self._lateness_ns, self._optimizer_ns = self._pacer.take()
 
     def records(self, block: Block) -> list[Record]:
-        """What the counters say of the block that has just ended."""
+        """Return what the counters say of the block that has just ended."""
         found: list[Record] = []
         if self._pacer is not None:
             found.append(

@@ -54,9 +54,9 @@ def evaluate(
 
 
 def evaluation_blocks(stepper: Stepper, measured_s: float) -> list[Block]:
-    """A short block of warm-up, then at least `MIN_BLOCKS` until `EVALUATION_SHARE` of `measured_s` is spent.
+    """Return a short block of warm-up, then at least `MIN_BLOCKS` until `EVALUATION_SHARE` of `measured_s` is spent.
 
-    Rank 0 decides for all how many steps a block has and when to stop.
+    Rank 0 decides for all how many steps per block has and when to stop.
     """
     warmup = run_block(stepper, WARM_UP_STEPS, 0, "warmup")
     wanted_ns = EVALUATION_SHARE * measured_s * 1e9

@@ -30,7 +30,7 @@ class _UnfitError(Exception):
 
 
 def inspect_workload(case: Case) -> dict[str, Any]:
-    """What a workload is, or `{"problem": sentence}`. Takes one step of the case's local batch on its device."""
+    """Return what a workload is, or `{"problem": sentence}`. Takes one step of the case's local batch on its device."""
     name = case.workload
     try:
         return _inspect(case)
@@ -78,7 +78,7 @@ def _inspect(case: Case) -> dict[str, Any]:
 
 
 def told(error: BaseException) -> str:
-    """An exception in words, and the user's own line that led to it."""
+    """Return an exception in words, and the user's own line that led to it."""
     return f"{_words(error)}{_where(error)}"
 
 
@@ -99,7 +99,7 @@ def _words(error: BaseException) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """The last line of the user's own that led to an exception, as ` (file:line)`; empty where none did."""
+    """Return the last line of the user's own that led to an exception, as ` (file:line)`; empty where none did."""
     root, library = Path(__file__).resolve().parents[1], Path(torch.__file__).resolve().parents[1]
     place = ""
     for frame in traceback.extract_tb(error.__traceback__):
@@ -110,7 +110,7 @@ def _where(error: BaseException) -> str:
 
 
 def _import_sentence(error: ImportError) -> str:
-    """Why the file or module could not be imported, and at which of its lines."""
+    """Return why the file or module could not be imported, and at which of its lines."""
     cause = error.__cause__
     if isinstance(cause, SyntaxError) and cause.filename:
         return f"{error} ({os.path.relpath(cause.filename)}:{cause.lineno})"
@@ -160,7 +160,7 @@ def _check_loss(loss: Any) -> None:
 
 
 def _length(training: Training) -> int | None:
-    """How many samples one pass over the data has; None where they do not say."""
+    """Return how many samples one pass over the data has; None where they do not say."""
     try:
         data: Any = getattr(training.loader, "dataset", training.loader)
         return len(data)

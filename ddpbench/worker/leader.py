@@ -58,7 +58,7 @@ _HANG_SETTING = "budget.hang_timeout"
 
 
 class Leader:
-    """Carries out a plan with the slots that have come."""
+    """Carries out a plan with the slots that joined."""
 
     def __init__(self, slot: Slot, *, retry_failed: bool) -> None:
         self._slot, self._meeting, self._run = slot, slot.meeting, slot.run
@@ -127,7 +127,9 @@ class Leader:
                 slot.lives()
                 slot.check_stop()
                 if time.monotonic() > deadline:
-                    raise LaunchError(f"no word of {', '.join(missing)}: slots that had come are gone")
+                    raise LaunchError(
+                        f"no response from {', '.join(missing)}: slots that had joined are gone"
+                    )
                 time.sleep(QUICK_POLL_S)
         finally:
             nonce.unlink(missing_ok=True)
@@ -211,7 +213,7 @@ class Leader:
             write_atomically(self._run.machine, json.dumps(machine, indent=1) + "\n")
 
     def _work(self, started: float) -> str:
-        """All launches that are to do; returns why there are no more."""
+        """Return all launches that are to do; returns why there are no more."""
         budget = self._plan.budget
         self._outcomes, damaged = finished_launches(
             self._run, [entry.case.case_id for entry in self._plan.runnable]
@@ -239,7 +241,7 @@ class Leader:
         return "rounds_max"
 
     def _todo(self, number: int) -> list[PlannedCase]:
-        """What a round has left to launch, in its order."""
+        """Return what a round has left to launch, in its order."""
         ids = [case_id for at, case_id in self._plan.order if at == number]
         entries = [entry for case_id in ids if (entry := self._plan.case(case_id)) is not None]
         return [
@@ -410,7 +412,7 @@ class _Watch:
 
 
 def _noise(members: Sequence[Seat], states: Sequence[dict[str, Any]], *, shared_machine: bool) -> Noise:
-    """The worst host's noise: on each, what was used of the watched cores beside its own ranks."""
+    """Return the worst host's noise: on each, what was used of the watched cores beside its own ranks."""
     own_s: dict[str, float] = {}
     totals: dict[str, Totals] = {}
     for one, state in zip(members, states, strict=True):

@@ -105,17 +105,17 @@ class Meeting:
                 time.sleep(0.02)
 
     def has(self, *keys: str) -> bool:
-        """Whether all these keys are set."""
+        """Return whether all these keys are set."""
         with self._reached():
             return self._store.check(list(keys))
 
     def get(self, *keys: str) -> list[dict[str, Any]]:
-        """The values of keys that are set."""
+        """Return the values of keys that are set."""
         with self._reached():
             return [json.loads(value) for value in self._store.multi_get(list(keys))]
 
     def take(self, key: str, timeout_s: float) -> dict[str, Any] | None:
-        """The value of a key once it is set; None where that takes longer."""
+        """Return the value of a key once it is set; None where that takes longer."""
         start = time.monotonic()
         try:
             self._store.wait([key], timedelta(seconds=timeout_s))
@@ -135,7 +135,7 @@ class Meeting:
         return len(parts)
 
     def receive(self, key: str, parts: int) -> bytes:
-        """The whole of what `send` has set, and removes it from the store."""
+        """Return the whole of what `send` has set, and removes it from the store."""
         keys = [f"{key}/{number}" for number in range(parts)]
         if not keys:
             return b""
@@ -146,7 +146,7 @@ class Meeting:
         return data
 
     def missing(self, keys: Sequence[str]) -> list[str]:
-        """Those of the keys that are not set."""
+        """Return those of the keys that are not set."""
         with self._reached():
             return (
                 [] if self._store.check(list(keys)) else [key for key in keys if not self._store.check([key])]

@@ -36,10 +36,10 @@ class Place:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str] = os.environ) -> Place:
-        """The place that RANK, WORLD_SIZE and LOCAL_RANK tell; DDPBENCH_CORES pins, if it is there.
+        """Return the place that RANK, WORLD_SIZE and LOCAL_RANK tell; DDPBENCH_CORES pins, if it is there.
 
         Raises:
-            ValueError: only some of the variables are there, or one is no number; the sentence names them.
+            ValueError: only some of the variables are there, or one is not a number; the sentence names them.
         """
         meets_here = "DDPBENCH_RENDEZVOUS" in env or env.get("WORLD_SIZE") == "1"
         values = _variables(env, _RANK if meets_here else (*_RANK, *_MASTER))
@@ -73,10 +73,10 @@ class SlotPlace:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> SlotPlace:
-        """The place that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT tell.
+        """Return the place that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT tell.
 
         Raises:
-            ValueError: only some of the variables are there, or one is no number; the sentence names them.
+            ValueError: only some of the variables are there, or one is not a number; the sentence names them.
         """
         values = _variables(env, (*_RANK, *_MASTER))
         attempt = f"{env.get('TORCHELASTIC_RUN_ID', 'none')}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
@@ -93,7 +93,7 @@ class SlotPlace:
 
 
 def _variables(env: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
-    """The numbers among these variables.
+    """Return the numbers among these variables.
 
     Raises:
         ValueError: one is missing, no number, or out of range.
@@ -109,14 +109,14 @@ def _variables(env: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
         if name == "MASTER_ADDR":
             continue
         if not env[name].isdecimal():
-            raise ValueError(f"{name}={env[name]!r} in the environment is no number: {_HOW}")
+            raise ValueError(f"{name}={env[name]!r} in the environment is not a number: {_HOW}")
         values[name] = int(env[name])
     if values["RANK"] >= values["WORLD_SIZE"]:
         told = f"RANK={values['RANK']} and WORLD_SIZE={values['WORLD_SIZE']} in the environment"
         raise ValueError(f"{told}: ranks count from 0 to WORLD_SIZE - 1")
     if not 0 < values.get("MASTER_PORT", 1) < 65536:
         raise ValueError(
-            f"MASTER_PORT={values['MASTER_PORT']} in the environment is no port: give 1 to 65535"
+            f"MASTER_PORT={values['MASTER_PORT']} in the environment is not a port: give 1 to 65535"
         )
     return values
 

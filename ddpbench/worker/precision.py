@@ -28,23 +28,23 @@ class Precision:
     """Of what forward computes in, where that is not the parameters' own type."""
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model with its forward in this precision."""
+        """Return the model with its forward in this precision."""
         return model
 
     def value(self, loss: Loss) -> Loss:
-        """The loss in this precision."""
+        """Return the loss in this precision."""
         return loss
 
     def loss(self, loss: Loss) -> Loss:
-        """The same as backward is to start from it."""
+        """Return the same as backward is to start from it."""
         return self.value(loss)
 
     def unscaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """The workload's own value of the loss that the last step gave, on its device."""
+        """Return the workload's own value of the loss that the last step gave, on its device."""
         return loss
 
     def true_loss(self, loss: torch.Tensor) -> float:
-        """The same as a number."""
+        """Return the same as a number."""
         return float(self.unscaled(loss))
 
     def update(self, replica: Replica) -> None:
@@ -52,7 +52,7 @@ class Precision:
         replica.apply()
 
     def true_gradient(self, gradient: torch.Tensor) -> torch.Tensor:
-        """A copy of a gradient, without the loss's scale."""
+        """Return a copy of a gradient, without the loss's scale."""
         return gradient.clone()
 
     def lower_scale(self) -> bool:
@@ -119,7 +119,7 @@ FULL = Precision()
 
 
 def precision_of(name: str, device: torch.device) -> Precision:
-    """The precision of a case's name for it; fp16 comes with a scaler of its own."""
+    """Return the precision of a case's name for it; fp16 comes with a scaler of its own."""
     if name == "bf16":
         return Autocast(name, device.type, torch.bfloat16)
     if name == "fp16":

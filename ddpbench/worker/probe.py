@@ -46,7 +46,7 @@ def _nccl_version() -> str:
 
 
 def _pci_address(properties: Any) -> str | None:
-    """The GPU's address as sysfs names it, from which its NUMA node is read; None on an older torch."""
+    """Return the GPU's address as sysfs names it, from which its NUMA node is read; None on an older torch."""
     try:
         domain, bus, device = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
     except AttributeError:

@@ -111,7 +111,7 @@ class Profiler:
         self.spans = Spans([], [], [], [], [], [])
 
     def profile(self) -> Profile:
-        """What all steps so far come to.
+        """Return what all steps so far come to.
 
         Raises:
             UnprofiledError: a parameter got no gradient in some step.
@@ -191,7 +191,7 @@ class Profiler:
 
 
 def ready_moments(spans: Spans, parameters: int) -> list[list[float]]:
-    """Each parameter's moments in the noted steps, without the cost of the notes before them, seconds.
+    """Return each parameter's moments in the noted steps, without the cost of the notes before them, seconds.
 
     Every note is taken to cost the same: what a noted backward takes longer, divided by their number.
     """
@@ -205,7 +205,7 @@ def ready_moments(spans: Spans, parameters: int) -> list[list[float]]:
 
 
 def interval(values: Sequence[float], end: float = math.inf) -> Seconds:
-    """The mean over steps, within 0 and `end`, with its 95 % t-interval."""
+    """Return the mean over steps, within 0 and `end`, with its 95 % t-interval."""
     mean = min(max(statistics.fmean(values), 0.0), end)
     if len(values) < 2:
         return Seconds(mean=mean)
@@ -214,7 +214,7 @@ def interval(values: Sequence[float], end: float = math.inf) -> Seconds:
 
 
 def measure(training: Training, steps: int | None) -> Profile:
-    """The profile of a case's workload, `steps` plain steps long.
+    """Return the profile of a case's workload, `steps` plain steps long.
 
     Raises:
         UnprofiledError: a parameter got no gradient in some step.

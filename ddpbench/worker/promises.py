@@ -44,7 +44,7 @@ def compare(comparer: Comparer, inputs: Any, targets: Any) -> Iterator[Proof]:
 
 
 def _nothing(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """A step has to work; there is nothing to compare."""
+    """Yield a step has to work; there is nothing to compare."""
     comparer.seed(comparer.prover.rank)
     replica.gradients_of(*batch)
     comparer.prover.on_step()
@@ -96,7 +96,7 @@ def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 
 
 def _completeness(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> Iterator[Proof]:
-    """Where a rank has a part of the parameters, that all parts together are the whole."""
+    """Yield where a rank has a part of the parameters, that all parts together are the whole."""
     prover = comparer.prover
     whole = set(_parameters(reference))
     if not prover.agreed(float(len(own) < len(whole))):
@@ -108,7 +108,7 @@ def _completeness(comparer: Comparer, reference: torch.nn.Module, own: Tensors) 
 
 
 def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> Iterator[Proof]:
-    """The gradient of this rank's step, held against one process's over the same shards, and over all at once."""
+    """Yield the gradient of this rank's step, held against one process's over the same shards, and over all at once."""
     training = comparer.training
     workload, strategy = training.workload, training.strategy
     draws = comparer.draws_random_numbers(reference)
@@ -138,7 +138,7 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
     gap = comparer.prover.agreed(comparer.error(expected, whole))
     if workload.whole_batches and gap > comparer.tolerance:
         note = (
-            "the loss is no mean over samples (one process's gradients over shards average to another one than "
+            "the loss is not a mean over samples (one process's gradients over shards average to another one than "
             f"over the whole batch, by {gap:.1e}), as a mean over unequal numbers of words is not: data-parallel "
             "training then differs from one process's, whatever the strategy"
         )
@@ -218,7 +218,7 @@ def _averaged(
 
 
 def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """The server's log redone: each gradient at the version it was computed at, applied in the log's order.
+    """Yield the server's log redone: each gradient at the version it was computed at, applied in the log's order.
 
     A worker's parameters are held against those right after its last update.
     """

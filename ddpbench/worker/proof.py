@@ -36,7 +36,7 @@ class Prover:
         self.group = getattr(control, "group", None)
 
     def run(self) -> Iterator[Proof | Costs]:
-        """The comparisons in turn, float64 first; every rank yields the same.
+        """Yield the comparisons in turn, float64 first; every rank yields the same.
 
         float64 proves the algorithm, in full precision whatever the case's; float32 follows, under the
         case's autocast if it has one.
@@ -60,7 +60,7 @@ class Prover:
         )
 
     def _shards(self, batch: tuple[Any, Any]) -> list[Any]:
-        """Every training rank's batch, on every rank: one that takes the job's whole batch has them already."""
+        """Return every training rank's batch, on every rank: one that takes the job's whole batch has them already."""
         case, strategy = self.training.case, self.training.strategy
         if self.processes == 1 or strategy.whole_batches:
             return chunk(batch, strategy.parts(case))
@@ -87,7 +87,7 @@ class Prover:
             )
 
     def _no_float64(self, shard: Any) -> str:
-        """Why a user's own workload cannot be computed in float64; empty if it can."""
+        """Return why a user's own workload cannot be computed in float64; empty if it can."""
         if not is_import_path(self.training.case.workload):
             return ""
         problem = ""
@@ -105,7 +105,7 @@ class Prover:
         return f"the workload computes in float32 only, so float64 is not compared ({problem})"
 
     def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision) -> Tensors:
-        """The gradient of one process's step by parameter, zero for those that took no part."""
+        """Return the gradient of one process's step by parameter, zero for those that took no part."""
         inputs, targets = shard
         model.zero_grad(set_to_none=True)
         loss = precision.loss(self.training.workload.loss)(model(inputs), targets)
@@ -120,7 +120,7 @@ class Prover:
         }
 
     def agreed(self, value: float) -> float:
-        """The largest of all ranks' values."""
+        """Return the largest of all ranks' values."""
         if self.processes == 1:
             return value
         values = torch.tensor([value], dtype=torch.float64)
@@ -128,7 +128,7 @@ class Prover:
         return float(values)
 
     def average(self, values: Tensors) -> Tensors:
-        """The mean of all ranks' values, on every rank."""
+        """Return the mean of all ranks' values, on every rank."""
         if self.processes == 1:
             return values
         found: Tensors = {}

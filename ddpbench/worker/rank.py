@@ -245,7 +245,7 @@ class Rank:
                 writer.write(part)
 
     def _batches(self, training: Training) -> Iterator[tuple[Any, Any]]:
-        """The rank's batches from their first on, as the case wants them."""
+        """Return the rank's batches from their first on, as the case wants them."""
         batches = training.batches()
         if self.case.data == "memory":
             batches = in_memory(batches, self.heartbeat.beat)
@@ -254,7 +254,7 @@ class Rank:
         return batches
 
     def _held(self, replica: Replica, batches: Any, training: Training) -> Held:
-        """What the rank holds of the model's state between a step's backward and its update: one more step."""
+        """Return what the rank holds of the model's state between a step's backward and its update: one more step."""
         replica.gradients_of(*(next(batches) if replica.draws else (None, None)))
         parameters, gradients, optimizer = replica.held_bytes()
         training.precision.update(replica)
@@ -276,7 +276,7 @@ class Rank:
         writer.write(*saver.run())
 
     def _warm_instrumented(self, loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Block:
-        """A new replica's warm-up: its one-time work, again, and two steps more. Nothing of it is recorded."""
+        """Return a new replica's warm-up: its one-time work, again, and two steps more. Nothing of it is recorded."""
         clock, more = stepper.clock, 2
         clock.anchor()
         marks = [clock.mark()]
@@ -303,7 +303,7 @@ class Rank:
 
 
 def _classify(problem: BaseException) -> tuple[Status, str]:
-    """A failure's status, and a sentence on it that says what to do."""
+    """Return a failure's status, and a sentence on it that says what to do."""
     text = str(problem).strip().splitlines()
     first = text[0] if text else type(problem).__name__
     if isinstance(problem, DivergedError):
@@ -331,7 +331,7 @@ def _reset_peak_memory(device: str) -> None:
 
 
 def _peak_memory(device: str) -> int | None:
-    """The highest memory use so far, bytes: allocated on the GPU, or resident on the CPU."""
+    """Return the highest memory use so far, bytes: allocated on the GPU, or resident on the CPU."""
     if device == "cuda":
         return int(torch.cuda.max_memory_allocated())
     try:

@@ -1,4 +1,4 @@
-"""Who has come: what slots say of themselves, whether they belong together, and where a case's ranks stand.
+"""Participants: what slots say of themselves, whether they belong together, and where a case's ranks run.
 
 Pure values; the store that carries them is `meeting`'s.
 """
@@ -60,12 +60,12 @@ class Card:
     problem: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The card as a JSON object."""
+        """Return the card as a JSON object."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Card:
-        """The card back from `to_json`; unknown keys are those of another version, which `code` tells."""
+        """Return the card back from `to_json`; unknown keys are those of another version, which `code` tells."""
         names = {field.name for field in fields(cls)}
         return cls(**_tupled({key: value for key, value in data.items() if key in names}))
 
@@ -88,7 +88,7 @@ class Seat:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Seat:
-        """A seat back from its JSON object."""
+        """Return a seat back from its JSON object."""
         return cls(**_tupled(data))
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ def _who(card: Card) -> str:
 
 
 def leading(cards: Sequence[Card]) -> int:
-    """The slot that leads: of those first on their node the one whose directory holds most, then the lowest.
+    """Return the slot that leads: of those first on their node the one whose directory holds most, then the lowest.
 
     torchrun's c10d rendezvous gives nodes another order each time; where they do not share a directory, the
     records are to stay together.
@@ -144,7 +144,7 @@ def leading(cards: Sequence[Card]) -> int:
 
 
 def seat(cards: Sequence[Card], leader: int) -> list[Seat]:
-    """The slots' seats, the leader's node first, then nodes by their lowest rank.
+    """Return the slots' seats, the leader's node first, then nodes by their lowest rank.
 
     Two hosts of one name (told apart by their boot) get names of their own.
     """
@@ -175,7 +175,7 @@ def seat(cards: Sequence[Card], leader: int) -> list[Seat]:
 
 
 def _by_node(cards: Sequence[Card]) -> list[list[Card]]:
-    """The cards of each node by local rank; a node is what the launcher calls one, else a host."""
+    """Return the cards of each node by local rank; a node is what the launcher calls one, else a host."""
     nodes: dict[str, list[Card]] = {}
     for card in sorted(cards, key=lambda card: (card.local_rank, card.rank)):
         nodes.setdefault(card.node or card.host, []).append(card)
@@ -183,7 +183,7 @@ def _by_node(cards: Sequence[Card]) -> list[list[Card]]:
 
 
 def members_of(case: Case, processes: int, seats: Sequence[Seat]) -> list[Seat] | None:
-    """The seats of a case's ranks, in their order: its first nodes that have places enough. None without."""
+    """Return the seats of a case's ranks, in their order: its first nodes that have places enough. None without."""
     per_node = 1 if processes == 1 else case.ranks_per_node
     wanted = 1 if processes == 1 else case.nodes
     nodes: dict[int, list[Seat]] = {}
@@ -238,7 +238,7 @@ def _counts(counts: Sequence[int]) -> str:
 
 
 def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
-    """Each rank's cores: those of its host dealt to the ranks there, or its own where the launcher bound it."""
+    """Return each rank's cores: those of its host dealt to the ranks there, or its own where the launcher bound it."""
     threads = case.threads_per_rank * (case.world_size // len(members))
     pinned = case.compute == "real"  # a replay's ranks sleep
     hosts: dict[str, list[int]] = {}
@@ -270,7 +270,7 @@ def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
 
 
 def oversubscribed(case: Case, members: Sequence[Seat]) -> bool:
-    """Whether a host has more of the case's threads than cores for them."""
+    """Return whether a host has more of the case's threads than cores for them."""
     if case.device != "cpu" or case.compute != "real":
         return False
     threads = case.threads_per_rank * (case.world_size // len(members))

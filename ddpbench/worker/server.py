@@ -62,7 +62,7 @@ _PRELOADED = (
 
 
 def _own_modules() -> Iterator[str]:
-    """All strategies and workloads: imported here once, and not in every rank."""
+    """Yield all strategies and workloads: imported here once, and not in every rank."""
     for package in (ddpbench.strategies, ddpbench.workloads):
         for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             yield module.name

@@ -72,7 +72,7 @@ class StoppedError(LaunchError):
 
 
 def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = os.environ) -> int:
-    """A slot's whole life; returns its exit code and leaves no process behind.
+    """Return a slot's whole life; returns its exit code and leaves no process behind.
 
     0: all cases are ok or skipped; 1: some case is not, or the job could not go on; 2: the request was
     wrong and nothing was measured; 130: interrupted. The first slot of each node prints why.
@@ -91,7 +91,7 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
             with Slot(RunDir(run_dir), place, meeting, lives) as slot:
                 code = slot.attend(retry_failed=retry_failed)
         finally:
-            _turn_deaf()  # the last words take seconds at most
+            _ignore_signals()  # the last words take seconds at most
     except StoppedError as error:
         code, told = error.code, str(error)
     except (DdpbenchError, OSError) as error:
@@ -141,17 +141,17 @@ def _listen() -> None:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    _turn_deaf()
+    _ignore_signals()
     raise KeyboardInterrupt
 
 
-def _turn_deaf() -> None:
+def _ignore_signals() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def _launcher_check() -> Callable[[], None]:
-    """A function that raises once the process that started this one is gone.
+    """Return a function that raises once the process that started this one is gone.
 
     The kernel could kill with the parent, but counts the parent's thread, and a launcher may use many.
     """
@@ -165,7 +165,7 @@ def _launcher_check() -> Callable[[], None]:
 
 
 def _meet(place: SlotPlace, lives: Callable[[], None]) -> Meeting:
-    """Connects to the store. Waiting for a key for a while is no event, but torch logs each time."""
+    """Connects to the store. Waiting for a key for a while is not an event, but torch logs each time."""
     quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
     if quiet:
         os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # read once, when torch is imported
@@ -228,7 +228,7 @@ class Slot:
         return self._follow(leader)
 
     def _card(self) -> Card:
-        """What this slot says of itself."""
+        """Return what this slot says of itself."""
         place, problem = self.place, ""
         facts: dict[str, Any] = {}
         try:
@@ -298,7 +298,7 @@ class Slot:
         self.meeting.put("verdict", verdict)
 
     def _await(self, key: str, timeout_s: float) -> dict[str, Any]:
-        """A key's value, while the launcher lives and nobody has to leave."""
+        """Return a key's value, while the launcher lives and nobody has to leave."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             self.lives()
@@ -362,7 +362,7 @@ class Slot:
             number += 1
 
     def _next_job(self, number: int, leader: int) -> dict[str, Any]:
-        """The next order; as long as it takes, while the leader lives."""
+        """Return the next order; as long as it takes, while the leader lives."""
         last, heard = None, time.monotonic()
         while True:
             self.lives()
@@ -385,7 +385,7 @@ class Slot:
         self.tell(job=number, ready_s=round(started_s, 3))
 
     def server(self, env: Mapping[str, str]) -> ServerProcess:
-        """The fork server of an environment, started when first asked for."""
+        """Return the fork server of an environment, started when first asked for."""
         key = json.dumps(dict(env), sort_keys=True)
         if key not in self._servers or not self._servers[key].alive:
             log = self.run.path / f"server-{self.place.rank:05d}.log"
@@ -473,7 +473,7 @@ class OwnRank:
 
     @classmethod
     def of(cls, slot: Slot, number: int, request: LaunchRequest) -> OwnRank | None:
-        """The slot's rank of a launch, started; None where the launch does without this slot."""
+        """Return the slot's rank of a launch, started; None where the launch does without this slot."""
         members = members_of(request.case, processes_of(request.case), slot.seats)
         assert members is not None  # `check_places` has seen to it
         ranks = [rank for rank, one in enumerate(members) if one.rank == slot.place.rank]
@@ -566,12 +566,12 @@ class OwnRank:
 
 
 def processes_of(case: Case) -> int:
-    """How many ranks a case has: one, where its strategy holds all replicas in one process."""
+    """Return how many ranks a case has: one, where its strategy holds all replicas in one process."""
     return 1 if load_strategy(case.strategy).one_process else case.world_size
 
 
 def _plan_digest(run: RunDir) -> str:
-    """A digest of the plan but for what the leader fills in when it knows the nodes."""
+    """Return a digest of the plan but for what the leader fills in when it knows the nodes."""
     data = run.read_json(run.plan)
     for entry in data["cases"]:
         del entry["oversubscribed"]

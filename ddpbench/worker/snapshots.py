@@ -85,7 +85,7 @@ class Saver:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def _plain(self, path: Path) -> int | None:
-        """What most training scripts do: rank 0 writes, and the others wait for it."""
+        """Return what most training scripts do: rank 0 writes, and the others wait for it."""
         start_ns = self.clock.now()
 
         def write() -> None:
@@ -114,7 +114,7 @@ class Saver:
         return took
 
     def _dcp(self, path: Path) -> int:
-        """Every rank calls DCP, which deals the tensors that all ranks hold out among them."""
+        """Return every rank calls DCP, which deals the tensors that all ranks hold out among them."""
         from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -133,7 +133,7 @@ class Saver:
         return took
 
     def _size(self, path: Path) -> int:
-        """The bytes this rank wrote; rank 0 wrote DCP's index as well."""
+        """Return the bytes this rank wrote; rank 0 wrote DCP's index as well."""
         if not path.is_dir():
             return path.stat().st_size if self.rank == 0 else 0
         own = [file for file in path.iterdir() if file.name.startswith(f"__{self.rank}_")]
@@ -142,7 +142,7 @@ class Saver:
 
 
 def _cause(error: BaseException) -> OSError | None:
-    """What the system said; torch's writers wrap it, DCP once for each rank that failed."""
+    """Return what the system said; torch's writers wrap it, DCP once for each rank that failed."""
     for found in (error, *getattr(error, "failures", {}).values()):
         cause: BaseException | None = found[0] if isinstance(found, tuple) else found
         while cause is not None:
@@ -153,7 +153,7 @@ def _cause(error: BaseException) -> OSError | None:
 
 
 def _sentence(folder: Path, error: BaseException) -> str:
-    """Why a snapshot could not be written, and what to do."""
+    """Return why a snapshot could not be written, and what to do."""
     cause = _cause(error)
     here = next(path for path in folder.parents if path.exists())
     free = shutil.disk_usage(here).free

@@ -40,12 +40,12 @@ def fetch(connection: socket.socket, count: int, into: bytearray) -> None:
 
 
 def batch_bytes_of(batch: Any) -> int:
-    """The bytes of a batch's tensors."""
+    """Return the bytes of a batch's tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors(batch))
 
 
 def fetched(batches: Iterator[T], address: str, batch_bytes: int) -> Iterator[T]:
-    """The batches, each once so many bytes have come from the store at `address` (`10.0.0.1:7000`).
+    """Yield the batches, each once so many bytes have come from the store at `address` (`10.0.0.1:7000`).
 
     A thread of this rank's fetches up to `AHEAD` batches ahead, so that input and gradients share the link
     as they do where a loader reads from a file server.

@@ -19,7 +19,7 @@ class LinkCounters:
         self._interface, self.node, self._table = interface, node, table
 
     def read(self) -> tuple[int, int]:
-        """Bytes sent and received since the interface was made.
+        """Return bytes sent and received since the interface was made.
 
         Raises:
             LookupError: there is no such interface.
@@ -33,7 +33,7 @@ class LinkCounters:
 
 
 def link_of(case: Case, place: Place) -> LinkCounters | None:
-    """The link that this rank is to read: its node's if it is the node's first, or its own; None of neither."""
+    """Return the link that this rank is to read: its node's if it is the node's first, or its own; None of neither."""
     if not case.fabric or (place.local_rank and Links.parse(case.fabric).local_bandwidth is None):
         return None
     return LinkCounters(os.environ["GLOO_SOCKET_IFNAME"], int(os.environ["DDPBENCH_NODE"]))

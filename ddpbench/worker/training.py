@@ -26,7 +26,7 @@ from ddpbench.workloads import load_workload
 
 
 class DivergedError(Exception):
-    """Training went wrong: a loss that is no number, or replicas that differ."""
+    """Training went wrong: a loss that is not a number, or replicas that differ."""
 
 
 class Training:
@@ -57,7 +57,7 @@ class Training:
         own = self.workload.loader(self.workload_options, *dealt, self.samples)
         dataset = self.workload.dataset(self.workload_options) if own is None else None
         self.shards_itself = own is not None or isinstance(dataset, IterableDataset)
-        """Which samples a rank gets is the workload's choice, not ours."""
+        """Which samples per rank gets is the workload's choice, not ours."""
         if isinstance(dataset, IterableDataset) and dealt != (place.rank, place.processes):
             raise ValueError(
                 f"the dataset deals its samples out to {place.processes} ranks itself, and {case.strategy} wants them "
@@ -86,7 +86,7 @@ class Training:
     def fresh_model(
         self, dtype: torch.dtype | None = None, precision: Precision | None = None
     ) -> torch.nn.Module:
-        """A model in its initial state, the same in every rank: the case's seed decides it.
+        """Return a model in its initial state, the same in every rank: the case's seed decides it.
 
         Its forward runs in `precision`, the case's own if None.
         """
@@ -111,7 +111,7 @@ class Training:
         return ((batch, None) for batch in found) if self.workload.whole_batches else found
 
     def batch_bytes(self) -> int:
-        """What a batch's input is on its way here, bytes: shrunk as the gradients are."""
+        """Return what a batch's input is on its way here, bytes: shrunk as the gradients are."""
         size = self.workload.sample_bytes
         whole = batch_bytes_of(next(self.batches())) if size is None else size * self.samples
         return max(1, whole // self.case.shrink)
@@ -149,7 +149,7 @@ class Training:
                 )
 
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
-        """The workload's optimizer, with its options."""
+        """Return the workload's optimizer, with its options."""
         return self.workload.optimizer(parameters, self.workload_options)
 
     def replica(
@@ -160,7 +160,7 @@ class Training:
         distributed: bool,
         precision: Precision | None = None,
     ) -> Replica:
-        """The strategy's replica of a `fresh_model` of the same precision."""
+        """Return the strategy's replica of a `fresh_model` of the same precision."""
         job = Job(
             case=self.case,
             model=model,
@@ -224,12 +224,12 @@ class StepLoop:
         self._beat()
 
     def unscaled_loss(self) -> torch.Tensor:
-        """The last step's loss where it is: reading it would wait for the device."""
+        """Return the last step's loss where it is: reading it would wait for the device."""
         assert self.loss is not None
         return self._precision.unscaled(self.loss)
 
     def check_loss(self) -> float:
-        """The last step's loss.
+        """Return the last step's loss.
 
         Raises:
             DivergedError: it is NaN or infinite.
@@ -246,7 +246,7 @@ class StepLoop:
 
 
 def checksum(model: torch.nn.Module) -> str:
-    """A digest of all parameters' bits; buffers such as BatchNorm's running statistics are not in it."""
+    """Return a digest of all parameters' bits; buffers such as BatchNorm's running statistics are not in it."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
         data = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -255,7 +255,7 @@ def checksum(model: torch.nn.Module) -> str:
 
 
 def all_equal(text: str, control: Control, processes: int) -> bool:
-    """Whether all ranks hold the same text of at most 64 characters (a checksum)."""
+    """Return whether all ranks hold the same text of at most 64 characters (a checksum)."""
     if processes == 1:
         return True
     group = getattr(control, "group", None)
@@ -267,7 +267,7 @@ def all_equal(text: str, control: Control, processes: int) -> bool:
 
 
 def gather_number(value: int, control: Control, processes: int) -> list[int]:
-    """Every rank's number, in the order of ranks."""
+    """Return every rank's number, in the order of ranks."""
     if processes == 1:
         return [value]
     own = torch.tensor([value])
@@ -277,7 +277,7 @@ def gather_number(value: int, control: Control, processes: int) -> list[int]:
 
 
 def gather_numbers(values: Sequence[float], control: Control, processes: int) -> list[list[float]]:
-    """Every rank's numbers, equally many, in the order of ranks."""
+    """Return every rank's numbers, equally many, in the order of ranks."""
     if processes == 1:
         return [list(values)]
     own = torch.tensor(values, dtype=torch.float64)

@@ -53,7 +53,7 @@ TABLE: dict[str, Entry] = {
 
 
 def workload_names() -> list[str]:
-    """Every name with each of its sizes."""
+    """Return every name with each of its sizes."""
     return [name for head, entry in TABLE.items() for name in _names(head, entry)]
 
 
@@ -73,7 +73,7 @@ def _names(head: str, entry: Entry) -> list[str]:
 
 
 def is_import_path(name: str) -> bool:
-    """Whether the name is a user's own workload, such as `train.py:MyWorkload`, and not one of the table."""
+    """Return whether the name is a user's own workload, such as `train.py:MyWorkload`, and not one of the table."""
     head, colon, attribute = name.rpartition(":")
     return (
         bool(colon)
@@ -85,7 +85,7 @@ def is_import_path(name: str) -> bool:
 
 
 def load_workload(name: str) -> Workload[Any]:
-    """The workload of a name such as `gpt:nano`, or of a user's own import path (in a rank only).
+    """Return the workload of a name such as `gpt:nano`, or of a user's own import path (in a rank only).
 
     Raises:
         KeyError: there is none of that name or size.
@@ -134,7 +134,7 @@ def _own(name: str) -> Workload[Any]:
 
 
 def _is_workload(value: object, module: ModuleType) -> bool:
-    """Whether it is a class that the module itself defines, and that has what a workload needs."""
+    """Return whether it is a class that the module itself defines, and that has what a workload needs."""
     from ddpbench.workloads.base import Workload
     from ddpbench.workloads.plain import lacks
 
@@ -144,7 +144,7 @@ def _is_workload(value: object, module: ModuleType) -> bool:
 
 
 def _module_of_file(name: str) -> ModuleType:
-    """The file as a module named for it, by which loader workers find the dataset's class again."""
+    """Return the file as a module named for it, by which loader workers find the dataset's class again."""
     path = Path(name).resolve()
     if not path.is_file():
         raise FileNotFoundError(f"no such file (looked for {path})")

@@ -50,11 +50,11 @@ class Workload(ABC, Generic[OptionsT]):
         self.size = size
 
     def for_case(self, case: Case, rank: int, launch: int = 0) -> Workload[OptionsT]:
-        """The workload as a rank of a case's launch has it, where it depends on any of them."""
+        """Return the workload as a rank of a case's launch has it, where it depends on any of them."""
         return self
 
     def check(self, case: Case) -> str | None:
-        """Why the workload cannot run this case, or None. Called without torch."""
+        """Return why the workload cannot run this case, or None. Called without torch."""
         return None
 
     def pieces(self, kind: Pieces) -> int:
@@ -68,11 +68,11 @@ class Workload(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def model(self, options: OptionsT) -> torch.nn.Module:
-        """A fresh model, on the CPU, in the default dtype; initialised from torch's global generator."""
+        """Return a fresh model, on the CPU, in the default dtype; initialised from torch's global generator."""
 
     @abstractmethod
     def dataset(self, options: OptionsT) -> Dataset[Any]:
-        """The training data, of `(inputs, targets)` pairs; each may be a tensor or hold several.
+        """Return the training data, of `(inputs, targets)` pairs; each may be a tensor or hold several.
 
         A map-style dataset is the same in every rank, and dealt out to them. An iterable one yields its own
         rank's share: the variables RANK and WORLD_SIZE say whose (`torch.distributed` does too, once it is
@@ -81,7 +81,7 @@ class Workload(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
-        """The mean loss over the batch's samples, a scalar."""
+        """Return the mean loss over the batch's samples, a scalar."""
 
     def loader(self, options: OptionsT, rank: int, world_size: int, batch: int) -> Iterable[Any] | None:
         """Batches of `batch` samples for a process of `world_size`, over again with each iteration.
@@ -91,13 +91,13 @@ class Workload(ABC, Generic[OptionsT]):
         return None
 
     def collate(self, samples: list[Any]) -> Any:
-        """A batch of the dataset's samples; with loader workers the workload goes to them by pickle."""
+        """Return a batch of the dataset's samples; with loader workers the workload goes to them by pickle."""
         from torch.utils.data import default_collate
 
         return default_collate(samples)
 
     def optimizer(self, parameters: Any, options: OptionsT) -> torch.optim.Optimizer:
-        """The optimizer over these parameters."""
+        """Return the optimizer over these parameters."""
         import torch
 
         return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)

@@ -22,7 +22,7 @@ class Logits(nn.Module):
 
 
 def build(kind: str, changes: dict[str, Any], vocabulary: int, dropout: float, classes: int) -> nn.Module:
-    """The model of a configuration, its weights drawn as the library draws them."""
+    """Return the model of a configuration, its weights drawn as the library draws them."""
     library: Any = importlib.import_module("transformers")
     model: nn.Module
     if kind == "bert":

@@ -32,5 +32,5 @@ class Perceptron(nn.Module):
         return [Piece(lambda context: first(self._numbers(context)), first), *others, self.head]
 
     def _numbers(self, context: torch.Tensor) -> torch.Tensor:
-        """Bytes come as bytes and become numbers in [-1, 1] here, in whatever dtype the model has."""
+        """Return bytes come as bytes and become numbers in [-1, 1] here, in whatever dtype the model has."""
         return context.to(self.head.weight.dtype) / 127.5 - 1

@@ -1,4 +1,4 @@
-"""A piece of a model that is no module of its own. Imports torch at once, so only models import it."""
+"""A piece of a model that is not a module of its own. Imports torch at once, so only models import it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def lacks(found: type[Any]) -> str:
-    """What a class needs to be a plain workload and has not, in words; empty where it has all."""
+    """Return what a class needs to be a plain workload and has not, in words; empty where it has all."""
     missing = [name for name in ("model", "loss") if not callable(getattr(found, name, None))]
     if not any(callable(getattr(found, name, None)) for name in ("dataset", "loader")):
         missing.append("dataset (or loader)")
@@ -49,7 +49,7 @@ class PlainWorkload(Workload[BaseModel]):
         self._last: Any = None
 
     def instance(self, options: BaseModel) -> Any:
-        """The user's object for these options, made once: its model and its data may share what it holds."""
+        """Return the user's object for these options, made once: its model and its data may share what it holds."""
         if self._made is None or self._made[0] != options:
             self._made = (options, self._own(**dict(options)))
         return self._made[1]
@@ -119,7 +119,7 @@ def _unpickled(own: type[Any], instance: Any) -> PlainWorkload:
 
 
 def options_of(own: type[Any]) -> type[BaseModel]:
-    """The keywords of a class's constructor as a model: their types where annotated, their defaults.
+    """Return the keywords of a class's constructor as a model: their types where annotated, their defaults.
 
     One without a default is required; `**others` lets any name through. A type that cannot be found out, as one
     imported under TYPE_CHECKING alone, is any.

@@ -79,7 +79,7 @@ def _never_ready(value: Any) -> Any:
     if value is None:
         raise ValueError(
             "it never gets a gradient, and a replay gives every parameter one: freeze it (requires_grad = False) "
-            "and profile anew"
+            "and profile again"
         )
     return value
 
@@ -169,7 +169,7 @@ class Profile(BaseModel, extra="forbid", frozen=True):
         return self.forward_s.mean + self.backward_s.mean + self.optimizer_s.mean
 
     def dumps(self) -> str:
-        """The file's text: a parameter a line."""
+        """Return the file's text: a parameter a line."""
         data = self.model_dump(mode="json", exclude_defaults=True)
         parameters = data.pop("parameters")
         head = json.dumps({"schema": {"name": SCHEMA_NAME, "version": SCHEMA_VERSION}, **data}, indent=1)
@@ -178,7 +178,7 @@ class Profile(BaseModel, extra="forbid", frozen=True):
 
 
 def parse_profile(text: str) -> Profile:
-    """A profile from its text.
+    """Return a profile from its text.
 
     Raises:
         ValueError: it is cut off, of another schema, or says what cannot be; the sentence says what.
@@ -191,11 +191,11 @@ def parse_profile(text: str) -> Profile:
     found = data.get("schema") if isinstance(data, dict) else None
     if not isinstance(found, dict) or found.get("name") != SCHEMA_NAME:
         raise ValueError(
-            'it is no profile: schema.name is not "ddpbench profile" (ddpbench profile WORKLOAD makes one)'
+            'it is not a profile: schema.name is not "ddpbench profile" (ddpbench profile WORKLOAD makes one)'
         )
     if found.get("version") != SCHEMA_VERSION:
         raise ValueError(
-            f"schema version {found.get('version')!r}; this ddpbench reads version {SCHEMA_VERSION}: profile anew"
+            f"schema version {found.get('version')!r}; this ddpbench reads version {SCHEMA_VERSION}: profile again"
         )
     del data["schema"]
     try:
@@ -208,7 +208,7 @@ _MOST_SENTENCES = 3
 
 
 def _sentences(error: ValidationError) -> list[str]:
-    """The first few problems, each with its place and the value that was given."""
+    """Return the first few problems, each with its place and the value that was given."""
     found: dict[str, str] = {}
     for item in error.errors(include_url=False):
         where = ".".join(str(part) for part in item["loc"])
@@ -232,10 +232,10 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile in a file; read again only when that changes.
+    """Return the profile in a file; read again only when that changes.
 
     Raises:
-        ValueError: it cannot be read, or is no profile; the sentence names the file.
+        ValueError: it cannot be read, or is not a profile; the sentence names the file.
     """
     try:
         facts = path.stat()
@@ -245,7 +245,7 @@ def read_profile(path: Path) -> Profile:
     except OSError as error:
         raise ValueError(f"profile {path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"profile {path}: it is no text") from None
+        raise ValueError(f"profile {path}: it is not text") from None
     except ValueError as error:
         raise ValueError(f"profile {path}: {error}") from None
 
@@ -256,7 +256,7 @@ def _read(path: Path, _changed_ns: int, _size: int) -> Profile:
 
 
 def profile_digest(path: Path) -> str:
-    """A short digest of a profile's file; empty where it cannot be read."""
+    """Return a short digest of a profile's file; empty where it cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError:

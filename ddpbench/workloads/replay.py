@@ -54,7 +54,7 @@ class Replay(Workload[ReplayOptions]):
         """Reads the profile.
 
         Raises:
-            ValueError: it is not there, or is no profile.
+            ValueError: it is not there, or is not a profile.
         """
         super().__init__(size)
         self.profile = read_profile(profile_path(size))
@@ -109,7 +109,7 @@ class Replay(Workload[ReplayOptions]):
         return samples  # `Numbers` gives whole batches
 
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
-        """The mean of zeros; only its gradient matters."""
+        """Return the mean of zeros; only its gradient matters."""
         mean: torch.Tensor = outputs.mean()
         return mean
 
@@ -142,7 +142,7 @@ class Rhythm:
         self.grain_ns = GRAIN * 1e9 * profile.step_s
 
     def begin(self, replica: int | None = None) -> Pass:
-        """The pass over a batch that starts now, of this rank or of a replica that one process holds."""
+        """Return the pass over a batch that starts now, of this rank or of a replica that one process holds."""
         rank = self.rank if replica is None else replica
         scale = self._base(rank)
         if self._spread:
@@ -153,11 +153,11 @@ class Rhythm:
         return self.pacer.begin(scale)
 
     def update(self) -> Pass:
-        """The update that starts now; as slow as the batch before it."""
+        """Return the update that starts now; as slow as the batch before it."""
         return self.pacer.begin(self._scale)
 
     def elements(self, number: int) -> int:
-        """How many numbers a parameter has here: its own, divided by `shrink`, and at least one."""
+        """Return how many numbers a parameter has here: its own, divided by `shrink`, and at least one."""
         return -(-self.profile.parameters[number].elements // self.case.shrink)
 
     def together(self) -> list[tuple[int, ...]]:

@@ -55,7 +55,7 @@ class ReplayModel(nn.Module):
         self.rhythm = rhythm
         profile = rhythm.profile
         self.names = tuple(parameter.name for parameter in profile.parameters)
-        """The parameters' own, which are no names of attributes here."""
+        """The parameters' own, which are not names of attributes here."""
         self.sizes = [rhythm.elements(number) for number in range(len(self.names))]
         self.order = profile.order
         for number, parameter in enumerate(profile.parameters):
@@ -76,11 +76,11 @@ class ReplayModel(nn.Module):
             chain = chain or _Chain(parameters, self.rhythm.together())
             chain.model, chain.time, chain.batch = self, time, batch
             outputs = _Start.apply(chain.end, outputs, chain)  # type: ignore[no-untyped-call]
-        time.end(self.rhythm.forward_ns, _stir)
+        time.end(self.rhythm.forward_ns, _wake_early)
         return outputs
 
     def gradient(self, number: int, parameter: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
-        """A parameter's gradient: `row` times its weight, over and over.
+        """Return a parameter's gradient: `row` times its weight, over and over.
 
         It is a memory of the model's that autograd takes without a copy, unless it would be added to itself
         (gradients that add up) or another replica may be filling it.
@@ -94,20 +94,20 @@ class ReplayModel(nn.Module):
 
     def end_pass(self, chain: _Chain) -> None:
         """Backward ended; the next pass over the same parameters may walk the same nodes."""
-        chain.time.end(self.rhythm.end_ns, _stir)
+        chain.time.end(self.rhythm.end_ns, _wake_early)
         chain.model = None
         if self._replica is None:
             self._chains.give(chain)
 
     def _replicate_for_data_parallel(self) -> ReplayModel:
-        """A replica for one step; those of a step are asked for in the order of their devices."""
+        """Return a replica for one step; those of a step are asked for in the order of their devices."""
         replica: ReplayModel = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         replica._replica = self._replicas % self.rhythm.case.world_size
         self._replicas += 1
         return replica
 
 
-def _stir() -> None:
+def _wake_early() -> None:
     """Has the interpreter and torch do a little, so that what comes next finds them in the caches."""
     (_STIRRED * 1).mean()
 
@@ -180,13 +180,13 @@ class _Chain:
 
 
 class _Chains:
-    """Chains that no pass is on. Building one anew for each step would cost the host as much as walking it."""
+    """Chains that no pass is on. Building one for each step would cost the host as much as walking it."""
 
     def __init__(self) -> None:
         self._free: list[_Chain] = []
 
     def take(self, parameters: list[nn.Parameter]) -> _Chain | None:
-        """One over exactly these parameters, which is now its taker's."""
+        """Return one over exactly these parameters, which is now its taker's."""
         while self._free:
             chain = self._free.pop()
             if all(map(operator.is_, chain.parameters, parameters)):
@@ -259,7 +259,7 @@ class PacedSGD(torch.optim.SGD):
         self._rhythm = rhythm
 
     def step(self, closure: Any = None) -> Any:
-        """One update."""
+        """Return one update."""
         rhythm = self._rhythm
         pacer, update = rhythm.pacer, rhythm.update()
         start_ns = pacer.now()

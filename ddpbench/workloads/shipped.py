@@ -13,17 +13,17 @@ PREFIX = "replay:"
 
 
 def shipped() -> tuple[str, ...]:
-    """The names of the profiles that come with ddpbench."""
+    """Return the names of the profiles that come with ddpbench."""
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.json")))
 
 
 def is_path(name: str) -> bool:
-    """Whether what follows `replay:` is a file of the user's, and not a profile that comes with ddpbench."""
+    """Return whether what follows `replay:` is a file of the user's, and not a profile that comes with ddpbench."""
     return name.endswith(".json")
 
 
 def profile_path(name: str) -> Path:
-    """The file of what follows `replay:`."""
+    """Return the file of what follows `replay:`."""
     return Path(name) if is_path(name) else SHIPPED / f"{name}.json"
 
 
@@ -36,5 +36,5 @@ def profile_summary(path: Path) -> str:
 
 
 def _mean(time: Any) -> float:
-    """A time is its mean, or `[mean, low, high]`."""
+    """Return a time is its mean, or `[mean, low, high]`."""
     return float(time[0] if isinstance(time, list) else time)

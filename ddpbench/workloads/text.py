@@ -18,7 +18,7 @@ DEFAULT_TEXT_BYTES = 2_000_000
 
 
 def default_files() -> list[Path]:
-    """The top-level modules of Python's own standard library, sorted: real text that is always there.
+    """Return the top-level modules of Python's own standard library, sorted: real text that is always there.
 
     It differs between Python versions; a machine's ranks share one.
     """
@@ -26,7 +26,7 @@ def default_files() -> list[Path]:
 
 
 def read_text(files: Sequence[str], *, at_least: int) -> torch.Tensor:
-    """The files' bytes, one after the other, as uint8 of shape [bytes].
+    """Return the files' bytes, one after the other, as uint8 of shape [bytes].
 
     Without files the first `DEFAULT_TEXT_BYTES` of `default_files()`; files that are named are read whole.
 

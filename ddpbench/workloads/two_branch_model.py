@@ -42,5 +42,5 @@ class Branched(nn.Module):
         return logits
 
     def branches(self) -> tuple[list[nn.Module], nn.Module]:
-        """The branches, which all take the inputs, and the head, which takes the list of their outputs."""
+        """Return the branches, which all take the inputs, and the head, which takes the list of their outputs."""
         return list(self.sides), self.head

@@ -101,7 +101,7 @@ def test_the_columns_of_a_case(tmp_path: Path) -> None:
     assert row["snapshot_bytes"] == 900
     assert pd.isna(row["snapshot_dcp_s"])
     assert row["evaluation_step_time_s"] == pytest.approx(0.006)
-    assert row["evaluation_samples_per_s"] == pytest.approx(16 / 0.006)  # 8 samples a step and rank
+    assert row["evaluation_samples_per_s"] == pytest.approx(16 / 0.006)  # 8 samples per step and rank
     (costs,) = summarize(run).snapshots.to_dict("records")
     assert (costs["method"], costs["bytes"], costs["writers"]) == ("plain", 900, 1)
     assert (costs["snapshots"], costs["launches"]) == (4, 2)

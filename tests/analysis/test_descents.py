@@ -184,7 +184,7 @@ def test_a_curve_is_the_mean_over_launches_thinned_out(run: RunDir) -> None:
 
 
 def test_a_finding_tells_where_the_faster_per_sample_is_the_later_one(run: RunDir) -> None:
-    """Twice the batch trains 1.25 times as many samples a second, but needs as many steps."""
+    """Twice the batch trains 1.25 times as many samples per second, but needs as many steps."""
     wobble = [1.0, 1.01, 0.99, 1.005, 0.995]
     launches: dict[Case, Any] = {
         SINGLE: [[rank(10 * f, falling(40, 25))] for f in wobble],
@@ -193,10 +193,13 @@ def test_a_finding_tells_where_the_faster_per_sample_is_the_later_one(run: RunDi
     findings = [one.text for one in write(run, launches, 5).findings if one.evidence == "time-to-loss"]
     # 56 steps of 10 ms to the loss, against 58 (over 16 steps) of 16 ms
     assert findings[0].startswith(
-        "DDP at 2 ranks (16 samples a step) trains 1.25 [1.25, 1.25] times as many samples"
+        "DDP at 2 ranks (16 samples per step) trains 1.25 [1.25, 1.25] times as many samples"
     )
     assert "but takes 1.66 [1.66, 1.66] times as long to a loss of 2" in findings[0]
     assert (
-        "is 1.25 [1.25, 1.25] times as fast per sample as single at 1 rank (8 samples a step)" in findings[1]
+        "is 1.25 [1.25, 1.25] times as fast per sample as single at 1 rank (8 samples per step)"
+        in findings[1]
     )
-    assert "(8 samples a step), but 0.603 [0.603, 0.603] times as fast to a loss of 2: 0.928 [" in findings[1]
+    assert (
+        "(8 samples per step), but 0.603 [0.603, 0.603] times as fast to a loss of 2: 0.928 [" in findings[1]
+    )

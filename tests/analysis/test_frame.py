@@ -55,7 +55,7 @@ def test_times_are_each_rank_s_own_whichever_begins_first(run: RunDir) -> None:
     row = row_of(load(run), DDP)
     assert row["steps"] == 20
     assert row["step_time_s"] == pytest.approx((100 + 120) / 20 / 1e3)
-    assert row["samples_per_s"] == pytest.approx(20 * 16 / 0.220)  # 8 samples a step and rank
+    assert row["samples_per_s"] == pytest.approx(20 * 16 / 0.220)  # 8 samples per step and rank
     assert pd.isna(row["step_time_ci_low_s"])
     assert row["status"] == "ok"
 

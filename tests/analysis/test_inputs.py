@@ -104,7 +104,7 @@ def test_a_step_longer_than_from_memory_is_input_bound_and_the_fewest_workers_th
 def test_where_no_number_of_workers_mends_it_the_least_is_told(tmp_path: Path) -> None:
     cases = {MEMORY: (10.0, 0.0), loaded(0): (14.0, 4.0), loaded(2): (12.0, 2.0)}
     summary = summary_of(tmp_path, cases, noise=0)
-    assert "no number of workers run here mends it (least: 20.0 % [20.0, 20.0]" in texts(summary)
+    assert "no number of workers run here fixes it (least: 20.0 % [20.0, 20.0]" in texts(summary)
     assert "longer with 2 loader workers)" in texts(summary)
 
 

@@ -17,7 +17,7 @@ BASE_RATE = 100.0
 
 
 def timing(number: int, rate: float) -> Timing:
-    """A launch of 50 steps of 8 samples at so many samples a second."""
+    """A launch of 50 steps of 8 samples at so many samples per second."""
     return Timing(round=number, time_s=400 / rate, steps=50, samples=400)
 
 

@@ -69,7 +69,7 @@ def test_rate_is_harmonic_and_its_interval_is_the_step_time_s_turned_round() -> 
     assert rate.value == pytest.approx(statistics.harmonic_mean(rates))
     assert rate.low is not None
     assert step.high is not None
-    assert rate.low == pytest.approx(8 / step.high)  # 8 samples a step
+    assert rate.low == pytest.approx(8 / step.high)  # 8 samples per step
 
 
 def test_one_round_has_a_point_and_no_interval() -> None:

@@ -1,4 +1,4 @@
-"""A step's time is the period that was planted: whatever the phase, the steps a block, the hosts and the pace."""
+"""A step's time is the period that was planted: whatever the phase, the steps per block, the hosts and the pace."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_counts_and_failures_are_told_once(run: RunDir) -> None:
 @pytest.mark.parametrize(
     ("reason", "told"),
     [
-        ("budget", "target half-width of 2 % before the sweep's budget was used up ("),
+        ("budget", "target half-width of 2 % before the sweep's budget was exhausted ("),
         ("rounds_max", "target half-width of 2 % in as many rounds as were allowed ("),
         ("interrupted", "target half-width of 2 % before the sweep was interrupted ("),
         ("merged", "target half-width of 2 % ("),

@@ -14,7 +14,7 @@ from ddpbench.spec import Links
 TEXTS = {
     "plain": ("1 Gbit/s", 4, 1),
     "one node": ("1 Gbit/s; shared storage", 1, 2),
-    "two ranks a node": ("1 Gbit/s", 2, 2),
+    "two ranks per node": ("1 Gbit/s", 2, 2),
     "one slow": ("1 Gbit/s, 1 Gbit/s, 1 Gbit/s, 100 Mbit/s", 4, 1),
     "one fast": ("100 Mbit/s, 100 Mbit/s, 1 Gbit/s", 3, 1),
     "all different": ("100 Mbit/s, 200 Mbit/s, 300 Mbit/s, 400 Mbit/s", 4, 1),

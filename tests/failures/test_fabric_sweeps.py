@@ -179,7 +179,7 @@ def test_what_cannot_be_made_is_said_before_anything_is_measured(
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "run").glob("cases/*/launch-*"))
-    assert not (tmp_path / "run" / "plan.json").exists()  # the next try with this directory is no resume
+    assert not (tmp_path / "run" / "plan.json").exists()  # the next try with this directory is not a resume
 
 
 def test_all_links_are_proved_before_the_first_launch(tmp_path: Path) -> None:

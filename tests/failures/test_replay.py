@@ -75,7 +75,7 @@ def test_a_profile_that_is_not_there_says_where_it_was_looked_for(tmp_path: Path
     said = refused("sweep", experiment(tmp_path, "gone.json"), "--dry-run")
     assert f"there is no profile {tmp_path}/gone.json or {ROOT}/gone.json" in said
     said = refused("sweep", experiment(tmp_path, "resnet-50"), "--dry-run")
-    assert "'replay:resnet-50' is no workload; did you mean" in said
+    assert "unknown workload 'replay:resnet-50'; did you mean" in said
     assert "replay:resnet50-v100" in said
 
 
@@ -122,7 +122,7 @@ def test_a_sweep_of_a_replay_records_its_pace_and_no_loss_and_refuses_another_pr
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["gpt:nan"], "'gpt:nan' is no workload; did you mean 'gpt:nano'?"),
+        (["gpt:nan"], "unknown workload 'gpt:nan'; did you mean 'gpt:nano'?"),
         (["mlp", "--out", "/nowhere/at/all.json"], "there is no directory /nowhere/at"),
         (["mlp", "--out", "/tmp"], "a profile's file ends in .json"),
         (["mlp", "--steps", "1"], "--steps 1: at least 2 are needed for an interval"),

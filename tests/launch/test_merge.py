@@ -187,7 +187,7 @@ def test_wrong_requests_are_sentences(tmp_path: Path) -> None:
         merge([one.path, one.plan], out)
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(IdentityError, match=r"is no run directory: plan\.json is missing"):
+    with pytest.raises(IdentityError, match=r"is not a run directory: plan\.json is missing"):
         merge([one.path, empty], out)
     with pytest.raises(OutputError, match="exists already"):
         merge([one.path, two.path], empty)

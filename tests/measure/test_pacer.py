@@ -108,17 +108,17 @@ def test_a_sleeper_stirs_shortly_before_a_phase_ends() -> None:
     host, pacer = made()
     stirred: list[int] = []
 
-    def stir() -> None:
+    def wake_early() -> None:
         stirred.append(host.now_ns)
         host.now_ns += 120_000
 
     run = pacer.begin(scale=2.0)
     run.until(1_000_000)
-    run.end(3_000_000, stir)
+    run.end(3_000_000, wake_early)
     assert host.slept == [2_000_000, 3_600_000, 280_000]
     assert stirred == [1_000_000_000 + 5_600_000]
     assert host.now_ns == 1_000_000_000 + 6_000_000
-    run.end(3_250_000, stir)  # too near for it
+    run.end(3_250_000, wake_early)  # too near for it
     assert len(stirred) == 1
     assert host.slept[-1] == 500_000
 

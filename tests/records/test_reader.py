@@ -218,7 +218,7 @@ def test_one_sweep_holds_a_directory_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "is no run directory: machine.json is missing"),
+        (None, "is not a run directory: machine.json is missing"),
         ("{", "cannot be read"),
         ("[1]", "an object was expected"),
         ('{"schema_version": 2}', "schema 2; this ddpbench reads schema 1"),

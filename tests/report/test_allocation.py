@@ -209,7 +209,7 @@ def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--queue-wait", "8=2h"], "needs the length of the run"),
         (["--queue-wait", "5=2h", "--steps", "9"], "5 ranks are not in the table; measured are 1, 2, 4, 8"),
         (["--queue-wait", "8:2h", "--steps", "9"], "no RANKS=TIME"),
-        (["--queue-wait", "8=2 years", "--steps", "9"], "is no duration"),
+        (["--queue-wait", "8=2 years", "--steps", "9"], "invalid duration"),
         (["--queue-wait", "8=2h,8=3h", "--steps", "9"], "given twice"),
     ):
         assert cli(["allocation", str(run.path), *given]) == 2
@@ -218,7 +218,7 @@ def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixt
         assert told.out == ""
     assert not (run.path / "allocation.md").exists()
     assert cli(["allocation", str(tmp_path)]) == 2
-    assert "is no run directory" in capsys.readouterr().err
+    assert "is not a run directory" in capsys.readouterr().err
 
 
 def test_emulated_runs_are_no_base_for_an_allocation(tmp_path: Path) -> None:

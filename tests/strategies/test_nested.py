@@ -56,7 +56,7 @@ def test_what_does_not_divide_is_refused() -> None:
 
 def test_texts_padded_to_different_lengths_are_no_one_batch() -> None:
     parts = [{"ids": torch.zeros(2, 5)}, {"ids": torch.zeros(2, 7)}]
-    with pytest.raises(ValueError, match=r"shapes \[2, 5\] and \[2, 7\] are no parts of one batch"):
+    with pytest.raises(ValueError, match=r"shapes \[2, 5\] and \[2, 7\] are not parts of one batch"):
         concatenate(parts)
 
 

@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 def epochs(world: int, rank: int, count: int, *, samples: int = 24, local_batch: int = 2) -> list[list[int]]:
-    """The numbers of the samples a rank sees, epoch by epoch."""
+    """The numbers of the samples per rank sees, epoch by epoch."""
     numbers = torch.arange(samples)
     case = Case(
         workload="x",

@@ -86,7 +86,7 @@ def test_the_modes_are_restored_after_an_error() -> None:
     ("step_ms", "lengths"),
     [
         (1, [125] * 4),  # a quarter of 2 s in four blocks
-        (20, [10, 10]),  # ten steps a block are 200 ms: half a block short of 500 ms is near enough
+        (20, [10, 10]),  # ten steps per block are 200 ms: half a block short of 500 ms is near enough
         (300, [10, 10]),  # never fewer than two blocks of ten
     ],
 )

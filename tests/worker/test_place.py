@@ -50,10 +50,10 @@ def test_a_rank_needs_no_master_where_it_meets_nobody_or_in_a_file() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"RANK": "x"}, "RANK='x' in the environment is no number"),
-        ({"RANK": "-1"}, "RANK='-1' in the environment is no number"),
+        ({"RANK": "x"}, "RANK='x' in the environment is not a number"),
+        ({"RANK": "-1"}, "RANK='-1' in the environment is not a number"),
         ({"RANK": "4"}, "RANK=4 and WORLD_SIZE=4"),
-        ({"MASTER_PORT": "70000"}, "MASTER_PORT=70000 in the environment is no port"),
+        ({"MASTER_PORT": "70000"}, "MASTER_PORT=70000 in the environment is not a port"),
     ],
 )
 def test_wrong_values_are_told(wrong: dict[str, str], told: str) -> None:

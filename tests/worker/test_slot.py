@@ -70,7 +70,7 @@ def test_a_plan_that_the_leader_alone_cannot_read_ends_all_slots_at_once(
 
     monkeypatch.setattr(Slot, "attend", lead)
     assert slot.run(tmp_path / "a", env=environment(0)) == EXIT_REQUEST
-    why = f"{tmp_path / 'a'} is no run directory: plan.json is missing"
+    why = f"{tmp_path / 'a'} is not a run directory: plan.json is missing"
     assert f"ddpbench: {why}" in capsys.readouterr().err
     monkeypatch.setattr(Slot, "attend", follow)
     assert slot.run(tmp_path / "b", env=environment(1)) == EXIT_REQUEST

@@ -61,6 +61,6 @@ def test_a_rank_that_went_beyond_anothers_end_is_uneven(monkeypatch: pytest.Monk
 
 
 def test_a_rank_that_took_less_than_a_pass_is_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With data in memory a rank with larger batches stops sooner: here at 3, while the other has been round."""
+    """With data in memory per rank with larger batches stops sooner: here at 3, while the other has been round."""
     assert not verdict(monkeypatch, rank_of(4, 6, tells=False), rank_of(4, 3, tells=False))
     assert not verdict(monkeypatch, rank_of(4, 6, tells=False), rank_of(4, 4, tells=False))

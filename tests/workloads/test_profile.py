@@ -84,9 +84,9 @@ def test_a_cut_off_file_is_refused(keep: float) -> None:
     [
         ("", "it is cut off"),
         ("nonsense", "it is no JSON"),
-        ("[1, 2]", "it is no profile"),
-        ('{"a": 1}', "it is no profile"),
-        (json.dumps(data(schema={"name": "chrome trace", "version": 1})), "it is no profile"),
+        ("[1, 2]", "it is not a profile"),
+        ('{"a": 1}', "it is not a profile"),
+        (json.dumps(data(schema={"name": "chrome trace", "version": 1})), "it is not a profile"),
         (
             json.dumps(data(schema={"name": "ddpbench profile", "version": 2})),
             "schema version 2; .* version 1",
@@ -155,7 +155,7 @@ def test_a_files_sentence_names_it(tmp_path: Path) -> None:
         read_profile(tmp_path / "gone.json")
     path = tmp_path / "bad.json"
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=rf"profile {path}: it is no text"):
+    with pytest.raises(ValueError, match=rf"profile {path}: it is not text"):
         read_profile(path)
     with pytest.raises(ValueError, match=r"cannot be read: Is a directory"):
         read_profile(tmp_path)

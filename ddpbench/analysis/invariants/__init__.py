@@ -55,7 +55,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         name="communication_within",
         statement="Exposed communication is at most all communication and at most the step; overlapped communication "
         "is at most the computation",
-        meaning="Its transfers are stamped or attributed wrongly: do not use its communication columns.",
+        meaning="Its transfers are timed or attributed wrongly: do not use its communication columns.",
         kind="impossible",
         check=steps.communication_within,
     ),

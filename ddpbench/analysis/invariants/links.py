@@ -31,11 +31,11 @@ _AT_THE_SLOWEST = frozenset(
 )
 """Operations that pass as much over every node's link."""
 _BURSTS = {"master": 2, "tree": 2, "halving_doubling": 4}
-"""How many times the busiest link begins anew, in one direction after the other, for one transfer."""
+"""How many times the busiest link restarts, in one direction after the other, for one transfer."""
 
 
 def links_carry(case: Measured) -> Iterable[Bounded]:
-    """Bytes that the kernel counted at each node's link in timed blocks, over their time."""
+    """Yield bytes that the kernel counted at each node's link in timed blocks, over their time."""
     links = links_of(case.run.case.fabric)
     if links is None:
         return
@@ -126,7 +126,7 @@ def network_time(case: Measured) -> Iterable[Bounded]:
 
 
 def _least_network_s(case: Measured, links: Links) -> float | None:
-    """What the link needs without any latency, with the largest share that payload can have, less bursts.
+    """Return what the link needs without any latency, with the largest share that payload can have, less bursts.
 
     Where all gradients are one transfer, it is the algorithm's formula. Of several, one may be sent back while the
     next is gathered: then it is what the busiest link carries in one direction. None where that link is not known:
@@ -149,7 +149,7 @@ def _least_network_s(case: Measured, links: Links) -> float | None:
 
 
 def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
-    """What the busiest rank of an algorithm of ddpbench's own sent, counted message by message: exact.
+    """Yield what the busiest rank of an algorithm of ddpbench's own sent, counted message by message: exact.
 
     Shares are rounded up to whole numbers of at most 8 bytes, in each message of each bucket.
     """
@@ -172,7 +172,7 @@ def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
 
 
 def counted_as_by_formula(case: Measured) -> Iterable[Bounded]:
-    """What the busiest node's link carried beside what the algorithm's formula says; protocols add a little."""
+    """Yield what the busiest node's link carried beside what the algorithm's formula says; protocols add a little."""
     ratio = case.row.get("traffic_ratio")
     if ratio is not None:
         what = "what its busiest node sent over what the formula says"
@@ -196,13 +196,13 @@ def buckets_hold_gradients(case: Measured) -> Iterable[Bounded]:
 
 
 def _aggregated(case: Measured) -> float | None:
-    """Bytes of gradient that a step aggregates; None where something else is sent."""
+    """Return bytes of gradient that a step aggregates; None where something else is sent."""
     whole = next((launch.gradient_bytes for launch in case.run.good if launch.gradient_bytes), None)
     return bytes_to_aggregate(case.run.case, whole) if whole else None
 
 
 def _pieces(case: Measured) -> int:
-    """How many transfers share a step's gradients, at most."""
+    """Return how many transfers share a step's gradients, at most."""
     found = [len(launch.bucket_bytes) for launch in case.run.good if launch.bucket_bytes]
     if found:
         return max(found)
@@ -211,12 +211,12 @@ def _pieces(case: Measured) -> int:
 
 
 def _rate(case: Measured, nominal: float) -> float:
-    """Bytes/s that a link of so many bit/s may be seen to carry."""
+    """Return bytes/s that a link of so many bit/s may be seen to carry."""
     return nominal / 8 * max(1.0, case.reached) * (1 + RATE_TOLERANCE)
 
 
 def _burst_s(case: Case, nominal: float) -> float:
-    """Seconds of a link's rate that its bucket lets pass at once, of the job's time: one frame at the least."""
+    """Return seconds of a link's rate that its bucket lets pass at once, of the job's time: one frame at the least."""
     frame_s = 1514 * 8 * case.shrink / nominal
     return max(BURST_S / case.dilation, frame_s)
 

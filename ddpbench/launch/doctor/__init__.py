@@ -54,7 +54,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
 
 
 def examine(host: Host | None = None) -> list[Finding]:
-    """All findings in the table's order, and the verdict last: `ok` if anything can be trained here."""
+    """Yield all findings in the table's order, and the verdict last: `ok` if anything can be trained here."""
     host = host or Host()
     host.load = _load_of(host)
     with ThreadPoolExecutor(max_workers=4) as pool:
@@ -75,7 +75,7 @@ def examine(host: Host | None = None) -> list[Finding]:
 
 
 def _load_of(host: Host) -> Load | None:
-    """What uses the cores now, before anything here does; None if it cannot be told."""
+    """Return what uses the cores now, before anything here does; None if it cannot be told."""
     try:
         return load.watch(host)
     except Exception:
@@ -83,7 +83,7 @@ def _load_of(host: Host) -> Load | None:
 
 
 def carry_out(check: Check, host: Host, topic: str) -> list[Finding]:
-    """A check's findings under their heading; one that fails is a finding itself."""
+    """Return a check's findings under their heading; one that fails is a finding itself."""
     found: list[Finding] = []
     try:
         found.extend(check(host))

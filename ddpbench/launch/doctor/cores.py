@@ -13,7 +13,7 @@ _CPUS = "devices/system/cpu"
 
 
 def cores(host: Host) -> Iterator[Finding]:
-    """The usable cores, and what keeps ranks from others."""
+    """Yield the usable cores, and what keeps ranks from others."""
     try:
         found = host.hardware()
     except MachineError as error:
@@ -50,7 +50,7 @@ def cores(host: Host) -> Iterator[Finding]:
 
 
 def hyper_threads(host: Host) -> Iterator[Finding]:
-    """Whether cores have two threads, which would share what one rank measures."""
+    """Yield whether cores have two threads, which would share what one rank measures."""
     found = host.hardware()
     shared = len(found.cores) - len(
         {
@@ -69,7 +69,7 @@ def hyper_threads(host: Host) -> Iterator[Finding]:
 
 
 def numa(host: Host) -> Iterator[Finding]:
-    """The memory nodes, and which usable cores are beside each."""
+    """Yield the memory nodes, and which usable cores are beside each."""
     usable = set(host.hardware().cores)
     folder = host.sys_root / "devices/system/node"
     nodes = [name for name in host.names(folder) if name.removeprefix("node").isdigit()]
@@ -87,7 +87,7 @@ def numa(host: Host) -> Iterator[Finding]:
 
 
 def clocks(host: Host) -> Iterator[Finding]:
-    """Whether the system changes the cores' clocks with their load."""
+    """Yield whether the system changes the cores' clocks with their load."""
     names = Counter(
         host.read(host.sys_root / _CPUS / f"cpu{core}/cpufreq/scaling_governor")
         for core in host.hardware().cores

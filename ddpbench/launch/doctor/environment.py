@@ -52,7 +52,7 @@ _OFF = ("", "0", "OFF", "FALSE", "PASSIVE", "WARN", "VERSION")
 
 
 def threads(host: Host) -> Iterator[Finding]:
-    """The variables of threads that are set, and that ranks get their own."""
+    """Yield the variables of threads that are set, and that ranks get their own."""
     given = [f"{name}={host.env[name]}" for name in SET_FOR_RANKS if name in host.env]
     if given:
         yield ok(
@@ -110,7 +110,7 @@ def files(host: Host) -> Iterator[Finding]:
 
 
 def sharing(host: Host) -> Iterator[Finding]:
-    """Whether sweeps beside each other are allowed."""
+    """Yield whether sweeps beside each other are allowed."""
     if host.env.get("DDPBENCH_SHARED_MACHINE") == "1":
         yield note(
             "DDPBENCH_SHARED_MACHINE",
@@ -120,7 +120,7 @@ def sharing(host: Host) -> Iterator[Finding]:
 
 
 def job(host: Host) -> Iterator[Finding]:
-    """Whether this is inside a job of Slurm or of another launcher."""
+    """Yield whether this is inside a job of Slurm or of another launcher."""
     if "SLURM_JOB_ID" in host.env:
         count = host.env.get("SLURM_JOB_NUM_NODES", "1")
         yield ok("job", f"Slurm job {host.env['SLURM_JOB_ID']} on {count} node{'s' if count != '1' else ''}")

@@ -30,7 +30,7 @@ class Finding:
 
 
 def ok(subject: str, found: str) -> Finding:
-    """All is well."""
+    """Return all is well."""
     return Finding(subject=subject, level="ok", found=found)
 
 

@@ -90,7 +90,7 @@ def parse_links(text: str) -> dict[tuple[str, str], str]:
 
 
 def gpus(host: Host) -> Iterator[Finding]:
-    """Each GPU, what holds it, and whether it is ready."""
+    """Yield each GPU, what holds it, and whether it is ready."""
     hidden = host.env.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1"):
         yield note(
@@ -169,7 +169,7 @@ def _gpu(host: Host, gpu: Gpu) -> Iterator[Finding]:
 
 
 def links(host: Host) -> Iterator[Finding]:
-    """How the GPUs are joined."""
+    """Yield how the GPUs are joined."""
     if not host.hardware().may_have_gpus:
         return
     reply = host.ask(*ASK_GPU_LINKS)
@@ -199,7 +199,7 @@ def links(host: Host) -> Iterator[Finding]:
 
 
 def _nearer(pairs: dict[tuple[str, str], str], far: list[tuple[str, str]]) -> str:
-    """What to do about pairs that are far apart: GPUs of which all are near each other, as many as are found."""
+    """Return what to do about pairs that are far apart: GPUs of which all are near each other, as many as are found."""
     names = sorted({name for pair in pairs for name in pair}, key=lambda name: int(name[3:]))
     near = set(pairs) - set(far)
     near |= {(other, one) for one, other in near}

@@ -121,7 +121,7 @@ def run_command(argv: Sequence[str], timeout_s: float) -> Reply:
 
 
 def look_up(name: str) -> list[str]:
-    """The addresses a host name has, in the order a backend would try them; none if it has none.
+    """Return the addresses a host name has, in the order a backend would try them; none if it has none.
 
     Raises:
         TimeoutError: name servers did not answer within `RESOLVE_TIMEOUT_S`.
@@ -145,7 +145,7 @@ def look_up(name: str) -> list[str]:
 
 
 def list_interfaces() -> list[Interface]:
-    """The network interfaces, those with IPv4 first in the system's order, as nccl goes through them."""
+    """Return the network interfaces, those with IPv4 first in the system's order, as nccl goes through them."""
     stats = psutil.net_if_stats()
     families = (socket.AF_INET, socket.AF_INET6)
     found: list[Interface] = []
@@ -203,19 +203,19 @@ class Host:
                 self._asked[argv] = pool.submit(self.run, argv, COMMAND_TIMEOUT_S)
 
     def ask(self, *argv: str) -> Reply:
-        """A command's answer; that of one already begun is waited for."""
+        """Return a command's answer; that of one already begun is waited for."""
         begun = self._asked.get(argv)
         return begun.result() if begun is not None else self.run(argv, COMMAND_TIMEOUT_S)
 
     def read(self, path: Path) -> str:
-        """A file's text without the white space around it; empty if it cannot be read."""
+        """Return a file's text without the white space around it; empty if it cannot be read."""
         try:
             return path.read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return ""
 
     def names(self, folder: Path) -> list[str]:
-        """What lies in a folder, sorted; nothing if it cannot be read."""
+        """Return what lies in a folder, sorted; nothing if it cannot be read."""
         try:
             return sorted(path.name for path in folder.iterdir())
         except OSError:
@@ -230,7 +230,7 @@ class Host:
         return read_hardware(self.sys_root, self.proc_root, self.dev_root)
 
     def torch(self) -> TorchAnswer:
-        """What torch says; waits for it."""
+        """Return what torch says; waits for it."""
         reply = self.ask(*ASK_TORCH)
         if reply.code == 0:
             try:
@@ -241,7 +241,7 @@ class Host:
         return TorchAnswer(None, reply.last_words, reply.code)
 
     def group_numbers(self, controller: str, unified: str, legacy: str) -> list[int]:
-        """A limit of this process's control group and of its parents: version 2's file and version 1's.
+        """Return a limit of this process's control group and of its parents: version 2's file and version 1's.
 
         `max` and what cannot be read are left out.
         """

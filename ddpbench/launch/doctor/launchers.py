@@ -28,7 +28,7 @@ def slurm(host: Host) -> Iterator[Finding]:
 
 
 def emulated_links(host: Host) -> Iterator[Finding]:
-    """Whether a `[fabric]` can be made on this machine: tried in a namespace that ends with what tries it."""
+    """Yield whether a `[fabric]` can be made on this machine: tried in a namespace that ends with what tries it."""
     subject, purpose = "emulated links", "wanted only to emulate a network on one machine"
     reply = host.ask(sys.executable, "-P", "-m", "ddpbench.fabric", "--capabilities")
     try:

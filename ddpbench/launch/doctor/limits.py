@@ -52,7 +52,7 @@ def _ranks(host: Host) -> int:
 
 
 def open_files(host: Host) -> Iterator[Finding]:
-    """How many files and sockets a rank may have open."""
+    """Yield how many files and sockets a rank may have open."""
     soft, hard = host.limit(resource.RLIMIT_NOFILE)
     needed = FILES_BESIDE + SOCKETS_A_PEER * _ranks(host)
     found = f"{_shown(soft)} (may be raised to {_shown(hard)})" if soft != hard else _shown(soft)
@@ -63,7 +63,7 @@ def open_files(host: Host) -> Iterator[Finding]:
 
 
 def locked_memory(host: Host) -> Iterator[Finding]:
-    """How much memory may be locked, as InfiniBand does with its buffers."""
+    """Yield how much memory may be locked, as InfiniBand does with its buffers."""
     soft, _ = host.limit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
         yield ok("locked memory", "unlimited")
@@ -79,7 +79,7 @@ def locked_memory(host: Host) -> Iterator[Finding]:
 
 
 def processes(host: Host) -> Iterator[Finding]:
-    """How many processes and threads may be started."""
+    """Yield how many processes and threads may be started."""
     soft, _ = host.limit(resource.RLIMIT_NPROC)
     limits = [] if soft == resource.RLIM_INFINITY else [soft]
     limits += host.group_numbers("pids", "pids.max", "pids.max")
@@ -106,7 +106,7 @@ def disks(host: Host) -> Iterator[Finding]:
     folder = Path(temporary) if temporary else Path(tempfile.gettempdir())
     if temporary and not folder.is_dir():
         yield note(
-            "TMPDIR", f"{temporary} is no folder: others are used", f"mkdir -p {temporary}, or unset it"
+            "TMPDIR", f"{temporary} is not a folder: others are used", f"mkdir -p {temporary}, or unset it"
         )
         return
     yield from _disk(host, "temporary", folder, "set TMPDIR to a folder with room that you may write to")

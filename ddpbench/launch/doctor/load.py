@@ -27,7 +27,7 @@ class Look:
 
 
 def look(host: Host, cores: frozenset[int]) -> Look:
-    """One look at /proc."""
+    """Return one look at /proc."""
     busy = stolen = total = 0
     for line in host.read(host.proc_root / "stat").splitlines():
         name, *fields = line.split()
@@ -74,7 +74,7 @@ def watch(host: Host) -> Load | None:
 
 
 def others(host: Host) -> Iterator[Finding]:
-    """What uses the cores now."""
+    """Yield what uses the cores now."""
     load = host.load
     if load is None:
         yield ok("in use now", "not readable")
@@ -102,7 +102,7 @@ def others(host: Host) -> Iterator[Finding]:
 
 
 def sweeps(host: Host) -> Iterator[Finding]:
-    """Whether another sweep holds cores of ours; it does so by the names of abstract sockets."""
+    """Yield whether another sweep holds cores of ours; it does so by the names of abstract sockets."""
     usable = set(host.hardware().cores)
     text = host.read(host.proc_root / "net/unix")
     held = {int(number) for number in re.findall(r"@ddpbench-core-(\d+)", text)} & usable

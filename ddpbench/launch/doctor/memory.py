@@ -14,7 +14,7 @@ SWAP_IN_USE_BYTES = 2**26
 
 
 def memory(host: Host) -> Iterator[Finding]:
-    """What ranks may take: the system's available memory, and no more than the control group's limit."""
+    """Yield what ranks may take: the system's available memory, and no more than the control group's limit."""
     system = _meminfo(host)
     limits = host.group_numbers("memory", "memory.max", "memory.limit_in_bytes")
     if "MemAvailable" not in system:
@@ -40,7 +40,7 @@ def memory(host: Host) -> Iterator[Finding]:
 
 
 def swap(host: Host) -> Iterator[Finding]:
-    """Whether something has been swapped out."""
+    """Yield whether something has been swapped out."""
     system = _meminfo(host)
     total = system.get("SwapTotal", 0)
     used = total - system.get("SwapFree", 0)

@@ -15,7 +15,7 @@ SHOWN = 8
 
 
 def interfaces(host: Host) -> Iterator[Finding]:
-    """Those with an address, and whether ranks on this host can meet."""
+    """Yield those with an address, and whether ranks on this host can meet."""
     found = host.interfaces()
     if not any(each.name == LOOPBACK and each.up and each.addresses for each in found):
         yield problem(
@@ -40,7 +40,7 @@ def _described(interface: Interface) -> str:
 
 
 def host_name(host: Host) -> Iterator[Finding]:
-    """Whether other nodes could reach this one by the address its own name has."""
+    """Yield whether other nodes could reach this one by the address its own name has."""
     name = host.host_name
     outward = next(
         (
@@ -62,7 +62,7 @@ def host_name(host: Host) -> Iterator[Finding]:
         yield note(
             "host name",
             f"{name}: name servers give {error}; every rank of gloo asks them when it starts",
-            f"put '{outward} {name}' into /etc/hosts, or mend /etc/resolv.conf",
+            f"put '{outward} {name}' into /etc/hosts, or fix /etc/resolv.conf",
         )
         return
     if not addresses:
@@ -84,7 +84,7 @@ def host_name(host: Host) -> Iterator[Finding]:
 
 
 def _owner(found: Sequence[Interface], address: str) -> Interface | None:
-    """The interface with the address; all of 127 belongs to the loopback one."""
+    """Return the interface with the address; all of 127 belongs to the loopback one."""
     for each in found:
         if address in each.addresses:
             return each
@@ -94,7 +94,7 @@ def _owner(found: Sequence[Interface], address: str) -> Interface | None:
 
 
 def gloo_choice(host: Host) -> tuple[list[Interface], str]:
-    """Which interfaces gloo would use, and why; none where it would fail.
+    """Return which interfaces gloo would use, and why; none where it would fail.
 
     As torch does (ProcessGroupGloo.cpp, Options::create_default and createDefaultDevice): the interfaces of
     GLOO_SOCKET_IFNAME, split at commas, if it has two characters or more; else the first address of the host's
@@ -122,7 +122,7 @@ def gloo_choice(host: Host) -> tuple[list[Interface], str]:
 
 
 def gloo(host: Host) -> Iterator[Finding]:
-    """Which interface gloo would pick."""
+    """Yield which interface gloo would pick."""
     chosen, why = gloo_choice(host)
     names = ", ".join(each.name for each in chosen)
     given = host.env.get("GLOO_SOCKET_IFNAME", "")
@@ -141,7 +141,7 @@ def gloo(host: Host) -> Iterator[Finding]:
 
 
 def nccl_choice(host: Host) -> list[Interface]:
-    """Which interfaces nccl would use for its sockets.
+    """Return which interfaces nccl would use for its sockets.
 
     As in its src/misc/socket.cc, ncclFindInterfaces: running ones that match NCCL_SOCKET_IFNAME (prefixes; `=`
     exact, `^` none of them) if it has two characters or more; else those named ib..., else any but docker, lo
@@ -169,7 +169,7 @@ def _matching(found: Sequence[Interface], pattern: str) -> list[Interface]:
 
 
 def nccl(host: Host) -> Iterator[Finding]:
-    """Which interface nccl would pick for its sockets, and whether InfiniBand carries the data."""
+    """Yield which interface nccl would pick for its sockets, and whether InfiniBand carries the data."""
     if not host.hardware().may_have_gpus:
         return
     chosen = nccl_choice(host)
@@ -209,7 +209,7 @@ def _active(host: Host) -> bool:
 
 
 def infiniband(host: Host) -> Iterator[Finding]:
-    """The InfiniBand and RoCE ports."""
+    """Yield the InfiniBand and RoCE ports."""
     ports = _ports(host)
     if not ports:
         yield ok("infiniband", "none")

@@ -58,17 +58,17 @@ _REMEDIES = (
 
 
 def python(host: Host) -> Iterator[Finding]:
-    """Which Python this is."""
+    """Yield which Python this is."""
     yield ok("python", f"{platform.python_version()}, {sys.executable}")
 
 
 def package(host: Host) -> Iterator[Finding]:
-    """Which ddpbench this is."""
+    """Yield which ddpbench this is."""
     yield ok("ddpbench", f"{VERSION}, {Path(__file__).resolve().parents[2]}")
 
 
 def torch(host: Host) -> Iterator[Finding]:
-    """Whether torch is here and can be imported, and which it is."""
+    """Yield whether torch is here and can be imported, and which it is."""
     answer = host.torch()
     facts = answer.facts
     if facts is None:
@@ -119,7 +119,7 @@ def _remedy(answer: TorchAnswer) -> str:
 
 
 def cuda(host: Host) -> Iterator[Finding]:
-    """Whether torch can use the GPUs that are here, and if not, why."""
+    """Yield whether torch can use the GPUs that are here, and if not, why."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"]:
         return
@@ -181,7 +181,7 @@ def _driver_advice(facts: dict[str, Any]) -> str:
 
 
 def runs_on(capability: str, architectures: list[str]) -> bool:
-    """Whether a build with code for these architectures (`sm_80`, `compute_90`) runs on a GPU.
+    """Return whether a build with code for these architectures (`sm_80`, `compute_90`) runs on a GPU.
 
     Machine code runs on its own major version from its minor version on; PTX (`compute_`) on anything newer.
     No list at all is no evidence against it.

@@ -30,7 +30,7 @@ class Way:
 
 
 def ways(host: Host) -> list[Way]:
-    """The ways there are, GPUs first; none where torch does not work or has no gloo, which the harness needs."""
+    """Return the ways there are, GPUs first; none where torch does not work or has no gloo, which the harness needs."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"] or not facts["built_in"]["gloo"]:
         return []
@@ -45,7 +45,7 @@ def ways(host: Host) -> list[Way]:
 
 
 def backends(host: Host) -> Iterator[Finding]:
-    """Which backends torch has, and why not."""
+    """Yield which backends torch has, and why not."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"]:
         return
@@ -80,7 +80,7 @@ def backends(host: Host) -> Iterator[Finding]:
 
 
 def devices(host: Host) -> Iterator[Finding]:
-    """The kinds of devices, with the ranks that have one of their own."""
+    """Yield the kinds of devices, with the ranks that have one of their own."""
     facts = host.torch().facts
     for way in ways(host):
         unit = "GPU" if way.device == "cuda" else "core"
@@ -102,7 +102,7 @@ def _devices_of(way: Way) -> Devices:
 def why_not(
     catalog: Catalog, way: Way, *, strategy: str, workload: str, sizes: Sequence[int] = WORLD_SIZES
 ) -> str | None:
-    """Why no case of the strategy and workload can run that way, or None if one can."""
+    """Return why no case of the strategy and workload can run that way, or None if one can."""
     text = (
         f"[base]\nstrategy = {json.dumps(strategy)}\nworkload = {json.dumps(workload)}\n"
         f"device = {json.dumps(way.device)}\n[axes]\nworld_size = {list(sizes)}\n"
@@ -123,7 +123,7 @@ def why_not(
 
 
 def strategies(host: Host) -> Iterator[Finding]:
-    """Each strategy on each kind of device."""
+    """Yield each strategy on each kind of device."""
     for way in ways(host):
         reasons = {
             name: why_not(host.catalog, way, strategy=name, workload="mlp")
@@ -133,7 +133,7 @@ def strategies(host: Host) -> Iterator[Finding]:
 
 
 def workloads(host: Host) -> Iterator[Finding]:
-    """Each workload on each kind of device; `single` runs whatever runs at all."""
+    """Yield each workload on each kind of device; `single` runs whatever runs at all."""
     for way in ways(host):
         reasons = {
             name: why_not(host.catalog, way, strategy="single", workload=name)
@@ -143,7 +143,7 @@ def workloads(host: Host) -> Iterator[Finding]:
 
 
 def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[Finding]:
-    """What runs in one finding, and what does not in one for each reason."""
+    """Yield what runs in one finding, and what does not in one for each reason."""
     names_of: dict[str | None, list[str]] = {}
     for name, reason in reasons.items():
         names_of.setdefault(reason, []).append(name)
@@ -173,7 +173,7 @@ def features(host: Host) -> Iterator[Finding]:
 
 
 def verdict(host: Host, findings: Sequence[Finding]) -> Finding:
-    """Whether anything can be trained here, and how; or what is missing."""
+    """Return whether anything can be trained here, and how; or what is missing."""
     blocking = [finding for finding in findings if finding.blocks]
     found = ways(host)
     if found and not blocking:
@@ -188,6 +188,6 @@ def verdict(host: Host, findings: Sequence[Finding]) -> Finding:
     return problem(
         "training",
         f"Training cannot run here: {causes or 'torch tells of no way to train'}",
-        "; ".join(dict.fromkeys(finding.advice for finding in blocking)) or "mend the problems found",
+        "; ".join(dict.fromkeys(finding.advice for finding in blocking)) or "fix the problems found",
         blocks=True,
     )
