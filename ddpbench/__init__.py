@@ -117,7 +117,7 @@ def report_on(run_dir: str | Path) -> tuple[Path, RunSummary]:
     from ddpbench.analysis import summarize, write_csv
     from ddpbench.errors import RequestError
     from ddpbench.records import RunDir
-    from ddpbench.report.painter import Painter
+    from ddpbench.report.draw.painter import Painter
 
     run = RunDir(Path(run_dir))
     if run.report.exists() and not run.cases.exists() and not run.packed.exists():

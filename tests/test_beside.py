@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ddpbench.beside import Beside
+from ddpbench.helper_process import Beside
 
 
 def test_it_answers_one_question_after_another() -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddpbench.analysis.curves import CaseCurve, curves_of
-from ddpbench.analysis.launches import CaseRun, read_cases
-from ddpbench.analysis.stats import Interval, compare, samples_rate, step_time
+from ddpbench.analysis.read.launches import CaseRun, read_cases
+from ddpbench.analysis.statistics.stats import Interval, compare, samples_rate, step_time
 from ddpbench.errors import RequestError, nearest
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan

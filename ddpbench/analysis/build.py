@@ -14,32 +14,32 @@ from ddpbench.analysis.checkpoints import INTERVALS, snapshot_costs
 from ddpbench.analysis.communication import transfers_table
 from ddpbench.analysis.curves import CurveLaws, law_findings, laws_of
 from ddpbench.analysis.descents import curves_table, goals_table
-from ddpbench.analysis.fabrics import fabric_sentences, fabrics_of
-from ddpbench.analysis.faults import fault_sentences
-from ddpbench.analysis.findings import MOST_FINDINGS, comparisons_table, decided_first, findings
+from ddpbench.analysis.findings.compared import MOST_FINDINGS, comparisons_table, decided_first, findings
+from ddpbench.analysis.findings.inputs import input_findings
+from ddpbench.analysis.findings.lead import lead_findings
+from ddpbench.analysis.findings.loss import loss_findings, loss_sentences
+from ddpbench.analysis.findings.names import Names
+from ddpbench.analysis.findings.precision import precision_findings
+from ddpbench.analysis.findings.settings import setting_findings
+from ddpbench.analysis.findings.virtual import virtual_sentences
 from ddpbench.analysis.frame import case_table
-from ddpbench.analysis.input_findings import input_findings
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.invariants import check_cases
-from ddpbench.analysis.labels import Names
-from ddpbench.analysis.launches import CaseRun, resume_command
-from ddpbench.analysis.lead_findings import lead_findings
-from ddpbench.analysis.loss_findings import loss_findings, loss_sentences
 from ddpbench.analysis.network import network_table
 from ddpbench.analysis.one_step import one_step
-from ddpbench.analysis.overlap import PARTS, STANDARD_SPANS
-from ddpbench.analysis.pairing import pairing_sentences
-from ddpbench.analysis.positions import position_spread
-from ddpbench.analysis.precision_findings import precision_findings
-from ddpbench.analysis.reading import read_cases_of
-from ddpbench.analysis.setting_findings import setting_findings
-from ddpbench.analysis.staleness import staleness_sentences
-from ddpbench.analysis.stats import MIN_ROUNDS, Interval, step_time
+from ddpbench.analysis.read.fabrics import fabric_sentences, fabrics_of
+from ddpbench.analysis.read.faults import fault_sentences
+from ddpbench.analysis.read.launches import CaseRun, resume_command
+from ddpbench.analysis.read.overlap import PARTS, STANDARD_SPANS
+from ddpbench.analysis.read.positions import position_spread
+from ddpbench.analysis.read.reading import read_cases_of
+from ddpbench.analysis.read.staleness import staleness_sentences
+from ddpbench.analysis.statistics.pairing import pairing_sentences
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, step_time
 from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
-from ddpbench.analysis.virtual_sentences import virtual_sentences
 from ddpbench.analysis.waterfall import waterfall_table
-from ddpbench.beside import Beside
 from ddpbench.errors import IdentityError
+from ddpbench.helper_process import Beside
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.spec import labels

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ddpbench.units import format_bit_rate, format_seconds
 
 if TYPE_CHECKING:
-    from ddpbench.analysis.launches import CaseRun
+    from ddpbench.analysis.read.launches import CaseRun
 
 Unit = Literal["s", "bytes", "bytes/s", ""]
 ROUNDING = 1e-6

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddpbench.analysis.stats import Interval, Timing, step_time
+from ddpbench.analysis.statistics.stats import Interval, Timing, step_time
 from ddpbench.records import Snapshot
 
 METHODS = ("plain", "dcp")

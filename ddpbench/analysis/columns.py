@@ -14,7 +14,7 @@ from ddpbench.spec import Case
 from ddpbench.spec.grouping import FACETS
 
 if TYPE_CHECKING:
-    from ddpbench.analysis.launches import CaseRun
+    from ddpbench.analysis.read.launches import CaseRun
 
 Kind = Literal["text", "whole", "truth", "number"]
 Source = Literal[

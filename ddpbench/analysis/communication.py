@@ -1,6 +1,6 @@
 """How long a transfer of so many bytes takes beside computation, and what bus bandwidth that is.
 
-A transfer takes from when its data can flow until its last rank has its result (`analysis/transfers.py`); time in a
+A transfer takes from when its data can flow until its last rank has its result (`read/transfers.py`); time in a
 queue behind others is not in it, and of an instant that it shares with others over the same links it is charged with
 its even part (`Moved`). So no busbw exceeds what a link carries. busbw is nccl-tests' measure
 (doc/PERFORMANCE.md there): bytes over time, times a factor by which the number says how busy the links are,
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddpbench.analysis.findings import grouped, layouts_of
-from ddpbench.analysis.launches import CaseRun
-from ddpbench.analysis.stats import Interval, half_width
-from ddpbench.analysis.transfers import Moved
+from ddpbench.analysis.findings.compared import grouped, layouts_of
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.transfers import Moved
+from ddpbench.analysis.statistics.stats import Interval, half_width
 from ddpbench.formulas import TIMES
 from ddpbench.spec import grouping
 from ddpbench.strategies.traits import traits_of

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ddpbench.analysis.stats import Comparison, Interval, Timing, compare, step_time
+from ddpbench.analysis.statistics.stats import Comparison, Interval, Timing, compare, step_time
 from ddpbench.records import Curve
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.goal import mean_losses, smoothed, smoothing_steps, steps_to
@@ -24,7 +24,7 @@ from ddpbench.spec.grouping import Key
 from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
-    from ddpbench.analysis.launches import CaseRun
+    from ddpbench.analysis.read.launches import CaseRun
 
 FIRST_STEPS = 20
 """Over so many steps a curve is held against one device's: rounding grows into another path later on."""

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ddpbench.analysis.launches import CaseRun
-from ddpbench.analysis.stats import Interval, Judgement, compare, judge_all
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.stats import Interval, Judgement, compare, judge_all
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.launches import CaseRun
-from ddpbench.analysis.stats import Interval, half_width
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.stats import Interval, half_width
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_rank_bytes, lower_bound_s
 from ddpbench.spec import Case
 from ddpbench.spec.links import links_of

@@ -10,10 +10,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddpbench.analysis.findings import compared_panels, reference_of
-from ddpbench.analysis.launches import CaseRun
-from ddpbench.analysis.transfers import RankSteps, transfers_of
-from ddpbench.analysis.virtual import nominal
+from ddpbench.analysis.findings.compared import compared_panels, reference_of
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.transfers import RankSteps, transfers_of
+from ddpbench.analysis.read.virtual import nominal
 from ddpbench.records import COMPUTE_SPANS, CommRecord, RankStart, RunDir, StepRecord, read_launch
 from ddpbench.spec import labels
 

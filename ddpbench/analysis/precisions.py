@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpbench.analysis.launches import CaseRun
-from ddpbench.analysis.stats import Judgement, compare, judge_all
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.stats import Judgement, compare, judge_all
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key
 

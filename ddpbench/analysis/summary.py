@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Literal
 import pandas as pd
 
 from ddpbench.analysis.checked import Checked
-from ddpbench.analysis.stats import Interval
+from ddpbench.analysis.statistics.stats import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ddpbench.analysis.curves import CurveLaws
-    from ddpbench.analysis.fabrics import FabricRun
     from ddpbench.analysis.one_step import OneStep
+    from ddpbench.analysis.read.fabrics import FabricRun
     from ddpbench.spec import Case
 
 
@@ -96,7 +96,7 @@ class RunSummary:
         comparisons: one row per case held against the best of the others of its group, paired by round: `topic`
             (`buckets`, `layouts`, `strategies`, `ranks`), `case_id, best_case_id` (the fastest other), `ratio,
             ratio_ci_low, ratio_ci_high` (step time over the best other's, bounds that hold for the group), `verdict`
-            (`best`, `as good`, `slower`, `cannot tell`, `too few`: `analysis/best.py`). It may be empty.
+            (`best`, `as good`, `slower`, `cannot tell`, `too few`: `analysis/statistics/best.py`). It may be empty.
             Topics `precision` and `data` have a `Finding`'s verdict.
             Of topic `precision` the other case is the one in full precision, whichever is faster.
             Of topic `data` the other case is the one with its batches in memory, whichever is faster.
@@ -163,4 +163,4 @@ class RunSummary:
     laws: tuple[CurveLaws, ...] = ()
     """What scaling laws make of each curve: one strategy over world sizes (`analysis/curves.py`)."""
     position_spread: float | None = None
-    """How far the cases' mean positions within a round are apart, as a share of it (`analysis/positions.py`)."""
+    """How far the cases' mean positions within a round are apart, as a share of it (`analysis/read/positions.py`)."""

@@ -23,10 +23,10 @@ from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.findings import compared_panels, grouped, reference_of
-from ddpbench.analysis.launches import CaseRun
-from ddpbench.analysis.overlap import PARTS
-from ddpbench.analysis.stats import Comparison, Timing, compare, half_width, pairs
+from ddpbench.analysis.findings.compared import compared_panels, grouped, reference_of
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.overlap import PARTS
+from ddpbench.analysis.statistics.stats import Comparison, Timing, compare, half_width, pairs
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
 from ddpbench.strategies.traits import traits_of

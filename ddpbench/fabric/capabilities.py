@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from ddpbench.beside import child_environment
+from ddpbench.helper_process import child_environment
 
 _TIMEOUT_S = 20.0
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ddpbench.beside import child_environment
 from ddpbench.errors import FabricError
 from ddpbench.fabric.proof import FabricProof, LinkProof, held, measured
 from ddpbench.fabric.topology import STORE_PORT, draw, phases
 from ddpbench.fabric.wiring import FRAME_BYTES, Phase
+from ddpbench.helper_process import child_environment
 from ddpbench.spec.fabric import Links
 
 MAKE_TIMEOUT_S = 60.0

@@ -17,8 +17,8 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.sweep import usable_devices, within_gpus, within_precision
 from ddpbench.machine.claim import claimed
+from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.hardware import Hardware, read_hardware
-from ddpbench.machine.noise import own_environment_allows_sharing
 from ddpbench.machine.placement import deal, thread_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import INSPECTION_TIMEOUT_S

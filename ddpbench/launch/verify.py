@@ -18,8 +18,8 @@ from ddpbench.launch.plan import plan_launch
 from ddpbench.launch.sweep import usable_devices, within_gpus
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
+from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.hardware import read_hardware
-from ddpbench.machine.noise import own_environment_allows_sharing
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import inspect_own
 from ddpbench.records import Proof, RunDir, Status, read_launch

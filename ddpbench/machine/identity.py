@@ -174,8 +174,8 @@ def code_digest(packages: Iterable[str]) -> str:
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parents[1]
     for folder in packages:
-        for path in sorted((root / folder).glob("*.py")):
-            digest.update(path.name.encode() + path.read_bytes())
+        for path in sorted((root / folder).rglob("*.py")):
+            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

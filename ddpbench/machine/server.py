@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ddpbench.beside import child_environment
 from ddpbench.errors import LaunchError, ServerGoneError
+from ddpbench.helper_process import child_environment
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
 from ddpbench.spec import Case
@@ -173,7 +173,7 @@ class ServerProcess:
         return self._tried(case, folder, timeout_s, "trying one step of it")
 
     def profile(self, case: Case, folder: Path, *, steps: int | None, cores: Sequence[int]) -> dict[str, Any]:
-        """Return a case's workload measured in a process on these cores; see `ddpbench.worker.profiling`.
+        """Return a case's workload measured in a process on these cores; see `ddpbench.worker.rank.profiling`.
 
         Without `steps` as many as intervals need. The answer is an object as that of `inspect`.
         """

@@ -122,7 +122,7 @@ def warm_up(
     more than the tolerance that is ruled out ends the warm-up. One that can neither be ruled out nor found goes on
     for `WARMUP_SHARE` of `measured_s`, counted from the end of the one-time work; one that is found goes on until
     there are `least.persist` steps, too. `steady` says whether none was found at the end: the launch is judged by its
-    timed steps, which are more (`analysis/steady.py`).
+    timed steps, which are more (`analysis/statistics/steady.py`).
     """
     clock, control = stepper.clock, stepper.control
     start_ns = clock.now()

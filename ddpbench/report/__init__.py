@@ -15,7 +15,7 @@ from ddpbench.errors import OutputError
 from ddpbench.records import RunDir, explain_os_error, write_atomically
 
 if TYPE_CHECKING:
-    from ddpbench.report.painter import Painter
+    from ddpbench.report.draw.painter import Painter
 
 
 def write_report(summary: RunSummary, run: RunDir, painter: Painter | None = None) -> Path:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.allocation import Allocation, Job
-from ddpbench.analysis.stats import Interval
+from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.errors import OutputError
 from ddpbench.records import explain_os_error, write_atomically
-from ddpbench.report import style
+from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.words import Estimate, clean, launches_each, ranks
 from ddpbench.spec.case import BASE
@@ -25,7 +25,7 @@ from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION
 
 if TYPE_CHECKING:
-    from ddpbench.report.canvas import Sheet
+    from ddpbench.report.draw.canvas import Sheet
 
 
 def write_allocation(allocation: Allocation, folder: Path) -> list[Path]:
@@ -34,7 +34,7 @@ def write_allocation(allocation: Allocation, folder: Path) -> list[Path]:
     Raises:
         OutputError: the folder cannot be written.
     """
-    from ddpbench.report.canvas import draw
+    from ddpbench.report.draw.canvas import draw
 
     paths = [folder / f"allocation.{ending}" for ending in ("md", "tex", "png")]
     try:

@@ -17,7 +17,13 @@ from markupsafe import Markup
 
 from ddpbench.analysis.columns import meanings
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report import (
+from ddpbench.report import tables
+from ddpbench.report.cells import cells
+from ddpbench.report.draw.canvas import Drawn
+from ddpbench.report.draw.painter import Painter, draw_all
+from ddpbench.report.method import TERMS
+from ddpbench.report.parts import Picture, Section, Table
+from ddpbench.report.sections import (
     breakdown,
     buckets,
     checkpoints,
@@ -32,15 +38,9 @@ from ddpbench.report import (
     precision,
     scaling,
     strategies,
-    tables,
     time_to_loss,
     waterfall,
 )
-from ddpbench.report.canvas import Drawn
-from ddpbench.report.cells import cells
-from ddpbench.report.method import TERMS
-from ddpbench.report.painter import Painter, draw_all
-from ddpbench.report.parts import Picture, Section, Table
 from ddpbench.report.series import Row, rows_of
 from ddpbench.report.words import clean, headline, moment, percent
 from ddpbench.units import counted, format_seconds

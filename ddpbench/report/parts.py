@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ddpbench.report.words import Estimate, milliseconds
 
 if TYPE_CHECKING:
-    from ddpbench.report.canvas import Sheet
+    from ddpbench.report.draw.canvas import Sheet
 
 
 SEVERAL_COLUMNS, MANY_COLUMNS = 9, 12

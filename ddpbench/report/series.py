@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.style import Look, look
+from ddpbench.report.draw.style import Look, look
 from ddpbench.report.words import Estimate, ranks, series_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import (

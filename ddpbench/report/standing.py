@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ddpbench.analysis.stats import MARGIN
+from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.words import Estimate, percent
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.fabrics import FabricRun
+from ddpbench.analysis.read.fabrics import FabricRun
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.series import Row, variant_words

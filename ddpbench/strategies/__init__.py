@@ -25,19 +25,19 @@ TABLE: dict[str, Entry] = {
         "torch.nn.DataParallel: one process, one thread a replica, all gradients summed on one device",
     ),
     "ddp": Entry(
-        "ddpbench.strategies.ddp:Ddp",
+        "ddpbench.strategies.ddp.strategy:Ddp",
         "DistributedDataParallel: buckets of gradients are all-reduced while backward goes on",
     ),
     "zero1": Entry(
-        "ddpbench.strategies.zero1:Zero1",
+        "ddpbench.strategies.zero1.strategy:Zero1",
         "DDP with ZeroRedundancyOptimizer: each rank updates its share of the parameters and broadcasts it",
     ),
     "fsdp": Entry(
-        "ddpbench.strategies.fsdp:Fsdp",
+        "ddpbench.strategies.fsdp.strategy:Fsdp",
         "fully_shard: each rank holds a shard of parameters, gradients and optimizer state; blocks are gathered",
     ),
     "post_local_sgd": Entry(
-        "ddpbench.strategies.post_local_sgd:PostLocalSgd",
+        "ddpbench.strategies.post_local_sgd.strategy:PostLocalSgd",
         "ranks train apart and average their parameters every few steps",
     ),
     "master": Entry(
@@ -45,15 +45,15 @@ TABLE: dict[str, Entry] = {
         "rank 0 gathers all gradients after backward, averages them and sends them back",
     ),
     "async_server": Entry(
-        "ddpbench.strategies.async_server:AsyncServer",
+        "ddpbench.strategies.async_server.strategy:AsyncServer",
         "rank 0 serves parameters and applies every worker's gradient as it comes; no worker waits for another",
     ),
     "pipeline": Entry(
-        "ddpbench.strategies.pipeline:Pipeline",
+        "ddpbench.strategies.pipeline.strategy:Pipeline",
         "layers in a row of stages, one a rank: microbatches pass through, activations are sent on",
     ),
     "branches": Entry(
-        "ddpbench.strategies.branches:Branches",
+        "ddpbench.strategies.branches.strategy:Branches",
         "branches side by side, one a rank: outputs go to rank 0's head, their gradients come back",
     ),
 }

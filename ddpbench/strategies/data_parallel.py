@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
 from ddpbench.strategies.local import LocalReplica
-from ddpbench.strategies.nested import chunk
+from ddpbench.strategies.trees import chunk
 
 if TYPE_CHECKING:
     import torch

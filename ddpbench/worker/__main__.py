@@ -38,7 +38,7 @@ def main() -> None:
     if arguments.run_dir is None:
         parser.error("give RUN_DIR, or RUN_DIR CASE_ID ROUND")
     if arguments.case_id is None:
-        from ddpbench.worker import slot
+        from ddpbench.worker.slot import slot
 
         code = slot.run(arguments.run_dir, retry_failed=arguments.retry_failed)
         sys.stdout.flush()
@@ -54,7 +54,7 @@ def main() -> None:
         directory.path.mkdir(parents=True, exist_ok=True)
     except (ValueError, DdpbenchError, OSError) as error:
         parser.exit(2, f"ddpbench: {error}\n")
-    from ddpbench.worker.rank import Rank, exit_now
+    from ddpbench.worker.rank.rank import Rank, exit_now
 
     # Without a watchdog beside it, a rank counts its steps for nobody.
     exit_now(Rank(directory, place, Heartbeat(bytearray(PAGE_BYTES), 0), request).run())

@@ -19,9 +19,9 @@ from pydantic import BaseModel, ValidationError
 
 from ddpbench.errors import nearest
 from ddpbench.spec import Case
-from ddpbench.strategies.nested import describe, tensors
+from ddpbench.strategies.trees import describe, tensors
 from ddpbench.worker.place import Place
-from ddpbench.worker.training import Training
+from ddpbench.worker.rank.training import Training
 from ddpbench.workloads import Workload, load_workload
 
 

@@ -57,14 +57,14 @@ _PRELOADED = (
     "torch.distributed",
     "torch.nn.parallel",
     "torch.utils.data.distributed",
-    "ddpbench.worker.rank",
+    "ddpbench.worker.rank.rank",
 )
 
 
 def _own_modules() -> Iterator[str]:
     """Yield all strategies and workloads: imported here once, and not in every rank."""
     for package in (ddpbench.strategies, ddpbench.workloads):
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             yield module.name
 
 
@@ -198,7 +198,7 @@ class ForkServer:
             _enter_network(os.environ)  # first: a user namespace entered forgets whom to die with
             die_with_parent(server)
             from ddpbench.worker.place import Place
-            from ddpbench.worker.rank import Rank
+            from ddpbench.worker.rank.rank import Rank
 
             place = Place.from_environment()
             self._become_child(directory.log(place.rank, place.attempt))
@@ -251,7 +251,7 @@ def _found(case: dict[str, Any] | None, profile: dict[str, Any] | None) -> dict[
         return describe()
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     if profile is not None:
-        from ddpbench.worker.profiling import profile_workload
+        from ddpbench.worker.rank.profiling import profile_workload
 
         return profile_workload(Case.from_json(case), **profile)
     from ddpbench.worker.inspection import inspect_workload

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats as scipy_stats
 
-from ddpbench.analysis.best import (
+from ddpbench.analysis.statistics.best import (
     bounds,
     dunnett_quantile,
     half_widths,
@@ -17,7 +17,7 @@ from ddpbench.analysis.best import (
     tukey_quantile,
     verdicts,
 )
-from ddpbench.analysis.stats import Timing, compare
+from ddpbench.analysis.statistics.stats import Timing, compare
 
 FAMILIES = 2400
 TOLERANCE = 0.05 + 3 * math.sqrt(0.05 * 0.95 / FAMILIES)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ddpbench.analysis import Finding, RunSummary, summarize
-from ddpbench.analysis.findings import _most_telling, decided_first
+from ddpbench.analysis.findings.compared import _most_telling, decided_first
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.synthetic import (

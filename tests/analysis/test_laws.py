@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpbench.analysis.laws import Curve, Laws, fit_laws
-from ddpbench.analysis.stats import Timing
+from ddpbench.analysis.statistics.laws import Curve, Laws, fit_laws
+from ddpbench.analysis.statistics.stats import Timing
 
 BASE_RATE = 100.0
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpbench.analysis.overlap import PARTS, breakdown, coverage
-from ddpbench.analysis.transfers import RankSteps
+from ddpbench.analysis.read.overlap import PARTS, breakdown, coverage
+from ddpbench.analysis.read.transfers import RankSteps
 from ddpbench.records import COMPUTE_SPANS, CommRecord, StepRecord
 
 

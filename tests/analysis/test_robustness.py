@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ddpbench.analysis.stats import Interval, Timing, compare, step_time
+from ddpbench.analysis.statistics.stats import Interval, Timing, compare, step_time
 
 RUNS = 2000
 NOISE = 0.03

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import load, summarize
-from ddpbench.analysis.staleness import added, mean_of, percentile_of
+from ddpbench.analysis.read.staleness import added, mean_of, percentile_of
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from ddpbench.analysis.stats import (
+from ddpbench.analysis.statistics.stats import (
     Comparison,
     Interval,
     Timing,

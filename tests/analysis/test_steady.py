@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from ddpbench.analysis import load
-from ddpbench.analysis.launches import read_cases
-from ddpbench.analysis.steady import OWN_STEPS, launch_change, unsteady
+from ddpbench.analysis.read.launches import read_cases
+from ddpbench.analysis.statistics.steady import OWN_STEPS, launch_change, unsteady
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget

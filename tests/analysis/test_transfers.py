@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpbench.analysis.overlap import breakdown
-from ddpbench.analysis.transfers import RankSteps, Transfers, transfers_of
+from ddpbench.analysis.read.overlap import breakdown
+from ddpbench.analysis.read.transfers import RankSteps, Transfers, transfers_of
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.records import CommRecord, StepRecord
 from ddpbench.records.operations import OPERATIONS, slots_of

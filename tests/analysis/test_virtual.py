@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import load, summarize
-from ddpbench.analysis.pace import Pacing, dilation_needed, pacing
+from ddpbench.analysis.read.pace import Pacing, dilation_needed, pacing
+from ddpbench.analysis.read.virtual import nominal
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.analysis.virtual import nominal
 from ddpbench.records import Block, Held, Pace, RankRecords, RunDir
 from ddpbench.spec import Budget, Case
 from tests.emulated import GRADIENT_BYTES, SLOW_NODE, Emulated, emulated_case, write_emulated

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpbench.analysis import summarize
-from ddpbench.analysis.overlap import PARTS
+from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.waterfall import LOSSES, losses
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase

@@ -21,9 +21,9 @@ from ddpbench.measure.clock import HostClock
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
-from ddpbench.worker.control import leave, meet
 from ddpbench.worker.place import Place
-from ddpbench.worker.training import StepLoop, Training
+from ddpbench.worker.rank.control import leave, meet
+from ddpbench.worker.rank.training import StepLoop, Training
 from tests.benchmarks.ratio import paired_ratio
 
 

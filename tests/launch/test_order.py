@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddpbench.analysis.positions import position_spread
-from ddpbench.analysis.stats import Timing, compare
+from ddpbench.analysis.read.positions import position_spread
+from ddpbench.analysis.statistics.stats import Timing, compare
 from ddpbench.cli import run as cli
 from ddpbench.launch.layout import Nodes, plan_for
 from ddpbench.launch.order import balanced_orders, construct_three

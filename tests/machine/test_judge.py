@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ddpbench.machine.disturbance import Totals, worst_of
 from ddpbench.machine.judge import GRACE_S, REAP_S, Key, Seen, given_up, is_ok, judge
-from ddpbench.machine.noise import Totals, worst_of
 from ddpbench.records import LaunchOutcome, Noise, RunDir, read_launch
 from ddpbench.records.heartbeat import Pulse
 from tests.synthetic import RankLaunch, case_of, write_launch

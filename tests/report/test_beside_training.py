@@ -9,8 +9,9 @@ import pytest
 
 from ddpbench.analysis import RunSummary, summarize
 from ddpbench.records import RunDir
-from ddpbench.report import checkpoints, inputs, write_report
+from ddpbench.report import write_report
 from ddpbench.report.parts import Picture, Section
+from ddpbench.report.sections import checkpoints, inputs
 from ddpbench.report.series import rows_of
 from ddpbench.spec import Budget, Case
 from ddpbench.spec.grouping import loading

@@ -11,8 +11,9 @@ import pytest
 from ddpbench.analysis.checked import Bounded, Checked, Rule, Violation
 from ddpbench.cli import run as run_command
 from ddpbench.records import RunDir
-from ddpbench.report import breakdown, write_report
-from ddpbench.report.canvas import draw
+from ddpbench.report import write_report
+from ddpbench.report.draw.canvas import draw
+from ddpbench.report.sections import breakdown
 from ddpbench.report.series import rows_of
 from tests.report.handmade import ddp, handmade_summary
 from tests.report.reading import Read, read

@@ -11,8 +11,9 @@ import pytest
 from ddpbench.analysis import summarize
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
-from ddpbench.report import links, network, write_report
-from ddpbench.report.canvas import draw, wrapped
+from ddpbench.report import write_report
+from ddpbench.report.draw.canvas import draw, wrapped
+from ddpbench.report.sections import links, network
 from ddpbench.report.series import label_of, panels_of, rows_of
 from ddpbench.report.tables import fabrics_table
 from ddpbench.spec import Links, PlannedCase

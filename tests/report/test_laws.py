@@ -11,8 +11,8 @@ from ddpbench.analysis import summarize
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
-from ddpbench.report.laws import section
 from ddpbench.report.parts import Section
+from ddpbench.report.sections.laws import section
 from ddpbench.report.series import rows_of
 from ddpbench.report.words import percent
 from ddpbench.spec import Budget, Case, PlannedCase

@@ -11,8 +11,8 @@ from ddpbench.analysis import summarize
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.collectives import TABLE
 from ddpbench.records import RunDir
-from ddpbench.report import layouts
-from ddpbench.report.canvas import draw
+from ddpbench.report.draw.canvas import draw
+from ddpbench.report.sections import layouts
 from ddpbench.report.series import panels_of, rows_of
 from ddpbench.report.tables import summary_table
 from ddpbench.spec import Budget, Case

@@ -8,8 +8,8 @@ from typing import Any
 from ddpbench.analysis import summarize
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
-from ddpbench.report import memory
 from ddpbench.report.page import build
+from ddpbench.report.sections import memory
 from ddpbench.report.series import rows_of
 from ddpbench.spec import Budget, Case
 from tests.report.reading import read

@@ -10,8 +10,8 @@ import pytest
 from ddpbench.analysis.build import summarize
 from ddpbench.records import RunDir
 from ddpbench.report import page
-from ddpbench.report.canvas import Sheet
-from ddpbench.report.painter import WORTH_SHARING, WORTH_STARTING, Painter, draw_all
+from ddpbench.report.draw.canvas import Sheet
+from ddpbench.report.draw.painter import WORTH_SHARING, WORTH_STARTING, Painter, draw_all
 from ddpbench.report.parts import Picture, Table
 from tests.synthetic import write_run
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpbench.report import style
+from ddpbench.report.draw import style
 from ddpbench.report.words import (
     Estimate,
     clean,

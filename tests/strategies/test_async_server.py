@@ -11,14 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddpbench.analysis.overlap import breakdown
-from ddpbench.analysis.transfers import RankSteps
+from ddpbench.analysis.read.overlap import breakdown
+from ddpbench.analysis.read.transfers import RankSteps
 from ddpbench.formulas import busiest_rank_bytes
 from ddpbench.measure.clock import HostClock
 from ddpbench.measure.recorder import StepRecorder
 from ddpbench.records import CommRecord, Staleness, StepRecord
 from ddpbench.spec import Case
-from ddpbench.strategies import async_server, load_strategy
+from ddpbench.strategies import load_strategy
+from ddpbench.strategies.async_server import strategy as async_server
 from ddpbench.strategies.base import OrderedReplica
 from tests.ranks import run_ranks
 from tests.strategies.training import (

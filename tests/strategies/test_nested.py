@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddpbench.strategies.nested import chunk, concatenate, describe, map_tensors, samples, tensors
+from ddpbench.strategies.trees import chunk, concatenate, describe, map_tensors, samples, tensors
 
 Point = namedtuple("Point", ["x", "y"])
 

@@ -17,7 +17,7 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import CommRecord, StepRecord
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, load_strategy
-from ddpbench.strategies.pipeline_replica import dealt
+from ddpbench.strategies.pipeline.replica import dealt
 from tests.ranks import run_ranks
 from tests.strategies.training import bit_equal, relative_error
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from ddpbench.analysis.overlap import breakdown
-from ddpbench.analysis.transfers import RankSteps
+from ddpbench.analysis.read.overlap import breakdown
+from ddpbench.analysis.read.transfers import RankSteps
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.records import COMPUTE_SPANS, CommRecord, StepRecord
 from ddpbench.spec import Case, Devices, expand, parse_experiment
@@ -244,6 +244,6 @@ def test_a_replay_is_not_sharded(name: str) -> None:
 
 
 def test_fsdp_names_the_torch_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddpbench.strategies.fsdp.version", lambda _: "2.5.1+cpu")
+    monkeypatch.setattr("ddpbench.strategies.fsdp.strategy.version", lambda _: "2.5.1+cpu")
     reason = load_strategy("fsdp").check(Case(workload="mlp", strategy="fsdp", world_size=2))
     assert reason == "fsdp needs torch 2.9 or later; 2.5 is installed"

@@ -8,8 +8,8 @@ import pytest
 
 from ddpbench.measure.pacer import Pacer
 from ddpbench.records import Block, Pace, Traffic
-from ddpbench.worker.edges import Edges
-from ddpbench.worker.traffic import LinkCounters
+from ddpbench.worker.rank.edges import Edges
+from ddpbench.worker.rank.traffic import LinkCounters
 
 BLOCK = Block(phase="timed", index=3, steps=5, samples=5, start_ns=0, end_ns=50)
 HEAD = "Inter-|   Receive  |  Transmit\n face |bytes packets errs\n"

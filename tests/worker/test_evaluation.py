@@ -14,7 +14,7 @@ from ddpbench.measure.clock import FakeClock, HostClock
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, load_strategy
-from ddpbench.worker.evaluation import evaluate, evaluation_blocks
+from ddpbench.worker.rank.evaluation import evaluate, evaluation_blocks
 
 
 class Net(nn.Module):

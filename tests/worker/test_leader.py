@@ -9,9 +9,9 @@ import pytest
 
 from ddpbench.errors import LaunchError
 from ddpbench.spec import Case
-from ddpbench.worker import leader
-from ddpbench.worker.leader import LEADER_LOST_S, LOST_S
-from ddpbench.worker.roster import Seat
+from ddpbench.worker.slot import leader
+from ddpbench.worker.slot.leader import LEADER_LOST_S, LOST_S
+from ddpbench.worker.slot.roster import Seat
 
 JOB = 3
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from ddpbench.worker.profiling import Spans, interval, ready_moments
+from ddpbench.worker.rank.profiling import Spans, interval, ready_moments
 
 
 def test_the_notes_cost_is_taken_off_each_moment_in_the_order_in_which_they_were_made() -> None:

@@ -25,10 +25,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def proofs(rank: int, processes: int, kind: str, breaks: str) -> dict[str, bool]:
     """What a case's proof compares, and whether it passed in every type."""
     from ddpbench.records import Proof
-    from ddpbench.worker.control import GroupControl
     from ddpbench.worker.place import Place
-    from ddpbench.worker.proof import Prover
-    from ddpbench.worker.training import Training
+    from ddpbench.worker.rank.control import GroupControl
+    from ddpbench.worker.rank.training import Training
+    from ddpbench.worker.verify.proof import Prover
 
     _break(breaks)
     strategy = "ddp" if kind == "powersgd" else kind
@@ -59,10 +59,10 @@ def proofs(rank: int, processes: int, kind: str, breaks: str) -> dict[str, bool]
 def _break(what: str) -> None:
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
-    from ddpbench.strategies.async_server_p2p import P2pServer
-    from ddpbench.strategies.async_server_replica import ServerReplica
-    from ddpbench.strategies.ddp import DdpReplica
-    from ddpbench.strategies.ddp_powersgd import PowerSgdReplica
+    from ddpbench.strategies.async_server.p2p import P2pServer
+    from ddpbench.strategies.async_server.replica import ServerReplica
+    from ddpbench.strategies.ddp.powersgd import PowerSgdReplica
+    from ddpbench.strategies.ddp.strategy import DdpReplica
 
     if what == "update":
         right = DdpReplica.apply

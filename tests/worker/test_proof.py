@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from ddpbench.worker.comparing import SMALL_GRADIENT, relative_error
+from ddpbench.worker.verify.comparing import SMALL_GRADIENT, relative_error
 
 
 def test_the_error_is_relative_to_each_parameters_own_gradient() -> None:

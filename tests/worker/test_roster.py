@@ -9,7 +9,7 @@ import pytest
 from ddpbench.errors import MachineError, OutputError, RequestError
 from ddpbench.machine.placement import Stand
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.worker.roster import (
+from ddpbench.worker.slot.roster import (
     Card,
     Seat,
     check,

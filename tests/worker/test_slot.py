@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from ddpbench.worker import slot
-from ddpbench.worker.leader import Leader
-from ddpbench.worker.slot import EXIT_INTERRUPTED, EXIT_NOT_OK, EXIT_REQUEST, Slot
+from ddpbench.worker.slot.leader import Leader
+from ddpbench.worker.slot.slot import EXIT_INTERRUPTED, EXIT_NOT_OK, EXIT_REQUEST, Slot, slot
 
 
 class Meeting:

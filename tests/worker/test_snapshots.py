@@ -14,7 +14,7 @@ from torch import nn
 from ddpbench.measure.blocks import AloneControl
 from ddpbench.measure.clock import HostClock
 from ddpbench.records import LaunchDir
-from ddpbench.worker.snapshots import REPETITIONS, Saver, SnapshotError
+from ddpbench.worker.rank.snapshots import REPETITIONS, Saver, SnapshotError
 
 
 class Seen:

@@ -21,11 +21,11 @@ from ddpbench.analysis.checked import (
     Unit,
     Violation,
 )
-from ddpbench.analysis.fabrics import FabricRun
+from ddpbench.analysis.findings.names import Names
 from ddpbench.analysis.invariants import links, rates, steps
-from ddpbench.analysis.labels import Names
-from ddpbench.analysis.launches import CaseRun
-from ddpbench.analysis.traffic import FEWEST, MOST
+from ddpbench.analysis.read.fabrics import FabricRun
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.traffic import FEWEST, MOST
 from ddpbench.spec import grouping
 from ddpbench.strategies.traits import traits_of
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from ddpbench.analysis.checked import Bounded, Measured
 from ddpbench.analysis.network import bytes_to_aggregate, formula_of
-from ddpbench.analysis.overlap import PARTS
-from ddpbench.analysis.traffic import FEWEST, MOST
+from ddpbench.analysis.read.overlap import PARTS
+from ddpbench.analysis.read.traffic import FEWEST, MOST
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes
 from ddpbench.spec import Case, Links

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ddpbench.analysis.checked import ROUNDING, Bounded, Measured
-from ddpbench.analysis.stats import MARGIN, compare
+from ddpbench.analysis.statistics.stats import MARGIN, compare
 from ddpbench.strategies.traits import traits_of
 
 EDGES = 0.05

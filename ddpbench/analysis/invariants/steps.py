@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 
 from ddpbench.analysis.checked import ROUNDING, Bounded, Measured
-from ddpbench.analysis.overlap import PARTS
-from ddpbench.analysis.stats import half_width
+from ddpbench.analysis.read.overlap import PARTS
+from ddpbench.analysis.statistics.stats import half_width
 
 AGREEMENT = 0.02
 """Instrumented and timed steps agree where the interval of their ratio over launches reaches into 1 +- this."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from ddpbench.beside import child_environment
+from ddpbench.helper_process import child_environment
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.spec import Catalog

@@ -1,0 +1,162 @@
+"""Sentences on DDP's lead over a master: how much of it is what is sent, and how much when it is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddpbench.analysis.findings.compared import grouped, plain
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.shares import percent_of
+from ddpbench.analysis.statistics.stats import (
+    MIN_ROUNDS,
+    Comparison,
+    Interval,
+    by_pair,
+    compare,
+    rounds_of_all,
+    share,
+)
+from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import virtual_words
+from ddpbench.strategies.traits import traits_of
+
+MOST = 2
+_RINGS = ("all_reduce", "ring")
+_LEAST = 1.02
+"""A lead that is smaller is not shared out: its parts would be noise."""
+WIDEST = 0.3
+"""A share with a wider interval is not told as one."""
+_Pair = tuple[tuple[str, str], tuple[str, str]]
+"""Two kinds of case: the slower one, and the faster."""
+
+
+def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
+    """At most `MOST` sentences, at the most ranks; of several fabrics the one with the largest and smallest lead.
+
+    Four cases are compared that differ in algorithm (a ring or a master) and schedule alone, or three: the master
+    while backward goes on may be missing. Ratios are within rounds; what shares none is not compared.
+    """
+    able = [
+        run
+        for run in cases
+        if run.status == "ok"
+        and run.timings
+        and run.case.world_size > 1
+        and not run.planned.oversubscribed
+        and _whole_and_in_step(run)
+    ]
+    found: list[tuple[int, float, Finding]] = []
+    for members in grouped(able, _shared).values():
+        # Of several bucket caps or options the first: a master of its own kind has neither.
+        of_ddp = [run for run in members if traits_of(run.case).role == "reference"]
+        chosen_kind = next((_settings(run) for run in of_ddp), None)
+        alike = [
+            run for run in members if traits_of(run.case).role != "reference" or _settings(run) == chosen_kind
+        ]
+        by = {_kind(run): run for run in reversed(alike)}
+        rings = (
+            _RINGS if members[0].case.backend == "gloo" else _RINGS[1:]
+        )  # others' all-reduce may be a tree
+        ring = next(
+            (name for name in rings if (name, "overlapped") in by and (name, "after_backward") in by), ""
+        )
+        if ring and ("master", "after_backward") in by and (told := _told(by, ring)) is not None:
+            found.append((members[0].case.world_size, *told))
+    most = max((world for world, _, _ in found), default=0)
+    there = sorted((lead, number) for number, (world, lead, _) in enumerate(found) if world == most)
+    chosen = dict.fromkeys(number for _, number in (there[-1:] + there[:1])[:MOST])
+    return tuple(found[number][2] for number in chosen)
+
+
+def _shared(run: CaseRun) -> tuple[Any, ...]:
+    return (
+        *grouping.panel(run.case),
+        run.case.world_size,
+        run.case.nodes,
+        run.case.backend,
+        run.case.replicate,
+    )
+
+
+def _settings(run: CaseRun) -> tuple[Any, ...]:
+    return run.case.bucket_cap_mb, run.case.options_json
+
+
+def _whole_and_in_step(run: CaseRun) -> bool:
+    """Return whether every rank has a process and the whole model, and all make the same update."""
+    traits = traits_of(run.case)
+    return traits.whole_state and not traits.one_process and traits.promise == "gradients"
+
+
+def _kind(run: CaseRun) -> tuple[str, str]:
+    return run.case.algorithm, run.case.schedule
+
+
+def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding] | None:
+    """Return the lead as a ratio, and its sentence; None where it is none, or cannot be compared."""
+
+    def against(a: tuple[str, str], b: tuple[str, str]) -> Comparison | None:
+        return compare(by[a].timings, by[b].timings) if a in by and b in by else None
+
+    ddp, late = (ring, "overlapped"), (ring, "after_backward")
+    master, early = ("master", "after_backward"), ("master", "overlapped")
+    lead, what, when = against(master, ddp), against(master, late), against(late, ddp)
+    if lead is None or what is None or when is None or not all(one.paired for one in (lead, what, when)):
+        return None
+    interval = lead.time_ratio()
+    if math.exp(lead.log) < _LEAST or interval.low is None or interval.low <= 1:
+        return None
+    case = by[ddp].case
+    links = virtual_words(case)
+    place = ", ".join([f"{case.world_size} ranks", case.workload, *links])
+    text = (
+        f"At {place}: a master after backward takes {plain(interval)} times DDP's step. A ring in its place, after "
+        f"backward too, makes {plain(what.time_ratio())} of it, and overlapping the ring with backward "
+        f"{plain(when.time_ratio())}"
+    )
+    enough = all(one.rounds >= MIN_ROUNDS for one in (lead, what, when))
+    if enough and _gains(what) and _gains(when):
+        # The ring's part: master to ring after backward; or, overlap first, overlapped master to overlapped ring.
+        text += f": {_shares(by, (master, late), (master, ddp))}"
+        first = against(master, early)
+        rest = against(early, ddp)
+        if first is not None and rest is not None and _gains(first) and _gains(rest):
+            text += f" (overlap first, the master overlapped: {_shares(by, (early, ddp), (master, ddp))})"
+    few = "" if enough else "; too few rounds to share it out"
+    text += f" ({lead.rounds} launches each{few})."
+    return math.exp(lead.log), Finding(
+        kind="lead",
+        text=text,
+        evidence="strategies",
+        verdict="slower" if enough else "too few",
+        cases=(by[master].case_id, by[ddp].case_id),
+        ratio=interval,
+    )
+
+
+def _gains(part: Comparison) -> bool:
+    """Return whether it is a part of the lead that the interval, of pairs, tells from none."""
+    low = part.time_ratio().low
+    return part.paired and low is not None and low > 1
+
+
+def _shares(by: Mapping[tuple[str, str], CaseRun], ring: _Pair, lead: _Pair) -> str:
+    """The ring's part of the lead's logarithm, and the rest, with Fieller's interval over rounds that all have."""
+    launches = {kind: by_pair(by[kind].timings) for kind in (*ring, *lead)}
+    rounds = rounds_of_all(list(launches.values()))
+
+    def logs(pair: _Pair) -> list[float]:
+        a, b = (launches[kind] for kind in pair)
+        return [math.log(a[number].sample_s / b[number].sample_s) for number in rounds]
+
+    if len(rounds) < MIN_ROUNDS:
+        return "the ring's part of the lead cannot be told, for too few rounds have all of these"
+    part = share(logs(ring), logs(lead))
+    if part.low is None or part.high is None or part.high - part.low > WIDEST:
+        bounds = "" if part.low is None or part.high is None else f" ({percent_of(part)})"
+        return f"how much of the lead is the ring cannot be told{bounds}"
+    rest = Interval(value=1 - part.value, low=1 - part.high, high=1 - part.low)
+    return f"{percent_of(part)} of the lead is the ring, {percent_of(rest)} the overlap"

@@ -1,0 +1,162 @@
+"""Sentences on trainings to a loss: where the fastest per sample is not the first there, and who did not reach it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from ddpbench.analysis.descents import against_base, cost_of, descents_of, to_loss
+from ddpbench.analysis.findings.compared import grouped, name_of, plain
+from ddpbench.analysis.findings.names import Names
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Comparison, Interval, compare, judge_all, step_time
+from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import Key
+from ddpbench.strategies.traits import traits_of
+
+EVIDENCE = "time-to-loss"
+MOST_TOLD = 3
+"""So many of the cases that fell short are told one by one."""
+
+
+def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
+    """At most two sentences: two cases whose order in samples/s and to the loss differ, and a speed-up to the loss."""
+    able = [
+        run for run in cases if run.status == "ok" and not run.planned.oversubscribed and descents_of(run)
+    ]
+    groups = sorted(grouped(able, _data).values(), key=lambda group: -len(group))
+    found = [
+        finding
+        for make in (_disagreement, _speedup)
+        if (finding := next(filter(None, map(make, groups)), None)) is not None
+    ]
+    return tuple(found)
+
+
+def _data(run: CaseRun) -> Key:
+    """Return what cases must share for one loss to mean the same for all of them."""
+    return (
+        *grouping.deciding("loss", run.case),
+        descents_of(run)[0].target,
+        run.case.baseline().global_batch,
+    )
+
+
+def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
+    """Return the pair that is furthest apart of those in which the one that trains faster comes later to the loss."""
+    comparisons: dict[str, Comparison] = {}
+    pairs: dict[str, tuple[CaseRun, CaseRun]] = {}
+    for a, b in itertools.combinations([run for run in group if to_loss(run)], 2):
+        if len({a.case.fabric, b.case.fabric} - {""}) > 1:
+            continue
+        rate, loss = compare(a.timings, b.timings), compare(to_loss(a), to_loss(b))
+        if rate is not None and loss is not None:
+            name = f"{a.case_id} {b.case_id}"
+            pairs[name] = (a, b)
+            comparisons |= {f"rate {name}": rate, f"loss {name}": loss}
+    judged = judge_all(comparisons)
+    crossed = [
+        name
+        for name in pairs
+        if {judged[f"rate {name}"].verdict, judged[f"loss {name}"].verdict} == {"faster", "slower"}
+    ]
+    if not crossed:
+        return None
+
+    def gap(name: str) -> float:
+        return min(abs(comparisons[f"{what} {name}"].log) for what in ("rate", "loss"))
+
+    name = max(crossed, key=gap)
+    quick, soon = pairs[name]
+    rate, loss = comparisons[f"rate {name}"], comparisons[f"loss {name}"]
+    more, longer = rate.rate_ratio(), loss.time_ratio()
+    if judged[f"rate {name}"].verdict == "slower":
+        quick, soon = soon, quick
+        more, longer = rate.time_ratio(), loss.rate_ratio()
+    text = (
+        f"{_who(quick, soon)} trains {plain(more)} times as many samples per second as {_who(soon, quick)}, but takes "
+        f"{plain(longer)} times as long to a loss of {descents_of(quick)[0].target:g} "
+        f"({quick.case.workload}; {min(rate.rounds, loss.rounds)} launches each)."
+    )
+    return Finding(
+        kind="loss",
+        text=_capital(text),
+        evidence=EVIDENCE,
+        verdict="slower",
+        cases=(quick.case_id, soon.case_id),
+    )
+
+
+def _speedup(group: Sequence[CaseRun]) -> Finding | None:
+    """Return the case whose speed-up to the loss differs most from its speed-up in samples/s."""
+    by_id = {run.case_id: run for run in group}
+    found: list[tuple[float, CaseRun, Comparison, Comparison]] = []
+    for run in group:
+        baseline = by_id.get(run.baseline_id)
+        if baseline is None or baseline is run or not traits_of(run.case).exchanges:
+            continue
+        rate, loss = compare(run.timings, baseline.timings), against_base(run, baseline)
+        if rate is not None and rate.paired and rate.rounds and loss is not None:
+            found.append((abs(rate.log - loss.log), run, rate, loss))
+    if not found:
+        return None
+    _, run, rate, loss = max(found, key=lambda one: one[0])
+    cost = cost_of(run)
+    assert cost is not None
+    assert cost.time_s is not None
+    baseline = by_id[run.baseline_id]
+    few = "; too few rounds" if loss.rounds < MIN_ROUNDS else ""
+    turn = "and" if few or not _apart(rate.rate_ratio(), loss.rate_ratio()) else "but"
+    text = (
+        f"{_who(run, baseline)} is {plain(rate.rate_ratio())} times as fast per sample as {_who(baseline, run)}, "
+        f"{turn} {plain(loss.rate_ratio())} times as fast to a loss of {cost.target:g}: {plain(cost.time_s)} s instead "
+        f"of {plain(step_time(to_loss(baseline)))} s ({run.case.workload}; {loss.rounds} launches each{few})."
+    )
+    return Finding(
+        kind="loss",
+        text=_capital(text),
+        evidence=EVIDENCE,
+        verdict="note",
+        cases=(run.case_id, baseline.case_id),
+    )
+
+
+def _apart(a: Interval, b: Interval) -> bool:
+    """Return whether two intervals do not touch, which is more than that their difference excludes 0."""
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return False
+    return a.high < b.low or b.high < a.low
+
+
+def _who(run: CaseRun, other: CaseRun) -> str:
+    case = run.case
+    ranks = f"{case.world_size} rank{'s' if case.world_size != 1 else ''}"
+    return f"{name_of(run, other)} at {ranks} ({case.global_batch:,} samples per step)"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def loss_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    """Yield which cases did not reach the loss, and how far they came."""
+    short = [run for run in cases if descents_of(run) and not to_loss(run)]
+    if not short:
+        return
+    told = []
+    for run in short[:MOST_TOLD]:
+        descents, cost = descents_of(run), cost_of(run)
+        reached = sum(descent.steps is not None for descent in descents)
+        steps = max(len(descent.losses) for descent in descents)
+        lowest = f"{cost.lowest:.3g}" if cost is not None and cost.lowest is not None else "none"
+        told.append(
+            f"{names.of(run)}: {reached} of {len(descents)} launches did, lowest mean loss {lowest} in up to "
+            f"{steps:,} steps"
+        )
+    more = f"; and {len(short) - MOST_TOLD} more" if len(short) > MOST_TOLD else ""
+    target = descents_of(short[0])[0].target
+    yield (
+        f"{names.count(short)} did not reach the loss of {target:g} in every launch ({'; '.join(told)}{more}): no time "
+        "to it is told, for the other launches' would be too short. budget.until_steps and until_s give more."
+    )

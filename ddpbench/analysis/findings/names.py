@@ -1,0 +1,56 @@
+"""How sentences name a run's cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ddpbench.spec import labels
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.read.launches import CaseRun
+
+
+class Names:
+    """How sentences name a run's cases: by what of their labels is not said of all."""
+
+    def __init__(self, among: Sequence[CaseRun]) -> None:
+        """`among` are all that could be meant."""
+        self._count = len(among)
+        telling = len({run.case.workload for run in among}) > 1
+        words = {name: label.split(" · ") for name, label in labels(run.case for run in among).items()}
+        joined = [set(words[run.case_id]) for run in among if run.case.fabric or run.case.world_size > 1]
+        shared = set.intersection(*joined) if len(joined) > 1 else set()
+        self._names = {
+            run.case_id: " · ".join(
+                dict.fromkeys(
+                    [
+                        words[run.case_id][0],
+                        *([run.case.workload.removeprefix("replay:")] if telling else []),
+                        *(
+                            word
+                            for word in words[run.case_id][1:]
+                            if word not in shared or word.endswith(" ranks")
+                        ),
+                    ]
+                )
+            )
+            for run in among
+        }
+
+    def of(self, run: CaseRun) -> str:
+        """Return one case's."""
+        return self._names.get(run.case_id, run.case.label)
+
+    def count(self, cases: Sequence[CaseRun]) -> str:
+        """Return how many: `1 case`, `3 cases`, `All 24 cases`."""
+        every = "All " if len(cases) == self._count > 1 else ""
+        return f"{every}{len(cases)} case{'s' if len(cases) != 1 else ''}"
+
+    def listed(self, cases: Sequence[CaseRun]) -> str:
+        """Return the first few of them, in brackets; empty where all are meant."""
+        if len(cases) == self._count > 1:
+            return ""
+        words = [self.of(run) for run in cases[:4]]
+        more = f" and {len(cases) - 4} more" if len(cases) > 4 else ""
+        return f" ({', '.join(words)}{more})"

@@ -1,0 +1,132 @@
+"""Sentences on what links and a replay's options change: cases that differ in nothing else, paired by round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddpbench.analysis.findings.compared import grouped, name_of, plain
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.stats import Comparison, Interval, Judgement, compare, judge_all
+from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import Key, cap_order, virtual_words
+from ddpbench.spec.links import links_of, short_links
+from ddpbench.strategies.traits import traits_of
+
+MOST = 2
+
+
+def setting_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
+    """At most `MOST` sentences, one a strategy, at the most ranks: its first setting against the most different one.
+
+    All settings of a group are held against the first of the plan, and corrected for as many comparisons. Where
+    options vary on several fabrics, those on one fabric are compared; else fabrics are.
+    """
+    able = [
+        run
+        for run in cases
+        if run.status == "ok"
+        and run.timings
+        and traits_of(run.case).exchanges
+        and run.case.world_size > 1
+        and not run.planned.oversubscribed
+        and (run.case.fabric or run.case.compute != "real")
+    ]
+    chosen: dict[str, list[CaseRun]] = {}
+    for members in sorted(_groups(able), key=lambda group: (-group[0].case.world_size, _cap(group[0]))):
+        chosen.setdefault(name_of(members[0]), members)
+    pairs: dict[str, tuple[str, CaseRun, CaseRun]] = {}
+    compared: dict[str, Comparison] = {}
+    for name, (first, *others) in chosen.items():
+        for run in others:
+            comparison = compare(run.timings, first.timings)
+            if comparison is not None:
+                pairs[run.case_id] = (name, run, first)
+                compared[run.case_id] = comparison
+    widest: dict[str, tuple[float, str, Judgement]] = {}
+    judged = {key: one for key, one in judge_all(compared).items() if one.verdict != "too few"}
+    for key, one in judged.items():
+        name, gap = pairs[key][0], abs(math.log(one.ratio.value))
+        if name not in widest or gap > widest[name][0]:
+            widest[name] = (gap, key, one)
+    return tuple(
+        _sentence(name, pairs[key][1:], one, len(judged))
+        for name, (_, key, one) in list(widest.items())[:MOST]
+    )
+
+
+def _cap(run: CaseRun) -> tuple[int, float]:
+    return cap_order(run.case.bucket_cap_mb)
+
+
+def _groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
+    """Cases that differ in links or workload options alone; in options, where both vary."""
+
+    def shared(run: CaseRun) -> Key:
+        return grouping.alike(run.case, but=("workload_options_json", "fabric"))
+
+    found: list[list[CaseRun]] = []
+    for members in grouped(cases, shared).values():
+        fabrics = grouped(members, lambda run: (run.case.fabric,))
+        options = {run.case.workload_options_json for run in members}
+        if len(options) > 1 and len(fabrics) > 1:
+            found += [group for group in fabrics.values() if len(group) > 1]
+        elif len(members) > 1:
+            found.append(members)
+    return found
+
+
+def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement, comparisons: int) -> Finding:
+    worst, best = pair
+    ratio = judged.ratio
+    if ratio.value < 1:
+        worst, best = best, worst
+        ends = (ratio.high, ratio.low)
+        low, high = (None if end is None else 1 / end for end in ends)
+        ratio = Interval(value=1 / ratio.value, low=low, high=high)
+    corrected = f"; corrected for {comparisons} comparisons" if comparisons > 1 else ""
+    labels = virtual_words(worst.case, but=("fabric",))
+    if worst.case.fabric == best.case.fabric and worst.case.fabric:
+        labels.insert(0, virtual_words(worst.case)[0])
+    elif worst.case.fabric or best.case.fabric:
+        labels.insert(0, "emulated links")
+    place = ", ".join([f"{worst.case.world_size} ranks", worst.case.workload, *labels])
+    start = f"{name} at {place}: a step takes {plain(ratio)} times as long {_apart(worst, best)}"
+    if judged.verdict in ("equivalent", "unresolved"):
+        bound = 100 * (judged.bound or 0)
+        start = (
+            f"{name} at {place}: no significant difference of a step {_apart(worst, best)}; this sweep cannot rule "
+            f"out up to {bound:.1f} %"
+        )
+    text = f"{start[:1].upper()}{start[1:]} ({judged.rounds} launches each{corrected})."
+    verdict = "slower" if judged.verdict in ("slower", "faster") else judged.verdict
+    return Finding(
+        kind="links",
+        text=text,
+        evidence="links",
+        verdict=verdict,
+        cases=(worst.case_id, best.case_id),
+        ratio=ratio,
+    )
+
+
+def _apart(worst: CaseRun, best: CaseRun) -> str:
+    """Return what the two differ in: `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
+    if worst.case.fabric != best.case.fabric:
+        over = [f"over {_links(run)}" for run in (worst, best)]
+    else:
+        over = [f"with {_options(run, other)}" for run, other in ((worst, best), (best, worst))]
+    return " as ".join(over)
+
+
+def _links(run: CaseRun) -> str:
+    links = links_of(run.case.fabric)
+    return short_links(run.case.fabric) if links is not None else "the machine's own links"
+
+
+def _options(run: CaseRun, other: CaseRun) -> str:
+    mine: Mapping[str, Any] = run.case.workload_options
+    theirs = other.case.workload_options
+    return ", ".join(f"{key}={value}" for key, value in mine.items() if theirs.get(key) != value)

@@ -1,0 +1,131 @@
+"""What emulated, replayed, dilated and shrunk numbers are not, and what of them is not to be trusted: sentences."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from ddpbench.analysis.findings.compared import grouped
+from ddpbench.analysis.findings.names import Names
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.pace import MOST_SHARE
+from ddpbench.spec.links import links_of
+from ddpbench.strategies.traits import traits_of
+
+
+def virtual_sentences(cases: Sequence[CaseRun], table: pd.DataFrame) -> Iterable[str]:
+    """For the report's Validity, in order of how much they change the meaning of a number."""
+    measured = [run for run in cases if run.timings]
+    names = Names(measured)
+    yield from _kinds(measured, names)
+    yield from _dilated(measured, names)
+    shrunk = [run for run in measured if run.case.shrink != 1]
+    for (m,), members in grouped(shrunk, lambda run: (run.case.shrink,)).items():
+        who, listed = names.count(members), names.listed(members)
+        yield (
+            f"{who} ran shrunk: gradients, bucket caps and links were all divided by {m}, and the "
+            f"sizes told here are multiplied by it again; memory is the shrunk job's{listed}."
+        )
+    yield from _loopback(measured, names)
+    by_id = {run.case_id: run for run in measured}
+    yield from _unhidden(by_id, table, names)
+
+
+def _kinds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    emulated = [run for run in measured if run.case.fabric]
+    if emulated:
+        linked = [run for run in measured if run.case.world_size > 1 and traits_of(run.case).exchanges]
+        who, listed = names.count(emulated), names.listed(emulated)
+        if len(emulated) == len(linked) > 1:  # one rank and independent ones use no link
+            who, listed = "All cases that use links", ""
+        yield (
+            f"{who} ran over emulated links: network namespaces of this one machine behind links held to a rate. "
+            f"Their numbers are not the machine's own{listed}."
+        )
+    for kind, how in (
+        ("replayed", "as long as a measured profile says"),
+        (
+            "synthetic",
+            "as long as a profile says that was made from published iteration times, and not measured",
+        ),
+    ):
+        replays = [run for run in measured if run.case.compute == kind]
+        if replays:
+            who, listed = names.count(replays), names.listed(replays)
+            yield (
+                f"{who} had {kind} computation: ranks slept {how}, and handed the reducer real "
+                "gradients of no meaning. They have no loss, and a GPU's interference between its computation and "
+                f"its transfers is absent{listed}."
+            )
+
+
+def _dilated(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    dilated = [run for run in measured if run.case.dilation != 1]
+    for (k,), members in grouped(dilated, lambda run: (run.case.dilation,)).items():
+        who, listed = names.count(members), names.listed(members)
+        yield (
+            f"{who} ran in virtual time, dilated x{k:g}: computation and links were {k:g} times "
+            f"slower, and every time of training told here is the clock's divided by {k:g} (1 s is {k:g} s of wall "
+            "time). TCP's timers, the bursts that links let pass, disks and the host's own work (the reducer's copies, "
+            "the optimizer, sockets) do not dilate: in virtual time they look that much "
+            f"shorter{listed}."
+        )
+
+
+def _loopback(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    """Ranks that share a node without a link of a given rate between them: what they use cannot be slowed."""
+    using = [run for run in measured if _uses_loopback(run)]
+    for (faster,), members in grouped(using, lambda run: (run.case.dilation * run.case.shrink,)).items():
+        if faster == 1:
+            continue
+        who, listed = names.count(members), names.listed(members)
+        yield (
+            f"{who} had ranks of one node talk over its loopback, which was not slowed as the links were: in the "
+            f"numbers told here it seems {faster:g} times as fast as it is. local_bandwidth gives such ranks links "
+            f"of a known rate{listed}."
+        )
+
+
+def _uses_loopback(run: CaseRun) -> bool:
+    if not traits_of(run.case).exchanges or max(launch.processes for launch in run.good) <= run.case.nodes:
+        return False
+    links = links_of(run.case.fabric)
+    return links is None or links.local_bandwidth is None
+
+
+def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame, names: Names) -> Iterable[str]:
+    """Replays whose dilation does not hide what the host really does beside them."""
+    needed = {
+        str(row["case_id"]): (float(row["dilation_needed"]), float(row["dilation"]))
+        for row in table.to_dict("records")
+        if str(row["case_id"]) in by_id and not pd.isna(row["dilation_needed"])
+    }
+    short = {case_id: found for case_id, found in needed.items() if found[0] > found[1] * (1 + 1e-9)}
+    if not short:
+        return
+    worst = max(short, key=lambda case_id: short[case_id][0])
+    k, used = short[worst]
+    paced = [launch.pace for launch in by_id[worst].good if launch.pace is not None]
+    share = statistics.median(pace.cpu_s / pace.cores_s for pace in paced)
+    members = [by_id[case_id] for case_id in short]
+    why = (
+        f"its ranks used {share:.0%} of their cores' time, and above {MOST_SHARE:.0%} they wait for each other"
+        if used * share / MOST_SHARE >= 0.99 * k
+        else "its optimizer takes longer here than the profiled one"
+    ).replace("%", " %")
+    every = len(members) == len(by_id) > 1
+    start = f"None of {len(members)} cases hid" if every else f"{names.count(members)} did not hide"
+    listed = names.listed(members)
+    yield (
+        f"{start} the host's own work at the dilation given: of {names.of(by_id[worst])}, {why}. Set dilation = "
+        f"{_round_up(k):g} or more{listed}."
+    )
+
+
+def _round_up(value: float) -> float:
+    """Return the next number of two significant digits."""
+    scale = 10.0 ** (1 - math.floor(math.log10(value)))
+    return math.ceil(value * scale * (1 - 1e-9)) / scale

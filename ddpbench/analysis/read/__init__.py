@@ -1,0 +1,1 @@
+"""What records say of a case: launches, step times, transfers, overlap."""

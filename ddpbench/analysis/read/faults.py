@@ -1,0 +1,59 @@
+"""Page faults: launches of a case in which the allocator kept its memory from step to step, and others in which not.
+
+glibc's malloc gives the top of its heap back to the kernel whenever enough of it is free. Whether a training loop
+meets that in each of its steps, and then pays for as many page faults, is chance of a process's start. Ranks leave
+the allocator as the user's own training has it, so it is measured and reported, not fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ddpbench.analysis.findings.names import Names
+from ddpbench.records import Block
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.read.launches import CaseRun
+
+FAULT_S = 1e-6
+"""About what a fault takes, seconds: the kernel's way in and out, and a page of zeros. Half of it on a bare machine,
+several times as much in some guests."""
+MOST = 0.02
+"""Differences between launches of one case are told from this share of its step time on."""
+
+
+def faults_per_step(ranks: Sequence[Mapping[int, Block]]) -> float | None:
+    """Minor faults a step of the rank that had most, given each rank's timed blocks; None where not counted."""
+    counted: list[float] = []
+    for blocks in ranks:
+        known = [block for block in blocks.values() if block.minor_faults is not None]
+        if steps := sum(block.steps for block in known):
+            counted.append(sum(block.minor_faults or 0 for block in known) / steps)
+    return max(counted, default=None)
+
+
+def fault_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
+    """Yield a sentence on the cases whose launches differ in it by enough to show in their times; none without any."""
+    unlike: list[tuple[float, float, CaseRun]] = []
+    for case in cases:
+        found = [
+            (launch.faults_per_step, launch.timing.step_s)
+            for launch in case.good
+            if launch.faults_per_step is not None and launch.timing is not None
+        ]
+        if not found or case.case.compute != "real":
+            continue
+        fewest, most = (end(faults for faults, _ in found) for end in (min, max))
+        if (most - fewest) * FAULT_S > MOST * min(step_s for _, step_s in found):
+            unlike.append((fewest, most, case))
+    if unlike:
+        fewest, most, _ = max(unlike, key=lambda one: one[1] - one[0])
+        alike = [case for _, _, case in unlike]
+        yield (
+            f"Page faults differ between launches of {names.count(alike).lower()} ({fewest:,.0f} to {most:,.0f} a "
+            "step at worst): malloc gave memory back to the kernel in some and kept it in others, as it may from one "
+            "start of your own training to the next, and their times differ by that. MALLOC_TRIM_THRESHOLD_=1000000000 "
+            "and MALLOC_TOP_PAD_=100000000 in the environment hold both alike, and change what is measured"
+            f"{names.listed(alike)}."
+        )

@@ -1,0 +1,274 @@
+"""Where an instrumented step's time goes: computation, communication exposed or hidden, waiting, data.
+
+When a transfer is queued, waits and moves data is what `transfers.py` says. Every instant of a rank's step
+belongs to the first of these that is under way at that instant, so that the parts add up to the step:
+
+    own computation (forward, backward, optimizer, other)  >  transfers  >  waiting for ranks  >  data
+
+A transfer that goes on after its step, as what a rank has sent may, takes its time from the rank's next step.
+`synchronize` spans are no part of their own: they hold transfers and waiting.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpbench.analysis.read.transfers import Ints, Moved, RankSteps, transfers_of
+from ddpbench.analysis.statistics.stats import Interval, half_width, share
+from ddpbench.records import COMPUTE_SPANS
+
+STANDARD_SPANS = frozenset({"data", "forward", "backward", "optimizer", "synchronize"})
+_COMPUTE = ("forward", "backward", "optimizer", "other_compute")
+_KINDS = (*_COMPUTE, "comm", "wait", "data", "step", "queue")
+_STEP = _KINDS.index("step")
+_QUEUE = _KINDS.index("queue")
+_OTHER, _COMM, _WAIT, _DATA = (_KINDS.index(name) for name in ("other_compute", "comm", "wait", "data"))
+_KIND_OF_SPAN = {"data": _DATA} | {
+    name: _KINDS.index(name) if name in _COMPUTE else _OTHER for name in COMPUTE_SPANS
+}
+_NO_KIND = -1
+PARTS = (*_COMPUTE, "exposed_comm", "exposed_wait", "data", "not_attributed")
+"""The parts of a step, which add up to it."""
+_TOTALS = ("comm", "exposed", "overlapped", "wait", "queue")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Breakdown:
+    """A case's mean step, seconds: means over ranks, then steps, then launches.
+
+    `parts` has the names in `PARTS` and adds up to `step_s`. `comm_s` is the length of the union of the
+    transfers' intervals, `overlapped_s` its part behind own computation, `wait_s` the union of the times in
+    which a transfer had left the rank's queue and no data of it could flow, `queue_s` the union of those in which
+    one was queued behind others; each whatever else went on meanwhile.
+    `spans` are the mean durations of the spans by name, in order of their first start.
+    """
+
+    parts: Mapping[str, float]
+    step_s: float
+    comm_s: float
+    exposed_s: float
+    overlapped_s: float
+    wait_s: float
+    queue_s: float
+    spans: Mapping[str, float]
+    launches: int
+    has_transfers: bool
+    dropped_transfers: int
+    """Transfers left out because a rank's record of them is missing."""
+    by_round: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Each launch's own parts, by round: means over ranks and steps, seconds."""
+    totals: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """By name each launch's `comm`, `exposed`, `overlapped`, `wait` and `queue`, seconds, in the order of rounds."""
+    transfers: Mapping[int, Mapping[tuple[str, int], Moved]] = field(default_factory=dict)
+    """What each launch moved, by round, then by operation and bytes."""
+    network_s: Mapping[int, float] = field(default_factory=dict)
+    """By round: how long a step's transfers were under way on any rank, mean over steps; none across hosts.
+
+    The union of the times from a transfer's first data to its last rank's end."""
+    sent_bytes: float | None = None
+    """What the rank that sent most handed to the network a step, mean over steps; None where it was not counted."""
+
+    @property
+    def overlap_fraction(self) -> float | None:
+        """1 - exposed/comm, of the means; None without communication."""
+        return 1 - self.exposed_s / self.comm_s if self.comm_s > 0 else None
+
+    def interval(self, *names: str) -> Interval:
+        """Return the sum of these parts or totals, seconds, with its 95 % t-interval over launches, cut off at 0.
+
+        Launches weigh alike and a part may be 0 in one of them: no logarithms are taken.
+        """
+        columns = [self.totals.get(name) or [own[name] for own in self.by_round.values()] for name in names]
+        return _around([math.fsum(row) for row in zip(*columns, strict=True)])
+
+    def overlap_interval(self) -> Interval | None:
+        """`overlap_fraction` with Fieller's 95 % interval over launches, within 0 and 1; None without communication."""
+        value = self.overlap_fraction
+        if value is None:
+            return None
+        found = share(self.totals["overlapped"], self.totals["comm"])
+        if found.low is None or found.high is None:
+            return Interval(value=value)
+        return Interval(value=value, low=max(0.0, found.low), high=min(1.0, found.high))
+
+
+def _around(values: Sequence[float]) -> Interval:
+    mean, half = math.fsum(values) / len(values), half_width(values)
+    return (
+        Interval(value=mean)
+        if half is None
+        else Interval(value=mean, low=max(0.0, mean - half), high=mean + half)
+    )
+
+
+def coverage(
+    intervals: NDArray[np.int64], kinds: int
+) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.bool_]]:
+    """Cuts time into segments within which nothing begins or ends, each group on a time axis of its own.
+
+    The rows of `intervals`, shape (n, 4), are group, kind, start and end, `kind` being below `kinds`; one that
+    does not end after its start is empty. Returns for each segment its group and length, shape (segments,),
+    and which kinds cover it, shape (kinds, segments). Segments that nothing covers are among them.
+    """
+    table = intervals[intervals[:, 3] > intervals[:, 2]]
+    if not len(table):
+        return np.zeros(0, np.intp), np.zeros(0, np.int64), np.zeros((kinds, 0), np.bool_)
+    owner = np.concatenate([table[:, 0], table[:, 0]])
+    times = np.concatenate([table[:, 2], table[:, 3]])
+    order = np.lexsort((times, owner))
+    owner, times = owner[order], times[order]
+    change = np.zeros((kinds, len(order)), np.int32)
+    sign = np.repeat(np.array([1, -1], np.int32), len(table))
+    change[np.concatenate([table[:, 1], table[:, 1]])[order], np.arange(len(order))] = sign[order]
+    covered = np.cumsum(change, axis=1)[:, :-1] > 0
+    lengths = np.where(owner[1:] == owner[:-1], np.diff(times), 0)
+    return owner[:-1], lengths, covered
+
+
+def breakdown(
+    launches: Sequence[Mapping[int, RankSteps]],
+    processes: int,
+    rounds: Sequence[int] | None = None,
+    backend: str = "",
+) -> Breakdown | None:
+    """Return the mean step of a case's launches, each by rank. None where nothing was instrumented.
+
+    `processes` is how many ranks take part in every transfer that does not say; one that lacks a rank is left out.
+    `rounds` are the launches' own; without them they count from 0. `backend` tells how transfers are queued.
+    """
+    names: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+    named: list[tuple[int, int, int, int]] = []  # spans: whose (group), which name, from and to
+    steps: list[tuple[int, int, int, int]] = []
+    launch_of: list[int] = []
+    numbers: list[int] = []
+    found: list[Mapping[int, RankSteps]] = []
+    step_of: list[int] = []  # of each transfer's record the group, -1 without one
+    owners: list[int] = []  # of each step: which of all ranks of all launches
+    ranks_before = 0
+    for number, ranks in zip(range(len(launches)) if rounds is None else rounds, launches, strict=True):
+        if not any(noted.steps for noted in ranks.values()):
+            continue
+        for noted in ranks.values():
+            groups: dict[int, int] = {}
+            for step in noted.steps:
+                group = groups[step.step] = len(steps)
+                steps.append((group, _STEP, step.start_ns, step.end_ns))
+                owners.append(ranks_before)
+                named += [(group, names[name], start, end) for name, start, end in step.spans]
+            launch_of += [len(found)] * len(noted.steps)
+            step_of += [groups.get(transfer.step, -1) for transfer in noted.transfers]
+            ranks_before += 1
+        found.append(ranks)
+        numbers.append(number)
+    if not steps:
+        return None
+    moved = transfers_of(found, processes, backend)
+    whole = np.array(steps, np.int64)
+    rows = [whole]
+    if moved is not None:
+        group_of = np.array(step_of, np.int64)[moved.row]
+        ends = ((_QUEUE, moved.handed, moved.served), (_WAIT, moved.served, moved.begin))
+        for kind, start, end in (*ends, (_COMM, moved.begin, moved.end)):
+            parts = np.stack([group_of, np.full(len(start), kind), start, end], axis=1)
+            rows += _within_steps(parts, whole, np.array(owners))
+    spans = np.array(named, np.int64).reshape(-1, 4)
+    kinds = np.array([_KIND_OF_SPAN.get(name, _NO_KIND) for name in names], np.int64)
+    known = spans.copy()
+    known[:, 1] = kinds[spans[:, 1]] if len(kinds) else _NO_KIND
+    table = np.concatenate([known[known[:, 1] != _NO_KIND], *rows])
+    owner, lengths, covered = coverage(table, len(_KINDS))
+    count = np.bincount(launch_of)
+    taken = np.zeros(len(lengths), np.bool_)
+    shares: list[NDArray[np.bool_]] = []
+    within = covered[_STEP]
+    for number in range(_STEP):  # in the order of _KINDS: computation, comm, wait, data
+        shares.append(covered[number] & within & ~taken)
+        taken |= covered[number]
+    computing = covered[: len(_COMPUTE)].any(axis=0)
+    comm = covered[_COMM]
+    shares += [within & ~taken, comm, comm & ~computing, comm & computing, covered[_WAIT], covered[_QUEUE]]
+    by_launch = _by_launch_s(np.array(shares) * lengths, np.asarray(launch_of)[owner], count)
+    means: list[float] = by_launch.mean(axis=1).tolist()
+    step_means = np.bincount(launch_of, weights=[end - start for _, _, start, end in steps]) / count
+    span_lengths = np.zeros((len(names), len(spans)))
+    span_lengths[spans[:, 1], np.arange(len(spans))] = spans[:, 3] - spans[:, 2]
+    span_means = _by_launch_s(span_lengths, np.asarray(launch_of)[spans[:, 0]], count).mean(axis=1)
+    comm_s, exposed_s, overlapped_s, wait_s, queue_s = means[len(PARTS) :]
+    under_way = moved.under_way_s() if moved is not None else {}
+    sizes = moved.moved() if moved is not None else {}
+    return Breakdown(
+        parts=dict(zip(PARTS, means, strict=False)),
+        step_s=float(np.mean(step_means)) / 1e9,
+        comm_s=comm_s,
+        exposed_s=exposed_s,
+        overlapped_s=overlapped_s,
+        wait_s=wait_s,
+        queue_s=queue_s,
+        spans=dict(zip(names, span_means.tolist(), strict=True)),
+        launches=len(count),
+        has_transfers=moved is not None and len(moved.row) > 0,
+        dropped_transfers=0 if moved is None else moved.dropped,
+        by_round={
+            number: dict(zip(PARTS, own, strict=False))
+            for number, own in zip(numbers, by_launch.T.tolist(), strict=True)
+        },
+        totals=dict(zip(_TOTALS, by_launch[len(PARTS) :].tolist(), strict=True)),
+        transfers={number: sizes.get(launch, {}) for launch, number in enumerate(numbers)},
+        network_s={numbers[launch]: seconds for launch, seconds in under_way.items()},
+        sent_bytes=_busiest_bytes(launches),
+    )
+
+
+def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:
+    """Cuts parts in transfers into rows for `coverage`: one in its own step, and one in each it goes on into.
+
+    Both tables are rows of group, kind, start and end, a group of -1 being none. Steps of one rank are in order, with
+    the same number in `owners`.
+    """
+    rows: list[Ints] = []
+    left = parts[(parts[:, 0] >= 0) & (parts[:, 3] > parts[:, 2])]
+    while len(left):
+        own = steps[left[:, 0]]
+        within = left.copy()
+        within[:, 3] = np.minimum(left[:, 3], own[:, 3])
+        rows.append(within)
+        following = np.minimum(left[:, 0] + 1, len(steps) - 1)
+        goes_on = (
+            (left[:, 3] > own[:, 3]) & (following > left[:, 0]) & (owners[following] == owners[left[:, 0]])
+        )
+        left, following = left[goes_on], following[goes_on]
+        left[:, 0] = following
+        left[:, 2] = np.maximum(left[:, 2], steps[following, 2])
+    return rows
+
+
+def _busiest_bytes(launches: Sequence[Mapping[int, RankSteps]]) -> float | None:
+    """Return bytes a step that the busiest rank of any launch sent."""
+    found = [
+        sum(sent) / len(noted.steps)
+        for ranks in launches
+        for noted in ranks.values()
+        if (sent := [part.sent_bytes for part in noted.transfers if part.sent_bytes is not None])
+        and noted.steps
+    ]
+    return max(found, default=None)
+
+
+def _by_launch_s(
+    lengths_ns: NDArray[Any], launch_of: NDArray[np.intp], count: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """For each row of lengths, shape (rows, n), its sum per rank and step in each launch, seconds.
+
+    `launch_of` names each column's launch, `count` how many pairs of rank and step a launch has.
+    """
+    belongs = launch_of[:, np.newaxis] == np.arange(len(count))
+    found: NDArray[np.float64] = (lengths_ns @ belongs) / count / 1e9
+    return found

@@ -1,0 +1,46 @@
+"""Large runs are read by two processes: parsing records is most of an analysis' time, and needs one core."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddpbench.analysis.read.launches import CaseRun, judged, read_cases
+from ddpbench.helper_process import Beside, second_core
+from ddpbench.records import RunDir
+from ddpbench.records.plan import StoredPlan
+
+WORTH_SHARING = 100
+"""Fewer cases are read here: a second process takes most of a second to start."""
+
+
+def read_cases_of(run: RunDir, plan: StoredPlan, beside: Beside | None = None) -> list[CaseRun]:
+    """`read_cases`, by two processes where that is worth it. What fails in the other one is read here.
+
+    `beside` is a second process that is there already; without one it is started, and ended.
+
+    Raises:
+        IdentityError: a case's contents do not give the id that the plan names.
+    """
+    if len(plan.cases) < WORTH_SHARING or not second_core():
+        return read_cases(run, plan)
+    if beside is None:
+        with Beside(__name__) as started:
+            return _read_both(run, plan, started)
+    return _read_both(run, plan, beside)
+
+
+def _read_both(run: RunDir, plan: StoredPlan, beside: Beside) -> list[CaseRun]:
+    half = len(plan.cases) // 2
+    theirs = _part(plan, half, None)
+    beside.ask(_read, (run, theirs))
+    found = read_cases(run, _part(plan, 0, half))
+    answer: list[CaseRun] | None = beside.answer()
+    return judged(found + (read_cases(run, theirs) if answer is None else answer))
+
+
+def _read(question: tuple[RunDir, StoredPlan]) -> list[CaseRun]:
+    return read_cases(*question)
+
+
+def _part(plan: StoredPlan, start: int, end: int | None) -> StoredPlan:
+    return replace(plan, cases=plan.cases[start:end], ids=plan.ids[start:end])

@@ -1,0 +1,55 @@
+"""How old gradients were when an asynchronous server applied them, counted in updates made meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from ddpbench.analysis.findings.names import Names
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.read.launches import CaseRun
+
+MOST = 4
+"""Cases told one by one."""
+
+
+def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """Counts by staleness, of several blocks or launches together; empty of none."""
+    return tuple(sum(column) for column in itertools.zip_longest(*counts, fillvalue=0))
+
+
+def mean_of(counts: Sequence[int]) -> float:
+    """Return the mean staleness of at least one gradient."""
+    return sum(age * count for age, count in enumerate(counts)) / sum(counts)
+
+
+def percentile_of(counts: Sequence[int], share: float) -> int:
+    """Return the smallest staleness that at least this share of the gradients did not exceed."""
+    reached = itertools.accumulate(counts)
+    return next(age for age, below in enumerate(reached) if below >= share * sum(counts))
+
+
+def staleness_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
+    """Yield a sentence on the cases that an asynchronous server trained from older parameters; none without any."""
+    counted: list[tuple[str, tuple[int, ...]]] = []
+    stale: list[CaseRun] = []
+    for case in cases:
+        counts = added(launch.staleness for launch in case.good)
+        if sum(counts[1:]):
+            stale.append(case)
+            counted.append((names.of(case), counts))
+    if not stale:
+        return
+    told: list[str] = []
+    for name, counts in counted:
+        told.append(
+            f"{mean_of(counts):.2f} on average, 95th percentile {percentile_of(counts, 0.95)}, at most "
+            f"{len(counts) - 1} ({name})"
+        )
+    more = "; the last table has more (staleness_mean, staleness_max)" if len(told) > MOST else ""
+    yield (
+        f"{names.count(stale)} applied gradients of older parameters, so that a step is not worth a synchronous one. "
+        f"Updates made meanwhile: {'; '.join(told[:MOST])}{more}."
+    )

@@ -1,0 +1,1 @@
+"""Intervals, comparisons, verdicts and laws. Numbers in, numbers out."""

@@ -1,0 +1,111 @@
+"""What the stopping rule looks at between rounds, from timed blocks alone: how narrow intervals are, what pairs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
+from ddpbench.analysis.statistics.stats import Pair, Timing, compare, log_half_width
+from ddpbench.records import LaunchDir, RunDir
+from ddpbench.records.plan import read_plan
+from ddpbench.records.sessions import UNKNOWN, Sessions
+
+
+def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:
+    """Return the 95 % half-width that the stopping rule looks at; None under two rounds.
+
+    It is that of the log ratio to the base case within rounds, and None where they are not paired in two. A base
+    case, and a case whose base case has no numbers (`baseline` None or empty), has that of its own log step time.
+    """
+    if not baseline:
+        return log_half_width(timings)
+    comparison = compare(timings, baseline)
+    return comparison.half_width() if comparison is not None and comparison.paired else None
+
+
+@dataclass(frozen=True, slots=True)
+class SoFar:
+    """What the stopping rule knows between rounds, by case id: half-widths, and which rounds have the case."""
+
+    widths: dict[str, float | None]
+    """None while a case has fewer than two rounds."""
+    rounds: dict[str, frozenset[Pair]]
+
+    def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:
+        """Of these cases those that have fewer than `rounds_min` rounds together with some other of them.
+
+        That is so after a round that two sessions shared, or in which one of the cases failed.
+        """
+        members: dict[frozenset[Pair], list[str]] = {}
+        for case_id in case_ids:
+            members.setdefault(self.rounds.get(case_id, frozenset()), []).append(case_id)
+        return [
+            case_id
+            for own, found in members.items()
+            if any(len(own & others) < rounds_min for others in members)
+            for case_id in found
+        ]
+
+
+def so_far(run: RunDir) -> SoFar:
+    """Return what a run's finished launches tell the stopping rule of each runnable case.
+
+    Raises:
+        IdentityError: the run's plan cannot be read.
+    """
+    plan = read_plan(run)
+    sessions = Sessions.of(run)
+    timings: dict[str, list[Timing]] = {}
+    baselines: dict[str, str] = {}
+    for planned, case_id in zip(plan.cases, plan.ids, strict=True):
+        if planned.skip_reason is None:
+            found = (quick_timing(directory, sessions) for directory in run.launches(case_id))
+            timings[case_id] = [timing for timing in found if timing is not None]
+            baselines[case_id] = planned.case.baseline().case_id
+    widths = {
+        case_id: width_of(own, None if baselines[case_id] == case_id else timings.get(baselines[case_id]))
+        for case_id, own in timings.items()
+    }
+    rounds = {case_id: frozenset(timing.pair for timing in own) for case_id, own in timings.items()}
+    return SoFar(widths, rounds)
+
+
+def cases_without_target(widths: Mapping[str, float | None], target: float) -> list[str]:
+    """Return the cases whose half-width is unknown or above the target."""
+    return [case_id for case_id, width in widths.items() if width is None or width > target]
+
+
+def quick_timing(directory: LaunchDir, sessions: Sessions = UNKNOWN) -> Timing | None:
+    """Return a launch's timing from its timed blocks alone; None where it is unfinished, not ok or damaged.
+
+    Only the lines of timed blocks are parsed, and nothing but their times is looked at.
+    """
+    try:
+        outcome: dict[str, Any] = json.loads(directory.outcome.read_bytes())
+        if outcome["status"] != "ok":
+            return None
+        paths = directory.rank_files()
+        if len(paths) < len(outcome["exit_codes"]):
+            return None
+        timing = time_blocks(outcome["round"], [_quick_blocks(path) for path in paths])
+        session = sessions.session_of(outcome.get("session", ""), outcome.get("started_utc", ""))
+        return replace(timing, session=session) if timing is not None else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _quick_blocks(path: Path) -> dict[int, BlockTimes]:
+    """Return a rank's timed blocks by index."""
+    blocks: dict[int, BlockTimes] = {}
+    for line in path.read_bytes().splitlines():
+        head = line[:80]
+        if b'"block"' in head and b'"timed"' in head:
+            block = json.loads(line)
+            length_ns = block["end_ns"] - block["start_ns"]
+            times = BlockTimes(length_ns, block["steps"], block["samples"], block.get("step_ns", ()))
+            blocks[block["index"]] = times
+    return blocks

@@ -1,0 +1,34 @@
+"""Shares of an instrumented step, and of communication, with intervals over launches; and how sentences write them."""
+
+from __future__ import annotations
+
+from ddpbench.analysis.read.overlap import PARTS, Breakdown
+from ddpbench.analysis.statistics.stats import Interval, share
+
+
+def share_of_step(parts: Breakdown, name: str) -> Interval:
+    """Return one of `PARTS` as a share of the step; without ends under two launches."""
+    value = parts.parts[name] / parts.step_s if parts.step_s > 0 else 0.0
+    rounds = list(parts.by_round.values())
+    steps = [sum(one[part] for part in PARTS) for one in rounds]
+    return _around(value, [one[name] for one in rounds], steps)
+
+
+def _around(value: float, parts: list[float], wholes: list[float]) -> Interval:
+    """Return the value with the ends that the launches give it; a share ends at 0 and at 1."""
+    if not wholes or sum(wholes) <= 0:
+        return Interval(value=value)
+    found = share(parts, wholes)
+    if found.low is None or found.high is None:
+        return Interval(value=value)
+    return Interval(value=value, low=max(found.low, 0.0), high=min(found.high, 1.0))
+
+
+def percent_of(found: Interval, digits: int = 0) -> str:
+    """Return a share as `85 % [78, 92]`; the value alone without ends."""
+    text = f"{100 * found.value:.{digits}f} %"
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} [{100 * found.low:.{digits}f}, {100 * found.high:.{digits}f}]".replace(
+        "-", "\N{MINUS SIGN}"
+    )

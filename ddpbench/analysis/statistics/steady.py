@@ -1,0 +1,79 @@
+"""Whether launches were steady: judged from their timed steps, on three levels.
+
+What matters is whether the mean over the timed blocks is biased by steps that are still changing. The warm-up decides
+on a few steps, the timed blocks have more, and a start-up that is too short recurs in every launch. So a launch is
+judged by
+
+1. its own steps, where it has `OWN_STEPS` or more: `ddpbench.trend` finds a change at a level of 1 %;
+2. its case: the changes of the case's launches, by a t-test of their mean at `LEVEL`. Launches are the replicates, so
+   that neither correlation between steps nor their heavy tails matter;
+3. its run: the same over all launches of the run, which start with the same machine, warm-up and libraries. A case
+   is spared where its own launches rule out a change of `TOLERANCE` in that direction.
+
+In each a mean change within `TOLERANCE` is steady. Under noise alone at most about 1 % + 2 `LEVEL` of the launches are
+flagged. What a single launch of 20 steps cannot show is seen where it matters, in what all launches share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpbench.analysis.statistics.stats import deviation, t_quantile
+from ddpbench.trend import TOLERANCE, Change, change_of
+
+OWN_STEPS = 32
+"""A launch with fewer timed steps is judged by its case and its run alone: batches of under four are correlated."""
+LEVEL = 0.015
+"""The level of the tests over a case's launches and over a run's, two-sided."""
+FEWEST_LAUNCHES = 4
+"""Under this many launches there is no test over them."""
+NOT_READY = "one-time work"
+"""How a warm-up's reason begins that ended before the reducer was rebuilt."""
+
+
+def launch_change(ranks: Sequence[NDArray[np.int64]]) -> Change | None:
+    """Return a launch's change over its timed steps: of each step the mean over the ranks that take samples.
+
+    Ranks with different numbers of steps are cut to the fewest. None for fewer than three steps.
+    """
+    length = min((len(rank) for rank in ranks), default=0)
+    if length < 3:
+        return None
+    return change_of(np.mean([rank[:length] for rank in ranks], axis=0).tolist())
+
+
+def unsteady(cases: Mapping[str, Sequence[Change]]) -> dict[str, list[bool]]:
+    """Of every case's launches, in their order, whether they were not steady. `cases` are those of one run."""
+    every = [change.log for changes in cases.values() for change in changes]
+    over_run = _found(every)
+    return {
+        case: [
+            (change.steps >= OWN_STEPS and change.found)
+            or _found([each.log for each in changes]) != 0
+            or (over_run != 0 and not _spared([each.log for each in changes], over_run))
+            for change in changes
+        ]
+        for case, changes in cases.items()
+    }
+
+
+def _found(logs: Sequence[float]) -> int:
+    """Return the sign of a change that launches have in common, 0 where none is found."""
+    if len(logs) < FEWEST_LAUNCHES:
+        return 0
+    mean, error = math.fsum(logs) / len(logs), deviation(logs) / math.sqrt(len(logs))
+    if abs(mean) <= max(TOLERANCE, t_quantile(1 - LEVEL / 2, len(logs) - 1) * error):
+        return 0
+    return 1 if mean > 0 else -1
+
+
+def _spared(logs: Sequence[float], sign: int) -> bool:
+    """Return whether a case's launches rule out a change of `TOLERANCE` in a direction (95 %, one-sided)."""
+    if len(logs) < FEWEST_LAUNCHES:
+        return False
+    mean, error = sign * math.fsum(logs) / len(logs), deviation(logs) / math.sqrt(len(logs))
+    return mean + t_quantile(0.95, len(logs) - 1) * error < TOLERANCE

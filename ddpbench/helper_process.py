@@ -1,0 +1,109 @@
+"""A second process that works beside this one: a report of a large run has work for two cores.
+
+Run as `python -m ddpbench.helper_process MODULE ...`, it imports these modules while nothing is asked of it. A question
+is a function of some module and its argument; it comes in pickled and the answer goes out so.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import pickle
+import select
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Any, BinaryIO
+
+
+def child_environment(*more: str) -> dict[str, str]:
+    """This process's environment for a child that runs a module of this package: its own, wherever it is started.
+
+    The package's folder comes first in PYTHONPATH, then what the user gave, then `more`; `python -P` leaves out the
+    working directory, which may hold another.
+    """
+    given = os.environ.get("PYTHONPATH", "")
+    own = str(Path(__file__).resolve().parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([own, *([given] if given else []), *more])}
+
+
+class Beside(AbstractContextManager["Beside"]):
+    """A second process. It is asked one thing after another; where it cannot answer, the answer is None."""
+
+    def __init__(self, *modules: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ddpbench.helper_process", *modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=child_environment(),
+        )
+        self._telling: Thread | None = None
+
+    def ask(self, work: Callable[[Any], Any], question: Any) -> None:
+        """Hands over a function and its argument, and returns; `answer` waits."""
+        # In a thread: a pipe holds little, and the other process may still be importing.
+        self._telling = Thread(target=self._tell, args=((work, question),), daemon=True)
+        self._telling.start()
+
+    def _tell(self, told: Any) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(pickle.dumps(told))
+            self.process.stdin.flush()
+        except (OSError, ValueError, pickle.PicklingError, AttributeError, TypeError):
+            self.process.kill()  # it has ended, or cannot be told
+
+    def answer(self) -> Any:
+        """Return what it made of the question, or None."""
+        assert self.process.stdout is not None
+        try:
+            found = pickle.load(self.process.stdout)
+        except (OSError, ValueError, EOFError, pickle.UnpicklingError):
+            self.process.kill()
+            found = None
+        if self._telling is not None:
+            self._telling.join()
+        return found
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        if self._telling is not None:
+            self._telling.join()
+        try:
+            self.process.communicate()
+        except (OSError, ValueError):  # what was not told yet cannot be told any more
+            self.process.wait()
+
+
+def second_core() -> bool:
+    """Return whether there is a core for a second process."""
+    return len(os.sched_getaffinity(0)) > 1
+
+
+def serve(questions: BinaryIO, answers: BinaryIO, modules: list[str]) -> None:
+    """Answers one question after another, until their end. What fails ends the process."""
+    gc.disable()  # nothing of what is asked for is garbage before it is answered
+    while True:
+        while modules and not select.select([questions], [], [], 0)[0]:
+            importlib.import_module(modules.pop(0))
+        try:
+            work, question = pickle.load(questions)
+        except EOFError:
+            return
+        pickle.dump(work(question), answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    # What modules print must not get among the answers.
+    with os.fdopen(os.dup(1), "wb") as out:
+        os.dup2(2, 1)
+        serve(sys.stdin.buffer, out, sys.argv[1:])

@@ -1,0 +1,1 @@
+"""How figures are drawn and look."""

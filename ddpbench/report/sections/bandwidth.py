@@ -1,0 +1,326 @@
+"""The figure of step time by bandwidth: what does a faster link bring, and does the best choice move with it?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Table
+from ddpbench.report.series import (
+    MOST_SERIES,
+    Row,
+    Series,
+    label_but_links,
+    setting_but_links,
+    variant_words,
+)
+from ddpbench.report.standing import BEST, Stand
+from ddpbench.report.words import Estimate, launches_each, number, ranks, series_of
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import cap_order
+from ddpbench.spec.links import links_of, short_links
+from ddpbench.units import format_bit_rate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.draw.canvas import Sheet
+
+MIN_RATES = 3
+"""Fewer bandwidths are drawn as categories."""
+
+
+def _rate(row: Row) -> float | None:
+    """Return the bandwidth, bit/s, of links that are all alike; None of others."""
+    links = links_of(row.case.fabric)
+    return links.bandwidth[0] if links is not None and len(links.bandwidth) == 1 else None
+
+
+def _rates(rows: Sequence[Row]) -> list[float]:
+    return sorted({rate for rate in map(_rate, rows) if rate is not None})
+
+
+def _but_rate(row: Row) -> str:
+    return "; ".join(row.case.fabric.split("; ")[1:])
+
+
+def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
+    """Groups of lines over three or more bandwidths, one a strategy and bucket cap; the most ranks first."""
+    groups: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Row]]] = {}
+    for row in rows:
+        if _rate(row) is not None and not row.oversubscribed:
+            case = row.case
+            place = (grouping.panel(case, but=("fabric",)), case.world_size, case.nodes, _but_rate(row))
+            kind = (grouping.variant(case), case.bucket_cap_mb)
+            groups.setdefault(place, {}).setdefault(kind, []).append(row)
+    found: list[list[Series]] = []
+    for by_variant in groups.values():
+        long = {key: members for key, members in by_variant.items() if len(members) >= MIN_RATES}
+        if not long:
+            continue
+        every = [row for members in long.values() for row in members]
+        words = variant_words(every, layouts=False)
+        strategies = {row.case.strategy for row in every}
+        lines = []
+        ordered = sorted(long.values(), key=lambda members: cap_order(members[0].case.bucket_cap_mb))
+        seen: dict[str, int] = {}
+        for members in ordered:
+            first = members[0]
+            caps = {row.case.bucket_cap_mb for row in every if row.case.strategy == first.case.strategy}
+            named = [first.strategy_name] if len(strategies) > 1 or len(caps) == 1 else []
+            named += [words[first.case_id]]
+            named += [first.bucket_name] if len(caps) > 1 else []
+            variant = seen[first.case.strategy] = seen.get(first.case.strategy, -1) + 1
+            lines.append(
+                Series(
+                    name=" ".join(filter(None, named)),
+                    strategy=first.case.strategy,
+                    variant=variant,
+                    rows=tuple(sorted(members, key=lambda row: _rate(row) or 0.0)),
+                )
+            )
+        found.append(lines[:MOST_SERIES])
+    found.sort(key=lambda lines: (-sum(len(line.rows) for line in lines), -lines[0].rows[0].case.world_size))
+    return found
+
+
+def name_of(lines: Sequence[Series]) -> str:
+    """Return what the lines of a figure share, in a few words."""
+    row = lines[0].rows[0]
+    return f"{row.strategy_name}, {ranks(row.case.world_size)}"
+
+
+def of_caps(lines: Sequence[Series]) -> bool:
+    """Return whether the lines are bucket caps of one strategy."""
+    kinds = {(row.case.strategy, *row.variant) for line in lines for row in line.rows}
+    return len(kinds) == 1 and lines[0].rows[0].case.bucket_cap_mb is not None
+
+
+def picture(lines: Sequence[Series], index: int, told: Mapping[str, Stand]) -> Picture:
+    """Return the figure of one of `by_rate`'s groups. `told` says how its cases stand among those at the same link."""
+    shown = [row for line in lines for row in line.rows]
+    heading = _heading(lines, told)
+    efficient = any(row.efficiency is not None for row in shown)
+    each = launches_each(row.launches for row in shown)
+    caption = " ".join(
+        [
+            f"{setting_but_links(shown)}, {name_of(lines)}. Left: step time; both axes are logarithmic.",
+            *(["Right: efficiency over single at one rank, which uses no link."] if efficient else []),
+            f"Hollow markers: emulated links; whiskers: 95 % t-intervals over launches ({each}), hidden by the marker",
+            "where they are shorter. Lines only guide the eye.",
+            *(["Square: the shortest mean step at its bandwidth."] if len(lines) > 1 else []),
+        ]
+    )
+    rates = series_of([format_bit_rate(rate) for rate in _rates(shown)])
+    return Picture(
+        file_name="links" if index == 0 else f"links-{index + 1}",
+        heading=heading,
+        caption=caption,
+        alt=(
+            f"Line charts of step time, ms, and efficiency against the bandwidth of each node's link ({rates}) for "
+            f"{series_of([line.name for line in lines])}. {heading}."
+        ),
+        table=_table(lines),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=4.0,
+        paint=partial(_paint, lines=lines),
+        missing={},
+        label=label_but_links(shown[0]),
+    )
+
+
+def _heading(lines: Sequence[Series], told: Mapping[str, Stand]) -> str:
+    """From the fastest link to the slowest: how much longer a step takes, and whether another line becomes best."""
+    slow, *_, fast = _rates([row for line in lines for row in line.rows])
+    ends = f"at {format_bit_rate(slow)} as at {format_bit_rate(fast)}"
+    if len(lines) > 1:
+        first, last = (_shown_best(lines, rate, told) for rate in (fast, slow))
+        what = "buckets" if of_caps(lines) else ""
+        names = [f"{line.name} {what}".strip() for line in (first, last) if line is not None]
+        if len(names) < 2:
+            kind = "bucket cap" if what else "case"
+            return f"Which {kind} is best is not decided both at {format_bit_rate(fast)} and at {format_bit_rate(slow)}"
+        if names[0] != names[1]:
+            return (
+                f"The best moves from {names[0]} at {format_bit_rate(fast)} to {names[1]} at "
+                f"{format_bit_rate(slow)}"
+            )
+        verb = "are" if what else "is"
+        return f"{names[0]} {verb} best at {format_bit_rate(fast)} and at {format_bit_rate(slow)}"
+    times = {_rate(row): row.step_time_s.value for row in lines[0].rows if row.step_time_s is not None}
+    return f"{lines[0].name}: a step takes {number(times[slow] / times[fast])} times as long {ends}"
+
+
+def _shown_best(lines: Sequence[Series], rate: float, told: Mapping[str, Stand]) -> Series | None:
+    """Return the line that is shown to be best at a bandwidth; None where none is."""
+    return next(
+        (
+            line
+            for line in lines
+            for row in line.rows
+            if _rate(row) == rate and row.case_id in told and told[row.case_id].verdict == BEST
+        ),
+        None,
+    )
+
+
+def _shortest(lines: Sequence[Series], rate: float) -> Series | None:
+    at = [
+        (row.step_time_s.value, line)
+        for line in lines
+        for row in line.rows
+        if _rate(row) == rate and row.step_time_s is not None
+    ]
+    return min(at, key=lambda pair: pair[0])[1] if at else None
+
+
+def _table(lines: Sequence[Series]) -> Table:
+    columns = (
+        Column("Series"),
+        Column("Link"),
+        Column("Step, ms", number=True),
+        Column("Efficiency", number=True),
+        Column("Launches", number=True),
+        Column("Notes"),
+    )
+    rows = tuple(
+        (
+            Cell(text=line.name),
+            Cell(text=short_links(row.case.fabric), key=_rate(row)),
+            Cell.estimate(row.step_time_s.scaled(1e3) if row.step_time_s else None),
+            Cell.estimate(row.efficiency),
+            Cell.count(row.launches),
+            Cell(text=row.badges),
+        )
+        for line in lines
+        for row in line.rows
+    )
+    return Table(
+        caption=f"Step time and efficiency by bandwidth of each node's link, {name_of(lines)}",
+        columns=columns,
+        rows=rows,
+    )
+
+
+def _paint(sheet: Sheet, *, lines: Sequence[Series]) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    from ddpbench.report.draw.canvas import decades, spread
+
+    shown = [row for line in lines for row in line.rows]
+    efficient = any(row.efficiency is not None for row in shown)
+    height = sheet.height_in - 0.85
+    left = sheet.axes(0.75, 0.55, 3.35 if efficient else 6.4, height)
+    panels = [(left, "step_time_s", 1e3)]
+    left.set_title("step time")
+    left.set_yscale("log")
+    if efficient:
+        right = sheet.axes(4.85, 0.55, 3.05, height)
+        right.set_title("efficiency (ideal is 1)")
+        panels.append((right, "efficiency", 1.0))
+    rates = _rates(shown)
+    for axes, what, scale in panels:
+        axes.set_xscale("log")
+        for line in lines:
+            _line(axes, line, what, scale)
+        axes.set_xlim(rates[0] / 1.3, rates[-1] * 1.3)
+        axes.xaxis.set_major_locator(FixedLocator(rates))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short_rate(value)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel("each node's link, bit/s")
+        axes.grid(visible=True, axis="y")
+    values = [
+        1e3 * value
+        for row in shown
+        if row.step_time_s is not None
+        for value in (row.step_time_s.value, row.step_time_s.low, row.step_time_s.high)
+        if value
+    ]
+    decades(left, values)
+    left.set_ylabel("ms")
+    if efficient:
+        top = max(row.efficiency.high or row.efficiency.value for row in shown if row.efficiency is not None)
+        right.set_ylim(0, max(1.05, 1.05 * top))
+        right.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
+    if len(lines) > 1:
+        for rate in rates:
+            best = _shortest(lines, rate)
+            row = next(row for row in best.rows if _rate(row) == rate) if best is not None else None
+            if row is not None and row.step_time_s is not None:
+                left.plot(
+                    [rate],
+                    [1e3 * row.step_time_s.value],
+                    "s",
+                    markersize=12,
+                    markerfacecolor="none",
+                    markeredgecolor=style.INK,
+                    markeredgewidth=0.9,
+                    zorder=4,
+                )
+    axes, what, scale = panels[-1]
+    ends = [_value(line.rows[-1], what, scale) for line in lines]
+    low, high = axes.get_ylim()
+    logarithmic = axes.get_yscale() == "log"
+
+    def share(value: float) -> float:
+        if logarithmic:
+            return math.log(value / low) / math.log(high / low)
+        return (value - low) / (high - low)
+
+    wanted = [share(end.value) if end is not None else 0.0 for end in ends]
+    order = sorted(range(len(lines)), key=lambda index: wanted[index])
+    places = spread(wanted, gap=0.085, low=0.04, high=0.97)
+    for index in order:
+        line, place = lines[index], places[index]
+        axes.plot(
+            [1.05],
+            [place],
+            line.look.marker,
+            transform=axes.transAxes,
+            clip_on=False,
+            color=line.look.colour,
+            markerfacecolor="white",
+            markeredgecolor=line.look.outline or line.look.colour,
+            markersize=5.5,
+        )
+        axes.text(1.09, place, line.name, transform=axes.transAxes, va="center", fontsize=style.NOTE_PT)
+
+
+def _short_rate(rate: float) -> str:
+    return format_bit_rate(rate).removesuffix("bit/s").replace(" ", "\N{NARROW NO-BREAK SPACE}")
+
+
+def _value(row: Row, what: str, scale: float) -> Estimate | None:
+    found: Estimate | None = getattr(row, what)
+    return None if found is None else found.scaled(scale)
+
+
+def _line(axes: Axes, line: Series, what: str, scale: float) -> None:
+    found = [
+        (rate, value)
+        for row in line.rows
+        if (value := _value(row, what, scale)) is not None and (rate := _rate(row))
+    ]
+    look = line.look
+    xs, values = [rate for rate, _ in found], [value for _, value in found]
+    axes.plot(xs, [value.value for value in values], color=look.colour, linewidth=0.9, zorder=2)
+    axes.errorbar(
+        xs,
+        [value.value for value in values],
+        yerr=[
+            [value.value - (value.low if value.low is not None else value.value) for value in values],
+            [(value.high if value.high is not None else value.value) - value.value for value in values],
+        ],
+        fmt=look.marker,
+        linestyle="none",
+        color=look.colour,
+        markersize=6,
+        markerfacecolor="white",
+        markeredgecolor=look.outline or look.colour,
+        elinewidth=1.2,
+        capsize=2.5,
+        zorder=3,
+    )

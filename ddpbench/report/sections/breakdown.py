@@ -1,0 +1,358 @@
+"""The breakdown figure: what fills a step? Stacked milliseconds from 0, overlapped communication beneath."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.series import Row, label_of, panels_of, setting_of, variant_words
+from ddpbench.report.words import Estimate, launches_each, milliseconds, number, percent, series_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.draw.canvas import Sheet
+
+MOST_BARS = 14
+_PITCH_IN = 0.46
+_BAR, _STRIP, _LIFT = 0.46, 0.16, 0.1
+"""In rows: a bar's and a strip's height, and how far a bar stands above its row's middle."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """One case's parts of a step, seconds."""
+
+    row: Row
+    name: str
+    parts: Mapping[str, float]
+    cells: Mapping[str, Estimate]
+    """The parts and `overlapped_comm`, milliseconds, with their intervals over launches."""
+    total_s: float
+    overlapped_s: float
+    launches: int
+    overhead: float | None
+    apart: bool = False
+    """Its instrumented steps do not take as long as its timed ones: it does not describe these."""
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+    """Return the section on where a step's time goes."""
+    bars = _bars(summary, rows)
+    if not bars:
+        absent = "No case has instrumented steps: nothing tells what fills a step."
+        return Section(anchor="breakdown", title="Where the time goes", question=_QUESTION, absent=absent)
+    panels = panels_of(rows)
+    panel = max(panels, key=lambda panel: sum(row.case_id in bars for row in panel.rows))
+    here = [bars[row.case_id] for row in panel.rows if row.case_id in bars]
+    if not here:  # only base cases were instrumented, and they are in no panel of their own
+        here = list(bars.values())
+    chosen, notes = _choose(here, len(bars))
+    missing = {
+        row.case_id: f"{row.name} ({row.status if not row.ok else 'no instrumented steps'})"
+        for row in panel.rows
+        if row.case_id not in bars
+    }
+    return Section(
+        anchor="breakdown",
+        title="Where the time goes",
+        question=_QUESTION,
+        pictures=(_picture(panel.name, chosen, missing),),
+        notes=(*_apart(bars.values()), *notes),
+    )
+
+
+def _apart(bars: Iterable[Bar]) -> list[str]:
+    """Return the note on marked cases; none where instrumented steps are like timed ones."""
+    found = [bar for bar in bars if bar.apart and bar.overhead is not None]
+    if not found:
+        return []
+    found.sort(key=lambda bar: -abs(bar.overhead or 0))
+    cases = [
+        f"{bar.name} ({percent(abs(bar.overhead or 0))} {'longer' if (bar.overhead or 0) > 0 else 'shorter'})"
+        for bar in found[:4]
+    ]
+    more = [f"{len(found) - 4} more"] if len(found) > 4 else []
+    text = (
+        f"{MARK.strip()} marks cases whose instrumented steps take another time than their timed ones: the parts do "
+        f"not describe the timed steps. These are {series_of([*cases, *more])}."
+    )
+    return [text]
+
+
+MARK = " *"
+"""Behind the name of a case whose breakdown does not describe its timed steps."""
+_QUESTION = "What fills a step?"
+
+
+def _bars(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Bar]:
+    by_id = {row.case_id: row for row in rows}
+    words = variant_words(rows)
+    apart = {violation.case_id for violation in summary.checks.of("instrumented_as_timed")}
+    bars: dict[str, Bar] = {}
+    for record in summary.breakdown.to_dict("records"):
+        row = by_id.get(str(record["case_id"]))
+        if row is None or not row.ok:
+            continue
+        bars[row.case_id] = Bar(
+            row=row,
+            name=f"{row.name}, {words[row.case_id]}" if words[row.case_id] else row.name,
+            parts={name: _number(record[name]) for name in style.PHASES},
+            cells={name: _estimate(record, name) for name in (*style.PHASES, "overlapped_comm")},
+            total_s=_number(record["step_time_s"]),
+            overlapped_s=_number(record["overlapped_comm"]),
+            launches=int(_number(record["launches"])),
+            overhead=_optional(record["instrumentation_overhead"]),
+            apart=row.case_id in apart,
+        )
+    return bars
+
+
+def _estimate(record: Mapping[Any, Any], name: str) -> Estimate:
+    ends = (_optional(record.get(f"{name}_ci_{end}")) for end in ("low", "high"))
+    return Estimate(_number(record[name]), *ends).scaled(1e3)
+
+
+def _optional(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)
+
+
+def _number(value: Any) -> float:
+    return _optional(value) or 0.0
+
+
+def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
+    """At most MOST_BARS bars: the largest world sizes first, those with cores of their own before others."""
+    order = sorted(bars, key=lambda bar: (bar.row.oversubscribed, -bar.row.case.world_size))
+    chosen = order[:MOST_BARS]
+    notes = []
+    if len(chosen) < of:
+        notes.append(
+            f"{len(chosen)} of {of} instrumented cases are drawn, of the setting with most of them and with the "
+            "most ranks first; the others are in the data to download (report.json, breakdown)."
+        )
+    return sorted(chosen, key=lambda bar: bar.total_s), notes
+
+
+def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Picture:
+    heading = f"{panel} · {_heading(bars)}" if panel else _heading(bars)
+    overheads = [bar.overhead for bar in bars if bar.overhead is not None]
+    marks = []
+    if overheads:
+        least, most = percent(min(overheads)), percent(max(overheads))
+        span = least if least == most else f"{least} to {most}"
+        marks.append(f"Instrumented steps took {span} longer than timed ones.")
+    if any(bar.apart for bar in bars):
+        marks.append("*: the parts do not describe the timed steps, which take another time.")
+    if any(bar.row.oversubscribed for bar in bars):
+        marks.append("Grey ground: more ranks than cores (oversubscribed).")
+    if missing:
+        few = list(missing.values())[:4]
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        marks.append(f"Not shown: {'; '.join(few)}{more}.")
+    linked = [bar.row for bar in bars if not bar.row.needs_no_link]
+    settings = {setting_of(row) for row in linked or [bar.row for bar in bars]}
+    start = [f"{next(iter(settings))}." if len(settings) == 1 else "Settings differ; see the names."]
+    caption = " ".join(
+        [
+            *start,
+            "Parts are means over ranks, instrumented steps and launches",
+            f"({launches_each(bar.launches for bar in bars)}), so that they add up to the bar; medians would",
+            "not. Beneath a bar: communication hidden behind computation; its length counts, not its place.",
+            "Timed: the same case's timed steps, 95 % t-interval over launches.",
+            *marks,
+        ]
+    )
+    names = [style.PHASES[name].name for name in style.PHASES if any(bar.parts[name] for bar in bars)]
+    return Picture(
+        file_name="breakdown",
+        heading=heading,
+        caption=caption,
+        alt=(
+            f"Horizontal stacked bars of step time, ms, by part ({series_of(names)}) for "
+            f"{len(bars)} cases. {heading}."
+            f"{f' Not shown: {len(missing)} cases without instrumented steps.' if missing else ''}"
+        ),
+        table=_table(bars),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=1.02 + _PITCH_IN * len(bars),
+        paint=partial(_paint, bars=bars),
+        label=label_of(bar.row for bar in bars),
+        missing=missing,
+    )
+
+
+def _heading(bars: Sequence[Bar]) -> str:
+    fair = [bar for bar in bars if not bar.row.oversubscribed and bar.row.case.world_size > 1]
+    if not fair:
+        if any(bar.row.oversubscribed for bar in bars):
+            return "No headline: every case above one rank ran oversubscribed"
+        longest = max(bars, key=lambda bar: bar.total_s)
+        return f"{longest.name}: a step of {milliseconds(longest.total_s)} ms, nothing exchanged"
+    most = max(fair, key=lambda bar: bar.parts["exposed_comm"])
+    if most.parts["exposed_comm"] <= 0:
+        return f"No communication is exposed in any of {len(fair)} cases above one rank"
+    wait = most.parts["exposed_wait"]
+    waiting = f" and {milliseconds(wait)} ms waiting for ranks" if wait > 0 else ""
+    return (
+        f"Most exposed: {most.name}, {milliseconds(most.parts['exposed_comm'])} ms of communication{waiting} "
+        f"in a step of {milliseconds(most.total_s)} ms"
+    )
+
+
+def _table(bars: Sequence[Bar]) -> Table:
+    columns = (
+        Column("Case"),
+        Column("Step, ms", number=True),
+        *(Column(f"{_head(fill.name)}, ms", number=True) for fill in style.PHASES.values()),
+        Column("Overlapped, ms", number=True),
+        Column("Launches", number=True),
+        Column("Overhead", number=True),
+    )
+    rows = tuple(
+        (
+            Cell(text=bar.name + MARK * bar.apart),
+            Cell.ms(bar.total_s),
+            *(Cell.estimate(estimate) for estimate in bar.cells.values()),
+            Cell.count(bar.launches),
+            Cell(text="" if bar.overhead is None else percent(bar.overhead), key=bar.overhead, number=True),
+        )
+        for bar in bars
+    )
+    return Table(
+        caption="Parts of an instrumented step; in brackets 95 % t-intervals over launches",
+        columns=columns,
+        rows=rows,
+    )
+
+
+def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
+    import textwrap
+
+    from ddpbench.report.draw.canvas import text_width_in
+
+    names = ["\n".join(textwrap.wrap(bar.name + MARK * bar.apart, 36)[:3]) for bar in bars]
+    left = 0.25 + max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
+    right = 1.85
+    bottom = 0.5
+    axes = sheet.axes(left, bottom, sheet.width_in - left - right, _PITCH_IN * len(bars) + 0.05)
+    longest = max(max(bar.total_s, sum(max(v, 0) for v in bar.parts.values())) for bar in bars) * 1e3
+    axes.set_xlim(0, longest)
+    for place, bar in enumerate(bars):
+        _stack(axes, place, bar, longest)
+    axes.set_ylim(len(bars) - 0.45, -0.55)
+    axes.set_yticks([place - _LIFT for place in range(len(bars))], names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("ms per step")
+    axes.grid(visible=True, axis="x")
+    axes.spines["left"].set_visible(False)
+    _legend(sheet, bars)
+
+
+def _stack(axes: Axes, place: float, bar: Bar, longest: float) -> None:
+    if bar.row.oversubscribed:
+        axes.axhspan(place - 0.5, place + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
+    centre = place - _LIFT
+    at = 0.0
+    hidden_from = 0.0
+    for name, fill in style.PHASES.items():
+        width = bar.parts[name] * 1e3
+        if name == "backward":
+            hidden_from = at
+        if width <= 0:
+            continue
+        _segment(axes, fill, centre=centre, at=at, width=width, height=_BAR)
+        if width >= 0.04 * longest:
+            boxed = {"boxstyle": "square,pad=0.12", "facecolor": fill.colour, "edgecolor": "none"}
+            axes.text(
+                at + width / 2,
+                centre,
+                _short(width, longest),
+                ha="center",
+                va="center",
+                fontsize=style.SMALLEST_PT,
+                color=fill.text,
+                bbox=boxed if fill.hatch else None,
+                zorder=4,
+            )
+        at += width
+    if bar.overlapped_s > 0:
+        width = bar.overlapped_s * 1e3
+        strip = place + 0.26
+        _segment(axes, style.OVERLAPPED, centre=strip, at=hidden_from, width=width, height=_STRIP)
+        axes.annotate(
+            _short(bar.overlapped_s * 1e3, longest),
+            (min(hidden_from + width, longest), strip),
+            xytext=(3, 0),
+            textcoords="offset points",
+            fontsize=style.SMALLEST_PT,
+            va="center",
+            annotation_clip=False,
+        )
+    estimate = bar.row.step_time_s.scaled(1e3) if bar.row.step_time_s else None
+    timed = f"\ntimed {estimate}" if estimate is not None else ""
+    negative = bar.parts["not_attributed"]
+    extra = f"\nnot attributed {milliseconds(negative)}" if negative < 0 else ""
+    axes.annotate(
+        f"{number(bar.total_s * 1e3)} ms{timed}{extra}",
+        (at, centre),
+        xytext=(5, 0),
+        textcoords="offset points",
+        fontsize=style.NOTE_PT,
+        va="center",
+        annotation_clip=False,
+        linespacing=1.1,
+    )
+
+
+def _short(ms: float, longest: float) -> str:
+    """Return a part's number, all of one figure to the same decimal."""
+    return f"{ms:.{0 if longest >= 200 else 1 if longest >= 5 else 2}f}"
+
+
+def _segment(axes: Axes, fill: style.Fill, *, centre: float, at: float, width: float, height: float) -> None:
+    axes.barh(
+        centre,
+        width,
+        left=at,
+        height=height,
+        color=fill.colour,
+        edgecolor=fill.edge,
+        linewidth=0.6,
+        linestyle=fill.line,
+        hatch=fill.hatch or None,
+        zorder=2,
+    )
+
+
+def _legend(sheet: Sheet, bars: Sequence[Bar]) -> None:
+    """All parts that occur, in stacking order, in one or two lines above the bars."""
+    from matplotlib.patches import Patch
+
+    fills = [fill for name, fill in style.PHASES.items() if any(bar.parts[name] > 0 for bar in bars)]
+    if any(bar.overlapped_s > 0 for bar in bars):
+        fills.append(style.OVERLAPPED)
+    patches = [
+        Patch(
+            facecolor=fill.colour,
+            edgecolor=fill.edge,
+            hatch=fill.hatch or None,
+            linestyle=fill.line,
+            linewidth=0.6,
+            label=fill.name,
+        )
+        for fill in fills
+    ]
+    sheet.legend(patches, columns=5)
+
+
+def _head(name: str) -> str:
+    """Return a phase's first word, as a column's head: `exposed communication` is `Exposed`."""
+    return name.capitalize() if name.startswith("not ") else name.split(maxsplit=1)[0].capitalize()

@@ -1,0 +1,304 @@
+"""The figure of step time by bucket cap: which cap is safe? `default` is a category of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.sections import heatmap
+from ddpbench.report.series import Row, fullest, label_of, panels_of, raw_launches, setting_of
+from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, stands, widest
+from ddpbench.report.words import Estimate, launches_each, milliseconds, not_drawn, ranks, series_of
+from ddpbench.spec.grouping import Key, cap_order, cap_words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.draw.canvas import Sheet
+
+MOST_FIGURES = 2
+MOST_SIZES = 3
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+    """Return the section on buckets, with a figure for each strategy that was run with several caps."""
+    raw = raw_launches(summary, "step_time_s")
+    told = stands(summary, "buckets")
+    groups: list[tuple[str, list[Row]]] = []
+    for panel in panels_of(rows):
+        by_variant: dict[Key, list[Row]] = {}
+        for row in panel.rows:
+            if row.case.bucket_cap_mb is not None:
+                by_variant.setdefault(row.variant, []).append(row)
+        groups += [
+            (panel.name, members)
+            for members in by_variant.values()
+            if len({row.case.bucket_cap_mb for row in members}) > 1 and any(_has(row) for row in members)
+        ]
+    groups.sort(key=lambda group: -sum(_has(row) for row in group[1]))
+    left = [f"{rows[0].strategy_name}{f', {name}' if name else ''}" for name, rows in groups[MOST_FIGURES:]]
+    absent = ""
+    if not groups:
+        with_buckets = {row.case.bucket_cap_mb for row in rows if row.case.bucket_cap_mb is not None}
+        absent = (
+            f"This sweep has one bucket cap ({cap_words(next(iter(with_buckets)))}): nothing to compare."
+            if len(with_buckets) == 1
+            else "No strategy with gradient buckets was measured at two or more caps."
+        )
+    return Section(
+        anchor="buckets",
+        title="Step time by bucket cap",
+        question="Which bucket cap is safe?",
+        pictures=tuple(
+            picture
+            for index, (name, members) in enumerate(groups[:MOST_FIGURES])
+            for picture in (
+                _picture(name, members, index, raw, told),
+                heatmap.picture(name, members, told, index) if index == 0 else None,
+            )
+            if picture is not None
+        ),
+        notes=not_drawn(left),
+        absent=absent,
+    )
+
+
+def _has(row: Row) -> bool:
+    return row.ok and row.step_time_s is not None
+
+
+def _picture(
+    panel_name: str,
+    rows: Sequence[Row],
+    index: int,
+    raw: Mapping[str, Sequence[float]],
+    told: Mapping[str, Stand],
+) -> Picture:
+    sizes = sorted({row.case.world_size for row in rows if _has(row)}, reverse=True)
+    several = [
+        s
+        for s in sizes
+        if len({r.case.bucket_cap_mb for r in rows if r.case.world_size == s and _has(r)}) > 1
+    ]
+    kept = sorted((several or sizes)[:MOST_SIZES])
+    caps = sorted({row.case.bucket_cap_mb for row in rows}, key=cap_order)
+    used = [row for row in rows if row.case.world_size in kept]
+    shown = [row for row in used if _has(row)]
+    missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if not _has(row)}
+    heading = _heading(panel_name, shown, told)
+    marks = []
+    if any(row.oversubscribed for row in shown):
+        marks.append("Grey ground: more ranks than cores (oversubscribed).")
+    if any(row.emulated for row in shown):
+        marks.append("Hollow markers: emulated or dilated.")
+    if missing:
+        marks.append(f"Not shown: {'; '.join(missing.values())}.")
+    omitted = sorted(set(sizes) - set(kept))
+    if omitted:
+        where = (
+            ranks(omitted[0]) if len(omitted) == 1 else f"{series_of([str(size) for size in omitted])} ranks"
+        )
+        marks.append(f"Omitted: {where}; see the summary table.")
+    if any(row.case_id in told and told[row.case_id].verdict != TOO_FEW for row in shown):
+        marks.append(METHOD)
+    else:
+        marks.append("The lowest mean is not called best: this run holds no paired comparison of caps.")
+    setting = setting_of(fullest(shown))
+    caption = " ".join(
+        [
+            f"{rows[0].strategy_name}, {setting}. Large markers: mean step time;",
+            f"whiskers: 95 % t-intervals over launches ({launches_each(row.launches for row in shown)});",
+            "small dots: single launches. Caps are categories, not a scale; 'default' is 25 MiB after a",
+            "first bucket of 1 MiB.",
+            *marks,
+        ]
+    )
+    gaps = f" Not shown: {'; '.join(missing.values())}." if missing else ""
+    return Picture(
+        file_name="buckets" if index == 0 else f"buckets-{index + 1}",
+        heading=heading,
+        caption=caption,
+        alt=(
+            f"Dot plot of step time, ms, against bucket cap for {rows[0].strategy_name} at "
+            f"{series_of([str(size) for size in kept])} ranks. {heading}.{gaps}"
+        ),
+        table=_table(panel_name, used, caps, raw, told),
+        width_in=style.FULL_WIDTH_IN if len(kept) > 1 else style.SMALL_WIDTH_IN,
+        height_in=3.8,
+        paint=partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, told=told),
+        label=label_of(shown),
+        missing=missing,
+    )
+
+
+def _heading(panel_name: str, shown: Sequence[Row], told: Mapping[str, Stand]) -> str:
+    """Return what is shown of the caps at the most ranks that had cores of their own."""
+    prefix = f"{panel_name} · " if panel_name else ""
+    fair = [row for row in shown if not row.oversubscribed]
+    if not fair:
+        return f"{prefix}No headline: every case with buckets ran oversubscribed"
+    most = max(row.case.world_size for row in fair)
+    timed = [
+        (row, row.step_time_s) for row in fair if row.case.world_size == most and row.step_time_s is not None
+    ]
+    lowest, estimate = min(timed, key=lambda pair: pair[1].value)
+    if len(timed) == 1:
+        return f"{prefix}At {ranks(most)} only {lowest.bucket_name} buckets were measured: {_ms(estimate)}"
+    start = f"{prefix}{lowest.strategy_name} at {ranks(most)}"
+    fastest = f"{lowest.bucket_name} buckets have the lowest mean step, {_ms(estimate)}"
+    judged = [(row, told[row.case_id]) for row, _ in timed if row.case_id in told]
+    if not judged:
+        return f"{start}: {fastest}"
+    if all(one.verdict == TOO_FEW for _, one in judged):
+        return f"{start}: {fastest}; too few rounds to compare"
+    equals = [(row, one) for row, one in judged if one.verdict == AS_GOOD]
+    names = series_of([row.bucket_name for row, _ in equals])
+    bound = widest(one for _, one in equals) if equals else ""
+    best = next(((row, step) for row, step in timed if _verdict(row, told) == BEST), None)
+    if best is not None:
+        end = f"; {names} as good, {bound}" if equals else "; every other cap is slower"
+        return f"{start}: {best[0].bucket_name} buckets are best, {_ms(best[1])} a step{end}"
+    unsure = series_of([row.bucket_name for row, one in judged if one.verdict == CANNOT_TELL])
+    end = f"; this sweep cannot tell of {unsure}" if unsure else ""
+    if equals:
+        return f"{start}: {names} buckets are as good as best, {bound}{end}"
+    return f"{start}: this sweep cannot tell which bucket cap is best; {fastest}"
+
+
+def _verdict(row: Row, told: Mapping[str, Stand]) -> str:
+    return told[row.case_id].verdict if row.case_id in told else ""
+
+
+def _ms(estimate: Estimate) -> str:
+    return f"{estimate.scaled(1e3)} ms"
+
+
+def _table(
+    panel_name: str,
+    rows: Sequence[Row],
+    caps: Sequence[float | str | None],
+    raw: Mapping[str, Sequence[float]],
+    told: Mapping[str, Stand],
+) -> Table:
+    ordered = sorted(rows, key=lambda row: (row.case.world_size, caps.index(row.case.bucket_cap_mb)))
+    cells = tuple(
+        (
+            Cell(text=row.bucket_name, key=float(caps.index(row.case.bucket_cap_mb))),
+            Cell.count(row.case.world_size),
+            Cell.estimate(row.step_time_s.scaled(1e3) if row.ok and row.step_time_s else None),
+            Cell.count(row.launches),
+            Cell(text=", ".join(milliseconds(value) for value in raw.get(row.case_id, ())) if row.ok else ""),
+            Cell(text="; ".join(word for word in (_words(row, told), row.badges) if word)),
+        )
+        for row in ordered
+    )
+    columns = (
+        Column("Bucket cap"),
+        Column("Ranks", number=True),
+        Column("Step, ms", number=True),
+        Column("Launches", number=True),
+        Column("Each launch, ms"),
+        Column("Notes"),
+    )
+    name = f" ({panel_name})" if panel_name else ""
+    return Table(
+        caption=f"Step time by bucket cap, {rows[0].strategy_name}{name}", columns=columns, rows=cells
+    )
+
+
+def _words(row: Row, told: Mapping[str, Stand]) -> str:
+    return told[row.case_id].words() if row.case_id in told else ""
+
+
+def _paint(
+    sheet: Sheet,
+    *,
+    rows: Sequence[Row],
+    sizes: Sequence[int],
+    caps: Sequence[float | str | None],
+    raw: Mapping[str, Sequence[float]],
+    told: Mapping[str, Stand],
+) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    gap = 0.25
+    width = (sheet.width_in - 0.75 - 0.1 - gap * (len(sizes) - 1)) / len(sizes)
+    tops = [
+        1e3 * max([row.step_time_s.high or 0, row.step_time_s.value, *raw.get(row.case_id, ())])
+        for row in rows
+        if _has(row) and row.step_time_s is not None
+    ]
+    top = 1.22 * max(tops)
+    for index, size in enumerate(sizes):
+        axes = sheet.axes(0.75 + index * (width + gap), 0.55, width, sheet.height_in - 0.85)
+        over = any(row.oversubscribed for row in rows if row.case.world_size == size)
+        axes.set_title(f"{ranks(size)}{', oversubscribed' if over else ''}")
+        if over:
+            axes.set_facecolor(style.OVERSUBSCRIBED_GROUND)
+        for row in rows:
+            if row.case.world_size == size:
+                _point(
+                    axes,
+                    row,
+                    place=caps.index(row.case.bucket_cap_mb),
+                    launches=raw.get(row.case_id, ()),
+                    verdict=_verdict(row, told),
+                    top=top,
+                )
+        axes.set_xlim(-0.6, len(caps) - 0.4)
+        axes.set_ylim(0, top)
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        axes.set_xticks(range(len(caps)), [cap_words(cap) for cap in caps])
+        axes.set_xlabel("bucket cap")
+        axes.grid(visible=True, axis="y", color="white" if over else style.GRID)
+        if index:
+            axes.tick_params(labelleft=False)
+        else:
+            axes.set_ylabel("step time, ms")
+
+
+def _point(
+    axes: Axes, row: Row, *, place: float, launches: Sequence[float], verdict: str, top: float
+) -> None:
+    from ddpbench.report.draw.canvas import mark
+
+    estimate = row.step_time_s.scaled(1e3) if row.ok and row.step_time_s is not None else None
+    if estimate is None:
+        axes.text(
+            place, 0.02 * top, row.status, ha="center", va="bottom", fontsize=style.NOTE_PT, rotation=90
+        )
+        return
+    times = [1e3 * value for value in launches]
+    mark(
+        axes,
+        place,
+        estimate,
+        times,
+        style.look(row.case.strategy, algorithm=row.case.algorithm),
+        hollow=row.emulated,
+        aside=0.2,
+    )
+    label = estimate.number + (f"\n{verdict}" if verdict in (BEST, AS_GOOD, CANNOT_TELL) else "")
+    highest = max([estimate.high or estimate.value, *times])
+    axes.annotate(
+        label,
+        (place, highest),
+        xytext=(0, 4),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        fontsize=style.NOTE_PT,
+        fontweight="bold" if verdict == BEST else "normal",
+        linespacing=1.1,
+        bbox={
+            "boxstyle": "square,pad=0.2",
+            "facecolor": "none",
+            "edgecolor": style.INK if verdict in (BEST, AS_GOOD) else "none",
+            "linestyle": "-" if verdict == BEST else "--",
+            "linewidth": 0.7,
+        },
+    )

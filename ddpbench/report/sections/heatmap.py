@@ -1,0 +1,335 @@
+"""The heat map of step time over bucket cap and ranks, or links: which cap is safe, wherever it is used?"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Table
+from ddpbench.report.series import (
+    Row,
+    fullest,
+    label_but_links,
+    label_of,
+    setting_but_links,
+    setting_of,
+)
+from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, widest
+from ddpbench.report.words import launches_each, percent, ranks, series_of
+from ddpbench.spec import BucketCap
+from ddpbench.spec.grouping import cap_order, cap_words
+from ddpbench.spec.links import links_of, short_links
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.draw.canvas import Sheet
+
+Across = Literal["ranks", "link"]
+_RAMP = ((1.0, 1.0, 1.0), (0x8F / 255, 0xBB / 255, 0xDD / 255))
+_NOT_RUN = style.GRID
+MOST_ROWS = 10
+_CELL_IN = 0.62
+
+
+def picture(
+    panel_name: str,
+    rows: Sequence[Row],
+    told: Mapping[str, Stand],
+    index: int,
+    *,
+    across: Across = "ranks",
+) -> Picture | None:
+    """Return the heat map of one strategy's caps; None where fewer than two of them ran at fewer than two world sizes.
+
+    `told` says how caps stand in their row. `across` links a line is a fabric, the fastest first, and the cases
+    have one world size.
+    """
+    every = sorted({_key(row, across) for row in rows}, key=_order)
+    sizes: list[int | str] = every
+    if len(every) > MOST_ROWS:
+        powers: list[int | str] = [key for key in every if isinstance(key, int) and key & (key - 1) == 0]
+        sizes = powers[-MOST_ROWS:] if across == "ranks" else every[:MOST_ROWS]
+    rows = [row for row in rows if _key(row, across) in sizes]
+    shown = [row for row in rows if row.ok and row.step_time_s is not None]
+    caps = sorted({row.case.bucket_cap_mb for row in rows}, key=cap_order)
+    filled = [
+        size
+        for size in sizes
+        if len({row.case.bucket_cap_mb for row in shown if _key(row, across) == size}) > 1
+    ]
+    if len(filled) < 2:
+        return None
+    heading = _heading(panel_name, shown, told, across)
+    cells = {(_key(row, across), row.case.bucket_cap_mb): row for row in rows}
+    gaps = [f"{row.name} ({row.status})" for row in rows if row not in shown]
+    empty = [(size, cap) for size in sizes for cap in caps if (size, cap) not in cells]
+    marks = []
+    stood = {told[row.case_id].verdict for row in shown if row.case_id in told} - {TOO_FEW}
+    if stood & {BEST, AS_GOOD}:
+        marks.append(f"Solid frame: best in its row. Dashed frame: as good as best. {METHOD}")
+    elif stood:
+        marks.append(f"No frame: no cap is shown to be best or as good in its row. {METHOD}")
+    else:
+        marks.append("No frame: too few rounds to compare caps.")
+    if gaps:
+        marks.append(f"Crosshatched: {'; '.join(gaps)}.")
+    if empty:
+        marks.append("Grey: not run.")
+    if len(sizes) < len(every):
+        what = "numbers of ranks only powers of two are" if across == "ranks" else "links not all are"
+        marks.append(f"Of {len(every)} {what} drawn; the summary table has all.")
+    if any(row.oversubscribed for row in shown):
+        marks.append("Rows of more ranks than cores are marked oversubscribed and count for no headline.")
+    setting = setting_of(fullest(shown))
+    if across == "link":
+        setting = f"{ranks(shown[0].case.world_size)}, {setting_but_links(shown)}"
+    return Picture(
+        file_name=_file_name(index, across),
+        heading=heading,
+        caption=" ".join(
+            [
+                f"{rows[0].strategy_name}, {setting}. In a cell: mean step time, ms, over",
+                f"{launches_each(row.launches for row in shown)}, and how much longer that is than the lowest of its",
+                "row; the ground darkens with it. Caps are categories, not a scale.",
+                *marks,
+            ]
+        ),
+        alt=(
+            f"Heat map of step time, ms, by bucket cap ({series_of([cap_words(cap) for cap in caps])}) and {across} "
+            f"({series_of([_key_label(size) for size in sizes])}) for {rows[0].strategy_name}. {heading}."
+        ),
+        table=_table(
+            f"{rows[0].strategy_name}{f' ({panel_name})' if panel_name else ''}",
+            sizes=sizes,
+            caps=caps,
+            cells=cells,
+            told=told,
+            across=across,
+        ),
+        width_in=style.SMALL_WIDTH_IN if len(caps) < 6 else style.FULL_WIDTH_IN,
+        height_in=0.62 + _CELL_IN * len(sizes),
+        paint=partial(_paint, sizes=sizes, caps=caps, cells=cells, told=told),
+        label=label_of(shown) if across == "ranks" else label_but_links(shown[0]),
+        missing={row.case_id: f"{row.name} ({row.status})" for row in rows if row not in shown},
+    )
+
+
+def _file_name(index: int, across: Across) -> str:
+    name = "heatmap" if across == "ranks" else "heatmap-links"
+    return name if index == 0 else f"{name}-{index + 1}"
+
+
+def _key(row: Row, across: Across) -> int | str:
+    """Return what its line of the map is: its number of ranks, or its links."""
+    return row.case.world_size if across == "ranks" else row.case.fabric
+
+
+def _order(key: int | str) -> float:
+    """Few ranks before many; fast links before slow ones, by the slowest of them."""
+    if isinstance(key, int):
+        return key
+    links = links_of(key)
+    return -min(links.bandwidth) if links is not None else 0.0
+
+
+def _key_label(key: int | str) -> str:
+    return str(key) if isinstance(key, int) else short_links(key)
+
+
+def _heading(
+    panel_name: str,
+    shown: Sequence[Row],
+    told: Mapping[str, Stand],
+    across: Across,
+) -> str:
+    """Return the caps that are shown to be best or as good as best wherever ranks had cores of their own."""
+    prefix = f"{panel_name} · " if panel_name else ""
+    name = shown[0].strategy_name
+    known = {case_id for case_id, one in told.items() if one.verdict != TOO_FEW}
+    fair = [row for row in shown if not row.oversubscribed and row.case_id in known]
+    sizes = sorted({_key(row, across) for row in fair}, key=_order)
+    where = series_of([_key_label(size) for size in sizes])
+    own = [_key(row, across) for row in shown if not row.oversubscribed]
+    if len(own) == len(set(own)):
+        return f"{prefix}No headline: wherever several bucket caps were run, ranks had no cores of their own"
+    if not sizes:
+        return f"{prefix}{name}: too few rounds to call any bucket cap safe"
+    safe = [
+        cap
+        for cap in sorted({row.case.bucket_cap_mb for row in fair}, key=cap_order)
+        if {_key(row, across) for row in fair if row.case.bucket_cap_mb == cap and told[row.case_id].good}
+        >= set(sizes)
+    ]
+    at = f"at {where} {'rank' if where == '1' else 'ranks'}" if across == "ranks" else f"over {where}"
+    if not safe:
+        return f"{prefix}{name}: no bucket cap is shown to be best or as good as best everywhere {at}"
+    left = [
+        told[row.case_id]
+        for row in fair
+        if row.case.bucket_cap_mb in safe and told[row.case_id].verdict == AS_GOOD
+    ]
+    end = f" ({widest(left)})" if left else ""
+    caps = series_of([cap_words(cap) for cap in safe], "or")
+    return f"{prefix}{name} with {caps} buckets is best or as good as best {at}{end}"
+
+
+_Cells = Mapping[tuple[int | str, BucketCap], Row]
+
+
+def _longer(row: Row, sizes_rows: Sequence[Row]) -> float | None:
+    """Return how much longer its mean step is than the lowest of its row, as a fraction."""
+    times = [one.step_time_s.value for one in sizes_rows if one.ok and one.step_time_s is not None]
+    return row.step_time_s.value / min(times) - 1 if row.ok and row.step_time_s is not None else None
+
+
+def _of_size(cells: _Cells, size: int | str) -> list[Row]:
+    return [row for (key, _), row in cells.items() if key == size]
+
+
+def _table(
+    name: str,
+    *,
+    sizes: Sequence[int | str],
+    caps: Sequence[BucketCap],
+    cells: _Cells,
+    told: Mapping[str, Stand],
+    across: Across,
+) -> Table:
+    lines = []
+    for size in sizes:
+        line = [Cell.count(size) if isinstance(size, int) else Cell(text=short_links(size))]
+        for cap in caps:
+            row = cells.get((size, cap))
+            if row is None:
+                line.append(Cell(text="not run"))
+            elif not row.ok or row.step_time_s is None:
+                line.append(Cell(text=row.status))
+            else:
+                estimate = row.step_time_s.scaled(1e3)
+                stand = told.get(row.case_id)
+                standing = stand.words() if stand is not None else ""
+                words = ", ".join(word for word in (estimate.interval, standing) if word)
+                line.append(
+                    Cell(
+                        text=estimate.number,
+                        under=words,
+                        key=estimate.value,
+                        number=True,
+                        strong=stand is not None and stand.verdict == BEST,
+                    )
+                )
+        lines.append(tuple(line))
+    return Table(
+        caption=f"Step time by {across} and bucket cap, ms, {name}",
+        columns=(
+            Column("Ranks", number=True) if across == "ranks" else Column("Link"),
+            *(Column(cap_words(cap), number=True) for cap in caps),
+        ),
+        rows=tuple(lines),
+        sortable=False,
+    )
+
+
+def _paint(
+    sheet: Sheet,
+    *,
+    sizes: Sequence[int | str],
+    caps: Sequence[BucketCap],
+    cells: _Cells,
+    told: Mapping[str, Stand],
+) -> None:
+    from ddpbench.report.draw.canvas import text_width_in
+
+    over = [size for size in sizes if any(row.oversubscribed for row in _of_size(cells, size))]
+    names = [
+        textwrap.fill(ranks(size) if isinstance(size, int) else short_links(size), 18)
+        + ("\noversubscribed" if size in over else "")
+        for size in sizes
+    ]
+    widest = max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
+    left = max(0.95, 0.25 + widest)
+    axes = sheet.axes(left, 0.1, sheet.width_in - left - 0.2, _CELL_IN * len(sizes))
+    slower = {key: _longer(row, _of_size(cells, key[0])) for key, row in cells.items()}
+    worst = max([value for value in slower.values() if value is not None], default=0.0)
+    for y, size in enumerate(sizes):
+        for x, cap in enumerate(caps):
+            row = cells.get((size, cap))
+            verdict = told[row.case_id].verdict if row is not None and row.case_id in told else ""
+            _cell(axes, (x, y), row, slower=slower.get((size, cap)), worst=worst, verdict=verdict)
+    axes.set_xlim(-0.5, len(caps) - 0.5)
+    axes.set_ylim(len(sizes) - 0.5, -0.5)
+    axes.set_xticks(range(len(caps)), [cap_words(cap) for cap in caps])
+    axes.set_yticks(range(len(sizes)), names)
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel("bucket cap", labelpad=6)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _cell(
+    axes: Axes,
+    place: tuple[int, int],
+    row: Row | None,
+    *,
+    slower: float | None,
+    worst: float,
+    verdict: str,
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    x, y = place
+    share = slower / worst if slower is not None and worst > 0 else 0.0
+    ramp = tuple(low + (high - low) * share for low, high in zip(*_RAMP, strict=True))
+    failed = row is not None and slower is None
+    ground = _NOT_RUN if row is None else "white" if failed else ramp
+    axes.add_patch(
+        Rectangle(
+            (x - 0.5, y - 0.5),
+            1,
+            1,
+            facecolor=ground,
+            edgecolor=style.MUTED if failed else style.GRID,
+            linewidth=0.8,
+            hatch="xxxx" if failed else None,
+            zorder=1,
+        )
+    )
+    text, weight = "not run", "normal"
+    if row is not None and failed:
+        text = row.status
+    elif row is not None and row.step_time_s is not None and slower is not None:
+        extra = f"+{percent(slower)}" if slower > 0 else "lowest"
+        text = f"{row.step_time_s.scaled(1e3).number}\n{extra}"
+        text += f"\n{CANNOT_TELL}" if verdict == CANNOT_TELL else ""
+        weight = "bold" if verdict == BEST else "normal"
+    axes.text(
+        x,
+        y,
+        text,
+        ha="center",
+        va="center",
+        fontsize=style.LABEL_PT,
+        fontweight=weight,
+        linespacing=1.3,
+        bbox={"boxstyle": "square,pad=0.25", "facecolor": "white", "edgecolor": "none"} if failed else None,
+        zorder=3,
+    )
+    if verdict in (BEST, AS_GOOD):
+        axes.add_patch(
+            Rectangle(
+                (x - 0.45, y - 0.43),
+                0.9,
+                0.86,
+                fill=False,
+                edgecolor=style.INK,
+                linewidth=1.4,
+                linestyle="-" if verdict == BEST else (0, (4, 2)),
+                zorder=2,
+            )
+        )

@@ -1,0 +1,312 @@
+"""The figure on input data: does training wait for it, and how many loader workers are enough?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.series import Row, label_of, setting_of
+from ddpbench.report.words import Estimate, launches_each, milliseconds, percent, series_of
+from ddpbench.spec.grouping import loading
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.draw.canvas import Sheet
+
+MOST_GROUPS = 4
+_PITCH_IN = 0.32
+_QUESTION = "Is training waiting for its input, and how many loader workers are enough?"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """One data setting of a group. `ratio` is its step time over that with data in memory."""
+
+    row: Row
+    waited_s: float | None
+    waited_share: float | None
+    ratio: Estimate | None
+    verdict: str
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+    """Return the section on input data: a figure where there are several data settings, else a sentence."""
+    groups = _groups(summary, rows)
+    several = [group for group in groups if len(group) > 1]
+    # those with cores of their own first, then the most ranks
+    several.sort(key=lambda group: (group[0].row.oversubscribed, -len(group), -group[0].row.case.world_size))
+    common: dict[str, Any] = {"anchor": "inputs", "title": "Input data", "question": _QUESTION}
+    if not several:
+        return Section(**common, absent=_waited_sentence([bar for group in groups for bar in group]))
+    left = [_name(group) for group in several[MOST_GROUPS:]]
+    notes = (f"Not drawn: {'; '.join(left)}; the summary table has them.",) if left else ()
+    return Section(**common, pictures=(_picture(several[:MOST_GROUPS]),), notes=notes)
+
+
+def _groups(summary: RunSummary, rows: Sequence[Row]) -> list[list[Bar]]:
+    by_id = {row.case_id: row for row in rows if row.ok and row.step_time_s is not None}
+    groups: dict[int, list[Bar]] = {}
+    for record in summary.inputs.to_dict("records"):
+        row = by_id.get(str(record["case_id"]))
+        if row is None:
+            continue
+        ratio = _optional(record["ratio"])
+        low, high = _optional(record["ratio_ci_low"]), _optional(record["ratio_ci_high"])
+        bar = Bar(
+            row=row,
+            waited_s=_optional(record["waited_s"]),
+            waited_share=_optional(record["waited_share"]),
+            ratio=None if ratio is None else Estimate(ratio, low, high),
+            verdict=str(record["verdict"]),
+        )
+        groups.setdefault(int(record["group"]), []).append(bar)
+    return list(groups.values())
+
+
+def _optional(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)
+
+
+def _waited_sentence(bars: Sequence[Bar]) -> str:
+    known = [(bar.waited_share, bar) for bar in bars if bar.waited_share is not None]
+    advice = 'To be sure, run axes.data = ["memory", "loader"].'
+    if not known:
+        return f"No case has instrumented steps that tell how long a step waits for data. {advice}"
+    most, worst = max(known, key=lambda pair: pair[0])
+    looks = sum(bar.verdict == "looks input-bound" for _, bar in known)
+    verdict = f"{looks} of {len(known)} cases look input-bound" if looks else "no case looks input-bound"
+    return (
+        f"At most {percent(most)} of a step is spent waiting for data ({worst.row.name}, {loading(worst.row.case)}; "
+        f"instrumented steps): {verdict}. Every case was run with one data setting only. {advice}"
+    )
+
+
+def _name(group: Sequence[Bar]) -> str:
+    row = group[0].row
+    return f"{row.name}, {row.case.workload}"
+
+
+def _source(bar: Bar) -> str:
+    return "memory" if bar.row.case.data == "memory" else loading(bar.row.case)
+
+
+def _gap(bar: Bar) -> str:
+    """Against memory, as `+12.3 % [11.0, 13.6]`."""
+    if bar.ratio is None:
+        return ""
+    ends = [bar.ratio.value, bar.ratio.low, bar.ratio.high]
+    values = [100 * (value - 1) for value in ends if value is not None]
+    text = f"{values[0]:+.1f} %" + (f" [{values[1]:+.1f}, {values[2]:+.1f}]" if len(values) == 3 else "")
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def _heading(groups: Sequence[Sequence[Bar]]) -> str:
+    """Return the first group's verdict, and how many others share it."""
+    first = groups[0]
+    bound = [bar for bar in first if bar.verdict in ("input-bound", "looks input-bound")]
+    bound.sort(key=lambda bar: bar.ratio.value if bar.ratio is not None else bar.waited_share or 0.0)
+    name = _name(first)
+    if bound:
+        worst = bound[-1]
+        if worst.ratio is not None:
+            size = f"a step takes {_gap(worst)} longer than with data in memory".replace("+", "")
+        else:
+            size = f"{percent(worst.waited_share or 0.0)} of a step is spent waiting for data"
+        verb = "is" if worst.ratio is not None else "looks"
+        return f"{name}: {verb} input-bound with {_source(worst)}; {size}"
+    decided = [bar for bar in first if bar.verdict == "not input-bound"]
+    if decided and len(decided) == sum(bar.ratio is not None for bar in first):
+        return f"{name}: not input-bound with {series_of([_source(bar) for bar in decided], 'or')}"
+    if any(bar.verdict == "too few" for bar in first):
+        return f"{name}: too few rounds to tell whether training waits for its input"
+    if any(bar.verdict == "unresolved" for bar in first):
+        return f"{name}: this sweep cannot tell whether training waits for its input"
+    return f"{name}: does not look input-bound"
+
+
+def _picture(groups: Sequence[Sequence[Bar]]) -> Picture:
+    bars = [bar for group in groups for bar in group]
+    heading = _heading(groups)
+    settings = {setting_of(group[0].row, but=("data",)) for group in groups}
+    marks = []
+    if any(bar.verdict == "memory" for bar in bars):
+        marks.append(
+            "Dotted line: the step with data in memory; percentages: against it, paired by round and corrected "
+            "for the number of comparisons in a group."
+        )
+    if any(bar.row.oversubscribed for bar in bars):
+        marks.append("Grey ground: more ranks than cores (oversubscribed).")
+    start = [f"{next(iter(settings))}."] if len(settings) == 1 else []
+    caption = " ".join(
+        [
+            *start,
+            f"Bars: timed step, mean ({launches_each(bar.row.launches for bar in bars)}); whiskers: 95 %",
+            "t-intervals over launches. The first part is what a step waits for a batch, from instrumented steps.",
+            *marks,
+        ]
+    )
+    return Picture(
+        file_name="inputs",
+        heading=heading,
+        caption=caption,
+        alt=(
+            "Horizontal bars of step time, ms, by source of data and number of loader workers, with the part spent "
+            f"waiting for data, for {series_of([_name(group) for group in groups])}. {heading}."
+        ),
+        table=_table(groups),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=0.95 + _PITCH_IN * (len(bars) + 1.2 * len(groups)),
+        paint=partial(_paint, groups=groups),
+        label=label_of(bar.row for bar in bars),
+        missing={},
+    )
+
+
+def _table(groups: Sequence[Sequence[Bar]]) -> Table:
+    columns = (
+        Column("Case"),
+        Column("Data"),
+        Column("Step, ms", number=True),
+        Column("Waits for data, ms", number=True),
+        Column("Share waited", number=True),
+        Column("Against memory"),
+        Column("Verdict"),
+        Column("Launches", number=True),
+    )
+    rows = tuple(
+        (
+            Cell(text=_name(group)),
+            Cell(
+                text=_source(bar),
+                key=-1.0 if bar.row.case.data == "memory" else float(bar.row.case.loader_workers),
+            ),
+            Cell.estimate(bar.row.step_time_s.scaled(1e3) if bar.row.step_time_s else None),
+            Cell.ms(bar.waited_s),
+            Cell(
+                text="" if bar.waited_share is None else percent(bar.waited_share),
+                key=bar.waited_share,
+                number=True,
+            ),
+            Cell(text=_gap(bar), key=bar.ratio.value if bar.ratio is not None else 1.0),
+            Cell(text="the reference" if bar.verdict == "memory" else bar.verdict),
+            Cell.count(bar.row.launches),
+        )
+        for group in groups
+        for bar in group
+    )
+    return Table(caption="Step time by source of data", columns=columns, rows=rows)
+
+
+def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
+    right = 2.75
+    axes = sheet.axes(1.45, 0.5, sheet.width_in - 1.45 - right, sheet.height_in - 0.85)
+    ticks: list[tuple[float, str]] = []
+    place = 0.0
+    steps = [bar.row.step_time_s for group in groups for bar in group if bar.row.step_time_s is not None]
+    longest = min(max(step.high or step.value for step in steps), 2 * max(step.value for step in steps)) * 1e3
+    for group in groups:
+        head = place + 0.1
+        axes.annotate(
+            _name(group),
+            (0, head),
+            xycoords=("axes fraction", "data"),
+            xytext=(2, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=style.LABEL_PT,
+            fontweight="bold",
+        )
+        place += 1
+        first = place
+        for bar in group:
+            _bar(axes, place, bar)
+            ticks.append((place, _source(bar)))
+            place += 1
+        if group[0].row.oversubscribed:
+            axes.axhspan(head - 0.6, place - 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
+        memory = next((bar.row.step_time_s for bar in group if bar.verdict == "memory"), None)
+        if memory is not None:
+            axes.plot(
+                [memory.value * 1e3] * 2,
+                [first - 0.5, place - 0.45],
+                ":",
+                color=style.INK,
+                linewidth=1.1,
+                zorder=5,
+            )
+        place += 0.2
+    axes.set_ylim(place - 0.45, -0.45)
+    axes.set_xlim(0, longest * 1.03)
+    axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("ms per step")
+    axes.grid(visible=True, axis="x")
+    axes.spines["left"].set_visible(False)
+    _legend(sheet, memory=any(bar.verdict == "memory" for group in groups for bar in group))
+
+
+_REST = style.PHASES["backward"]
+_WAITED = style.PHASES["data"]
+
+
+def _bar(axes: Axes, place: float, bar: Bar) -> None:
+    step = bar.row.step_time_s
+    assert step is not None
+    step = step.scaled(1e3)
+    waited = min((bar.waited_s or 0.0) * 1e3, step.value)
+    for fill, at, width in ((_WAITED, 0.0, waited), (_REST, waited, step.value - waited)):
+        axes.barh(
+            place,
+            width,
+            left=at,
+            height=0.6,
+            color=fill.colour,
+            edgecolor=fill.edge,
+            linewidth=0.6,
+            hatch=fill.hatch or None,
+            zorder=2,
+        )
+    if step.low is not None and step.high is not None:
+        axes.errorbar(
+            [step.value],
+            [place],
+            xerr=[[step.value - step.low], [step.high - step.value]],
+            fmt="none",
+            ecolor=style.INK,
+            elinewidth=1.1,
+            capsize=2.5,
+            zorder=6,
+        )
+    told = "" if bar.verdict == "memory" else ", ".join(word for word in (_gap(bar), bar.verdict) if word)
+    waits = f"waits {milliseconds(bar.waited_s)}" if bar.waited_s is not None else ""
+    first = ", ".join(word for word in (f"{milliseconds(step.value / 1e3)} ms", waits) if word)
+    axes.annotate(
+        f"{first}\n{told}" if told else first,
+        (1.01, place),
+        xycoords=("axes fraction", "data"),
+        fontsize=style.SMALLEST_PT,
+        va="center",
+        annotation_clip=False,
+        linespacing=1.05,
+    )
+
+
+def _legend(sheet: Sheet, *, memory: bool) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = [
+        Patch(facecolor=fill.colour, edgecolor=fill.edge, hatch=fill.hatch or None, linewidth=0.6, label=name)
+        for fill, name in ((_WAITED, "waiting for data"), (_REST, "the rest of the step"))
+    ]
+    if memory:
+        handles.append(Line2D([], [], linestyle=":", color=style.INK, linewidth=1.1, label="data in memory"))
+    sheet.legend(handles, columns=3)

@@ -1,0 +1,366 @@
+"""The figure on scaling laws: measured efficiency, the laws fitted to it, and how far they may be believed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ddpbench.analysis.statistics.laws import EXTRAPOLATION, LAW_NAMES, Fit, Law
+from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.series import Row, label_of
+from ddpbench.report.words import Estimate, launches_each, not_drawn, percent, ranks, series_of
+from ddpbench.spec.case import BASE
+from ddpbench.strategies.traits import traits_named
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.analysis.curves import CurveLaws
+    from ddpbench.report.draw.canvas import Sheet
+
+MOST_FIGURES = 2
+MOST_CURVES = 3
+"""Curves side by side in one figure."""
+_COLOURS: dict[Law, str] = {"amdahl": style.OUTLINE, "gustafson": style.OUTLINE, "usl": "#A14326"}
+_SHORT: dict[Law, str] = {"amdahl": "Amdahl", "gustafson": "Gustafson", "usl": "USL"}
+_SYMBOLS = {"s": "s", "alpha": "α", "beta": "β"}
+_MEANINGS = {
+    "s": "serial fraction s",
+    "alpha": "contention α",
+    "beta": "coherency β",
+    "gamma": "rate of one rank γ, samples/s",
+}
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+    """Return the section on scaling laws, with a figure for each of the largest groups of comparable curves."""
+    fitted: dict[int, list[CurveLaws]] = {}
+    for curve in summary.laws:
+        if curve.laws.fits:
+            fitted.setdefault(curve.panel, []).append(curve)
+    groups = [
+        sorted(group, key=lambda curve: not traits_named(curve.strategy).exchanges)
+        for group in fitted.values()
+    ]
+    drawn = groups[:MOST_FIGURES]
+    emulated = {row.case_id for row in rows if row.emulated}
+    by_id = {row.case_id: row for row in rows}
+    notes = [note for group in drawn for curve in group[:MOST_CURVES] for note in _notes(curve)]
+    refused = [reason for group in drawn for curve in group for reason in curve.laws.refused]
+    rest = [group[0].setting for group in groups[MOST_FIGURES:]]
+    return Section(
+        anchor="laws",
+        title="Scaling laws",
+        question="Which law does the curve follow, where does it bend, and what is worth measuring next?",
+        pictures=tuple(
+            replace(_picture(group, index, emulated), label=_label(group, by_id))
+            for index, group in enumerate(drawn)
+        ),
+        notes=(*notes, *dict.fromkeys(refused), *not_drawn(rest)),
+        absent="" if drawn else _why_absent(summary),
+    )
+
+
+def _why_absent(summary: RunSummary) -> str:
+    curves = sorted(summary.laws, key=lambda curve: not traits_named(curve.strategy).exchanges)
+    if not curves:
+        return (
+            "No case above one rank has cores of its own and a base case in the same rounds, so there is nothing to "
+            "fit a law to. Sweep a strategy over three world sizes or more, such as 1, 2 and 4 ranks, on a machine "
+            "with a core or GPU for each."
+        )
+    curve = curves[0]
+    return f"No law is fitted. {curve.name}, {curve.setting}: {curve.laws.absent}.{_next(curve)}"
+
+
+def _next(curve: CurveLaws) -> str:
+    following = curve.laws.next
+    if following is None:
+        return ""
+    here = "" if following.here else ", on a machine or allocation with more devices than this one"
+    return f" Most worth measuring next: {ranks(following.world_size)}{here}; {following.reason}."
+
+
+def _notes(curve: CurveLaws) -> list[str]:
+    """Return what a curve's laws say, in a paragraph."""
+    laws = curve.laws
+    words = [f"{curve.name}, {curve.setting}."]
+    for fit in laws.fits:
+        parameters = series_of(
+            [
+                f"{_MEANINGS[name]} {_estimate(value)}"
+                for name, value in fit.parameters.items()
+                if name in _SYMBOLS
+            ]
+        )
+        goodness = f"R² {fit.r_squared:.4f}" if fit.r_squared is not None else "R² not defined"
+        words.append(f"{_capital(LAW_NAMES[fit.law])} ({parameters}; {goodness}) {fit.verdict}.")
+        words += fit.remarks
+    words += [text for text in (laws.trend, laws.knee_words, laws.peak_words) if text]
+    return [" ".join(words) + _next(curve)]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _estimate(interval: Interval) -> Estimate:
+    return Estimate(interval.value, interval.low, interval.high)
+
+
+def _label(group: Sequence[CurveLaws], by_id: Mapping[str, Row]) -> tuple[str, ...]:
+    ids = [case_id for curve in group for case_id in curve.case_ids.values()]
+    return label_of([by_id[case_id] for case_id in ids if case_id in by_id])
+
+
+def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Picture:
+    curves = list(group[:MOST_CURVES])
+    heading = _heading(curves)
+    names = series_of([curve.name for curve in curves])
+    left_out = [curve.name for curve in group[MOST_CURVES:]]
+    fewest = launches_each(point.rounds for curve in curves for point in curve.laws.points)
+    hollow = any(case_id in emulated for curve in curves for case_id in curve.case_ids.values())
+    caption = " ".join(
+        [
+            f"{curves[0].setting}.",
+            f"Points are efficiencies over the base case, paired within rounds ({fewest}); whiskers are 95 %",
+            "t-intervals over launches. The base case, single at 1 rank, is the point at 1. Lines are laws fitted to",
+            "the points: solid within the measured range, dashed where they are extrapolated, up to",
+            f"{EXTRAPOLATION} times the largest measured world size. Parameters have 95 % intervals from leaving out",
+            "one round at a time. Dotted: ideal.",
+            *([_HELD] if any(_held(fit) for curve in curves for fit in curve.laws.fits) else []),
+            *(["Hollow markers: emulated or dilated."] if hollow else []),
+            *([f"Not drawn: {series_of(left_out)}."] if left_out else []),
+        ]
+    )
+    alt = (
+        f"{'Line chart' if len(curves) == 1 else f'{len(curves)} line charts'} of efficiency (no unit) against number "
+        f"of ranks for {names}, with the laws fitted to each. {heading}."
+    )
+    return Picture(
+        file_name="laws" if index == 0 else f"laws-{index + 1}",
+        heading=heading,
+        caption=caption,
+        alt=alt,
+        table=_table(group),
+        width_in=style.FULL_WIDTH_IN if len(curves) > 1 else style.SMALL_WIDTH_IN,
+        height_in=4.1,
+        paint=partial(_paint, curves=curves, emulated=emulated),
+        missing={},
+    )
+
+
+def _heading(curves: Sequence[CurveLaws]) -> str:
+    """For each curve the law that fits, the one with fewer parameters first."""
+    fitting = [
+        next((fit for fit in curve.laws.fits if fit.goodness == "within error"), None) for curve in curves
+    ]
+    hidden = max((fit.unseen or 0.0 for fit in fitting if fit is not None), default=0.0)
+    unseen = f"a misfit of up to {percent(hidden)} would go unseen"
+    if len(curves) == 1:
+        (curve,) = curves
+        if fitting[0] is not None:
+            return (
+                f"{curve.name} follows {LAW_NAMES[fitting[0].law]} within the measurement's error: {unseen}"
+            )
+        missed = [LAW_NAMES[law] for law in _missed(curve)]
+        if not missed:
+            return f"{curve.name} has too few points or rounds to judge a law by"
+        return f"{curve.name} does not follow {series_of(missed, 'or')} within the measurement's error"
+    if all(len(_missed(curve)) == len(curve.laws.fits) for curve in curves):
+        return f"No law fits within the measurement's error: {series_of([curve.name for curve in curves])}"
+    words = [
+        f"{curve.name} {_without(curve) if fit is None else _SHORT[fit.law]}"
+        for curve, fit in zip(curves, fitting, strict=True)
+    ]
+    bound = f" ({unseen})" if any(fitting) else ""
+    return f"Laws that hold within the measurement's error: {', '.join(words)}{bound}"
+
+
+def _missed(curve: CurveLaws) -> list[Law]:
+    """Return the laws that do not fit; one with as many parameters as there are points is not among them."""
+    return [fit.law for fit in curve.laws.fits if fit.goodness == "beyond error"]
+
+
+def _without(curve: CurveLaws) -> str:
+    """Return what a heading says of a curve that no law was seen to fit."""
+    missed = _missed(curve)
+    if not missed:
+        return "not judged"
+    return (
+        "none" if len(missed) == len(curve.laws.fits) else f"not {series_of([_SHORT[law] for law in missed])}"
+    )
+
+
+def _table(group: Sequence[CurveLaws]) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for curve in group:
+        fraction = (
+            "Karp-Flatt serial fraction" if curve.laws.scaling == "strong" else "Serial fraction (Gustafson)"
+        )
+        for fit in curve.laws.fits:
+            law = _capital(LAW_NAMES[fit.law])
+            squared = "" if fit.r_squared is None else f"; R² {fit.r_squared:.4f}"
+            rows += [
+                _line(curve, f"{law}: {_MEANINGS[name]}", None, value, f"{fit.verdict}{squared}")
+                for name, value in fit.parameters.items()
+            ]
+        for point in curve.laws.points:
+            rows += [
+                _line(curve, "Speed-up", point.world_size, point.speedup, ""),
+                _line(curve, fraction, point.world_size, point.serial_fraction, ""),
+                _line(curve, "Brought by an added rank, ranks", point.world_size, point.marginal, ""),
+            ]
+        rows += [
+            _line(curve, f"{_capital(LAW_NAMES[fit.law])}: off by, %", size, _scaled(residual), "")
+            for fit in curve.laws.fits
+            for size, residual in fit.residuals.items()
+        ]
+    columns = (
+        Column("Curve"),
+        Column("Quantity"),
+        Column("Ranks", number=True),
+        Column("Value", number=True),
+        Column("Notes"),
+    )
+    return Table(caption=f"Laws fitted, and the points they are fitted to ({group[0].setting})", columns=columns,
+                 rows=tuple(rows))  # fmt: skip
+
+
+def _scaled(interval: Interval) -> Interval:
+    """Return a fraction in per cent; rounding left by an exact fit is 0."""
+
+    def cent(value: float | None) -> float | None:
+        return None if value is None else 0.0 if abs(value) < 1e-9 else 100 * value
+
+    return Interval(value=cent(interval.value) or 0.0, low=cent(interval.low), high=cent(interval.high))
+
+
+def _line(curve: CurveLaws, what: str, size: int | None, value: Interval, note: str) -> tuple[Cell, ...]:
+    return (
+        Cell(text=curve.name),
+        Cell(text=what),
+        Cell(text="", number=True) if size is None else Cell.count(size),
+        Cell.estimate(_estimate(value)),
+        Cell(text=note),
+    )
+
+
+def _paint(sheet: Sheet, *, curves: Sequence[CurveLaws], emulated: set[str]) -> None:
+    count = len(curves)
+    whole = sheet.width_in - 0.55
+    each = whole / count
+    top = max(1.1, *(1.08 * e.high for curve in curves for e in _efficiencies(curve) if e.high))
+    for index, curve in enumerate(curves):
+        left = 0.55 + index * each
+        axes = sheet.axes(left, 1.32, each - 1.0, 2.45)
+        _paint_curve(axes, curve, hollow=any(case_id in emulated for case_id in curve.case_ids.values()))
+        axes.set_ylim(0, top)
+        axes.set_title(curve.name if len(curve.name) < 34 else f"{curve.name[:32]}…")
+        axes.set_xlabel("ranks")
+        if index == 0:
+            axes.set_ylabel("efficiency")
+        axes.grid(visible=True, axis="y")
+        _label_lines(axes, curve.laws.fits, top)
+        for number, (text, colour) in enumerate(_texts(curve)):
+            sheet.text(
+                left, 0.66 - 0.17 * number, text, fontsize=style.SMALLEST_PT, color=colour, va="bottom"
+            )
+
+
+def _efficiencies(curve: CurveLaws) -> list[Estimate]:
+    return [_estimate(point.speedup).scaled(1 / point.world_size) for point in curve.laws.points]
+
+
+def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    largest = curve.laws.points[-1].world_size
+    axes.set_xscale("log", base=2)
+    axes.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
+    for fit in curve.laws.fits:
+        for beyond in (False, True):
+            part = [(n, s / n) for n, s in fit.line if (n >= largest if beyond else n <= largest)]
+            axes.plot(
+                [n for n, _ in part],
+                [e for _, e in part],
+                linestyle=(0, (4, 2.5)) if beyond else "-",
+                color=_COLOURS[fit.law],
+                linewidth=1.3,
+                zorder=2,
+            )
+    look = style.look(curve.strategy, curve.variant, curve.algorithm)
+    base = style.look(BASE)
+    axes.plot([1], [1], base.marker, color=base.colour, markersize=6, zorder=3)
+    estimates = _efficiencies(curve)
+    axes.errorbar(
+        [point.world_size for point in curve.laws.points],
+        [e.value for e in estimates],
+        yerr=[
+            [e.value - e.low if e.low is not None else 0.0 for e in estimates],
+            [e.high - e.value if e.high is not None else 0.0 for e in estimates],
+        ],
+        fmt=look.marker,
+        color=look.colour,
+        markersize=6,
+        markerfacecolor="white" if hollow else look.colour,
+        markeredgecolor=look.outline or look.colour,
+        markeredgewidth=0.8,
+        elinewidth=1.2,
+        capsize=2.5,
+        zorder=4,
+    )
+    axes.set_xlim(0.85, EXTRAPOLATION * largest)
+    exponents = range(math.floor(math.log2(EXTRAPOLATION * largest)) + 1)
+    every = max(1, math.ceil(len(exponents) / 6))
+    axes.xaxis.set_major_locator(FixedLocator([2.0**k for k in exponents[::every]]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _label_lines(axes: Axes, fits: Sequence[Fit], top: float) -> None:
+    """Each law's name beside the end of its line."""
+    from ddpbench.report.draw.canvas import spread
+
+    ends = [(fit.law, fit.line[-1][1] / fit.line[-1][0] / top) for fit in fits if fit.line]
+    places = spread([place for _, place in ends], gap=0.075, low=0.02, high=0.98)
+    for (law, _), place in zip(ends, places, strict=True):
+        axes.text(
+            1.02,
+            place,
+            _SHORT[law],
+            transform=axes.transAxes,
+            fontsize=style.NOTE_PT,
+            color=_COLOURS[law],
+            va="center",
+        )
+
+
+_HELD = "Where coherency β is held at 0, the other intervals take it to be 0: they are narrower than without that."
+
+
+def _held(fit: Fit) -> bool:
+    """Return whether its coherency was not fitted but held at 0."""
+    beta = fit.parameters.get("beta")
+    return beta is not None and beta.low is None and beta.value == 0
+
+
+_MARKS = {"within error": "fits", "beyond error": "does not fit", "undetermined": "not judged"}
+
+
+def _texts(curve: CurveLaws) -> list[tuple[str, str]]:
+    """Return the parameters beneath the axes, a line each, with the law's colour."""
+    lines: list[tuple[str, str]] = []
+    for fit in curve.laws.fits:
+        shown = [(name, value) for name, value in fit.parameters.items() if name in _SYMBOLS]
+        for index, (name, value) in enumerate(shown):
+            head = f"{_SHORT[fit.law]} ({_MARKS[fit.goodness]}): " if index == 0 else ""
+            held = " (held)" if name == "beta" and _held(fit) else ""
+            lines.append((f"{head}{_SYMBOLS[name]} = {_estimate(value)}{held}", _COLOURS[fit.law]))
+    return lines

@@ -1,0 +1,234 @@
+"""The figure on layouts: what does it matter how many nodes the same ranks stand on? Only where several were run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.series import Row, alike_but, fullest, label_of, raw_launches, setting_of, variant_words
+from ddpbench.report.standing import (
+    AS_GOOD,
+    BEST,
+    CANNOT_TELL,
+    METHOD,
+    SLOWER,
+    TOO_FEW,
+    Stand,
+    stands,
+    widest,
+)
+from ddpbench.report.words import launches_each, not_drawn, percent, series_of
+from ddpbench.spec.grouping import Key, cap_order
+
+if TYPE_CHECKING:
+    from ddpbench.report.draw.canvas import Sheet
+
+MOST_GROUPS = 5
+_PITCH_IN = 0.3
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+    """Return the section on layouts; None where no strategy ran one number of ranks in several."""
+    groups = _groups(rows)
+    if not groups:
+        return None
+    told = stands(summary, "layouts")
+    raw = raw_launches(summary, "step_time_s")
+    return Section(
+        anchor="layouts",
+        title="Layouts on nodes",
+        question="Does it matter how many nodes the same ranks stand on?",
+        pictures=(_picture(groups[:MOST_GROUPS], told, raw),),
+        notes=not_drawn([_name(group) for group in groups[MOST_GROUPS:]]),
+    )
+
+
+def shape(row: Row) -> str:
+    """Return a layout as nodes x ranks on each: `2 x 4`."""
+    return f"{row.case.nodes} x {row.case.world_size // max(row.case.nodes, 1)}"
+
+
+def _has(row: Row) -> bool:
+    return row.ok and row.step_time_s is not None
+
+
+def _groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that differ in nothing but nodes; the most ranks with cores of their own first."""
+    found: dict[Key, list[Row]] = {}
+    for row in rows:
+        found.setdefault(alike_but(row, "nodes", "ranks_per_node"), []).append(row)
+    several = [sorted(group, key=lambda row: row.case.nodes) for group in found.values() if len(group) > 1]
+    several = [group for group in several if sum(_has(row) for row in group) > 1]
+    several.sort(
+        key=lambda group: (
+            group[0].oversubscribed,
+            -group[0].case.world_size,
+            -len(group),
+            cap_order(group[0].case.bucket_cap_mb),
+        )
+    )
+    return several
+
+
+def _name(group: Sequence[Row]) -> str:
+    return group[0].name
+
+
+def _gap(stand: Stand | None) -> str:
+    if stand is None or stand.verdict == TOO_FEW:
+        return ""
+    return f"{percent(stand.ratio.value - 1)} longer" if stand.verdict == SLOWER else stand.verdict
+
+
+def _picture(
+    groups: Sequence[Sequence[Row]],
+    told: Mapping[str, Stand],
+    raw: Mapping[str, Sequence[float]],
+) -> Picture:
+    shown = [row for group in groups for row in group if _has(row)]
+    heading = _heading(groups, told)
+    missing = {
+        row.case_id: f"{row.name}, {shape(row)} ({row.status})"
+        for group in groups
+        for row in group
+        if not _has(row)
+    }
+    marks = [METHOD]
+    if any(row.oversubscribed for row in shown):
+        marks.append("Grey ground: more ranks than cores (oversubscribed).")
+    if any(row.emulated for row in shown):
+        marks.append("Hollow markers: emulated or dilated.")
+    if missing:
+        marks.append(f"Not shown: {'; '.join(missing.values())}.")
+    caption = " ".join(
+        [
+            f"{setting_of(fullest(shown))}. Layouts are nodes x ranks on each. Large markers: mean step time;",
+            f"whiskers: 95 % t-intervals over launches ({launches_each(row.launches for row in shown)}); small dots:",
+            "single launches.",
+            *marks,
+        ]
+    )
+    layouts = series_of(list(dict.fromkeys(shape(row) for row in shown)))
+    return Picture(
+        file_name="layouts",
+        heading=heading,
+        caption=caption,
+        alt=(
+            f"Dot plot of step time, ms, by layout ({layouts}) for "
+            f"{series_of([_name(group) for group in groups])}. {heading}."
+        ),
+        table=_table(groups, told, raw),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=0.85 + _PITCH_IN * sum(len(group) + 1 for group in groups),
+        paint=partial(_paint, groups=groups, told=told, raw=raw),
+        label=label_of(shown),
+        missing=missing,
+    )
+
+
+def _heading(groups: Sequence[Sequence[Row]], told: Mapping[str, Stand]) -> str:
+    fair = [group for group in groups if not any(row.oversubscribed for row in group)]
+    if not fair:
+        return "No headline: every layout ran oversubscribed"
+    group = fair[0]
+    judged = [(row, told[row.case_id]) for row in group if row.case_id in told]
+    if all(one.verdict == TOO_FEW for _, one in judged):
+        return f"{_name(group)}: too few rounds to compare its layouts"
+
+    def which(verdict: str) -> list[str]:
+        return [shape(row) for row, one in judged if one.verdict == verdict]
+
+    best, equals, unsure = which(BEST), which(AS_GOOD), which(CANNOT_TELL)
+    bound = widest(one for _, one in judged if one.verdict == AS_GOOD) if equals else ""
+    if best:
+        told_first = (
+            f"{series_of(best)} is best{f', {series_of(equals)} as good ({bound})' if equals else ''}"
+        )
+    elif equals:
+        told_first = f"{series_of(equals)} {'is' if len(equals) == 1 else 'are'} as good as best ({bound})"
+    else:
+        told_first = "this sweep cannot tell which layout is best"
+    parts = [f"{_name(group)}: {told_first}"]
+    if unsure and equals:
+        parts.append(f"this sweep cannot tell of {series_of(unsure)}")
+    slower = [f"{shape(row)} takes {_gap(one)}" for row, one in judged if one.verdict == SLOWER]
+    if slower:
+        parts.append(f"a step of {series_of(slower)}")
+    return "; ".join(parts)
+
+
+def _table(
+    groups: Sequence[Sequence[Row]],
+    told: Mapping[str, Stand],
+    raw: Mapping[str, Sequence[float]],
+) -> Table:
+    columns = (
+        Column("Case"),
+        Column("Layout, nodes x ranks"),
+        Column("Step, ms", number=True),
+        Column("Over the best other's", number=True),
+        Column("Verdict"),
+        Column("Launches", number=True),
+        Column("Each launch, ms"),
+        Column("Notes"),
+    )
+    rows = tuple(
+        (
+            Cell(text=_name(group)),
+            Cell(text=shape(row), key=float(row.case.nodes)),
+            Cell.estimate(row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None),
+            Cell.estimate(told[row.case_id].ratio if row.case_id in told else None),
+            Cell(text=told[row.case_id].words() if row.case_id in told else ""),
+            Cell.count(row.launches),
+            Cell(
+                text=", ".join(f"{1e3 * value:.4g}" for value in raw.get(row.case_id, ())) if row.ok else ""
+            ),
+            Cell(text=row.badges),
+        )
+        for group in groups
+        for row in group
+    )
+    return Table(caption="Step time by layout of the same ranks on nodes", columns=columns, rows=rows)
+
+
+def _paint(
+    sheet: Sheet,
+    *,
+    groups: Sequence[Sequence[Row]],
+    told: Mapping[str, Stand],
+    raw: Mapping[str, Sequence[float]],
+) -> None:
+    from ddpbench.report.draw.canvas import Point, grouped_rows
+
+    left, right = 1.1, 2.9
+    axes = sheet.axes(left, 0.5, style.FULL_WIDTH_IN - left - right, sheet.height_in - 0.6)
+    names = variant_words([row for group in groups for row in group], layouts=False)
+
+    def heading(group: Sequence[Row]) -> str:
+        others = names[group[0].case_id]
+        return f"{_name(group)}{f', {others}' if others else ''}"
+
+    def point(row: Row) -> Point:
+        step = row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None
+        gap = _gap(told.get(row.case_id))
+        return Point(
+            name=shape(row),
+            estimate=step,
+            launches=[1e3 * value for value in raw.get(row.case_id, ())],
+            look=style.look(row.case.strategy, algorithm=row.case.algorithm),
+            hollow=row.emulated,
+            told=f"{step}   {gap}".rstrip() if step is not None else row.status,
+        )
+
+    grouped_rows(
+        axes,
+        [
+            (heading(group), any(row.oversubscribed for row in group), [point(row) for row in group])
+            for group in groups
+        ],
+        "ms per step",
+    )

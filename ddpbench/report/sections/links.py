@@ -1,0 +1,231 @@
+"""The section on links: step time by bandwidth, and by whatever else of links or of a replay's options varies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.sections import bandwidth, heatmap
+from ddpbench.report.series import (
+    Row,
+    alike_but,
+    label_but_links,
+    raw_launches,
+    setting_but_links,
+    settings_apart,
+)
+from ddpbench.report.standing import stands
+from ddpbench.report.words import launches_each, not_drawn, series_of
+from ddpbench.spec.grouping import Key
+from ddpbench.spec.links import short_links
+from ddpbench.strategies.traits import traits_of
+
+if TYPE_CHECKING:
+    from ddpbench.report.draw.canvas import Sheet
+
+MOST_FIGURES = 2
+MOST_GROUPS = 6
+_PITCH_IN = 0.3
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+    """Return the section on links and replays' options; None where neither varies."""
+    raw = raw_launches(summary, "step_time_s")
+    able = [row for row in rows if _has(row) and traits_of(row.case).exchanges and row.case.world_size > 1]
+    by_rate = bandwidth.by_rate(able)
+    drawn = {row.case_id for lines in by_rate for line in lines for row in line.rows}
+    groups = [
+        group for group in _groups(able) if not drawn.issuperset(row.case_id for row in group if _has(row))
+    ]
+    caps, every = stands(summary, "buckets"), stands(summary, "ranks")
+    curves = [
+        bandwidth.picture(lines, index, caps if bandwidth.of_caps(lines) else every)
+        for index, lines in enumerate(by_rate[:MOST_FIGURES])
+    ]
+    maps = [
+        found
+        for index, (name, members) in enumerate(_maps(rows))
+        if (found := heatmap.picture(name, members, caps, index, across="link")) is not None
+    ]
+    pictures = [*curves, *maps[:MOST_FIGURES], *([_dots(groups[:MOST_GROUPS], raw)] if groups else [])]
+    if not pictures:
+        return None
+    return Section(
+        anchor="links",
+        title="Links",
+        question="What does a step take when only the links, or what ranks are made to do, change?",
+        pictures=tuple(pictures),
+        notes=(
+            *not_drawn([bandwidth.name_of(lines) for lines in by_rate[MOST_FIGURES:]]),
+            *not_drawn([_name(group) for group in groups[MOST_GROUPS:]]),
+        ),
+    )
+
+
+def _has(row: Row) -> bool:
+    return row.ok and row.step_time_s is not None
+
+
+def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    """Return a strategy's bucket caps over several fabrics, at one world size: the one with most cases first."""
+    found: dict[Key, list[Row]] = {}
+    for row in rows:
+        if row.case.fabric and row.case.bucket_cap_mb is not None and row.case.world_size > 1:
+            found.setdefault(alike_but(row, "fabric", "bucket_cap_mb"), []).append(row)
+    several = [_with_caps(members) for members in found.values()]
+    return [("", members) for members in sorted(several, key=lambda members: -len(members)) if members]
+
+
+def _with_caps(rows: Sequence[Row]) -> list[Row]:
+    """Return those over links that more than one cap was run over."""
+    caps: dict[str, set[float | str | None]] = {}
+    for row in rows:
+        caps.setdefault(row.case.fabric, set()).add(row.case.bucket_cap_mb)
+    return [row for row in rows if len(caps[row.case.fabric]) > 1]
+
+
+def _groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """Cases of one strategy, cap and layout that differ in links or in options of the workload alone.
+
+    Where both vary, the options of one fabric stand together. Fair ones and those with the most ranks first.
+    """
+    found: dict[Key, list[Row]] = {}
+    for row in rows:
+        found.setdefault(alike_but(row, "fabric", "workload_options_json"), []).append(row)
+    several: list[list[Row]] = []
+    for members in found.values():
+        by_fabric: dict[str, list[Row]] = {}
+        for row in members:
+            by_fabric.setdefault(row.case.fabric, []).append(row)
+        options = len({row.case.workload_options_json for row in members}) > 1
+        several += by_fabric.values() if options and len(by_fabric) > 1 else [members]
+    several = [
+        group
+        for group in several
+        if len({(row.case.fabric, row.case.workload_options_json) for row in group}) > 1
+        and (any(row.case.fabric for row in group) or any(row.case.compute != "real" for row in group))
+    ]
+    several.sort(key=lambda group: (group[0].oversubscribed, -group[0].case.world_size, -len(group)))
+    return several
+
+
+def _name(group: Sequence[Row]) -> str:
+    fabrics = {row.case.fabric for row in group}
+    link = f", {short_links(group[0].case.fabric)}" if len(fabrics) == 1 and group[0].case.fabric else ""
+    return f"{group[0].name}{link}"
+
+
+def _quickest(group: Sequence[Row]) -> Row:
+    return min(group, key=lambda row: row.step_time_s.value if row.step_time_s is not None else math.inf)
+
+
+def _times(row: Row, group: Sequence[Row]) -> float:
+    best = _quickest(group).step_time_s
+    assert best is not None
+    assert row.step_time_s is not None
+    return row.step_time_s.value / best.value
+
+
+def _told(row: Row, group: Sequence[Row]) -> str:
+    times = _times(row, group)
+    return "shortest mean" if times == 1 else f"{times:.2f} times that"
+
+
+def _dots(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]]) -> Picture:
+    shown = [row for group in groups for row in group]
+    group = groups[0]
+    apart = settings_apart(group)
+    best = _quickest(group)
+    worst = max(group, key=lambda row: _times(row, group))
+    fair = not group[0].oversubscribed
+    heading = (
+        f"{_name(group)}: a step takes {_times(worst, group):.2f} times as long with {apart[worst.case_id]} as with "
+        f"{apart[best.case_id]}"
+        if fair
+        else "No headline: these cases ran oversubscribed"
+    )
+    caption = " ".join(
+        [
+            f"{setting_but_links(shown)}. Cases of a group differ in nothing but what their row names. Large markers:",
+            "mean step time; whiskers: 95 % t-intervals over launches",
+            f"({launches_each(row.launches for row in shown)});",
+            "small dots: single launches. Hollow markers: emulated or dilated.",
+        ]
+    )
+    return Picture(
+        file_name="links-settings",
+        heading=heading,
+        caption=caption,
+        alt=(
+            f"Dot plot of step time, ms, by links and options for "
+            f"{series_of([_name(group) for group in groups])}. {heading}."
+        ),
+        table=_dots_table(groups, raw),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=0.85 + _PITCH_IN * sum(len(group) + 1 for group in groups),
+        paint=partial(_paint_dots, groups=groups, raw=raw),
+        missing={},
+        label=label_but_links(best),
+    )
+
+
+def _dots_table(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]]) -> Table:
+    columns = (
+        Column("Case"),
+        Column("Links and options"),
+        Column("Step, ms", number=True),
+        Column("Over the shortest", number=True),
+        Column("Launches", number=True),
+        Column("Each launch, ms"),
+        Column("Notes"),
+    )
+    rows = tuple(
+        (
+            Cell(text=_name(group)),
+            Cell(text=settings_apart(group)[row.case_id]),
+            Cell.estimate(row.step_time_s.scaled(1e3) if row.step_time_s else None),
+            Cell(text=f"{_times(row, group):.2f}", key=_times(row, group), number=True),
+            Cell.count(row.launches),
+            Cell(text=", ".join(f"{1e3 * value:.4g}" for value in raw.get(row.case_id, ()))),
+            Cell(text=row.badges),
+        )
+        for group in groups
+        for row in group
+    )
+    return Table(caption="Step time by links and by options of the workload", columns=columns, rows=rows)
+
+
+def _paint_dots(sheet: Sheet, *, groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]]) -> None:
+    from ddpbench.report.draw.canvas import Point, grouped_rows, text_width_in
+
+    names = {case_id: name for group in groups for case_id, name in settings_apart(group).items()}
+    left = min(4.2, 0.35 + max(text_width_in(name, style.TICK_PT) for name in names.values()))
+
+    def point(row: Row, group: Sequence[Row]) -> Point:
+        step = row.step_time_s.scaled(1e3) if row.step_time_s is not None else None
+        return Point(
+            name=names[row.case_id],
+            estimate=step,
+            launches=[1e3 * value for value in raw.get(row.case_id, ())],
+            look=style.look(row.case.strategy, algorithm=row.case.algorithm),
+            hollow=row.emulated,
+            told=f"{step}   {_told(row, group)}",
+        )
+
+    points = [[point(row, group) for row in group] for group in groups]
+    told = max(text_width_in(each.told, style.NOTE_PT) for of_group in points for each in of_group)
+    width = style.FULL_WIDTH_IN - left - told - 0.35
+    axes = sheet.axes(left, 0.5, width, sheet.height_in - 0.6)
+    grouped_rows(
+        axes,
+        [
+            (_name(group), any(row.oversubscribed for row in group), of_group)
+            for group, of_group in zip(groups, points, strict=True)
+        ],
+        "ms per step",
+    )

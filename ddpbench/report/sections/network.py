@@ -1,0 +1,396 @@
+"""The figures of emulated networks: network time by nodes, the textbook's formula behind it; traffic beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ddpbench.analysis.read.traffic import FEWEST, MOST
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.formulas import PAYLOAD
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.series import Panel, Row, label_of, panels_of, setting_of, variant_words
+from ddpbench.report.words import Estimate, not_drawn, number, series_of
+from ddpbench.spec.links import link_words, short_links
+from ddpbench.units import counted, format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.draw.canvas import Sheet
+
+MOST_FIGURES = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A case: how long its step's transfers were under way, and by the formula; milliseconds."""
+
+    row: Row
+    time_ms: Estimate
+    formula: str
+    formula_ms: float | None
+    bound_ms: float | None
+    gradient_bytes: float | None
+    sent_bytes: float | None
+    formula_bytes: float | None
+    rounds: int
+
+    def per_byte(self, time_ms: float | None) -> Cell:
+        """Return a time for each byte of the gradients, ns."""
+        if time_ms is None or not self.gradient_bytes:
+            return Cell(text="", number=True)
+        value = 1e6 * time_ms / self.gradient_bytes
+        return Cell(text=number(value), key=value, number=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One strategy over numbers of nodes, on one fabric."""
+
+    name: str
+    strategy: str
+    variant: int
+    points: tuple[Point, ...]
+
+    @property
+    def look(self) -> style.Look:
+        """Its colour and marker."""
+        return style.look(self.strategy, self.variant, self.points[0].row.case.algorithm)
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+    """Return the section on emulated networks; None where no link was emulated."""
+    if not any(row.case.fabric for row in rows):
+        return None
+    points = _points(summary, rows)
+    drawable = [(panel, lines) for panel in panels_of(rows) if (lines := _lines(panel, points))]
+    traffic = _traffic(summary, rows)
+    absent = ""
+    if not drawable:
+        absent = (
+            "No strategy was measured on two or more numbers of nodes of one fabric with instrumented transfers: how "
+            "its communication grows with nodes cannot be drawn."
+        )
+    return Section(
+        anchor="network",
+        title="Network",
+        question="How does the cost of aggregation grow with the nodes, and what does the textbook say?",
+        pictures=tuple(
+            _picture(panel, lines, index) for index, (panel, lines) in enumerate(drawable[:MOST_FIGURES])
+        ),
+        notes=(
+            *(note for panel, _ in drawable[:MOST_FIGURES] for note in panel.of_strategies()[1]),
+            *not_drawn([panel.name for panel, _ in drawable[MOST_FIGURES:]]),
+        ),
+        absent=absent,
+        tables=(traffic,) if traffic is not None else (),
+    )
+
+
+def _points(summary: RunSummary, rows: Sequence[Row]) -> dict[str, Point]:
+    by_id = {row.case_id: row for row in rows}
+    found: dict[str, Point] = {}
+    for record in summary.network.to_dict("records"):
+        row = by_id.get(str(record["case_id"]))
+        if row is None:
+            continue
+        ends = [
+            None if pd.isna(record[name]) else 1e3 * float(record[name])
+            for name in ("network_s", "network_ci_low_s", "network_ci_high_s", "formula_s", "bound_s")
+        ]
+        counts = [
+            None if pd.isna(record[name]) else float(record[name])
+            for name in ("gradient_bytes", "sent_bytes", "formula_bytes")
+        ]
+        assert ends[0] is not None
+        found[row.case_id] = Point(
+            row=row,
+            time_ms=Estimate(ends[0], ends[1], ends[2]),
+            formula=str(record["formula"]),
+            formula_ms=ends[3],
+            bound_ms=ends[4],
+            gradient_bytes=counts[0],
+            sent_bytes=counts[1],
+            formula_bytes=counts[2],
+            rounds=int(record["rounds"]),
+        )
+    return found
+
+
+def _lines(panel: Panel, points: Mapping[str, Point]) -> list[Line]:
+    """A panel's strategies that have two numbers of nodes, with as many ranks on each; a world size comes once."""
+    lines: list[Line] = []
+    for item in panel.of_strategies()[0]:
+        by_shape: dict[int, list[Point]] = {}
+        for row in item.rows:
+            point = points.get(row.case_id)
+            if point is not None and row.case.nodes > 1 and not row.oversubscribed:
+                by_shape.setdefault(row.case.world_size // row.case.nodes, []).append(point)
+        shape = max(by_shape, key=lambda a_node: len(by_shape[a_node]), default=0)
+        found = sorted(by_shape.get(shape, []), key=lambda point: point.row.case.nodes)
+        if len({point.row.case.nodes for point in found}) > 1:
+            each = f", {shape} ranks per node" if shape > 1 else ""
+            lines.append(
+                Line(
+                    name=f"{item.name}{each}",
+                    strategy=item.strategy,
+                    variant=item.variant,
+                    points=tuple(found),
+                )
+            )
+    return lines
+
+
+def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
+    every = [point for line in lines for point in line.points]
+    row = every[-1].row
+    formulas = list(dict.fromkeys(point.formula for point in every if point.formula_ms is not None))
+    heading = _heading(lines)
+    if panel.name:
+        heading = f"{panel.name} · {heading}"
+    rounds = sorted({point.rounds for point in every})
+    span = f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else counted(rounds[0], "round")
+    behind = (
+        f"Dotted: the formula{'s' if len(formulas) > 1 else ''} of {series_of(formulas)} for the gradients' bytes, at "
+        f"{100 * PAYLOAD:g} % of the limiting link's rate (what headers leave) and without latency."
+        if formulas
+        else "No formula is known for what was run."
+    )
+    caption = " ".join(
+        [
+            f"{setting_of(row)}. How long a step's transfers were under way on any rank, which counts what overlaps",
+            "once; from instrumented steps. Hollow markers: emulated links; whiskers: 95 % t-intervals over",
+            f"{span}, hidden by the marker where they are shorter. Both axes are logarithmic. {behind}",
+        ]
+    )
+    nodes = series_of([str(size) for size in sorted({point.row.case.nodes for point in every})])
+    return Picture(
+        file_name="network" if index == 0 else f"network-{index + 1}",
+        heading=heading,
+        caption=caption,
+        alt=(
+            f"Line chart of network time, ms, against number of nodes ({nodes}) for "
+            f"{series_of([line.name for line in lines])}, with the textbook's formulas as dotted lines. {heading}."
+        ),
+        table=_table(lines, panel),
+        width_in=style.SMALL_WIDTH_IN,
+        height_in=3.8,
+        paint=partial(_paint, lines=lines),
+        missing={},
+        label=label_of(point.row for point in every),
+    )
+
+
+def _heading(lines: Sequence[Line]) -> str:
+    """At the most nodes that two strategies share: how many times as long the slower one's communication takes."""
+    shared = set.intersection(*({point.row.case.nodes for point in line.points} for line in lines))
+    if len(lines) > 1 and shared:
+        nodes = max(shared)
+        at = {line.name: point for line in lines for point in line.points if point.row.case.nodes == nodes}
+        ordered = sorted(at, key=lambda name: at[name].time_ms.value)
+        first, last = ordered[0], ordered[-1]
+        times = at[last].time_ms.value / at[first].time_ms.value
+        return (
+            f"at {nodes} nodes {last} needs {number(times)} times as long as {first} for a step's gradients"
+        )
+    line = lines[0]
+    small, large = line.points[0], line.points[-1]
+    times = large.time_ms.value / small.time_ms.value
+    return (
+        f"communication of {line.name} takes {number(times)} times as long on {large.row.case.nodes} nodes as on "
+        f"{small.row.case.nodes}: {large.time_ms} ms against {small.time_ms} ms"
+    )
+
+
+def _table(lines: Sequence[Line], panel: Panel) -> Table:
+    """Rounds that are alike are told in the caption, and so are the links, which a panel's cases share."""
+    every = [point for line in lines for point in line.points]
+    links = link_words(every[0].row.case.fabric)
+    rounds = {point.rounds for point in every}
+    columns = (
+        Column("Strategy"),
+        Column("Nodes", number=True),
+        Column("Ranks", number=True),
+        Column("Network time, ms", number=True),
+        Column("Formula"),
+        Column("By the formula, ms", number=True),
+        Column("Measured over formula", number=True),
+        Column("Per gradient byte, ns", number=True),
+        Column("By the formula, ns", number=True),
+        Column("Least, ns", number=True),
+        Column("Busiest rank sent", number=True),
+        Column("By the formula", number=True),
+        *([Column("Rounds", number=True)] if len(rounds) > 1 else []),
+    )
+    rows = tuple(
+        (
+            Cell(text=line.name),
+            Cell.count(point.row.case.nodes),
+            Cell.count(point.row.case.world_size),
+            Cell.estimate(point.time_ms),
+            Cell(text=point.formula),
+            Cell(
+                text="" if point.formula_ms is None else number(point.formula_ms),
+                key=point.formula_ms,
+                number=True,
+            ),
+            Cell(
+                text="" if not point.formula_ms else number(point.time_ms.value / point.formula_ms),
+                key=None if not point.formula_ms else point.time_ms.value / point.formula_ms,
+                number=True,
+            ),
+            point.per_byte(point.time_ms.value),
+            point.per_byte(point.formula_ms),
+            point.per_byte(point.bound_ms),
+            _size(point.sent_bytes),
+            _size(point.formula_bytes),
+            *([Cell.count(point.rounds)] if len(rounds) > 1 else []),
+        )
+        for line in lines
+        for point in line.points
+    )
+    told = [panel.name, "" if links in panel.name else links]
+    told += [counted(number, "round") for number in rounds if len(rounds) == 1]
+    name = "; ".join(filter(None, told))
+    return Table(caption=f"Network time of a step by number of nodes ({name})", columns=columns, rows=rows)
+
+
+def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
+    """Return what the busiest node's link carried a step, case by case; None where nothing was counted."""
+    by_id = {row.case_id: row for row in rows}
+    several = len({row.case.workload for row in rows}) > 1
+    variants = variant_words(rows)
+    lines = []
+    for record in summary.cases.to_dict("records"):
+        row = by_id.get(str(record["case_id"]))
+        if row is None or not row.ok or pd.isna(record["node_sent_bytes"]):
+            continue
+        ratio = record["traffic_ratio"]
+        lines.append(
+            (
+                Cell(
+                    text=", ".join(filter(None, [row.name, variants[row.case_id]])),
+                    under=row.case.workload if several else "",
+                ),
+                Cell(text=short_links(row.case.fabric)),
+                Cell.count(row.case.nodes),
+                _size(record["gradient_bytes"]),
+                _size(record["node_sent_bytes"]),
+                _size(record["node_received_bytes"]),
+                _size(record["expected_node_bytes"]),
+                Cell(
+                    text="" if pd.isna(ratio) else f"{ratio:.3f}",
+                    key=None if pd.isna(ratio) else float(ratio),
+                    number=True,
+                ),
+            )
+        )
+    if not lines:
+        return None
+    columns = (
+        Column("Case"),
+        Column("Link"),
+        Column("Nodes", number=True),
+        Column("Gradients", number=True),
+        Column("Sent", number=True),
+        Column("Received", number=True),
+        Column("Formula, sent", number=True),
+        Column("Sent over formula", number=True),
+    )
+    return Table(
+        caption=(
+            "Bytes a step over the link of the node that sent, and of the one that received most, counted by the "
+            "kernel in timed blocks, and what the algorithm's formula says is sent. Headers, acknowledgements and "
+            f"barriers explain {FEWEST:g} to {MOST:g}."
+        ),
+        columns=columns,
+        rows=tuple(lines),
+    )
+
+
+def _size(value: Any) -> Cell:
+    if pd.isna(value):
+        return Cell(text="", number=True)
+    return Cell(text=format_bytes(float(value)), key=float(value), number=True)
+
+
+def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    from ddpbench.report.draw.canvas import decades, spread
+
+    axes = sheet.axes(0.75, 0.55, sheet.width_in - 2.75, sheet.height_in - 0.75)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    every = [point for line in lines for point in line.points]
+    sizes = sorted({point.row.case.nodes for point in every})
+    for line in lines:
+        _curve(axes, line)
+    values = [value for point in every for value in (*_ends(point.time_ms), point.formula_ms) if value]
+    decades(axes, values)
+    axes.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
+    axes.xaxis.set_major_locator(FixedLocator([float(size) for size in sizes]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("nodes")
+    axes.set_ylabel("network time of a step, ms")
+    axes.grid(visible=True, axis="y")
+    low, high = (math.log(value) for value in axes.get_ylim())
+    wanted = [(math.log(line.points[-1].time_ms.value) - low) / (high - low) for line in lines]
+    places = spread(wanted, gap=0.13, low=0.04, high=0.96)
+    for line, place in zip(lines, places, strict=True):
+        last = line.points[-1]
+        axes.text(
+            1.03,
+            place,
+            f"{line.name}\n{last.time_ms} ms",
+            transform=axes.transAxes,
+            va="center",
+            fontsize=style.NOTE_PT,
+            linespacing=1.15,
+        )
+
+
+def _ends(estimate: Estimate) -> list[float]:
+    return [value for value in (estimate.value, estimate.low, estimate.high) if value]
+
+
+def _curve(axes: Axes, line: Line) -> None:
+    look = line.look
+    nodes = [point.row.case.nodes for point in line.points]
+    known = [point for point in line.points if point.formula_ms is not None]
+    axes.plot(
+        [point.row.case.nodes for point in known],
+        [point.formula_ms or math.nan for point in known],
+        linestyle=":",
+        color=look.colour,
+        linewidth=1.4,
+        zorder=1,
+    )
+    axes.plot(
+        nodes, [point.time_ms.value for point in line.points], color=look.colour, linewidth=0.9, zorder=2
+    )
+    axes.errorbar(
+        nodes,
+        [point.time_ms.value for point in line.points],
+        yerr=[
+            [point.time_ms.value - (point.time_ms.low or point.time_ms.value) for point in line.points],
+            [(point.time_ms.high or point.time_ms.value) - point.time_ms.value for point in line.points],
+        ],
+        fmt=look.marker,
+        linestyle="none",
+        color=look.colour,
+        markersize=6.5,
+        markerfacecolor="white",
+        markeredgecolor=look.outline or look.colour,
+        elinewidth=1.2,
+        capsize=2.5,
+        zorder=3,
+    )

@@ -1,0 +1,234 @@
+"""The figure on precision: what does autocast buy, and does it pay on this device? Only where several were run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ddpbench.analysis.statistics.stats import MARGIN
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.series import Row, alike_but, label_of, raw_launches
+from ddpbench.report.words import Estimate, launches_each, not_drawn, number, percent, series_of
+from ddpbench.spec.grouping import Key, cap_order
+
+if TYPE_CHECKING:
+    from ddpbench.report.draw.canvas import Sheet
+
+MOST_GROUPS = 6
+_PITCH_IN = 0.3
+_ORDER = ("full", "bf16", "fp16")
+_Words = Mapping[str, tuple[str, Estimate | None]]
+"""For each case its verdict, and its step time over full precision's."""
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+    """Return the section on precision; None where every case has the same."""
+    groups = _groups(rows)
+    if not groups:
+        return None
+    shown = groups[:MOST_GROUPS]
+    words = _words(summary)
+    notes = not_drawn([_name(group) for group in groups[MOST_GROUPS:]])
+    if any(row.case.device == "cpu" for group in groups for row in group):
+        notes = (
+            *notes,
+            "A CPU without instructions for a type (AVX512_BF16, AMX) converts to it and back in software.",
+        )
+    return Section(
+        anchor="precision",
+        title="Precision",
+        question="What does computing in bf16 or fp16 buy?",
+        pictures=(_picture(shown, words, raw_launches(summary, "step_time_s"), _costs(summary)),),
+        notes=notes,
+    )
+
+
+def _groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows that differ in nothing but precision; those with cores of their own and the most ranks first."""
+    found: dict[Key, list[Row]] = {}
+    for row in rows:
+        key = alike_but(row, "precision")
+        found.setdefault(key, []).append(row)
+    several = [
+        sorted(g, key=lambda row: _ORDER.index(row.case.precision)) for g in found.values() if len(g) > 1
+    ]
+    several = [group for group in several if sum(row.ok for row in group) > 1]
+    several.sort(
+        key=lambda group: (
+            group[0].oversubscribed,
+            -group[0].case.world_size,
+            cap_order(group[0].case.bucket_cap_mb),
+        )
+    )
+    return several
+
+
+def _words(summary: RunSummary) -> _Words:
+    found: dict[str, tuple[str, Estimate | None]] = {}
+    for record in summary.comparisons.to_dict("records"):
+        if record["topic"] != "precision":
+            continue
+        verdict = str(record["verdict"])
+        low, high = record["ratio_ci_low"], record["ratio_ci_high"]
+        ratio = None if pd.isna(low) else Estimate(float(record["ratio"]), float(low), float(high))
+        found[str(record["case_id"])] = ("too few rounds" if verdict == "too few" else verdict, ratio)
+    return found
+
+
+def _costs(summary: RunSummary) -> dict[str, tuple[float | None, float | None]]:
+    """Operations a sample and MFU of each case."""
+    return {
+        str(record["case_id"]): (_optional(record["flops_per_sample"]), _optional(record["mfu"]))
+        for record in summary.cases.to_dict("records")
+    }
+
+
+def _optional(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)
+
+
+def _name(group: Sequence[Row]) -> str:
+    return f"{group[0].name}, {group[0].case.workload}"
+
+
+def _gap(word: str, ratio: Estimate | None) -> str:
+    """`31 % faster` in a step's time, as the findings say it."""
+    if ratio is None or word not in ("faster", "slower"):
+        return {
+            "equivalent": f"equivalent within {100 * MARGIN:g} %",
+            "unresolved": "no significant difference",
+        }.get(word, word)
+    return f"{percent((1 / ratio.value if word == 'faster' else ratio.value) - 1)} {word}"
+
+
+def _picture(
+    groups: Sequence[Sequence[Row]],
+    words: _Words,
+    raw: Mapping[str, Sequence[float]],
+    costs: Mapping[str, tuple[float | None, float | None]],
+) -> Picture:
+    shown = [row for group in groups for row in group if row.ok and row.step_time_s is not None]
+    heading = _heading(groups, words)
+    missing = {
+        row.case_id: f"{row.name} in {row.case.precision} ({row.status})"
+        for group in groups
+        for row in group
+        if not row.ok
+    }
+    marks = ["Verdicts: against full precision, paired within rounds, corrected for their number."]
+    if any(row.oversubscribed for row in shown):
+        marks.append("Grey ground: more ranks than cores (oversubscribed).")
+    if missing:
+        marks.append(f"Not shown: {'; '.join(missing.values())}.")
+    caption = " ".join(
+        [
+            "Forward and loss under autocast; parameters and gradients stay in float32. Large markers: mean step time;",
+            f"whiskers: 95 % t-intervals over launches ({launches_each(row.launches for row in shown)}); small dots:",
+            "single launches.",
+            *marks,
+        ]
+    )
+    return Picture(
+        file_name="precision",
+        heading=heading,
+        caption=caption,
+        alt=(
+            "Dot plot of step time, ms, by precision (full, bf16, fp16) for "
+            f"{series_of([_name(group) for group in groups])}. {heading}."
+        ),
+        table=_table(groups, words, costs),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=0.85 + _PITCH_IN * sum(len(group) + 1 for group in groups),
+        paint=partial(_paint, groups=groups, words=words, raw=raw),
+        label=label_of(row for group in groups for row in group),
+        missing=missing,
+    )
+
+
+def _heading(groups: Sequence[Sequence[Row]], words: _Words) -> str:
+    fair = [group for group in groups if not group[0].oversubscribed]
+    if not fair:
+        return "No headline: every precision ran oversubscribed"
+    group = fair[0]
+    told = [
+        f"{row.case.precision} is {_gap(*words[row.case_id])}"
+        for row in group
+        if row.case_id in words and words[row.case_id][0] in ("faster", "slower", "equivalent")
+    ]
+    if told:
+        return f"{_name(group)}: {' and '.join(told)} (against full precision)"
+    if any(words.get(row.case_id, ("", None))[0] == "unresolved" for row in group):
+        return f"{_name(group)}: no significant difference between precisions"
+    return f"{_name(group)}: too few rounds to compare its precisions"
+
+
+def _table(
+    groups: Sequence[Sequence[Row]],
+    words: _Words,
+    costs: Mapping[str, tuple[float | None, float | None]],
+) -> Table:
+    with_mfu = any(costs[row.case_id][1] is not None for group in groups for row in group)
+    columns = (
+        Column("Case"),
+        Column("Precision"),
+        Column("Samples/s", number=True),
+        Column("Step, ms", number=True),
+        Column("Over full precision's", number=True),
+        Column("Verdict"),
+        Column("GFLOP a sample", number=True),
+        *([Column("MFU", number=True)] if with_mfu else []),
+        Column("Launches", number=True),
+    )
+
+    def cells(group: Sequence[Row], row: Row) -> tuple[Cell, ...]:
+        flops, mfu = costs[row.case_id]
+        word, ratio = words.get(row.case_id, ("the reference" if row.case.precision == "full" else "", None))
+        return (
+            Cell(text=_name(group)),
+            Cell(text=row.case.precision, key=float(_ORDER.index(row.case.precision))),
+            Cell.estimate(row.samples_per_s if row.ok else None),
+            Cell.estimate(row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None),
+            Cell.estimate(ratio),
+            Cell(text=word if row.ok else row.status),
+            Cell(text="" if flops is None else number(flops / 1e9), key=flops, number=True),
+            *([Cell(text="" if mfu is None else percent(mfu), key=mfu, number=True)] if with_mfu else []),
+            Cell.count(row.launches),
+        )
+
+    return Table(
+        caption="Step time by precision",
+        columns=columns,
+        rows=tuple(cells(group, row) for group in groups for row in group),
+    )
+
+
+def _paint(
+    sheet: Sheet, *, groups: Sequence[Sequence[Row]], words: _Words, raw: Mapping[str, Sequence[float]]
+) -> None:
+    from ddpbench.report.draw.canvas import Point, grouped_rows
+
+    left, right = 0.7, 3.0
+    axes = sheet.axes(left, 0.5, style.FULL_WIDTH_IN - left - right, sheet.height_in - 0.6)
+
+    def point(row: Row) -> Point:
+        step = row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None
+        gap = _gap(*words.get(row.case_id, ("", None)))
+        return Point(
+            name=row.case.precision,
+            estimate=step,
+            launches=[1e3 * value for value in raw.get(row.case_id, ())],
+            look=style.look(row.case.strategy, algorithm=row.case.algorithm),
+            hollow=row.emulated,
+            told=f"{step}   {gap}".rstrip() if step is not None else row.status,
+        )
+
+    grouped_rows(
+        axes,
+        [(_name(group), group[0].oversubscribed, [point(row) for row in group]) for group in groups],
+        "ms per step",
+    )

@@ -1,0 +1,392 @@
+"""The scaling figure: how much of ideal survives? Speed-up on the left, efficiency on the right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.series import Panel, Row, Series, fullest, label_of, panels_of, setting_of
+from ddpbench.report.words import Estimate, launches_each, not_drawn, ranks, series_of, valued
+from ddpbench.strategies.traits import traits_named, traits_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.draw.canvas import Sheet
+
+MOST_FIGURES = 2
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+    """Return the section on scaling, with a figure for each of the largest groups of comparable cases."""
+    by_id = {row.case_id: row for row in rows}
+    panels = panels_of(rows)
+    drawable = [panel for panel in panels if _can_draw(panel)]
+    absent = ""
+    if not drawable:
+        absent = _why_absent(rows)
+    return Section(
+        anchor="scaling",
+        title="Scaling",
+        question="How much of ideal survives when ranks are added?",
+        pictures=tuple(_picture(panel, index, by_id) for index, panel in enumerate(drawable[:MOST_FIGURES])),
+        notes=not_drawn([panel.name for panel in drawable[MOST_FIGURES:]]),
+        absent=absent,
+    )
+
+
+def _has(row: Row) -> bool:
+    return row.ok and row.speedup is not None and row.efficiency is not None
+
+
+def _can_draw(panel: Panel) -> bool:
+    rows = [row for row in panel.rows if _has(row)]
+    return len({row.case.world_size for row in rows}) > 1 and any(
+        traits_of(row.case).role != "base" for row in rows
+    )
+
+
+def _why_absent(rows: Sequence[Row]) -> str:
+    sizes = sorted({row.case.world_size for row in rows})
+    if len(sizes) == 1:
+        return f"This sweep has one world size ({ranks(sizes[0])}): there is no scaling to show."
+    if not any(_has(row) for row in rows):
+        return (
+            "No case has a speed-up: it needs an ok launch of the case and of its base case in the same "
+            "round. See Failures and exclusions."
+        )
+    return "No group of comparable cases has a speed-up at two or more world sizes."
+
+
+def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
+    series, notes = panel.of_strategies()
+    # the base case is the ideal's start at (1, 1) and is named in the caption
+    series = [
+        item
+        for item in series
+        if traits_named(item.strategy).role != "base" and any(_has(row) for row in item.rows)
+    ]
+    shown = [row for item in series for row in item.rows if _has(row)]
+    missing = {
+        row.case_id: f"{row.name} ({row.status})" for item in series for row in item.rows if not _has(row)
+    }
+    heading = _heading(panel, series)
+    base_text = _base_text(shown, by_id)
+    marks = []
+    if panel.oversubscribed_sizes:
+        marks.append("Grey ground: more ranks than cores (oversubscribed).")
+    if any(row.emulated for row in shown):
+        marks.append("Hollow markers: emulated or dilated.")
+    if missing:
+        marks.append(f"Not shown: {'; '.join(missing.values())}.")
+    caption = " ".join(
+        [
+            f"{setting_of(fullest(shown))}.",
+            *([base_text] if base_text else []),
+            f"Points are ratios to the base case within rounds ({launches_each(r.launches for r in shown)});",
+            "whiskers are 95 % t-intervals over launches, the base case's own uncertainty included.",
+            "Dotted: ideal. Lines only guide the eye and bridge no missing point.",
+            *marks,
+            *notes,
+        ]
+    )
+    gap = f" Not shown: {'; '.join(missing.values())}." if missing else ""
+    alt = (
+        f"Two line charts of speed-up and efficiency (no unit) against number of ranks "
+        f"for {series_of([item.name for item in series])}. {heading}.{gap}"
+    )
+    return Picture(
+        file_name="scaling" if index == 0 else f"scaling-{index + 1}",
+        heading=heading,
+        caption=caption,
+        alt=alt,
+        table=_table(panel, series),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=4.4,
+        paint=partial(_paint, series=series, panel=panel),
+        label=label_of(shown),
+        missing=missing,
+    )
+
+
+def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
+    ids = {row.baseline_case_id for row in shown if row.baseline_case_id}
+    base = by_id.get(next(iter(ids))) if len(ids) == 1 else None
+    if base is None or base.samples_per_s is None:
+        return ""
+    return f"Base case: {base.name}, {base.samples_per_s} samples/s."
+
+
+def _heading(panel: Panel, series: Sequence[Series]) -> str:
+    """Efficiencies at the most ranks that had cores of their own."""
+    eligible = [
+        (item, row)
+        for item in series
+        if traits_named(item.strategy).exchanges
+        for row in item.rows
+        if _has(row) and row.case.world_size > 1 and row.case.world_size not in panel.oversubscribed_sizes
+    ]
+    prefix = f"{panel.name} · " if panel.name else ""
+    if not eligible:
+        if panel.oversubscribed_sizes:
+            return f"{prefix}No headline: every case above one rank ran oversubscribed"
+        return f"{prefix}What ranks cost that exchange nothing"
+    most = max(row.case.world_size for _, row in eligible)
+    best = sorted(
+        (
+            (item.name, row.efficiency)
+            for item, row in eligible
+            if row.case.world_size == most and row.efficiency
+        ),
+        key=lambda pair: -pair[1].value,
+    )
+    listed = series_of([valued(name, estimate) for name, estimate in best[:3]])
+    more = f" ({len(best) - 3} more beneath)" if len(best) > 3 else ""
+    return f"{prefix}Efficiency at {ranks(most)}: {listed}{more}"
+
+
+def _table(panel: Panel, series: Sequence[Series]) -> Table:
+    rows = tuple(
+        (
+            Cell(text=item.name),
+            Cell.count(row.case.world_size),
+            Cell.estimate(row.speedup if row.ok else None),
+            Cell.estimate(row.efficiency if row.ok else None),
+            Cell.count(row.launches),
+            Cell(text=row.badges),
+        )
+        for item in series
+        for row in item.rows
+    )
+    columns = (
+        Column("Series"),
+        Column("Ranks", number=True),
+        Column("Speed-up", number=True),
+        Column("Efficiency", number=True),
+        Column("Launches", number=True),
+        Column("Notes"),
+    )
+    name = f" ({panel.name})" if panel.name else ""
+    return Table(caption=f"Speed-up and efficiency by number of ranks{name}", columns=columns, rows=rows)
+
+
+def _paint(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> None:
+    left = sheet.axes(0.5, 0.55, 3.7, 3.5)
+    right = sheet.axes(4.75, 0.55, 2.85, 3.5)
+    sizes = panel.world_sizes
+    _paint_speedup(left, series, sizes, panel.oversubscribed_sizes)
+    ends = _paint_efficiency(right, series, sizes, panel.oversubscribed_sizes)
+    for axes in (left, right):
+        axes.set_xlabel("ranks")
+        axes.grid(visible=True, axis="y")
+    left.set_title("Speed-up over the base case (log scales)")
+    right.set_title("Efficiency (ideal is 1)")
+    _label_ends(right, ends)
+
+
+def _whiskers(estimates: Sequence[Estimate | None]) -> list[list[float]]:
+    below = [e.value - e.low if e and e.low is not None else 0.0 for e in estimates]
+    above = [e.high - e.value if e and e.high is not None else 0.0 for e in estimates]
+    return [below, above]
+
+
+def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Estimate | None]) -> None:
+    """Points, whiskers and a thin line that breaks where a point is missing."""
+    look = item.look
+    ys = [e.value if e else math.nan for e in estimates]
+    axes.plot(xs, ys, color=look.colour, linewidth=0.9, zorder=2)
+    emulated = any(row.emulated for row in item.rows)
+    axes.errorbar(
+        xs,
+        ys,
+        yerr=_whiskers(estimates),
+        fmt=look.marker,
+        color=look.colour,
+        markersize=6,
+        markerfacecolor="white" if emulated else look.colour,
+        markeredgecolor=look.outline or look.colour,
+        markeredgewidth=0.8,
+        elinewidth=1.2,
+        capsize=2.5,
+        zorder=3,
+    )
+
+
+def _on_grid(item: Series, sizes: Sequence[int], what: str) -> list[Estimate | None]:
+    found: dict[int, Estimate | None] = {
+        row.case.world_size: getattr(row, what) for row in item.rows if _has(row)
+    }
+    return [found.get(size) for size in sizes]
+
+
+def _paint_speedup(
+    axes: Axes, series: Sequence[Series], sizes: Sequence[int], oversubscribed: Sequence[int]
+) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    values: list[float] = [1.0, float(sizes[-1])]
+    for item in series:
+        estimates = _on_grid(item, sizes, "speedup")
+        _plot(axes, [float(size) for size in sizes], item, estimates)
+        values += [bound for e in estimates if e for bound in (e.value, e.low, e.high) if bound and bound > 0]
+    low, high = min(values) / 1.2, max(values) * 1.3
+    axes.plot([low, high], [low, high], ":", color=style.MUTED, linewidth=1.2, zorder=1)
+    middle = math.sqrt(sizes[0] * sizes[-1])
+    axes.annotate(
+        "ideal",
+        (middle, middle),
+        xytext=(-4, 1),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=style.NOTE_PT,
+        color=style.MUTED,
+    )
+    for first, last in _runs(sizes, oversubscribed):
+        axes.axvspan(first / 1.3, last * 1.3, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
+    axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.35)
+    axes.set_ylim(low, high)
+    axes.xaxis.set_major_locator(FixedLocator([float(size) for size in _thinned(sizes)]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    exponents = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
+    axes.yaxis.set_major_locator(FixedLocator([2.0**exponent for exponent in exponents]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each unbroken run of oversubscribed sizes: one grey ground, one label."""
+    runs: list[tuple[int, int]] = []
+    for before, size in zip((0, *sizes), sizes, strict=False):
+        if size in oversubscribed:
+            joined = bool(runs) and runs[-1][1] == before
+            runs[-1:] = [(runs[-1][0], size)] if joined else [*runs[-1:], (size, size)]
+    return runs
+
+
+def _thinned(sizes: Sequence[int]) -> list[int]:
+    """World sizes to label: all, or the powers of two among them where all would collide."""
+    if len(sizes) <= 8:
+        return list(sizes)
+    return [size for size in sizes if size & (size - 1) == 0] or list(sizes[:: len(sizes) // 8 + 1])
+
+
+def _paint_efficiency(
+    axes: Axes, series: Sequence[Series], sizes: Sequence[int], oversubscribed: Sequence[int]
+) -> list[tuple[Series, float, Estimate, float]]:
+    """Draws, and returns each series with its last point's x, its estimate there and its ranks."""
+    logs = [math.log2(size) for size in sizes]
+    gaps = [after - before for before, after in pairwise(logs)] or [1.0]
+    step = min(0.09, 0.5 * min(gaps) / max(len(series), 1))
+    top = 1.05
+    ends: list[tuple[Series, float, Estimate, float]] = []
+    for index, item in enumerate(series):
+        shift = (index - (len(series) - 1) / 2) * step
+        estimates = _on_grid(item, sizes, "efficiency")
+        xs = [log + shift for log in logs]
+        _plot(axes, xs, item, estimates)
+        top = max([top, *(1.05 * (e.high or e.value) for e in estimates if e)])
+        # what ran oversubscribed is no series' last word, unless there is no other
+        spoken = [i for i, e in enumerate(estimates) if e]
+        fair = [i for i in spoken if sizes[i] not in oversubscribed]
+        last = max(fair or spoken, default=None)
+        if last is not None:
+            estimate = estimates[last]
+            assert estimate is not None
+            ends.append((item, xs[last], estimate, sizes[last]))
+    axes.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
+    half = 0.4 * min(gaps)
+    for first, last in _runs(sizes, oversubscribed):
+        start, end = math.log2(first) - half, math.log2(last) + half
+        axes.axvspan(start, end, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
+        axes.text(
+            (start + end) / 2,
+            0.02,
+            "oversubscribed",
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="bottom",
+            fontsize=style.SMALLEST_PT,
+            color=style.INK,
+        )
+    axes.set_xlim(logs[0] - 0.4, logs[-1] + 0.5)
+    axes.set_ylim(0, top)
+    shown = _thinned(sizes)
+    axes.set_xticks([math.log2(size) for size in shown], [str(size) for size in shown])
+    return ends
+
+
+def _in_lines(name: str) -> str:
+    """Return a long series name as strategy and variant; a variant too long for the margin loses its middle."""
+    if len(name) <= 26:
+        return name
+    strategy, _, variant = name.partition(" ")
+    return f"{strategy}\n{variant if len(variant) <= 26 else f'{variant[:11]}…{variant[-14:]}'}"
+
+
+def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Estimate, float]]) -> None:
+    """A label for each series in the margin on the right, tied to its last point by a thin line."""
+    from ddpbench.report.draw.canvas import spread
+
+    if not ends:
+        return
+    top = axes.get_ylim()[1]
+    most = max(size for *_, size in ends)
+    axes.text(
+        1.09,
+        1.025,
+        f"at {ranks(int(most))}",
+        transform=axes.transAxes,
+        fontsize=style.LABEL_PT,
+        fontweight="bold",
+    )
+    names = [_in_lines(item.name) for item, *_ in ends]
+    low, high = 0.04, 0.97
+    gap = min(0.16 if any("\n" in name for name in names) else 0.115, (high - low) / max(len(ends) - 1, 1))
+    places = spread([estimate.value / top for _, _, estimate, _ in ends], gap=gap, low=low, high=high)
+    for (item, x, estimate, size), name, place in zip(ends, names, places, strict=True):
+        look = item.look
+        axes.annotate(
+            "",
+            xy=(x, estimate.value),
+            xytext=(1.03, place),
+            textcoords="axes fraction",
+            arrowprops={
+                "arrowstyle": "-",
+                "color": look.colour,
+                "linewidth": 0.6,
+                "alpha": 0.6,
+                "shrinkA": 0,
+                "shrinkB": 4,
+            },
+        )
+        axes.plot(
+            [1.05],
+            [place],
+            look.marker,
+            transform=axes.transAxes,
+            clip_on=False,
+            color=look.colour,
+            markeredgecolor=look.outline or look.colour,
+            markerfacecolor="white" if any(row.emulated for row in item.rows) else look.colour,
+            markersize=5.5,
+        )
+        at = "" if size == most else f"{', ' if len(name) < 17 else chr(10)}{ranks(int(size))}"
+        axes.text(
+            1.09,
+            place,
+            f"{name}{at}\n{estimate}",
+            transform=axes.transAxes,
+            va="center",
+            fontsize=style.NOTE_PT,
+            linespacing=1.15,
+        )

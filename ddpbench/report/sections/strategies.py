@@ -1,0 +1,201 @@
+"""The figure of throughput by strategy: which strategy does most, and how far from the upper bound?"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.series import Panel, Row, Series, fullest, label_of, panels_of, raw_launches, setting_of
+from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of, valued
+from ddpbench.strategies import TABLE, load_strategy
+from ddpbench.strategies.traits import traits_of
+
+if TYPE_CHECKING:
+    from ddpbench.report.draw.canvas import Sheet
+
+MOST_FIGURES = 2
+MOST_ROWS = 16
+"""Of strategies and their variants: each has a line of its own, unlike a curve's."""
+MOST_SIZES = 4
+_PITCH_IN = 0.27
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+    """Return the section on strategies, with a figure for each of the largest groups of comparable cases."""
+    raw = raw_launches(summary, "samples_per_s")
+    panels = panels_of(rows)
+    drawable = [panel for panel in panels if any(_has(row) for row in panel.rows)]
+    return Section(
+        anchor="strategies",
+        title="Throughput by strategy",
+        question="Which strategy trains most samples per second, and how far is it from the upper bound?",
+        pictures=tuple(_picture(panel, index, raw) for index, panel in enumerate(drawable[:MOST_FIGURES])),
+        notes=(*not_drawn([panel.name for panel in drawable[MOST_FIGURES:]]), *_told(rows)),
+        absent="" if drawable else "No case was measured: there is no throughput to show.",
+    )
+
+
+def _told(rows: Sequence[Row]) -> list[str]:
+    """What strategies say of themselves that belongs beside their numbers; DataParallel has a section of its own."""
+    names = {
+        row.case.strategy: row.strategy_name
+        for row in rows
+        if _has(row) and not traits_of(row.case).one_process
+    }
+    notes = {name: load_strategy(strategy).note for strategy, name in names.items() if strategy in TABLE}
+    return [f"{name}: {note}" for name, note in notes.items() if note]
+
+
+def _has(row: Row) -> bool:
+    return row.ok and row.samples_per_s is not None
+
+
+def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Picture:
+    series, notes = panel.of_strategies(MOST_ROWS)
+    sizes = sorted({row.case.world_size for item in series for row in item.rows if _has(row)}, reverse=True)
+    sizes.sort(key=lambda size: size in panel.oversubscribed_sizes)  # stable: fair ones first
+    kept = sizes[:MOST_SIZES]
+    if len(sizes) > MOST_SIZES:
+        omitted = sorted(sizes[MOST_SIZES:])
+        left = (
+            ranks(omitted[0]) if len(omitted) == 1 else f"{series_of([f'{size}' for size in omitted])} ranks"
+        )
+        notes.append(f"Omitted for space: {left}; see the summary table.")
+    groups = [
+        (size, [(item, row) for item in series for row in item.rows if row.case.world_size == size])
+        for size in kept
+    ]
+    shown = [row for _, members in groups for _, row in members if _has(row)]
+    missing = {
+        row.case_id: f"{row.name} ({row.status})"
+        for item in series
+        for row in item.rows
+        if not _has(row) and (row.case.world_size in kept or row.case.world_size not in sizes)
+    }
+    heading = _heading(panel, groups)
+    marks = []
+    if any(row.oversubscribed for row in shown):
+        marks.append("Grey ground: more ranks than cores (oversubscribed).")
+    if any(row.emulated for row in shown):
+        marks.append("Hollow markers: emulated or dilated.")
+    if missing:
+        marks.append(f"Not shown: {'; '.join(missing.values())}.")
+    setting = setting_of(fullest(shown))
+    bounds = "Independent ranks exchange nothing and are the upper bound."
+    caption = " ".join(
+        [
+            f"{setting}. Large markers: mean throughput; whiskers: 95 % t-intervals",
+            f"over launches ({launches_each(row.launches for row in shown)}); small dots: single launches.",
+            *([bounds] if any(traits_of(row.case).role == "bound" for row in shown) else []),
+            *marks,
+            *notes,
+        ]
+    )
+    names = list(dict.fromkeys(item.name for _, members in groups for item, row in members if _has(row)))
+    gaps = f" Not shown: {'; '.join(missing.values())}." if missing else ""
+    lines = sum(len(members) + 1 for _, members in groups)
+    return Picture(
+        file_name="strategies" if index == 0 else f"strategies-{index + 1}",
+        heading=heading,
+        caption=caption,
+        alt=(
+            f"Dot plot of throughput, samples per second, for {series_of(names)} at "
+            f"{series_of([str(size) for size in kept])} ranks. {heading}.{gaps}"
+        ),
+        table=_table(panel, groups, raw),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=0.75 + _PITCH_IN * lines,
+        paint=partial(_paint, groups=groups, raw=raw),
+        label=label_of(shown),
+        missing=missing,
+    )
+
+
+_Groups = Sequence[tuple[int, Sequence[tuple[Series, Row]]]]
+
+
+def _heading(panel: Panel, groups: _Groups) -> str:
+    """Throughputs at the most ranks that had cores of their own, the upper bound beside them."""
+    prefix = f"{panel.name} · " if panel.name else ""
+    most = max(size for size, _ in groups)
+    for size, members in groups:
+        if size == 1 < most:
+            continue
+        fair = [(item.name, row) for item, row in members if _has(row) and not row.oversubscribed]
+        ranked = [
+            (name, row.samples_per_s)
+            for name, row in fair
+            if traits_of(row.case).exchanges and row.samples_per_s is not None
+        ]
+        if not ranked:
+            continue
+        ranked.sort(key=lambda pair: -pair[1].value)
+        listed = series_of([valued(name, estimate) for name, estimate in ranked[:3]])
+        more = f" ({len(ranked) - 3} more beneath)" if len(ranked) > 3 else ""
+        bound = next((row.samples_per_s for _, row in fair if traits_of(row.case).role == "bound"), None)
+        least = f"; upper bound {bound.number}" if bound is not None else ""
+        return f"{prefix}Samples/s at {ranks(size)}: {listed}{more}{least}"
+    if any(row.oversubscribed for _, members in groups for _, row in members):
+        return f"{prefix}No headline: every case above one rank that exchanges gradients ran oversubscribed"
+    return f"{prefix}Throughput of ranks that exchange nothing"
+
+
+def _table(panel: Panel, groups: _Groups, raw: Mapping[str, Sequence[float]]) -> Table:
+    rows = tuple(
+        (
+            Cell(text=item.name),
+            Cell.count(size),
+            Cell.estimate(row.samples_per_s if row.ok else None),
+            Cell.count(row.launches),
+            Cell(text=", ".join(number(value) for value in raw.get(row.case_id, ())) if row.ok else ""),
+            Cell(text=row.badges),
+        )
+        for size, members in groups
+        for item, row in members
+    )
+    columns = (
+        Column("Series"),
+        Column("Ranks", number=True),
+        Column("Samples/s", number=True),
+        Column("Launches", number=True),
+        Column("Each launch, samples/s"),
+        Column("Notes"),
+    )
+    name = f" ({panel.name})" if panel.name else ""
+    return Table(caption=f"Throughput by strategy and number of ranks{name}", columns=columns, rows=rows)
+
+
+def _paint(sheet: Sheet, *, groups: _Groups, raw: Mapping[str, Sequence[float]]) -> None:
+    from ddpbench.report.draw.canvas import Point, grouped_rows, text_width_in
+
+    names = [textwrap.fill(item.name, 34) for _, members in groups for item, _ in members]
+    widest = max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
+    left = 0.35 + widest
+    right = 1.75
+    axes = sheet.axes(left, 0.5, style.FULL_WIDTH_IN - left - right, sheet.height_in - 0.6)
+    wrapped = iter(names)
+
+    def point(item: Series, row: Row) -> Point:
+        estimate = row.samples_per_s if row.ok else None
+        return Point(
+            name=next(wrapped),
+            estimate=estimate,
+            launches=raw.get(row.case_id, ()),
+            look=item.look,
+            hollow=row.emulated,
+            told=str(estimate) if estimate is not None else row.status,
+        )
+
+    grouped_rows(
+        axes,
+        [
+            (ranks(size), any(row.oversubscribed for _, row in members), [point(*one) for one in members])
+            for size, members in groups
+        ],
+        "samples/s",
+    )

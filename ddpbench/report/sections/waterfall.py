@@ -1,0 +1,315 @@
+"""The waterfall: where did efficiency go? From the ideal's 1 to what was measured, one loss below the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.waterfall import LOSSES
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.series import Row, label_of, panels_of, setting_of, variant_words
+from ddpbench.report.words import Estimate, number
+from ddpbench.units import counted
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.draw.canvas import Sheet
+
+MOST_FIGURES = 3
+MOST_NOT_ATTRIBUTED = 0.05
+"""With more than this unexplained, no main cause is named."""
+_PITCH_IN = 0.27
+_QUESTION = "Where did efficiency go?"
+
+NAMES: Mapping[str, str] = {
+    "contention": "contention",
+    "own_computation": "the strategy's own computation",
+    "computation": "slower computation",
+    "exposed_comm": "exposed communication",
+    "waiting": "waiting for ranks",
+    "optimizer": "optimizer",
+    "data": "data wait",
+    "not_attributed": "not attributed",
+}
+assert tuple(NAMES) == LOSSES
+_FILLS: Mapping[str, style.Fill] = {
+    "contention": style.PHASES["forward"],
+    "own_computation": style.PHASES["other_compute"],
+    "computation": style.PHASES["backward"],
+    "exposed_comm": style.PHASES["exposed_comm"],
+    "waiting": style.PHASES["exposed_wait"],
+    "optimizer": style.PHASES["backward"],
+    "data": style.PHASES["data"],
+    "not_attributed": style.PHASES["not_attributed"],
+}
+_ZERO = style.Fill("interval includes 0", style.GRID, edge=style.MUTED)
+_WHOLE = style.Fill("efficiency", "#FFFFFF")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fall:
+    """One case's way down. `rounds` are those with everything that an interval needs."""
+
+    row: Row
+    name: str
+    panel: str
+    """What sets its group of comparable cases apart from the run's others; empty where there is one."""
+    losses: Mapping[str, Estimate]
+    efficiency: Estimate
+    rounds: int
+    split: bool
+
+    @property
+    def unexplained(self) -> float:
+        """The part that nothing accounts for, without its sign."""
+        return abs(self.losses["not_attributed"].value)
+
+    @property
+    def largest(self) -> str:
+        """The loss with the largest mean among those that say something."""
+        able = [name for name in self.losses if name != "not_attributed"]
+        return max(able, key=lambda name: self.losses[name].value)
+
+    @property
+    def cause(self) -> str | None:
+        """The largest loss, where its interval lies above 0 and it may be named."""
+        if self.rounds < MIN_ROUNDS or self.unexplained > MOST_NOT_ATTRIBUTED:
+            return None
+        low = self.losses[self.largest].low
+        return self.largest if low is not None and low > 0 else None
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+    """Return the section on lost efficiency: a figure for the case that others are held against, then for others."""
+    falls = _falls(summary, rows)
+    absent = ""
+    if not falls:
+        absent = (
+            "No case above one rank, with cores of its own, has instrumented steps together with its base case: "
+            "nothing tells where efficiency went."
+        )
+    return Section(
+        anchor="waterfall",
+        title="Lost efficiency",
+        question=_QUESTION,
+        pictures=tuple(_picture(fall, index) for index, fall in enumerate(falls[:MOST_FIGURES])),
+        notes=_left_out(falls[MOST_FIGURES:]),
+        absent=absent,
+    )
+
+
+def _left_out(falls: Sequence[Fall]) -> tuple[str, ...]:
+    if not falls:
+        return ()
+    names = "; ".join(f"{fall.name}{f' ({fall.panel})' if fall.panel else ''}" for fall in falls)
+    return (f"Not drawn, and in the data to download (report.json, waterfall): {names}.",)
+
+
+def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
+    by_id = {row.case_id: row for row in rows}
+    words = variant_words(rows)
+    panels = {row.case_id: panel.name for panel in panels_of(rows) for row in panel.rows}
+    found: dict[str, list[Mapping[Any, Any]]] = {}
+    for record in summary.waterfall.to_dict("records"):
+        found.setdefault(str(record["case_id"]), []).append(record)
+    falls: list[Fall] = []
+    for case_id, records in found.items():
+        row = by_id.get(case_id)
+        if row is None or not row.ok:
+            continue
+        values = {str(record["item"]): _estimate(record) for record in records}
+        efficiency = values.pop("efficiency")
+        counts = [int(record["rounds"]) for record in records if record["item"] != "efficiency"]
+        falls.append(
+            Fall(
+                row=row,
+                name=f"{row.name}, {words[case_id]}" if words[case_id] else row.name,
+                panel=panels.get(case_id, ""),
+                losses=values,
+                efficiency=efficiency,
+                rounds=min(counts),
+                split=bool(records[0]["split"]),
+            )
+        )
+    return falls
+
+
+def _estimate(record: Mapping[Any, Any]) -> Estimate:
+    low, high = (
+        None if pd.isna(record[name]) else float(record[name]) for name in ("share_ci_low", "share_ci_high")
+    )
+    return Estimate(float(record["share"]), low, high)
+
+
+def _includes_zero(loss: Estimate) -> bool:
+    return loss.low is not None and loss.high is not None and loss.low <= 0 <= loss.high
+
+
+def _text(loss: Estimate) -> str:
+    """To three decimals: a share below a thousandth of the step is no news. What is not there at all is `0`."""
+    if loss.value == loss.low == loss.high == 0:
+        return "0"
+    return (
+        f"{_fixed(loss.value)} [{_fixed(loss.low)}, {_fixed(loss.high)}]"
+        if loss.has_interval
+        else _fixed(loss.value)
+    )
+
+
+def _fixed(value: float | None) -> str:
+    if value == 0:
+        return "0"
+    text = f"{value:.3f}"
+    return text.replace("-", "\N{MINUS SIGN}") if float(text) else "0.000"
+
+
+def _picture(fall: Fall, index: int) -> Picture:
+    heading = _heading(fall)
+    marks = []
+    if fall.split and not index:
+        marks.append(
+            "Contention: how much longer ranks compute when they run at once and exchange nothing "
+            "(strategy independent)"
+            f"{', smaller batches included' if fall.row.case.scaling == 'strong' else ''}. The strategy's own "
+            "computation: what its forward, backward and copying take beyond that."
+        )
+    elif not fall.split:
+        marks.append(
+            "Slower computation holds contention and the strategy's own work: without independent ranks at this "
+            "number of ranks the two cannot be told apart."
+        )
+    if fall.unexplained > MOST_NOT_ATTRIBUTED:
+        marks.append(
+            f"More than {MOST_NOT_ATTRIBUTED:g} is not attributed to anything: no main cause is named."
+        )
+    if any(loss.value < 0 for loss in fall.losses.values()):
+        marks.append("A negative loss is a gain.")
+    interval = (
+        f"Brackets: 95 % t-intervals over {counted(fall.rounds, 'round')}, each round's losses worked out "
+        "from its own launches; grey: the interval includes 0."
+        if fall.rounds > 1
+        else "Too few rounds with instrumented steps for intervals."
+    )
+    reading = (
+        "To be read as the waterfall before."
+        if index
+        else f"Ideal is the base case's step ({fall.row.baseline_case_id}), shared out over the ranks. A loss is what "
+        "a part of the step takes beyond that, as a share of the step; the losses and the measured efficiency add "
+        "up to 1. Shares are from instrumented steps, the efficiency from timed ones."
+    )
+    caption = " ".join([f"{fall.name}; {setting_of(fall.row)}.", reading, interval, *marks])
+    return Picture(
+        file_name="waterfall" if index == 0 else f"waterfall-{index + 1}",
+        heading=heading,
+        caption=caption,
+        alt=(
+            f"Waterfall of efficiency from 1 (ideal) to {fall.efficiency} (measured) for {fall.name}, by loss. "
+            f"{heading}."
+        ),
+        table=_table(fall),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=0.6 + _PITCH_IN * (len(fall.losses) + 2),
+        paint=partial(_paint, fall=fall),
+        label=label_of([fall.row]),
+        missing={},
+    )
+
+
+def _heading(fall: Fall) -> str:
+    start = f"{f'{fall.panel}: ' if fall.panel else ''}{fall.name}: efficiency {fall.efficiency}"
+    if fall.rounds < MIN_ROUNDS:
+        return f"{start}; too few rounds to name a main cause"
+    if fall.unexplained > MOST_NOT_ATTRIBUTED:
+        return f"{start}; {number(fall.unexplained)} is not attributed, so no main cause is named"
+    if fall.cause is None:
+        return f"{start}; its largest loss, {NAMES[fall.largest]}, cannot be told from 0"
+    return f"{start}; the largest loss is {NAMES[fall.cause]}, {_text(fall.losses[fall.cause])}"
+
+
+def _table(fall: Fall) -> Table:
+    ends = (("ideal", Estimate(1.0)), ("measured", fall.efficiency))
+    rows = [(Cell(text=name), Cell(text=""), Cell.estimate(value)) for name, value in ends]
+    left = 1.0
+    between = []
+    for name, loss in fall.losses.items():
+        left -= loss.value
+        shown = Cell(
+            text=_fixed(loss.value),
+            under=_text(loss).partition(" ")[2],
+            key=loss.value,
+            number=True,
+            strong=name == fall.cause,
+        )
+        between.append((Cell(text=NAMES[name]), shown, Cell(text=_fixed(left), key=left, number=True)))
+    return Table(
+        caption=f"Losses of efficiency, {fall.name}",
+        columns=(Column("From ideal to measured"), Column("Loss", number=True), Column("Left", number=True)),
+        rows=(rows[0], *between, rows[1]),
+        sortable=False,
+    )
+
+
+def _paint(sheet: Sheet, *, fall: Fall) -> None:
+    from ddpbench.report.draw.canvas import text_width_in
+
+    names = ["ideal", *(NAMES[name] for name in fall.losses), "measured"]
+    left = 0.3 + max(text_width_in(name, style.TICK_PT) for name in names)
+    right = 1.75
+    axes = sheet.axes(left, 0.5, sheet.width_in - left - right, sheet.height_in - 0.6)
+    _bar(axes, 0, 0, 1, _WHOLE)
+    at = lowest = highest = 1.0
+    for place, (name, loss) in enumerate(fall.losses.items(), start=1):
+        after = at - loss.value
+        _bar(axes, place, min(at, after), abs(loss.value), _ZERO if _includes_zero(loss) else _FILLS[name])
+        axes.plot([at, at], [place - 1, place], color=style.MUTED, linewidth=0.7, zorder=1)
+        _note(axes, place, _text(loss), grey=_includes_zero(loss), bold=name == fall.cause)
+        lowest, highest = min(lowest, after), max(highest, after)
+        at = after
+    last = len(names) - 1
+    axes.plot([at, at], [last - 1, last], color=style.MUTED, linewidth=0.7, zorder=1)
+    _bar(axes, last, 0, fall.efficiency.value, _WHOLE)
+    _note(axes, 0, "1", bold=True)
+    _note(axes, last, str(fall.efficiency), bold=True)
+    axes.set_xlim(min(0.0, lowest), max(1.0, highest))
+    axes.set_ylim(last + 0.6, -0.6)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("efficiency")
+    axes.grid(visible=True, axis="x")
+    axes.spines["left"].set_visible(False)
+
+
+def _bar(axes: Axes, place: float, left: float, width: float, fill: style.Fill) -> None:
+    axes.barh(
+        place,
+        width,
+        left=left,
+        height=0.62,
+        color=fill.colour,
+        edgecolor=fill.edge,
+        linewidth=0.6,
+        linestyle=fill.line,
+        hatch=fill.hatch or None,
+        zorder=2,
+    )
+
+
+def _note(axes: Axes, place: float, text: str, *, grey: bool = False, bold: bool = False) -> None:
+    axes.text(
+        1.03,
+        place,
+        text,
+        transform=axes.get_yaxis_transform(),
+        fontsize=style.NOTE_PT,
+        color=style.MUTED if grey else style.INK,
+        fontweight="bold" if bold else "normal",
+        va="center",
+    )

@@ -1,0 +1,1 @@
+"""The `async_server` strategy: asynchronous parameter server."""

@@ -1,0 +1,136 @@
+"""`async_server` over torch.distributed.rpc: a step is one remote call. Imports torch at once, and needs one with RPC.
+
+All messages go over TCP. TensorPipe would otherwise choose shared memory within a host, whose thread polls for
+messages on the core that the rank computes on, and copies from another process's memory (its channel `cma`), which
+pass an emulated link by.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Store
+from torch.distributed import rpc
+from torch.distributed.rendezvous import register_rendezvous_handler
+
+from ddpbench.collectives.transport import CollectiveError
+from ddpbench.measure.clock import Mark
+from ddpbench.strategies.async_server.p2p import message
+from ddpbench.strategies.async_server.replica import Layout, Parcel
+from ddpbench.strategies.base import Job
+
+NEVER_S = 24 * 3600.0
+"""A hang is the watchdog's to end."""
+_SCHEME = "ddpbench"
+_Answer = torch.futures.Future[list[torch.Tensor]]
+_calls: queue.SimpleQueue[tuple[int, list[torch.Tensor], _Answer]] = queue.SimpleQueue()
+"""What was asked of this process, if it is the server, in the order of its coming."""
+
+
+class RpcServer:
+    """Calls come in threads of the library's; updates are made in the rank's own, one by one."""
+
+    def __init__(self, job: Job, layout: Layout) -> None:
+        self._job, self._layout = job, layout
+        # One a worker: parameters change while they are still being sent to another.
+        self._answers = {worker: Parcel(layout) for worker in range(1, job.world_size)}
+        self._taken = [0] * job.world_size
+        self._start: Mark = None
+        self._answer = _Answer()
+        _join(job)
+
+    def take(self) -> tuple[int, list[torch.Tensor]]:
+        self._start = self._job.recorder.mark()
+        worker, buffers, self._answer = _calls.get()
+        return worker, self._layout.views(buffers)
+
+    def answer(self, worker: int, parameters: list[torch.Tensor]) -> None:
+        recorder, parcel = self._job.recorder, self._answers[worker]
+        torch._foreach_copy_(parcel.views, parameters)
+        self._answer.set_result(parcel.buffers)
+        recorder.add_transfer(
+            bucket=0,
+            op="call",
+            size=self._layout.size,
+            start=self._start,
+            end=recorder.mark(),
+            message=message(self._job, worker, self._taken[worker]),
+        )
+        self._taken[worker] += 1
+
+    def close(self) -> None:
+        rpc.shutdown()
+
+
+class RpcWorker:
+    """Calls the server, and waits: gradients there, update, parameters back are one transfer to it."""
+
+    def __init__(self, job: Job, layout: Layout) -> None:
+        self._job, self._layout = job, layout
+        self._gradient = Parcel(layout)
+        self._made = 0
+        _join(job)
+
+    def exchange(self, gradients: list[torch.Tensor], parameters: list[torch.Tensor]) -> None:
+        job, recorder = self._job, self._job.recorder
+        torch._foreach_copy_(self._gradient.views, gradients)
+        start = recorder.mark()
+        try:
+            buffers = rpc.rpc_sync(_name(0), _exchange, args=(job.rank, self._gradient.buffers))
+        except RuntimeError as error:
+            raise CollectiveError(
+                f"rank {job.rank}: async_server: its call to rank 0 did not go through: {error}"
+            ) from error
+        recorder.add_transfer(
+            bucket=0,
+            op="call",
+            size=self._layout.size,
+            start=start,
+            end=recorder.mark(),
+            message=message(job, job.rank, self._made),
+        )
+        torch._foreach_copy_(parameters, self._layout.views(buffers))
+        self._made += 1
+
+    def close(self) -> None:
+        rpc.shutdown()
+
+
+@rpc.functions.async_execution  # type: ignore[untyped-decorator]
+def _exchange(worker: int, gradients: list[torch.Tensor]) -> _Answer:
+    """Runs on the server, in a thread of the library's: the answer comes when the update has been made."""
+    answer = _Answer()
+    _calls.put((worker, gradients, answer))
+    return answer
+
+
+def _name(rank: int) -> str:
+    return f"rank{rank}"
+
+
+def _join(job: Job) -> None:
+    """Lets all ranks meet, in the store where their process group met and on its network interface."""
+    interface, _, _ = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")
+    if interface:
+        os.environ.setdefault("TP_SOCKET_IFNAME", interface)
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method=f"{_SCHEME}://", rpc_timeout=NEVER_S, _transports=["uv"], _channels=["basic"]
+    )
+    rank, world_size = job.rank, job.world_size
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="You are using a Backend")  # which RPC does itself
+        rpc.init_rpc(_name(rank), rank=rank, world_size=world_size, rpc_backend_options=options)  # type: ignore[no-untyped-call]
+
+
+def _meet(url: str, **_: Any) -> Iterator[tuple[Store, int, int]]:
+    """A rendezvous where the ranks have met already. RPC puts a prefix of its own, one a time, before its keys."""
+    yield dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
+
+
+register_rendezvous_handler(_SCHEME, _meet)  # type: ignore[no-untyped-call]

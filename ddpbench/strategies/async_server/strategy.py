@@ -1,0 +1,109 @@
+"""The `async_server` strategy: a parameter server that applies each worker's gradient as it comes."""
+
+from __future__ import annotations
+
+import importlib.util
+import mmap
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel
+
+from ddpbench.spec import Case
+from ddpbench.strategies.base import Job, Promise, Replica, Strategy
+
+NO_RPC = (
+    'this torch was built without torch.distributed.rpc, which transport = "rpc" needs: '
+    'set transport = "p2p" or "auto"'
+)
+
+
+class AsyncServerOptions(BaseModel, extra="forbid", frozen=True):
+    """How gradients come to the server, and parameters back."""
+
+    transport: Literal["auto", "rpc", "p2p"] = "auto"
+    """`rpc`: one remote call of torch.distributed.rpc a step; `p2p`: messages of the process group, which the server
+    receives from any source; `auto`: the former where this torch carries it."""
+
+
+class AsyncServer(Strategy[AsyncServerOptions]):
+    """Downpour SGD with n_push = n_fetch = 1 (Dean et al., "Large scale distributed deep networks", NIPS 2012).
+
+    Rank 0 holds parameters and optimizer and trains on nothing; each other rank computes a gradient at the parameters
+    it has, sends it, and gets the newest parameters back. The server applies gradients one at a time, in the order in
+    which they come. No worker waits for another, but where the harness's blocks of steps end: there all meet, having
+    made as many steps each. A parameter the loss does not reach counts as a gradient of zeros.
+    """
+
+    name = "async_server"
+    display = "async server"
+    spoken = "the asynchronous server"
+    colour, marker = "#D55E00", "d"
+    options = AsyncServerOptions
+    algorithm = "async_server"
+    schedule = "after_backward"
+    replicas_equal = False
+    whole_state = False
+    variants = ({"transport": "p2p"},)
+    note = (
+        "Gradients are computed from parameters to which other workers' updates have been made meanwhile (staleness), "
+        "so that a step is not worth a synchronous one; rank 0 only serves."
+    )
+
+    def promise(self, options: AsyncServerOptions) -> Promise:
+        return "ordered"
+
+    def trainers(self, world_size: int) -> int:
+        return world_size - 1
+
+    def check(self, case: Case) -> str | None:
+        if case.world_size < 2:
+            return "async_server needs a server and a worker: set world_size to 2 or more"
+        if case.device == "cuda":
+            return 'the server and its workers exchange tensors of the CPU: set device = "cpu"'
+        if case.precision == "fp16":
+            return (
+                "fp16 scales the loss by a factor that all ranks agree on in every update, and here each has its own: "
+                'set precision = "full" or "bf16"'
+            )
+        if AsyncServerOptions.model_validate(case.options).transport == "rpc" and not carries_rpc():
+            return NO_RPC
+        return None
+
+    def build(self, job: Job, options: AsyncServerOptions) -> Replica:
+        from torch.distributed import rpc
+
+        from ddpbench.strategies.async_server.replica import Layout, ServerReplica, WorkerReplica
+
+        layout = Layout(job.model)
+        if options.transport == "rpc" and not rpc.is_available():
+            raise RuntimeError(NO_RPC)
+        if options.transport == "p2p" or not rpc.is_available():
+            from ddpbench.strategies.async_server.p2p import P2pServer, P2pWorker
+
+            if job.rank == 0:
+                return ServerReplica(job, layout, P2pServer(job, layout))
+            return WorkerReplica(job, layout, P2pWorker(job, layout))
+        from ddpbench.strategies.async_server.rpc import RpcServer, RpcWorker
+
+        if job.rank == 0:
+            return ServerReplica(job, layout, RpcServer(job, layout))
+        return WorkerReplica(job, layout, RpcWorker(job, layout))
+
+
+@cache
+def carries_rpc() -> bool:
+    """Return whether the installed torch was built with RPC, told without importing it.
+
+    Its Python library has the name that `torch.distributed.rpc.is_available` looks up. Where there is no such library
+    to look into, a rank will tell.
+    """
+    spec = importlib.util.find_spec("torch")
+    folders = spec.submodule_search_locations if spec is not None else None
+    for library in (
+        path for folder in folders or () for path in Path(folder, "lib").glob("libtorch_python.*")
+    ):
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(b"_rpc_init") >= 0
+    return True

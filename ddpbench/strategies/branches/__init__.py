@@ -1,0 +1,1 @@
+"""The `branches` strategy: branches of one model."""

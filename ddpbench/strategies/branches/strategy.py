@@ -1,0 +1,40 @@
+"""The `branches` strategy: a model's branches side by side, one a rank; rank 0 has the head that joins them."""
+
+from __future__ import annotations
+
+from ddpbench.spec import Case
+from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
+
+
+class Branches(Strategy[NoOptions]):
+    """Model parallelism side by side: every rank computes its branch of the whole batch.
+
+    Outputs go to rank 0, which computes the head and the loss and sends back their gradients, before the backward of
+    its own branch. What is sent grows with the batch and not with the parameters; gradients are not exchanged.
+    """
+
+    name = "branches"
+    colour, marker = "#CC79A7", ">"
+    options = NoOptions
+    replicas_equal = False
+    whole_batches = True
+    whole_state = False
+    pieces = "branches"
+    note = (
+        "Every rank holds and trains only its own branch, rank 0 the head too: no gradients are aggregated."
+    )
+
+    def parts(self, case: Case) -> int:
+        return 1
+
+    def check(self, case: Case) -> str | None:
+        if case.compute != "real":
+            return "a replay has no branches: take a workload that computes"
+        if case.precision != "full":
+            return 'branches are cut out of the model without its autocast: set precision = "full"'
+        return None
+
+    def build(self, job: Job, options: NoOptions) -> Replica:
+        from ddpbench.strategies.branches.replica import BranchesReplica
+
+        return BranchesReplica(job)

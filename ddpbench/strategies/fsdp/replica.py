@@ -1,0 +1,162 @@
+"""A rank's model under fully_shard: how it is cut up, and what its collectives note. Imports torch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from ddpbench.measure.recorder import Recorder
+from ddpbench.strategies.base import Job
+from ddpbench.strategies.fsdp.strategy import FsdpOptions
+from ddpbench.strategies.local import LocalReplica
+
+# Torch 2.13 renames them and warns of the old names.
+_all_gather: Callable[..., dist.Work | None] = (
+    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+)
+_reduce_scatter: Callable[..., dist.Work | None] = (
+    getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+)
+
+
+class FsdpReplica(LocalReplica):
+    """A model of which this rank holds a shard.
+
+    The job's model itself is sharded and stays so: a further replica on it takes its shards over, whatever its
+    options. Parameters that the loss does not reach have no gradient.
+    """
+
+    def __init__(self, job: Job, options: FsdpOptions) -> None:
+        if not isinstance(job.model, FSDPModule):
+            _shard(job, options)
+        super().__init__(job)  # after that: what is optimized are the shards
+        self._comms: list[NotedCollective] = []
+        # On a GPU collectives run on streams of FSDP's own, and when the computing stream waits for them is not seen
+        # from here: to note them would count that waiting as computation.
+        if job.recorder.active and job.device.type == "cpu":
+            for number, module in enumerate(_sharded(job.model)):
+                self._note(number, module)
+
+    def own_parameters(self) -> dict[str, torch.Tensor]:
+        return {name: _whole(parameter.detach()) for name, parameter in self._trained()}
+
+    def own_gradients(self) -> dict[str, torch.Tensor]:
+        return {
+            name: torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+            if parameter.grad is None
+            else _whole(parameter.grad)
+            for name, parameter in self._trained()
+        }
+
+    def close(self) -> None:
+        for comm in self._comms:
+            comm.recorder = None
+        for parameter in self.job.model.parameters():
+            parameter.grad = None
+
+    def _trained(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return ((name, each) for name, each in self.job.model.named_parameters() if each.requires_grad)
+
+    def _note(self, number: int, module: FSDPModule) -> None:
+        gather, scatter = NotedGather(self.job.recorder, number), NotedScatter(self.job.recorder, number)
+        module.set_custom_all_gather(gather)  # type: ignore[arg-type]  # its base class is not public
+        module.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]
+        self._comms += [gather, scatter]
+
+
+def _shard(job: Job, options: FsdpOptions) -> None:
+    """Shards the job's model in place: its blocks, then what remains."""
+    mesh = init_device_mesh(job.device.type, (job.world_size,))
+    # torch's default, None, reshards blocks and keeps the root: its parameters are wanted again at once.
+    again = None if options.reshard_after_forward else False
+    if options.wrap == "blocks":
+        for block in blocks(job.model):
+            fully_shard(block, mesh=mesh, reshard_after_forward=again)
+    elif options.reshard_after_forward:
+        again = True
+    fully_shard(job.model, mesh=mesh, reshard_after_forward=again)
+    if job.case.backend == "gloo":  # asked to average float32, it added: pytorch/pytorch issue 162338
+        for module in _sharded(job.model):
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the children with parameters of the model's outermost ModuleLists and Sequentials, in their order."""
+    if isinstance(model, nn.ModuleList | nn.Sequential):
+        children: Sequence[nn.Module] = list(model.children())
+        return [child for child in children if next(child.parameters(), None) is not None]
+    return [block for child in model.children() for block in blocks(child)]
+
+
+def _sharded(model: nn.Module) -> list[FSDPModule]:
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a shard's whole tensor, gathered from all ranks."""
+    whole: torch.Tensor = tensor.full_tensor()  # type: ignore[attr-defined]
+    return whole
+
+
+class NotedCollective:
+    """One of FSDP's collectives for one module, in place of its default: the same, and noted with what it holds up."""
+
+    def __init__(self, recorder: Recorder, number: int) -> None:
+        """`number` is the module's, the same on all ranks."""
+        self.recorder: Recorder | None = recorder
+        self._number = number
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Return the collective's buffer."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def noted(self, op: str, whole: torch.Tensor, call: Callable[[], dist.Work | None]) -> dist.Work | None:
+        """Calls a collective that returns when it is done; `whole` is what all ranks have of it together."""
+        if self.recorder is None:
+            return call()
+        start = self.recorder.mark()
+        work = call()
+        end = self.recorder.mark()
+        size = whole.numel() * whole.element_size()
+        self.recorder.add_transfer(bucket=self._number, op=op, size=size, start=start, end=end)
+        self.recorder.add_span("synchronize", start, end)
+        return work
+
+
+class NotedGather(NotedCollective):
+    """The all-gather of a module's parameters."""
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        def call() -> dist.Work | None:
+            return _all_gather(output_tensor, input_tensor, group=group, async_op=async_op)
+
+        return self.noted("all_gather", output_tensor, call)
+
+
+class NotedScatter(NotedCollective):
+    """The reduce-scatter of a module's gradients."""
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        def call() -> dist.Work | None:
+            return _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+
+        return self.noted("reduce_scatter", input_tensor, call)

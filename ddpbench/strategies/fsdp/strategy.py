@@ -1,0 +1,78 @@
+"""The `fsdp` strategy: torch's fully_shard (FSDP2), every rank holding a shard of all that training keeps."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+from pydantic import BaseModel
+
+from ddpbench.spec import Case
+from ddpbench.strategies.base import Job, Replica, Strategy
+
+OLDEST = (2, 9)
+"""The first torch whose fully_shard can be told to sum and divide, and lets its collectives be replaced."""
+
+
+class FsdpOptions(BaseModel, extra="forbid", frozen=True):
+    """The choices of torch.distributed.fsdp.fully_shard."""
+
+    wrap: Literal["blocks", "whole"] = "blocks"
+    """What is gathered at a time: each child of the model's outermost ModuleLists and Sequentials, and then what
+    remains; or the whole model at once."""
+    reshard_after_forward: bool = True
+    """A block's parameters are given up after its forward and gathered again for its backward (ZeRO-3). What remains
+    beside the blocks is kept, as torch does by default. False: all is kept until backward is done, which sends less
+    and holds more, near ZeRO-2."""
+
+
+class Fsdp(Strategy[FsdpOptions]):
+    """Parameters, gradients and optimizer state are cut up; a block's parameters are whole only while it computes.
+
+    Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC'20, stage 3; Zhao
+    et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", VLDB 2023.
+    """
+
+    name = "fsdp"
+    display = "FSDP"
+    colour, marker = "#009E73", "s"
+    options = FsdpOptions
+    algorithm = "reduce_scatter"
+    schedule = "overlapped"
+    replicas_equal = False
+    whole_state = False
+    variants = ({"wrap": "whole"}, {"reshard_after_forward": False})
+    note = (
+        "gloo has no reduce-scatter of its own: torch's is an all-reduce of which each rank keeps its slice. A step "
+        "then moves up to 4(n-1)/n times the parameters' bytes over each link (two all-gathers and that), where it "
+        "could be 3(n-1)/n. On the CPU every collective blocks the rank that computes: nothing is hidden, as it is "
+        "on a GPU's streams. The optimizer goes through DTensor tensor by tensor, which for small ones takes longer "
+        "than their update."
+    )
+
+    def check(self, case: Case) -> str | None:
+        if case.world_size == 1:
+            return "fsdp has nothing to shard over one rank: set world_size to 2 or more"
+        if case.compute != "real":
+            return (
+                "a replay has no layers that parameters could be gathered for as they are needed: fsdp needs a "
+                "workload that computes"
+            )
+        found = _torch_version()
+        if found is not None and found < OLDEST:
+            return f"fsdp needs torch {OLDEST[0]}.{OLDEST[1]} or later; {found[0]}.{found[1]} is installed"
+        return None
+
+    def build(self, job: Job, options: FsdpOptions) -> Replica:
+        from ddpbench.strategies.fsdp.replica import FsdpReplica
+
+        return FsdpReplica(job, options)
+
+
+def _torch_version() -> tuple[int, int] | None:
+    """Major and minor, read without importing it; None where there is none to read."""
+    try:
+        major, minor, *_ = version("torch").split(".")
+        return int(major), int(minor)
+    except (PackageNotFoundError, ValueError):
+        return None

@@ -1,0 +1,1 @@
+"""The `pipeline` strategy: stages of one model."""

@@ -1,0 +1,64 @@
+"""The `pipeline` strategy: the model's layers in a row of stages, one a rank, by torch.distributed.pipelining."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from ddpbench.spec import Case
+from ddpbench.strategies.base import Job, Replica, Strategy
+
+
+class PipelineOptions(BaseModel, extra="forbid", frozen=True):
+    """How a batch goes through the stages."""
+
+    order: Literal["gpipe", "1f1b"] = "gpipe"
+    """`gpipe`: forward of all microbatches, then backward of all (Huang et al., NeurIPS 2019). `1f1b`: once the
+    pipeline is full a forward and a backward in turn, so that a stage keeps the activations of no more microbatches
+    than there are stages from it on (PipeDream-Flush: Narayanan et al., SC'21)."""
+    microbatches: int = Field(default=4, ge=1, strict=True)
+    """Into so many equal parts the batch is cut."""
+
+
+class Pipeline(Strategy[PipelineOptions]):
+    """Model parallelism in a row: a rank has some layers, and sends activations on and their gradients back.
+
+    Gradients are not exchanged at all: every parameter has one rank. Layers are dealt out by their number, the first
+    stages having one more where they do not divide. A stage computes nothing while the pipeline fills and drains: in
+    either order for a share (p-1)/(m+p-1) of a step with p equal stages and m microbatches
+    (`ddpbench.formulas.bubble_share`). One rank has all layers, and only cuts its batch up.
+    """
+
+    name = "pipeline"
+    colour, marker = "#F0E442", "h"
+    options = PipelineOptions
+    replicas_equal = False
+    whole_batches = True
+    whole_state = False
+    pieces = "stages"
+    variants = ({"order": "1f1b"},)
+    note = "Every rank holds and trains only its own layers: no gradients are aggregated."
+
+    def parts(self, case: Case) -> int:
+        return PipelineOptions.model_validate(case.options).microbatches
+
+    def check(self, case: Case) -> str | None:
+        options = PipelineOptions.model_validate(case.options)
+        count, stages = options.microbatches, case.world_size
+        if case.compute != "real":
+            return "a replay has no layers to cut: take a workload that computes"
+        if case.precision != "full":
+            return 'stages are cut out of the model without its autocast: set precision = "full"'
+        if case.global_batch % count:
+            return f"microbatches = {count} does not divide a global batch of {case.global_batch}"
+        if options.order == "1f1b" and count < stages:
+            return (
+                f"1f1b fills {stages} stages with as many microbatches: set microbatches = {stages} or more"
+            )
+        return None
+
+    def build(self, job: Job, options: PipelineOptions) -> Replica:
+        from ddpbench.strategies.pipeline.replica import OneStageReplica, PipelineReplica
+
+        return OneStageReplica(job, options) if job.world_size == 1 else PipelineReplica(job, options)

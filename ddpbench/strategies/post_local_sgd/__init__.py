@@ -1,0 +1,1 @@
+"""The `post_local_sgd` strategy: post-local SGD."""

@@ -1,0 +1,63 @@
+"""The `post_local_sgd` strategy: ranks that train apart, and average their parameters every few steps."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, Field
+
+from ddpbench.spec import Case
+from ddpbench.strategies.base import Job, Promise, Replica, Strategy
+
+
+class PostLocalSgdOptions(BaseModel, extra="forbid", frozen=True):
+    """The choices of torch's PostLocalSGDState and PeriodicModelAverager."""
+
+    period: int = Field(default=4, ge=2, le=10, strict=True)
+    """Parameters are averaged after every so many updates; at most as many as the smallest block that is timed has."""
+    start_local_sgd_iter: int = Field(default=2, ge=0, le=16, strict=True)
+    """So many steps come first whose gradients are averaged as DDP's are; they are part of the warm-up."""
+    within_nodes: bool = True
+    """Where a node has several ranks, and there are several nodes, gradients are averaged within the node."""
+
+
+class PostLocalSgd(Strategy[PostLocalSgdOptions]):
+    """Post-local SGD (Lin, Stich, Patel, Jaggi, ICLR 2020), as torch has it: communication of 1/period.
+
+    Buffers such as BatchNorm's statistics stay each rank's own: to send them out in every step would undo what it
+    is for.
+    """
+
+    name = "post_local_sgd"
+    display = "local SGD"
+    colour, marker = "#56B4E9", "*"
+    options = PostLocalSgdOptions
+    algorithm = "all_reduce"
+    schedule = "after_backward"
+    replicas_equal = False
+    variants = ({"period": 2, "start_local_sgd_iter": 0},)
+    note = (
+        "Between two averagings ranks train apart: the path, and the loss that it reaches, are not those of "
+        "synchronous training, and throughput alone does not compare them."
+    )
+
+    def promise(self, options: PostLocalSgdOptions) -> Promise:
+        return "averaged"
+
+    def period(self, options: PostLocalSgdOptions) -> int:
+        return options.period
+
+    def check(self, case: Case) -> str | None:
+        if case.world_size == 1:
+            return "one rank has nobody to average with: world size 2 or more"
+        if case.precision == "fp16":
+            return (
+                "under fp16 autocast ranks that train apart would leave out different updates, and then wait for one "
+                'another: set precision = "bf16" or "full"'
+            )
+        if case.compute != "real":
+            return "a replay's update has a profiled time, in which no averaging is: use real computation"
+        return None
+
+    def build(self, job: Job, options: PostLocalSgdOptions) -> Replica:
+        from ddpbench.strategies.post_local_sgd.replica import PostLocalSgdReplica
+
+        return PostLocalSgdReplica(job, options)

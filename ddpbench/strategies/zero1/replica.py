@@ -1,0 +1,75 @@
+"""A rank's model under DDP and torch's ZeroRedundancyOptimizer. Imports torch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from ddpbench.measure.recorder import Recorder
+from ddpbench.strategies.base import Job, local_bytes, state_bytes
+from ddpbench.strategies.ddp.strategy import DdpOptions, DdpReplica
+from ddpbench.strategies.zero1.strategy import Zero1Options
+
+
+class Zero1Replica(DdpReplica):
+    """A model under DDP that is whole on every rank, of whose optimizer this rank has a share."""
+
+    def __init__(self, job: Job, options: Zero1Options) -> None:
+        super().__init__(job, DdpOptions(gradient_as_bucket_view=options.gradient_as_bucket_view))
+        self._own = self.optimizer
+        """The workload's optimizer, which keeps its settings and loses what other ranks update."""
+        recorder = job.recorder
+        self.optimizer = SharedOutOptimizer(
+            [{**group, "params": list(group["params"])} for group in self._own.param_groups],
+            optimizer_class=_cut_down(self._own),
+            parameters_as_bucket_view=options.parameters_as_bucket_view,
+            recorder=recorder if recorder.active else None,
+        )
+
+    def held_bytes(self) -> tuple[int, int, int]:
+        parameters, gradients, _ = super().held_bytes()
+        return parameters, gradients, state_bytes(self._own)
+
+
+def _cut_down(optimizer: torch.optim.Optimizer) -> Callable[..., torch.optim.Optimizer]:
+    """What ZeroRedundancyOptimizer takes for a class: called with this rank's groups it gives the optimizer, whose
+    own they are from then on. So optimizers of any class and any number of groups keep their settings."""
+
+    def made(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        optimizer.param_groups = groups
+        own = {parameter for group in groups for parameter in group["params"]}
+        for parameter in [each for each in optimizer.state if each not in own]:
+            del optimizer.state[parameter]
+        return optimizer
+
+    return made
+
+
+class SharedOutOptimizer(ZeroRedundancyOptimizer):
+    """torch's own, whose broadcasts are noted, by the rank that sends, as a `synchronize` span within the update."""
+
+    def __init__(self, groups: Any, *, recorder: Recorder | None, **settings: Any) -> None:
+        self._recorder = recorder
+        super().__init__(groups, **settings)
+
+    def _sync_params(self) -> None:
+        recorder = self._recorder
+        if recorder is None:
+            super()._sync_params()  # type: ignore[misc]  # the stub has only what is public
+            return
+        begin = recorder.mark()
+        zero: Any = self
+        sent = [
+            (rank, recorder.mark(), zero._broadcast_params_from_rank(rank)) for rank in range(zero.world_size)
+        ]
+        for rank, start, works in sent:
+            for work in works:
+                work.wait()
+            shares = zero._partition_parameters()[rank]
+            size = local_bytes(parameter for group in shares for parameter in group["params"])
+            end = recorder.mark()
+            recorder.add_transfer(bucket=rank, op="broadcast", size=size, start=start, end=end, root=rank)
+        recorder.add_span("synchronize", begin, recorder.mark())

@@ -1,0 +1,52 @@
+"""The `zero1` strategy: DDP's gradients, and an optimizer whose state is shared out (ZeroRedundancyOptimizer)."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from ddpbench.spec import Case
+from ddpbench.strategies.base import Job, Replica, Strategy
+
+
+class Zero1Options(BaseModel, extra="forbid", frozen=True):
+    """The choices of torch.distributed.optim.ZeroRedundancyOptimizer, and one of DDP's."""
+
+    parameters_as_bucket_view: bool = False
+    """Each rank's parameters lie in one memory, which is broadcast at once; otherwise one by one."""
+    gradient_as_bucket_view: bool = False
+    """Gradients live in DDP's buckets instead of beside them: less memory."""
+
+
+class Zero1(Strategy[Zero1Options]):
+    """Every rank updates its share of the parameters and sends them to all; it alone has the state for it.
+
+    Stage 1 of Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC'20, cut
+    between parameters and not within them: the largest is one rank's.
+    """
+
+    name = "zero1"
+    display = "ZeRO-1"
+    colour, marker = "#56B4E9", "X"
+    options = Zero1Options
+    algorithm = "all_reduce_broadcast"
+    schedule = "overlapped"
+    uses_buckets = True
+    whole_state = False
+    variants = ({"parameters_as_bucket_view": True}, {"gradient_as_bucket_view": True})
+    note = (
+        "Gradients are all-reduced whole, as under DDP, and the updated parameters are broadcast after the update: "
+        "2(n-1)/n and about (n-1)/n times the parameters' bytes per step. Nothing hides the second part."
+    )
+
+    def check(self, case: Case) -> str | None:
+        if case.compute != "real":
+            return (
+                "a replay's update takes the time of the whole model's, where zero1 updates a share of it: take a "
+                "workload that computes"
+            )
+        return None
+
+    def build(self, job: Job, options: Zero1Options) -> Replica:
+        from ddpbench.strategies.zero1.replica import Zero1Replica
+
+        return Zero1Replica(job, options)

@@ -1,0 +1,1 @@
+"""What a rank runs: the training loop and what is timed around it."""

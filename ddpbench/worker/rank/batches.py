@@ -1,0 +1,173 @@
+"""A rank's share of the workload's data, endlessly: DataLoader and DistributedSampler, epoch after epoch.
+
+A workload's own loader and iterable datasets shard themselves; what they give is checked here as it comes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+
+from ddpbench.spec import Case
+from ddpbench.strategies.trees import map_tensors, samples
+
+
+def _pin_worker(cores: tuple[int, ...], _worker: int) -> None:
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+def make_loader(
+    dataset: Dataset[Any],
+    case: Case,
+    *,
+    rank: int,
+    processes: int,
+    loader_cores: tuple[int, ...] = (),
+    collate: Callable[[list[Any]], Any] | None = None,
+) -> DataLoader[Any]:
+    """Return the loader of one rank. A process that holds all replicas of a case loads the whole global batch.
+
+    Raises:
+        ValueError: the dataset has not enough samples for one step of the whole job.
+    """
+    sampler: DistributedSampler[Any] | None = None
+    if not isinstance(dataset, IterableDataset):
+        size = len(dataset)  # type: ignore[arg-type]
+        if size < case.global_batch:
+            message = f"the dataset has {size} samples; one step of this case needs {case.global_batch}"
+            raise ValueError(f"{message}: use a smaller batch or more data")
+        sampler = DistributedSampler(
+            dataset, num_replicas=processes, rank=rank, shuffle=True, seed=case.seed, drop_last=True
+        )
+    workers = case.loader_workers
+    if workers:
+        # Workers are forked from a process of the rank's own, which else would import torch in each of them.
+        multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.utils.data"])
+    return DataLoader(
+        dataset,
+        batch_size=case.global_batch // processes,
+        sampler=sampler,
+        num_workers=workers,
+        collate_fn=collate,
+        drop_last=True,
+        pin_memory=case.device == "cuda",
+        persistent_workers=workers > 0,
+        multiprocessing_context="forkserver" if workers else None,
+        worker_init_fn=partial(_pin_worker, loader_cores) if workers else None,
+    )
+
+
+def steps_a_pass(loader: Iterable[Any]) -> int | None:
+    """Return how many batches one pass over the data gives; None where the loader does not say."""
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def endless(
+    loader: Iterable[Any],
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    size: int | None = None,
+    on_pass: Callable[[int], None] = lambda _: None,
+    on_batch: Callable[[int], None] = lambda _: None,
+) -> Iterator[Any]:
+    """Batches on the device, for ever; each epoch is reshuffled, alike on all ranks (`set_epoch`).
+
+    Floating-point values come in `dtype`, others as they are. With a `size` every batch must have so many
+    samples; a smaller one at the end of a pass is left out. `on_pass` is told how many steps a pass had, and
+    `on_batch` how many of a pass have begun.
+
+    Raises:
+        ValueError: a pass gave nothing, or batches of another size.
+    """
+
+    def placed(tensor: torch.Tensor) -> torch.Tensor:
+        wanted = dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(device, wanted, non_blocking=True)
+
+    epoch = 0
+    while True:
+        _set_epoch(loader, epoch)
+        steps = 0
+        for batch in loader:
+            if size is not None and (found := samples(batch)) != size:
+                if found > size or not steps:
+                    raise ValueError(
+                        f"the loader gave a batch of {found} samples, and {size} were asked for: "
+                        "loader(rank, world_size, batch) must give as many as `batch` says, or the data are too few"
+                    )
+                continue
+            steps += 1
+            on_batch(steps)
+            yield map_tensors(placed, batch)
+        if not steps:
+            raise ValueError(_nothing(loader, epoch))
+        on_pass(steps)
+        epoch += 1
+
+
+def _set_epoch(loader: Iterable[Any], epoch: int) -> None:
+    """Tells all that shuffles with a seed which pass begins."""
+    for part in (loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))):
+        if callable(set_epoch := getattr(part, "set_epoch", None)):
+            set_epoch(epoch)
+
+
+def _nothing(loader: Iterable[Any], epoch: int) -> str:
+    """Return why a pass without a batch cannot be trained on."""
+    if epoch:
+        return (
+            f"the data are exhausted after pass {epoch}: they must yield their batches again each time they are "
+            "iterated over (a DataLoader does, a generator does not)"
+        )
+    dataset, size = getattr(loader, "dataset", None), getattr(loader, "batch_size", None)
+    if isinstance(dataset, IterableDataset) and size:
+        found = sum(1 for _ in dataset)
+        if found >= size:
+            workers = getattr(loader, "num_workers", 0)
+            return (
+                f"the dataset gave this rank {found} samples, enough for a step of it ({size}), but none of its "
+                f"{workers} loader workers has as many for itself: use fewer loader_workers, a smaller batch or more "
+                "data"
+            )
+        return (
+            f"the dataset gave this rank {found} samples; one step of it needs {size}: use a smaller batch or "
+            "more data"
+        )
+    return "the loader gave no batch at all: use a smaller batch or more data"
+
+
+MEMORY_BATCHES = 32
+"""Batches that `data = "memory"` cycles through: too many for a processor's cache to make them one."""
+MEMORY_BYTES = 256 << 20
+"""No further batch is taken once they are this large together, on each rank."""
+
+
+def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[Any]:
+    """Return the next few of these batches, taken now and then cycled through for ever: no step loads anything.
+
+    At least one, at most `MEMORY_BATCHES`; `on_batch` is called after each: a sign of life.
+    """
+    kept: list[Any] = []
+    size = 0
+    while len(kept) < MEMORY_BATCHES and size < MEMORY_BYTES:
+        kept.append(next(batches))
+        size += sum(
+            value.numel() * value.element_size()
+            for value in tree_leaves(kept[-1])
+            if isinstance(value, torch.Tensor)
+        )
+        on_batch()
+    return itertools.cycle(kept)

@@ -1,0 +1,90 @@
+"""Training to a loss: a fresh model on the data from their start, until the job's loss is as low as was asked for."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddpbench.measure.blocks import Control
+from ddpbench.measure.clock import Clock
+from ddpbench.measure.recorder import NullRecorder
+from ddpbench.records import Curve
+from ddpbench.records.heartbeat import Heartbeat
+from ddpbench.spec import Goal
+from ddpbench.spec.goal import mean_losses, smoothing_steps, steps_to
+from ddpbench.worker.rank.precision import precision_of
+from ddpbench.worker.rank.training import StepLoop, Training, gather_number, gather_numbers
+
+GROUP_S = 0.25
+"""Ranks agree whether to go on about this often, so that their agreeing disturbs few steps."""
+LEAST_STEPS = 10
+MOST_STEPS = 100
+"""A group that they train in one go has at least and at most so many steps."""
+
+
+def train_to(
+    goal: Goal,
+    training: Training,
+    batches: Iterator[tuple[Any, Any]],
+    *,
+    clock: Clock,
+    control: Control,
+    heartbeat: Heartbeat,
+) -> Iterator[Curve]:
+    """Trains until `steps_to` says that the goal is reached, or its steps or seconds are exhausted.
+
+    `batches` are the rank's, from their first on. Within a group of steps nothing is done but train and note the
+    time; losses stay on the device meanwhile. Rank 0 decides for all, between groups. It ends, without the group in
+    which that happened, where the job's loss is NaN or infinite.
+    """
+    case, processes = training.case, training.place.processes
+    precision = precision_of(case.precision, training.device)  # fp16's scale restarts
+    distributed = dist.is_initialized() and training.strategy.uses_backend
+    model = training.fresh_model(precision=precision)
+    replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
+    loop = StepLoop(replica, batches, NullRecorder(), heartbeat, precision)
+    knowing = gather_number(int(replica.knows_loss), control, processes)
+    window = smoothing_steps(case)
+    job: list[float] = []
+    spent_ns = 0
+    steps = 1  # how long a step takes is not known yet
+    for index in itertools.count():
+        clock.anchor()
+        found: list[torch.Tensor] = []
+        marks = [clock.mark()]
+        for _ in range(steps):
+            loop.step()
+            found.append(loop.unscaled_loss())
+            marks.append(clock.mark())
+        times = clock.resolve(marks)
+        # in the digits that are recorded, so that whoever reads them finds the goal reached at the same step
+        own = [float(f"{float(loss):.7g}") if replica.knows_loss else 0.0 for loss in found]
+        gathered = gather_numbers(own, control, processes)
+        job += mean_losses([losses for losses, knows in zip(gathered, knowing, strict=True) if knows])
+        if not all(map(math.isfinite, job[-steps:])):
+            break  # it will not be reached any more; what was timed before is as good as it was
+        yield Curve(
+            index=index,
+            target=goal.loss,
+            samples=steps * training.share,
+            start_ns=times[0],
+            end_ns=times[-1],
+            step_ns=tuple(after - before for before, after in itertools.pairwise(times)),
+            losses=tuple(own) if replica.knows_loss else (),
+        )
+        spent_ns += times[-1] - times[0]
+        step_ns = max(spent_ns, 1) / len(job)
+        fitting = max(LEAST_STEPS, min(MOST_STEPS, int(GROUP_S * 1e9 / step_ns)))
+        fitting = min(fitting, max(1, math.ceil((goal.seconds * 1e9 - spent_ns) / step_ns)))
+        wanted = min(fitting, goal.steps - len(job))  # none: its steps are exhausted
+        recent = job[-(steps + window - 1) :]
+        over = spent_ns >= goal.seconds * 1e9 or steps_to(goal.loss, recent, window) is not None
+        steps = control.agree(0 if over else wanted)
+        if not steps:
+            break
+    replica.close()

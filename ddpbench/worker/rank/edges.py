@@ -1,0 +1,60 @@
+"""What is read right before and after a block of steps, outside what is timed, and the records made of it."""
+
+from __future__ import annotations
+
+import time
+
+from ddpbench.measure.pacer import Pacer
+from ddpbench.records import Block, Pace, Record, Traffic
+from ddpbench.worker.rank.traffic import LinkCounters
+
+
+class Edges:
+    """One rank's counters at a block's edges. A replay's pacer is turned on: what is measured, is paced."""
+
+    def __init__(self, pacer: Pacer | None, link: LinkCounters | None = None) -> None:
+        """`link` is the emulated link that this rank reads for its node, or its own."""
+        self._pacer = pacer
+        self._link = link
+        self._carried = [(0, 0), (0, 0)]
+        if pacer is not None:
+            pacer.active = True
+        self._cpu_ns = [0, 0]
+        self._lateness_ns: tuple[int, ...] = ()
+        self._optimizer_ns = 0
+
+    def at_edge(self) -> None:
+        """Reads the counters; called twice a block (`Stepper.at_edge`)."""
+        self._cpu_ns = [self._cpu_ns[1], time.process_time_ns()]
+        if self._link is not None:
+            self._carried = [self._carried[1], self._link.read()]
+        if self._pacer is not None:
+            self._lateness_ns, self._optimizer_ns = self._pacer.take()
+
+    def records(self, block: Block) -> list[Record]:
+        """Return what the counters say of the block that has just ended."""
+        found: list[Record] = []
+        if self._pacer is not None:
+            found.append(
+                Pace(
+                    phase=block.phase,
+                    index=block.index,
+                    lateness_ns=self._lateness_ns,
+                    cpu_ns=self._cpu_ns[1] - self._cpu_ns[0],
+                    optimizer_ns=self._optimizer_ns,
+                    optimizer_due_ns=self._pacer.update_due_ns,
+                )
+            )
+        if self._link is not None:
+            (sent, received), (sent_then, received_then) = self._carried
+            found.append(
+                Traffic(
+                    phase=block.phase,
+                    index=block.index,
+                    steps=block.steps,
+                    node=self._link.node,
+                    sent_bytes=sent_then - sent,
+                    received_bytes=received_then - received,
+                )
+            )
+        return found

@@ -1,0 +1,250 @@
+"""Measures a workload's profile in a process of its own: spans of its step, and when gradients become ready.
+
+What notes a gradient's moment costs time, so that steps with and without it alternate: the spans are those
+without, and from each moment the cost of the notes before it is taken off.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from scipy.special import stdtrit
+
+from ddpbench.machine.hardware import read_hardware
+from ddpbench.measure.blocks import AloneControl, Stepper, warm_up
+from ddpbench.measure.clock import Clock, CudaClock, HostClock, Mark
+from ddpbench.measure.recorder import StepRecorder
+from ddpbench.records import StepRecord
+from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
+from ddpbench.spec import Case
+from ddpbench.strategies.trees import tensors
+from ddpbench.worker.inspection import told
+from ddpbench.worker.place import Place
+from ddpbench.worker.rank.batches import in_memory
+from ddpbench.worker.rank.training import StepLoop, Training
+from ddpbench.workloads.profile import Parameter, Profile, Provenance, Seconds
+
+WARMUP_S = 10.0
+"""The warm-up may take a fifth of this (`ddpbench.measure.blocks.WARMUP_SHARE`), or three blocks of steps."""
+LEAST_STEPS = 30
+ENOUGH_S = 5.0
+"""Without a number of steps: so many, and for so long."""
+MOST_STEPS = 1000
+BLOCK_S = 0.4
+"""About so long is measured at a time, before marks are resolved."""
+
+
+class UnprofiledError(Exception):
+    """The workload has no profile; the message says why."""
+
+
+@dataclass(slots=True)
+class Spans:
+    """What was seen of each step: durations without notes, and with them when each gradient was ready, seconds."""
+
+    step_s: list[float]
+    forward_s: list[float]
+    backward_s: list[float]
+    optimizer_s: list[float]
+    noted_backward_s: list[float]
+    ready: list[list[tuple[int, float]]]
+    """Of each noted step (number of the parameter, moment since backward's start), as they came."""
+
+
+class Profiler:
+    """A model in training whose steps are measured, plain and noted in turn."""
+
+    def __init__(self, training: Training, clock: Clock) -> None:
+        self._training, self._clock = training, clock
+        self._model = training.fresh_model()
+        trained = [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]
+        self.names = [name for name, _ in trained]
+        self.parameters = [parameter for _, parameter in trained]
+        self._recorder = StepRecorder(clock)
+        replica = training.replica(self._model, self._recorder, distributed=False)
+        batches = in_memory(training.batches(), lambda: None)
+        first = next(batches)
+        self.sample_bytes = sum(t.numel() * t.element_size() for t in tensors(first)) // training.samples
+        heartbeat = Heartbeat(bytearray(PAGE_BYTES), 0)
+        self._loop = StepLoop(replica, batches, self._recorder, heartbeat, training.precision)
+        self.spans = Spans([], [], [], [], [], [])
+
+    def warm_up(self) -> float:
+        """Steps until they are steady; returns a step's time, seconds."""
+        stepper = Stepper(lambda: self._step(-1), self._training.samples, self._clock, AloneControl())
+        found = warm_up(stepper, self._loop.replica.ready, WARMUP_S)
+        self._recorder.records()
+        self._loop.check_loss()
+        return found.step_ns / 1e9
+
+    def block(self, pairs: int) -> None:
+        """Steps in pairs, after one that is not counted; which of a pair is noted alternates."""
+        self._clock.anchor()
+        notes: list[list[tuple[int, Mark]] | None] = []
+        self._step(-1)
+        for number in range(pairs):
+            for noted in (False, True) if number % 2 == 0 else (True, False):
+                if noted:
+                    notes.append(self._noted_step(len(notes)))
+                else:
+                    self._step(len(notes))
+                    notes.append(None)
+        resolved = [
+            None if note is None else self._clock.resolve([mark for _, mark in note]) for note in notes
+        ]
+        steps = [r for r in self._recorder.records() if isinstance(r, StepRecord) and r.step >= 0]
+        for step, note, moments in zip(steps, notes, resolved, strict=True):
+            self._keep(step, note, moments)
+        self._loop.check_loss()
+
+    def forget(self) -> None:
+        """Drops what was seen so far: it was to warm up."""
+        self.spans = Spans([], [], [], [], [], [])
+
+    def profile(self) -> Profile:
+        """Return what all steps so far come to.
+
+        Raises:
+            UnprofiledError: a parameter got no gradient in some step.
+        """
+        case, spans = self._training.case, self.spans
+        moments = ready_moments(spans, len(self.names))
+        pairs = zip(self.names, moments, strict=True)
+        if never := [name for name, seen in pairs if len(seen) < len(spans.ready)]:
+            more = f" and {len(never) - 1} more" if len(never) > 1 else ""
+            raise UnprofiledError(
+                f"parameter {never[0]}{more} got no gradient in some step, and a replay gives each one in every step: "
+                "freeze what the loss does not reach (requires_grad = False)"
+            )
+        end = statistics.fmean(spans.backward_s)
+        return Profile(
+            source="measured",
+            workload=case.workload,
+            local_batch=case.local_batch,
+            device=torch.cuda.get_device_name() if case.device == "cuda" else "cpu",
+            precision=case.precision,
+            provenance=Provenance(
+                machine=read_hardware().cpu_model,
+                torch=torch.__version__,
+                threads=torch.get_num_threads(),
+                date=datetime.now(UTC).date().isoformat(),
+            ),
+            sample_bytes=self.sample_bytes,
+            steps=len(spans.backward_s),
+            forward_s=interval(spans.forward_s),
+            backward_s=interval(spans.backward_s),
+            optimizer_s=interval(spans.optimizer_s),
+            parameters=tuple(
+                Parameter(
+                    name=name,
+                    shape=tuple(parameter.shape),
+                    dtype=str(parameter.dtype).removeprefix("torch."),
+                    ready_s=interval(seen, end),
+                )
+                for name, parameter, seen in zip(self.names, self.parameters, moments, strict=True)
+            ),
+        )
+
+    def _step(self, number: int) -> None:
+        self._recorder.begin_step(number)
+        self._loop.step()
+        self._recorder.end_step()
+
+    def _noted_step(self, number: int) -> list[tuple[int, Mark]]:
+        noted: list[tuple[int, Mark]] = []
+        mark = self._clock.mark
+
+        def note_of(place: int) -> Any:
+            return lambda _parameter: noted.append((place, mark()))
+
+        handles = [
+            parameter.register_post_accumulate_grad_hook(note_of(place))  # type: ignore[no-untyped-call]
+            for place, parameter in enumerate(self.parameters)
+        ]
+        self._step(number)
+        for handle in handles:
+            handle.remove()
+        return noted
+
+    def _keep(self, step: StepRecord, note: list[tuple[int, Mark]] | None, moments: list[int] | None) -> None:
+        spans = {name: (start, end) for name, start, end in step.spans}
+        start, end = spans["backward"]
+        seen = self.spans
+        if note is None or moments is None:
+            seen.step_s.append((step.end_ns - step.start_ns) / 1e9)
+            seen.backward_s.append((end - start) / 1e9)
+            seen.forward_s.append((spans["forward"][1] - spans["forward"][0]) / 1e9)
+            seen.optimizer_s.append((spans["optimizer"][1] - spans["optimizer"][0]) / 1e9)
+            return
+        seen.noted_backward_s.append((end - start) / 1e9)
+        pairs = zip(note, moments, strict=True)
+        seen.ready.append([(place, (moment - start) / 1e9) for (place, _), moment in pairs])
+
+
+def ready_moments(spans: Spans, parameters: int) -> list[list[float]]:
+    """Return each parameter's moments in the noted steps, without the cost of the notes before them, seconds.
+
+    Every note is taken to cost the same: what a noted backward takes longer, divided by their number.
+    """
+    longer = statistics.fmean(spans.noted_backward_s) - statistics.fmean(spans.backward_s)
+    cost = longer / parameters
+    found: list[list[float]] = [[] for _ in range(parameters)]
+    for step in spans.ready:
+        for place, (number, moment) in enumerate(step, start=1):
+            found[number].append(moment - place * cost)
+    return found
+
+
+def interval(values: Sequence[float], end: float = math.inf) -> Seconds:
+    """Return the mean over steps, within 0 and `end`, with its 95 % t-interval."""
+    mean = min(max(statistics.fmean(values), 0.0), end)
+    if len(values) < 2:
+        return Seconds(mean=mean)
+    half = float(stdtrit(len(values) - 1, 0.975)) * statistics.stdev(values) / math.sqrt(len(values))
+    return Seconds(mean=mean, low=max(mean - half, 0.0), high=mean + half)
+
+
+def measure(training: Training, steps: int | None) -> Profile:
+    """Return the profile of a case's workload, `steps` plain steps long.
+
+    Raises:
+        UnprofiledError: a parameter got no gradient in some step.
+    """
+    case = training.case
+    clock: Clock = CudaClock() if case.device == "cuda" else HostClock()
+    profiler = Profiler(training, clock)
+    step_s = profiler.warm_up()
+    began = time.monotonic()
+    spans = profiler.spans
+    while len(spans.backward_s) < (steps or LEAST_STEPS) or (steps is None and not _enough(spans, began)):
+        left = (steps or MOST_STEPS) - len(spans.backward_s)
+        profiler.block(min(left, max(1, round(BLOCK_S / 2 / step_s))))
+    return profiler.profile()
+
+
+def _enough(spans: Spans, began: float) -> bool:
+    return time.monotonic() - began >= ENOUGH_S or len(spans.backward_s) >= MOST_STEPS
+
+
+def profile_workload(case: Case, *, steps: int | None, cores: Sequence[int]) -> dict[str, Any]:
+    """`{"profile": text}` of a case's workload, measured on these cores, or `{"problem": sentence}`."""
+    os.sched_setaffinity(0, cores)
+    torch.set_num_threads(case.threads_per_rank)
+    alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    device = torch.device("cuda", 0) if case.device == "cuda" else torch.device("cpu")
+    try:
+        return {"profile": measure(Training(case, alone, device), steps).dumps()}
+    except UnprofiledError as problem:
+        return {"problem": f"{case.workload}: {problem}"}
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        return {"problem": f"{case.workload}: profiling it failed: {told(error)}"}

@@ -1,0 +1,90 @@
+"""Input that comes over the network: each batch's bytes are fetched from the fabric's store ahead of its step."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from ddpbench.strategies.trees import tensors
+
+AHEAD = 2
+"""Batches fetched before they are asked for: what a DataLoader's worker does by default (prefetch_factor)."""
+_CHUNK_BYTES = 1 << 20
+T = TypeVar("T")
+
+
+class StoreError(OSError):
+    """The store did not give what was asked for."""
+
+
+def fetch(connection: socket.socket, count: int, into: bytearray) -> None:
+    """Asks the store for `count` bytes and receives them, chunk after chunk, into one and the same buffer.
+
+    Raises:
+        StoreError: the store hung up.
+    """
+    view = memoryview(into)
+    try:
+        connection.sendall(struct.pack(">Q", count))
+        while count and (got := connection.recv_into(view[: min(count, len(into))])):
+            count -= got
+    except ConnectionError:  # it went with a request of ours unread
+        pass
+    if count:
+        raise StoreError(f"the store hung up with {count} bytes still to come")
+
+
+def batch_bytes_of(batch: Any) -> int:
+    """Return the bytes of a batch's tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(batch))
+
+
+def fetched(batches: Iterator[T], address: str, batch_bytes: int) -> Iterator[T]:
+    """Yield the batches, each once so many bytes have come from the store at `address` (`10.0.0.1:7000`).
+
+    A thread of this rank's fetches up to `AHEAD` batches ahead, so that input and gradients share the link
+    as they do where a loader reads from a file server.
+
+    Raises:
+        StoreError: the store cannot be reached or hangs up.
+    """
+    ready: queue.Queue[Exception | None] = queue.Queue(maxsize=AHEAD)
+    host, _, port = address.rpartition(":")
+    try:
+        connection = socket.create_connection((host, int(port)), timeout=60)
+    except OSError as error:
+        raise StoreError(f"the store at {address} was not reached: {error}") from None
+    connection.settimeout(None)
+
+    closed = threading.Event()
+
+    def run() -> None:
+        buffer = bytearray(min(batch_bytes, _CHUNK_BYTES) or 1)
+        try:
+            while not closed.is_set():
+                fetch(connection, batch_bytes, buffer)
+                ready.put(None)
+        except OSError as error:
+            ready.put(error)
+
+    thread = threading.Thread(target=run, name="store", daemon=True)
+    thread.start()
+    try:
+        for batch in batches:
+            problem = ready.get()
+            if problem is not None:
+                raise problem
+            yield batch
+    finally:
+        closed.set()
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        while thread.is_alive():  # it may be waiting for room
+            with contextlib.suppress(queue.Empty):
+                ready.get(timeout=0.01)
+        connection.close()

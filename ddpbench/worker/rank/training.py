@@ -1,0 +1,286 @@
+"""A rank's training job: workload, data and model for a case, and the step the harness times."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset
+
+from ddpbench.measure.blocks import Control
+from ddpbench.measure.pacer import Pacer
+from ddpbench.measure.recorder import Recorder
+from ddpbench.records.heartbeat import Heartbeat
+from ddpbench.spec import Case
+from ddpbench.strategies import Job, Replica, Strategy, load_strategy
+from ddpbench.worker.place import Place
+from ddpbench.worker.rank.batches import endless, make_loader, steps_a_pass
+from ddpbench.worker.rank.precision import FULL, Precision, precision_of
+from ddpbench.worker.rank.storage import batch_bytes_of
+from ddpbench.workloads import load_workload
+
+
+class DivergedError(Exception):
+    """Training went wrong: a loss that is not a number, or replicas that differ."""
+
+
+class Training:
+    """Everything of a case that lives in one rank, before a strategy is put on it."""
+
+    def __init__(self, case: Case, place: Place, device: torch.device, launch: int = 0) -> None:
+        """`launch` is the number of the case's launch: what is drawn at random for times differs between them."""
+        self.case, self.place, self.device = case, place, device
+        self.strategy: Strategy[Any] = load_strategy(case.strategy)
+        self.workload = load_workload(case.workload).for_case(case, place.rank, launch)
+        self.workload_options = self.workload.options.model_validate(case.workload_options)
+        self.options = self.strategy.options.model_validate(case.options)
+        self.dtype: torch.dtype = getattr(torch, case.dtype)
+        self.precision = precision_of(case.precision, device)
+        trainers = self.strategy.trainers(case.world_size)
+        trainer = max(
+            0, place.rank - (case.world_size - trainers)
+        )  # those that only serve are the first ranks
+        whole = place.processes == 1 or self.strategy.whole_batches
+        self.samples = case.global_batch if whole else case.local_batch
+        """Of a batch that this process takes."""
+        self.share = case.global_batch if place.processes == 1 else case.local_batch
+        """Of a step's samples what counts as this process's: all ranks' shares are the job's batch."""
+        if place.rank < case.world_size - trainers:
+            self.share = 0
+        dealt = (0, 1) if whole else (trainer, trainers)
+        torch.manual_seed(case.seed)  # what a user's object draws when it is made is alike on all ranks
+        own = self.workload.loader(self.workload_options, *dealt, self.samples)
+        dataset = self.workload.dataset(self.workload_options) if own is None else None
+        self.shards_itself = own is not None or isinstance(dataset, IterableDataset)
+        """Which samples per rank gets is the workload's choice, not ours."""
+        if isinstance(dataset, IterableDataset) and dealt != (place.rank, place.processes):
+            raise ValueError(
+                f"the dataset deals its samples out to {place.processes} ranks itself, and {case.strategy} wants them "
+                "otherwise: give a map-style dataset, or a loader(rank, world_size, batch)"
+            )
+        self.loader = own if own is not None else self._made_loader(dataset, *dealt)
+        self._own_loader = own is not None
+        self.dataset_samples = (
+            _length(getattr(self.loader, "dataset", None)) if self.workload.has_loss else None
+        )
+        """Samples of the whole dataset; None for one that is endless, made up, or does not tell."""
+        self._passes: list[int] = []
+        self._begun = 0
+        """Batches taken of the pass under way."""
+
+    def _made_loader(self, dataset: Any, rank: int, processes: int) -> DataLoader[Any]:
+        return make_loader(
+            dataset,
+            self.case,
+            rank=rank,
+            processes=processes,
+            loader_cores=self.place.loader_cores,
+            collate=self.workload.collate,
+        )
+
+    def fresh_model(
+        self, dtype: torch.dtype | None = None, precision: Precision | None = None
+    ) -> torch.nn.Module:
+        """Return a model in its initial state, the same in every rank: the case's seed decides it.
+
+        Its forward runs in `precision`, the case's own if None.
+        """
+        torch.manual_seed(self.case.seed)
+        model = self.workload.model(self.workload_options).to(dtype or self.dtype).to(self.device)
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ValueError(f"workload {self.case.workload} has no parameters to train")
+        torch.manual_seed(self.case.seed + 1 + self.place.rank)
+        return (precision or self.precision).wrap(model)
+
+    def batches(self) -> Iterator[tuple[Any, Any]]:
+        """The rank's batches, endlessly: inputs and targets, or all of it as inputs where the model takes all."""
+        size = self.samples if self._own_loader else None
+        found = endless(
+            self.loader,
+            self.device,
+            self.dtype,
+            size=size,
+            on_pass=self._passes.append,
+            on_batch=self._count,
+        )
+        return ((batch, None) for batch in found) if self.workload.whole_batches else found
+
+    def batch_bytes(self) -> int:
+        """Return what a batch's input is on its way here, bytes: shrunk as the gradients are."""
+        size = self.workload.sample_bytes
+        whole = batch_bytes_of(next(self.batches())) if size is None else size * self.samples
+        return max(1, whole // self.case.shrink)
+
+    def _count(self, begun: int) -> None:
+        self._begun = begun
+
+    def check_even(self, control: Control) -> None:
+        """Compares the lengths of the ranks' passes over their data, as far as they are known by now.
+
+        Ranks that go round and round never wait for one another's end, and so would not notice. A rank that does
+        not know its length yet is only held against one whose pass it has gone beyond: with `data = "memory"` they
+        may stop at batches of different number.
+
+        Raises:
+            ValueError: they differ, on all ranks.
+        """
+        if self.place.processes == 1:
+            return
+        told = self._passes[0] if self._passes else steps_a_pass(self.loader)
+        lengths = gather_number(-1 if told is None else told, control, self.place.processes)
+        begun = gather_number(self._begun, control, self.place.processes)
+        known = [rank for rank, length in enumerate(lengths) if length >= 0]
+        if not known:
+            return
+        short = min(known, key=lambda rank: lengths[rank])
+        for rank, length in enumerate(lengths):
+            if (length if length >= 0 else begun[rank]) > lengths[short]:
+                many = {short: str(lengths[short]), rank: str(length) if length >= 0 else "more"}
+                (one, first), (other, second) = sorted(many.items())
+                raise ValueError(
+                    f"uneven data: a pass has {first} batches on rank {one} and {second} on rank {other}, so that a "
+                    "training loop would wait for ever at its end: give every rank as many (DistributedSampler with "
+                    "drop_last=True)"
+                )
+
+    def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        """Return the workload's optimizer, with its options."""
+        return self.workload.optimizer(parameters, self.workload_options)
+
+    def replica(
+        self,
+        model: torch.nn.Module,
+        recorder: Recorder,
+        *,
+        distributed: bool,
+        precision: Precision | None = None,
+    ) -> Replica:
+        """Return the strategy's replica of a `fresh_model` of the same precision."""
+        job = Job(
+            case=self.case,
+            model=model,
+            loss=(precision or self.precision).loss(self.workload.loss),
+            make_optimizer=self.make_optimizer,
+            device=self.device,
+            rank=self.place.rank,
+            local_rank=self.place.local_rank,
+            world_size=self.case.world_size,
+            distributed=distributed,
+            recorder=recorder,
+        )
+        return self.strategy.build(job, self.options)
+
+
+def _length(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _nothing() -> None:
+    pass
+
+
+class StepLoop:
+    """The one training step of all strategies: a batch, its gradients, the update."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        batches: Iterator[tuple[Any, Any]],
+        recorder: Recorder,
+        heartbeat: Heartbeat,
+        precision: Precision = FULL,
+        *,
+        pacer: Pacer | None = None,
+    ) -> None:
+        """`pacer` is the workload's, if it has one: it is told where steps end."""
+        self.replica = replica
+        self._end_step = pacer.end_step if pacer is not None else _nothing
+        self._precision = precision
+        self._update = precision.update
+        self._batches = batches
+        self._recorder = recorder
+        self._beat = heartbeat.beat
+        self.loss: torch.Tensor | None = None
+
+    def step(self) -> None:
+        """One step. The loss stays on the device; `check_loss` reads it outside timed regions."""
+        recorder = self._recorder
+        inputs = targets = None
+        if self.replica.draws:
+            with recorder.span("data"):
+                inputs, targets = next(self._batches)
+        self.loss = self.replica.gradients_of(inputs, targets)
+        with nullcontext() if self.replica.notes_update else recorder.span("optimizer"):
+            self._update(self.replica)
+        self._end_step()
+        self._beat()
+
+    def unscaled_loss(self) -> torch.Tensor:
+        """Return the last step's loss where it is: reading it would wait for the device."""
+        assert self.loss is not None
+        return self._precision.unscaled(self.loss)
+
+    def check_loss(self) -> float:
+        """Return the last step's loss.
+
+        Raises:
+            DivergedError: it is NaN or infinite.
+        """
+        assert self.loss is not None
+        if not self.replica.knows_loss:
+            return 0.0
+        value = self._precision.true_loss(self.loss)
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"the loss is {value}: lower the learning rate, or look for a bug in the model"
+            )
+        return value
+
+
+def checksum(model: torch.nn.Module) -> str:
+    """Return a digest of all parameters' bits; buffers such as BatchNorm's running statistics are not in it."""
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        data = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(data.numpy().data)
+    return digest.hexdigest()[:32]
+
+
+def all_equal(text: str, control: Control, processes: int) -> bool:
+    """Return whether all ranks hold the same text of at most 64 characters (a checksum)."""
+    if processes == 1:
+        return True
+    group = getattr(control, "group", None)
+    data = text.encode().ljust(64)[:64]
+    own = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    gathered = [torch.empty_like(own) for _ in range(processes)]
+    dist.all_gather(gathered, own, group=group)
+    return all(torch.equal(other, gathered[0]) for other in gathered)
+
+
+def gather_number(value: int, control: Control, processes: int) -> list[int]:
+    """Return every rank's number, in the order of ranks."""
+    if processes == 1:
+        return [value]
+    own = torch.tensor([value])
+    gathered = [torch.empty_like(own) for _ in range(processes)]
+    dist.all_gather(gathered, own, group=getattr(control, "group", None))
+    return [int(other) for other in gathered]
+
+
+def gather_numbers(values: Sequence[float], control: Control, processes: int) -> list[list[float]]:
+    """Return every rank's numbers, equally many, in the order of ranks."""
+    if processes == 1:
+        return [list(values)]
+    own = torch.tensor(values, dtype=torch.float64)
+    gathered = [torch.empty_like(own) for _ in range(processes)]
+    dist.all_gather(gathered, own, group=getattr(control, "group", None))
+    return [other.tolist() for other in gathered]

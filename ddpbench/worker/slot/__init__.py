@@ -1,0 +1,1 @@
+"""A slot under another launcher, and the one that leads."""

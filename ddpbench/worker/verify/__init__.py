@@ -1,0 +1,1 @@
+"""Checks a strategy against single-process training."""

@@ -1,0 +1,191 @@
+"""Values of a strategy's ranks held against one process's: what counts as equal, and in which number type."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from ddpbench.measure.blocks import Control
+from ddpbench.records import Compared, Proof
+from ddpbench.strategies import Replica
+from ddpbench.worker.rank.precision import Precision
+from ddpbench.worker.rank.training import Training
+
+Tensors = dict[str, torch.Tensor]
+"""Gradients or parameters by the model's names."""
+TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-10, torch.float32: 1e-4}
+"""Allowed error of a gradient. float64 leaves room for nothing but another order of addition; float32 for
+that order too, over the few hundred thousand terms of a reduction."""
+SMALL_GRADIENT = 1e-3
+"""A parameter's error is relative to its own gradient's norm, or to this share of the whole gradient's norm
+where that is larger: a gradient that is zero in exact arithmetic (attention's key bias) is all rounding."""
+CHANGE_TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 0.05}
+"""Allowed error of what updates changed, as one vector over all parameters. Adam divides a gradient by its own size, so
+that in float32 one which is all rounding (attention's key bias) moves its parameters as far as any other, this way or
+that; an update left out, or made of another rank's gradient, is wrong by a tenth and more."""
+AUTOCAST_ROUNDOFFS = 16
+"""Under autocast a gradient may be wrong by so many unit roundoffs u of what it computes in: 2^-4 for bf16
+(u = 2^-8), 2^-7 for fp16 (u = 2^-11). A step rounds every layer's outputs, slopes and gradients to u; a batch cut
+up otherwise rounds other sums, independently, so that errors add up as a random walk: about u √(2L) for L layers,
+and √n more where the gradients of n shards nearly cancel. 16 covers L = 32 at n = 4. A strategy that forgets to
+average, or a rank, is wrong by a half or more."""
+COMPRESSED_ROUNDOFFS = 8
+"""Where gradients are sent in a narrower type of unit roundoff u: each rank's share is rounded to it, and so is each
+of n - 1 partial sums, independently: about u √n, and more where shares nearly cancel. 8 covers n = 16 and a gap."""
+AUTOCAST_SMALL_GRADIENT = 0.1
+"""`SMALL_GRADIENT` under autocast, where what ought to vanish is rounding of that size."""
+MOST_HALVINGS = 40
+"""fp16: so often is the loss's scale halved until gradients are finite."""
+
+
+def relative_error(
+    own: Sequence[torch.Tensor],
+    reference: Sequence[torch.Tensor],
+    small: float = SMALL_GRADIENT,
+    whole: torch.Tensor | None = None,
+) -> float:
+    """Return the largest error over parameters, as `SMALL_GRADIENT` says; infinite if the shapes differ.
+
+    `whole` is the whole gradient's norm, where `reference` is a part of it.
+    """
+    if [gradient.shape for gradient in own] != [gradient.shape for gradient in reference]:
+        return float("inf")
+    if whole is None:
+        whole = norm(reference)
+    worst = 0.0
+    for mine, expected in zip(own, reference, strict=True):
+        scale = torch.maximum(torch.linalg.vector_norm(expected.double()), small * whole)
+        error = float(torch.linalg.vector_norm(mine.double() - expected.double()) / scale)
+        worst = max(worst, error) if math.isfinite(error) else float("inf")
+    return worst
+
+
+def norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the norm of all of them as one vector."""
+    if not tensors:
+        return torch.zeros((), dtype=torch.float64)
+    norms = [torch.linalg.vector_norm(each.double()) for each in tensors]
+    whole: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return whole
+
+
+def not_compared(compared: Compared, dtype: str, note: str) -> Proof:
+    """Says that a comparison would mean nothing here, and why."""
+    return Proof(compared=compared, dtype=dtype, error=0.0, tolerance=math.inf, passed=True, note=note)
+
+
+class Rank(Protocol):
+    """What a comparison needs of the rank it is made in (`ddpbench.worker.verify.proof.Prover`)."""
+
+    training: Training
+    control: Control
+    rank: int
+    processes: int
+    group: Any
+
+    def on_step(self) -> None: ...
+    def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision) -> Tensors: ...
+    def agreed(self, value: float) -> float: ...
+    def average(self, values: Tensors) -> Tensors: ...
+
+
+class Comparer:
+    """The comparisons' means in one number type and precision; `shards` are the batches of all ranks that train."""
+
+    def __init__(self, prover: Rank, dtype: torch.dtype, precision: Precision, shards: Sequence[Any]) -> None:
+        self.prover, self.dtype, self.precision, self.shards = prover, dtype, precision, shards
+        self.training = prover.training
+        name = str(dtype).removeprefix("torch.")
+        self.name = name if precision.name == "full" else f"{name}, {precision.name} autocast"
+        narrow = torch.finfo(dtype).eps / 2 if dtype not in TOLERANCES else 0.0
+        roundoff = max(precision.unit_roundoff, narrow)
+        self.tolerance = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
+        self._small = AUTOCAST_SMALL_GRADIENT if roundoff else SMALL_GRADIENT
+
+    def allow_for(self, replica: Replica) -> None:
+        """Widens what is allowed by what the strategy itself rounds to on the way."""
+        if replica.unit_roundoff:
+            self.tolerance = max(self.tolerance, COMPRESSED_ROUNDOFFS * replica.unit_roundoff)
+            self._small = max(self._small, AUTOCAST_SMALL_GRADIENT)
+
+    def error(self, own: Tensors, expected: Tensors) -> float:
+        """Return the largest relative error of those that this rank has, infinite for one that does not exist."""
+        if own.keys() - expected.keys():
+            return math.inf
+        whole = norm(list(expected.values()))
+        return relative_error(list(own.values()), [expected[name] for name in own], self._small, whole)
+
+    def change(self, compared: Compared, before: Tensors, own: Tensors, expected: Tensors) -> Proof:
+        """Return what updates made of this rank's parameters, held against what they made of one process's."""
+        allowed = CHANGE_TOLERANCES.get(self.dtype)
+        if allowed is None or self.precision.unit_roundoff:
+            note = (
+                "what updates change is finer than what this type or precision tells apart: float64 proves it"
+            )
+            return not_compared(compared, self.name, note)
+        error = math.inf
+        if own.keys() <= expected.keys():
+            gaps = norm([own[name] - expected[name] for name in own])
+            scale = norm([expected[name] - before[name] for name in own])
+            error = float(gaps / scale) if float(scale) else float(gaps)
+        return self.proof(compared, error if math.isfinite(error) else math.inf, allowed)
+
+    def settle_scale(self, model: torch.nn.Module, batch: Any) -> None:
+        """Halves an fp16 loss's scale until this batch's gradients are finite on all ranks, as training would."""
+        if self.precision.name != "fp16":
+            return
+        for _ in range(MOST_HALVINGS):
+            gradient = self.prover.gradient(copy.deepcopy(model), batch, self.precision)
+            infinite = any(not bool(torch.isfinite(part).all()) for part in gradient.values())
+            if not self.prover.agreed(float(infinite)) or not self.precision.lower_scale():
+                return
+
+    def draws_random_numbers(self, model: torch.nn.Module) -> bool:
+        """Return whether a step's gradient depends on the seed, as with dropout."""
+        seen: list[list[torch.Tensor]] = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            # Of a copy: a forward may change buffers such as running statistics.
+            gradient = self.prover.gradient(copy.deepcopy(model), self.shards[0], self.precision)
+            seen.append(list(gradient.values()))
+        differs = relative_error(seen[0], seen[1]) > TOLERANCES[torch.float32]
+        return bool(self.prover.control.agree(int(differs)))  # what is compared next, all ranks must compare
+
+    def seed(self, shard: int) -> None:
+        """Seeds what a step draws, alike wherever this shard's is computed."""
+        torch.manual_seed(self.training.case.seed + 1 + shard)
+
+    def gradient(self, model: torch.nn.Module, shard: int) -> Tensors:
+        """Return one process's gradient over a shard."""
+        self.seed(shard)
+        return self.prover.gradient(model, self.shards[shard], self.precision)
+
+    def average(self, model: torch.nn.Module) -> Tensors:
+        """Return the mean over shards of each shard's gradient, from the same state and seeds, in this process."""
+        return mean(self.gradient(model, number) for number in range(len(self.shards)))
+
+    def own_gradients(self, replica: Replica) -> Tensors:
+        """Return what the strategy aggregated, without the loss's scale."""
+        return {name: self.precision.true_gradient(grad) for name, grad in replica.own_gradients().items()}
+
+    def proof(self, compared: Compared, error: float, tolerance: float | None = None) -> Proof:
+        """Return the worst rank's error, which every rank learns."""
+        worst = self.prover.agreed(error)
+        allowed = self.tolerance if tolerance is None else tolerance
+        return Proof(
+            compared=compared, dtype=self.name, error=worst, tolerance=allowed, passed=worst <= allowed
+        )
+
+
+def mean(parts: Iterable[Tensors]) -> Tensors:
+    """The mean of tensors of the same names, added in their order, one at a time: a generator's are not all kept."""
+    total: Tensors = {}
+    count = 0
+    for part in parts:
+        total = {name: total[name] + part[name] for name in total} if count else part
+        count += 1
+    return {name: value / count for name, value in total.items()}

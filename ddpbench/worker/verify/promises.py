@@ -1,0 +1,293 @@
+"""What each kind of strategy promises, held against one process: a function for each of `strategies.PROMISES`."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddpbench.measure.recorder import NullRecorder
+from ddpbench.records import Proof
+from ddpbench.strategies import Promise, Replica
+from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, PeriodicReplica
+from ddpbench.strategies.trees import concatenate
+from ddpbench.worker.rank.training import all_equal, checksum
+from ddpbench.worker.verify.comparing import Comparer, Tensors, mean, norm, not_compared
+
+FINAL_STEPS = 3
+COMPRESSED_STEPS = 3
+MOST_KEPT = 0.95
+"""Of so many steps' gradients on one batch: PowerSGD sends the largest part of a matrix first, and the rest in turn."""
+MOST_STEPS_APART = 100
+
+
+def compare(comparer: Comparer, inputs: Any, targets: Any) -> Iterator[Proof]:
+    """Trains a fresh model on this rank's batch, and holds it against one process, as the strategy promises."""
+    prover, training, precision = comparer.prover, comparer.training, comparer.precision
+    strategy = training.strategy
+    promise: Promise = strategy.promise(training.options)
+    model = training.fresh_model(comparer.dtype, precision)
+    equal = all_equal(checksum(model), prover.control, prover.processes)
+    yield comparer.proof("initial state", 0.0 if equal else math.inf, 0.0)
+    reference = copy.deepcopy(model) if promise != "nothing" else model
+    comparer.settle_scale(model, (inputs, targets))
+    distributed = dist.is_initialized() and strategy.uses_backend
+    replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
+    comparer.allow_for(replica)
+    batch = (inputs, targets) if replica.draws else (None, None)
+    yield from _CHECKS[promise](comparer, replica, reference, batch)
+    replica.close()
+
+
+def _nothing(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
+    """Yield a step has to work; there is nothing to compare."""
+    comparer.seed(comparer.prover.rank)
+    replica.gradients_of(*batch)
+    comparer.prover.on_step()
+    yield from ()
+
+
+def _gradients(
+    comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any
+) -> Iterator[Proof]:
+    prover, precision = comparer.prover, comparer.precision
+    comparer.seed(prover.rank)
+    replica.gradients_of(*batch)
+    prover.on_step()
+    own = comparer.own_gradients(replica)
+    yield from _against(comparer, reference, own)
+    yield from _completeness(comparer, reference, own)
+    idle = {name for name, each in replica.job.model.named_parameters() if each.grad is None}
+    precision.update(replica)
+    training, before = comparer.training, _parameters(reference)
+    updates = training.case.compute == "real" and precision.name == "full"
+    # Where ranks hold different things, that they are equal says nothing of the steps that follow.
+    follows = (
+        updates and not training.strategy.replicas_equal and not comparer.draws_random_numbers(reference)
+    )
+    trainee = copy.deepcopy(reference) if follows else reference
+    optimizer = training.make_optimizer(trainee.parameters())
+    if updates:
+        used = {name: gradient for name, gradient in own.items() if name not in idle}
+        _apply(reference, used, training.make_optimizer(reference.parameters()))
+        after = replica.own_parameters()
+        yield comparer.change("update, same gradients", before, after, _parameters(reference))
+    for _ in range(FINAL_STEPS - 1):
+        replica.gradients_of(*batch)
+        precision.update(replica)
+        prover.on_step()
+    if follows:
+        for _ in range(FINAL_STEPS):
+            _apply(trainee, comparer.average(trainee), optimizer)
+        after = replica.own_parameters()
+        yield comparer.change("parameters, same samples", before, after, _parameters(trainee))
+    yield from _final(comparer, replica)
+
+
+def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
+    prover = comparer.prover
+    if comparer.training.strategy.replicas_equal and prover.processes > 1:
+        equal = all_equal(checksum(replica.job.model), prover.control, prover.processes)
+        yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
+
+
+def _completeness(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> Iterator[Proof]:
+    """Yield where a rank has a part of the parameters, that all parts together are the whole."""
+    prover = comparer.prover
+    whole = set(_parameters(reference))
+    if not prover.agreed(float(len(own) < len(whole))):
+        return
+    names: list[Any] = [None] * prover.processes
+    dist.all_gather_object(names, list(own), group=prover.group)
+    complete = set().union(*names) == whole
+    yield comparer.proof("every parameter has a rank", 0.0 if complete else math.inf, 0.0)
+
+
+def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> Iterator[Proof]:
+    """Yield the gradient of this rank's step, held against one process's over the same shards, and over all at once."""
+    training = comparer.training
+    workload, strategy = training.workload, training.strategy
+    draws = comparer.draws_random_numbers(reference)
+    expected: Tensors | None = None
+    if draws and training.case.world_size > 1 and (strategy.one_process or strategy.whole_batches):
+        who = "replicas" if strategy.one_process else strategy.pieces
+        note = f"the model draws random numbers, and its {who} draw them in another order: not comparable"
+        yield not_compared("gradients, same shards", comparer.name, note)
+    else:
+        expected = comparer.average(reference)
+        yield comparer.proof("gradients, same shards", comparer.error(own, expected))
+    note = ""
+    if draws:
+        note = "the model draws random numbers: other ones over the whole batch than over shards"
+    elif workload.batch_statistics or _has_batch_statistics(reference):
+        note = "BatchNorm's statistics differ over shards, rightly: the whole batch is not compared"
+    else:
+        try:
+            batch = concatenate(comparer.shards)
+        except ValueError as problem:
+            note = f"the ranks' batches cannot be one, so the whole batch is not compared: {problem}"
+    if note:
+        yield not_compared("gradients, whole batch", comparer.name, note)
+        return
+    whole = comparer.prover.gradient(reference, batch, comparer.precision)
+    assert expected is not None
+    gap = comparer.prover.agreed(comparer.error(expected, whole))
+    if workload.whole_batches and gap > comparer.tolerance:
+        note = (
+            "the loss is not a mean over samples (one process's gradients over shards average to another one than "
+            f"over the whole batch, by {gap:.1e}), as a mean over unequal numbers of words is not: data-parallel "
+            "training then differs from one process's, whatever the strategy"
+        )
+        yield not_compared("gradients, whole batch", comparer.name, note)
+        return
+    yield comparer.proof("gradients, whole batch", comparer.error(own, whole))
+
+
+def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
+    """No update in between, so that every step's true gradient is the same."""
+    assert isinstance(replica, CompensatedReplica)
+    prover = comparer.prover
+
+    def step() -> Tensors:
+        comparer.seed(prover.rank)
+        replica.gradients_of(*batch)
+        prover.on_step()
+        own = comparer.own_gradients(replica)
+        replica.optimizer.zero_grad(set_to_none=True)
+        return own
+
+    expected = comparer.average(reference)
+    early = max((comparer.error(step(), expected) for _ in range(replica.exact_steps)), default=0.0)
+    yield comparer.proof("gradients, same shards", early)
+    steps = [step() for _ in range(COMPRESSED_STEPS)]
+    kept = prover.average(replica.kept())
+    sums = {name: value * COMPRESSED_STEPS + kept[name] for name, value in mean(steps).items()}
+    whole = {name: value * COMPRESSED_STEPS for name, value in expected.items()}
+    error = comparer.error(sums, whole)
+    # That sums and rest are the whole holds of any rest: most must have been sent, and vectors as they are.
+    vectors = {name for name, value in expected.items() if value.dim() < 2}
+    sent = {name: value for name, value in mean(steps).items() if name in vectors}
+    error = max(error, comparer.error(sent, expected))
+    if float(norm(list(kept.values()))) > MOST_KEPT * float(norm(list(whole.values()))):
+        error = math.inf
+    yield comparer.proof("sums of gradients, with what is kept", error)
+    for _ in range(FINAL_STEPS):
+        replica.gradients_of(*batch)
+        comparer.precision.update(replica)
+        prover.on_step()
+    yield from _final(comparer, replica)
+
+
+def _averaged(
+    comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any
+) -> Iterator[Proof]:
+    """Up to the second averaging, between which ranks train apart; as many models are trained in this process."""
+    assert isinstance(replica, PeriodicReplica)
+    prover, training = comparer.prover, comparer.training
+    ranks, before = range(len(comparer.shards)), _parameters(reference)
+    models = [copy.deepcopy(reference) for _ in ranks]
+    optimizers = [training.make_optimizer(model.parameters()) for model in models]
+    found = 0
+    for step in range(MOST_STEPS_APART):
+        groups, averages = replica.due(step)
+        comparer.seed(prover.rank)
+        replica.gradients_of(*batch)
+        comparer.precision.update(replica)
+        for group in groups:
+            gradient = mean([comparer.gradient(models[rank], rank) for rank in group])
+            for rank in group:
+                _apply(models[rank], gradient, optimizers[rank])
+        if averages:
+            state = mean([_parameters(model) for model in models])
+            for model in models:
+                _load(model, state)
+            found += 1
+        if found == 2:
+            break
+    else:
+        raise ValueError(f"no two averagings within {MOST_STEPS_APART} steps: give a shorter period")
+    after = replica.own_parameters()
+    yield comparer.change("parameters, averaged", before, after, _parameters(models[prover.rank]))
+    if prover.processes > 1:
+        equal = all_equal(checksum(replica.job.model), prover.control, prover.processes)
+        yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
+
+
+def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
+    """Yield the server's log redone: each gradient at the version it was computed at, applied in the log's order.
+
+    A worker's parameters are held against those right after its last update.
+    """
+    assert isinstance(replica, OrderedReplica)
+    prover, training = comparer.prover, comparer.training
+    draws = comparer.draws_random_numbers(reference)
+    for _ in range(FINAL_STEPS):
+        replica.gradients_of(*batch)
+        comparer.precision.update(replica)
+        prover.on_step()
+    log: list[Any] = [replica.log() if prover.rank == 0 else None]
+    if prover.processes > 1:
+        dist.broadcast_object_list(log, src=0, group=prover.group)
+    updates: list[tuple[int, int]] = log[0]
+    if draws:
+        note = "the model draws random numbers, others when its log is redone: not comparable"
+        yield not_compared("parameters, updates in the server's order", comparer.name, note)
+        return
+    first = training.case.world_size - len(comparer.shards)
+    each_once = sorted(rank for rank, _ in updates) == sorted(
+        rank for rank in range(first, training.case.world_size) for _ in range(FINAL_STEPS)
+    )
+    if not each_once or any(version > number for number, (_, version) in enumerate(updates)):
+        yield comparer.proof("parameters, updates in the server's order", math.inf)
+        return
+    current, other = reference, copy.deepcopy(reference)
+    optimizer = training.make_optimizer(current.parameters())
+    before = _parameters(current)
+    versions = {0: before}
+    own = max(
+        (number for number, (rank, _) in enumerate(updates, start=1) if rank == prover.rank),
+        default=len(updates),
+    )
+    for number, (rank, version) in enumerate(updates, start=1):
+        _load(other, versions[version])
+        _apply(current, comparer.gradient(other, rank - first), optimizer)
+        versions[number] = _parameters(current)
+        needed = {own, number, *(later for _, later in updates[number:])}
+        versions = {kept: values for kept, values in versions.items() if kept in needed}
+    after = replica.own_parameters()
+    yield comparer.change("parameters, updates in the server's order", before, after, versions[own])
+
+
+_CHECKS: dict[Promise, Callable[[Comparer, Replica, torch.nn.Module, Any], Iterator[Proof]]] = {
+    "nothing": _nothing,
+    "gradients": _gradients,
+    "delayed": _delayed,
+    "averaged": _averaged,
+    "ordered": _ordered,
+}
+
+
+def _has_batch_statistics(model: torch.nn.Module) -> bool:
+    return any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def _parameters(model: torch.nn.Module) -> Tensors:
+    return {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}
+
+
+def _load(model: torch.nn.Module, values: Tensors) -> None:
+    for name, parameter in model.named_parameters():
+        if name in values:
+            parameter.detach().copy_(values[name])
+
+
+def _apply(model: torch.nn.Module, gradient: Tensors, optimizer: torch.optim.Optimizer) -> None:
+    """One process's update from these gradients; parameters without one take no part."""
+    for name, parameter in model.named_parameters():
+        parameter.grad = gradient[name].clone() if name in gradient else None
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,171 @@
+"""The proof before timing: a strategy's gradients against one process that runs the same shards."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddpbench.measure.blocks import Control
+from ddpbench.records import Costs, Proof
+from ddpbench.strategies.trees import chunk, map_tensors, tensors
+from ddpbench.worker.rank.precision import FULL, Precision
+from ddpbench.worker.rank.training import Training
+from ddpbench.worker.verify.comparing import Comparer, Tensors, not_compared
+from ddpbench.worker.verify.promises import compare
+from ddpbench.workloads import is_import_path
+
+
+def _cast(batch: Any, dtype: torch.dtype) -> Any:
+    return map_tensors(lambda value: value.to(dtype) if value.is_floating_point() else value, batch)
+
+
+class Prover:
+    """One rank's part in the proof of a case."""
+
+    def __init__(self, training: Training, control: Control, on_step: Callable[[], None]) -> None:
+        """`on_step` is called after every forward and backward: a sign of life."""
+        self.training = training
+        self.control = control
+        self.on_step = on_step
+        self.rank = training.place.rank
+        self.processes = training.place.processes
+        self.group = getattr(control, "group", None)
+
+    def run(self) -> Iterator[Proof | Costs]:
+        """Yield the comparisons in turn, float64 first; every rank yields the same.
+
+        float64 proves the algorithm, in full precision whatever the case's; float32 follows, under the
+        case's autocast if it has one.
+        """
+        self.training.check_even(self.control)
+        inputs, targets = next(self.training.batches())
+        shards = self._shards((inputs, targets))
+        self._check_shards(shards)
+        dtypes = [torch.float64, torch.float32]
+        if self.training.dtype not in dtypes:
+            dtypes.append(self.training.dtype)
+        if reason := self._no_float64(shards[0]):
+            dtypes.remove(torch.float64)
+            yield not_compared("gradients, same shards", "float64", reason)
+        for dtype in dtypes:
+            precision = FULL if dtype == torch.float64 else self.training.precision
+            comparer = Comparer(self, dtype, precision, [_cast(shard, dtype) for shard in shards])
+            yield from compare(comparer, *_cast((inputs, targets), dtype))
+        yield Costs(
+            flops_per_sample=self._flops(inputs, targets), dataset_samples=self.training.dataset_samples
+        )
+
+    def _shards(self, batch: tuple[Any, Any]) -> list[Any]:
+        """Return every training rank's batch, on every rank: one that takes the job's whole batch has them already."""
+        case, strategy = self.training.case, self.training.strategy
+        if self.processes == 1 or strategy.whole_batches:
+            return chunk(batch, strategy.parts(case))
+        gathered: list[Any] = [None] * self.processes
+        own = map_tensors(lambda value: value.detach().cpu(), batch)
+        dist.all_gather_object(gathered, own, group=self.group)  # shapes may differ, as of padded texts
+        others = case.world_size - strategy.trainers(case.world_size)
+        return [map_tensors(lambda value: value.to(self.training.device), part) for part in gathered[others:]]
+
+    def _check_shards(self, shards: Sequence[Any]) -> None:
+        """Refuses ranks that were all given the same samples: an average of equal gradients proves nothing.
+
+        Raises:
+            ValueError: they were, on all ranks.
+        """
+        if not self.training.shards_itself or len(shards) == 1 or self.processes == 1:
+            return
+        first, *others = [list(tensors(shard)) for shard in shards]
+        if all(_equal(first, other) for other in others):
+            raise ValueError(
+                f"all {len(shards)} ranks were given the same first batch, so that they would not train on different "
+                "data: an iterable dataset or a loader has to shard by rank itself (RANK and WORLD_SIZE say whose "
+                "share; dataset(rank, world_size) and loader(rank, world_size, batch) are told)"
+            )
+
+    def _no_float64(self, shard: Any) -> str:
+        """Return why a user's own workload cannot be computed in float64; empty if it can."""
+        if not is_import_path(self.training.case.workload):
+            return ""
+        problem = ""
+        try:
+            self.gradient(self.training.fresh_model(torch.float64, FULL), _cast(shard, torch.float64), FULL)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise  # says nothing of the number type
+        except Exception as error:
+            if "allocate memory" in str(error):  # how the CPU's allocator puts it
+                raise
+            traceback.print_exc()
+            problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if not self.control.agree(int(bool(problem))):
+            return ""
+        return f"the workload computes in float32 only, so float64 is not compared ({problem})"
+
+    def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision) -> Tensors:
+        """Return the gradient of one process's step by parameter, zero for those that took no part."""
+        inputs, targets = shard
+        model.zero_grad(set_to_none=True)
+        loss = precision.loss(self.training.workload.loss)(model(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.on_step()
+        return {
+            name: torch.zeros_like(parameter)
+            if parameter.grad is None
+            else precision.true_gradient(parameter.grad)
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def agreed(self, value: float) -> float:
+        """Return the largest of all ranks' values."""
+        if self.processes == 1:
+            return value
+        values = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self.group)
+        return float(values)
+
+    def average(self, values: Tensors) -> Tensors:
+        """Return the mean of all ranks' values, on every rank."""
+        if self.processes == 1:
+            return values
+        found: Tensors = {}
+        for name, value in values.items():
+            total = value.detach().cpu().clone()
+            dist.all_reduce(total, group=self.group)
+            found[name] = (total / self.processes).to(value.device)
+        return found
+
+    def _flops(self, inputs: Any, targets: Any) -> float | None:
+        """Floating-point operations of a sample's forward and backward, counted on rank 0 by torch.
+
+        Of a whole batch, divided: BatchNorm refuses a single sample. None where torch cannot count them.
+        """
+        if self.rank != 0:
+            return None
+        try:
+            return self._count_flops(inputs, targets) / self.training.samples or None
+        except Exception:
+            traceback.print_exc()
+            return None
+
+    def _count_flops(self, inputs: Any, targets: Any) -> float:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        from torch.utils.flop_counter import FlopCounterMode
+
+        training = self.training
+        model = training.fresh_model(precision=FULL)  # how often something is multiplied is the same in all
+        counter = FlopCounterMode(display=False)
+        # The counter knows matrix products, and no fused attention of the CPU: have it as products.
+        with sdpa_kernel(SDPBackend.MATH), counter:
+            loss = training.workload.loss(
+                model(_cast(inputs, training.dtype)), _cast(targets, training.dtype)
+            )
+            loss.backward()  # type: ignore[no-untyped-call]
+        return float(counter.get_total_flops())
+
+
+def _equal(own: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    return len(own) == len(other) and all(torch.equal(a, b) for a, b in zip(own, other, strict=True))
