@@ -73,7 +73,7 @@ def test_every_column_and_section_exists() -> None:
         assert name in COLUMNS, name
     page = (ROOT / "ddpbench/report/page.html").read_text(encoding="utf-8")
     sources = page + "".join(
-        path.read_text(encoding="utf-8") for path in (ROOT / "ddpbench/report").glob("*.py")
+        path.read_text(encoding="utf-8") for path in (ROOT / "ddpbench/report").rglob("*.py")
     )
     named = places(r"\*([A-Z][^*]+)\*")
     assert len(named) > 5

@@ -346,7 +346,7 @@ def _exclude_names(rules: object, catalog: Catalog, problems: list[Problem]) -> 
                 try:
                     values[place] = look_up(name).name
                 except KeyError:
-                    message = f"{name!r} is no {key}; {nearest(name, known)}"
+                    message = f"unknown {key} {name!r}; {nearest(name, known)}"
                     problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
                 except ValueError as error:
                     problems.append(Problem(path=f"exclude[{index}].{key}", message=str(error)))

@@ -317,7 +317,7 @@ def test_a_plan_that_is_none_is_refused(run: RunDir, text: str, words: str) -> N
 
 
 def test_a_folder_without_a_plan_is_no_run_directory(tmp_path: Path) -> None:
-    with pytest.raises(IdentityError, match=r"no run directory: plan\.json is missing"):
+    with pytest.raises(IdentityError, match=r"not a run directory: plan\.json is missing"):
         load(tmp_path)
 
 

@@ -96,7 +96,7 @@ def test_a_step_longer_than_from_memory_is_input_bound_and_the_fewest_workers_th
     assert len(set(frame["group"])) == 1
     told = texts(summary)
     assert "DDP at 2 ranks, gpt:nano, is input-bound without loader workers: a step takes" in told
-    assert "29 % [29, 29] of it is spent waiting for data; so it is with 1; 2 loader workers mend it" in told
+    assert "29 % [29, 29] of it is spent waiting for data; so it is with 1; 2 loader workers fix it" in told
     assert "(6 launches each; corrected for 4 comparisons)" in told
     assert [finding.verdict for finding in summary.findings if finding.evidence == "inputs"] == ["slower"]
 

@@ -257,7 +257,7 @@ def test_every_operation_has_an_entry() -> None:
     """Each that a strategy notes, and each algorithm."""
     noted = {
         line.split('op="')[1].split('"')[0]
-        for path in sorted((ROOT / "ddpbench" / "strategies").glob("*.py"))
+        for path in sorted((ROOT / "ddpbench" / "strategies").rglob("*.py"))
         for line in path.read_text(encoding="utf-8").splitlines()
         if 'op="' in line
     }

@@ -170,7 +170,7 @@ def test_two_ranks_of_a_sound_one_are_proved_and_measured(
         ("EndlesslyTheSame", "proof", "all 2 ranks were given the same first batch"),
         ("Uneven", "proof", "a pass has 16 batches on rank 0 and 12 on rank 1"),
         ("UnevenUntold", "measure", "on rank 0 and 12 on rank 1"),
-        ("UsedUp", "measure", "the data are used up after pass 1"),
+        ("UsedUp", "measure", "the data are exhausted after pass 1"),
     ],
 )
 def test_what_only_several_ranks_or_passes_show_is_told_and_hangs_nothing(
@@ -194,4 +194,4 @@ def test_a_loss_that_is_no_mean_over_samples_is_noted_and_no_fault_of_the_strate
     proofs = {(proof.compared, proof.dtype): proof for proof in records.ranks[0].of(Proof)}
     assert "float32 only" in proofs["gradients, same shards", "float64"].note
     assert proofs["gradients, same shards", "float32"].error < 1e-5
-    assert "no mean over samples" in proofs["gradients, whole batch", "float32"].note
+    assert "not a mean over samples" in proofs["gradients, whole batch", "float32"].note

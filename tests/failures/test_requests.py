@@ -67,7 +67,7 @@ def test_a_directory_that_is_no_run(tmp_path: Path) -> None:
     assert "not a run directory" in refused("sweep", tmp_path)
     assert "choose another --out" in refused("sweep", "quick", "--out", tmp_path)
     assert (tmp_path / "precious.txt").read_text(encoding="utf-8") == "keep me"
-    assert "no run directory" in refused("report", tmp_path)
+    assert "not a run directory" in refused("report", tmp_path)
 
 
 def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:

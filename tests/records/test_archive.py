@@ -213,6 +213,6 @@ def test_a_run_under_way_is_not_packed(run: RunDir, capsys: pytest.CaptureFixtur
 
 
 def test_what_is_no_run_directory_is_not_packed(tmp_path: Path) -> None:
-    with pytest.raises(IdentityError, match="no run directory"):
+    with pytest.raises(IdentityError, match="not a run directory"):
         ddpbench.load(tmp_path)
     assert command(["pack", str(tmp_path)]) == 2

@@ -175,7 +175,7 @@ def test_what_gives_nothing_or_only_one_pass_is_refused() -> None:
         next(endless([], CPU, torch.float32, size=4))
     used_up = endless(iter([torch.zeros(4)]), CPU, torch.float32, size=4)
     next(used_up)
-    with pytest.raises(ValueError, match="used up after pass 1"):
+    with pytest.raises(ValueError, match="exhausted after pass 1"):
         next(used_up)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from ddpbench.worker.slot import slot
 from ddpbench.worker.slot.leader import Leader
-from ddpbench.worker.slot.slot import EXIT_INTERRUPTED, EXIT_NOT_OK, EXIT_REQUEST, Slot, slot
+from ddpbench.worker.slot.slot import EXIT_INTERRUPTED, EXIT_NOT_OK, EXIT_REQUEST, Slot
 
 
 class Meeting:
