@@ -5,7 +5,7 @@ from ddpbench.analysis.build import summarize
 from ddpbench.analysis.checked import Bounded, Checked, Violation
 from ddpbench.analysis.columns import COLUMNS, DTYPES
 from ddpbench.analysis.frame import load, read_csv, write_csv
-from ddpbench.analysis.statistics.rounds import SoFar, cases_without_target, so_far
+from ddpbench.analysis.rounds import SoFar, cases_without_target, so_far
 from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
 
 __all__ = [

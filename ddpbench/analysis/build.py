@@ -18,13 +18,14 @@ from ddpbench.analysis.findings.compared import MOST_FINDINGS, comparisons_table
 from ddpbench.analysis.findings.inputs import input_findings
 from ddpbench.analysis.findings.lead import lead_findings
 from ddpbench.analysis.findings.loss import loss_findings, loss_sentences
-from ddpbench.analysis.findings.names import Names
+from ddpbench.analysis.findings.pairing import pairing_sentences
 from ddpbench.analysis.findings.precision import precision_findings
 from ddpbench.analysis.findings.settings import setting_findings
 from ddpbench.analysis.findings.virtual import virtual_sentences
 from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.invariants import check_cases
+from ddpbench.analysis.names import Names
 from ddpbench.analysis.network import network_table
 from ddpbench.analysis.one_step import one_step
 from ddpbench.analysis.read.fabrics import fabric_sentences, fabrics_of
@@ -34,7 +35,6 @@ from ddpbench.analysis.read.overlap import PARTS, STANDARD_SPANS
 from ddpbench.analysis.read.positions import position_spread
 from ddpbench.analysis.read.reading import read_cases_of
 from ddpbench.analysis.read.staleness import staleness_sentences
-from ddpbench.analysis.statistics.pairing import pairing_sentences
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, step_time
 from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
 from ddpbench.analysis.waterfall import waterfall_table

@@ -21,7 +21,7 @@ from ddpbench.analysis.read.launches import CaseRun, noise_words, read_cases
 from ddpbench.analysis.read.pace import dilation_needed, host_share, lateness_p95_s
 from ddpbench.analysis.read.staleness import added, mean_of
 from ddpbench.analysis.read.traffic import mean_traffic
-from ddpbench.analysis.statistics.rounds import width_of
+from ddpbench.analysis.rounds import width_of
 from ddpbench.analysis.statistics.stats import Comparison, Interval, Timing, compare, samples_rate, step_time
 from ddpbench.errors import OutputError
 from ddpbench.formulas import busiest_node_bytes

@@ -127,7 +127,7 @@ class _Drawing:
         self.cables: list[Cable] = []
 
     def lay(self, label: str, near: Port, far: Port, rate: float | None, *, delayed: bool = False) -> int:
-        """Return a cable; returns its place."""
+        """Add a cable and return its place."""
         burst = 0 if rate is None else burst_bytes(rate)
         cable = Cable(label=label, near=near, far=far, rate=rate, burst=burst, delayed=delayed)
         self.cables.append(cable)
@@ -188,7 +188,7 @@ class _Drawing:
         )
 
     def lay_store(self, networks: int) -> int:
-        """Return the server of input data, on each network; returns its space."""
+        """Add the server of input data, on each network, and return its space."""
         store = self.spaces
         self.spaces += 1
         for network in range(networks):

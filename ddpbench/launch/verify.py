@@ -76,7 +76,7 @@ def verification_cases(
         ),
     ):
         problems += [
-            Problem(path=f"--{what}", message=f"{name!r} is no {what}; {nearest(name, known)}")
+            Problem(path=f"--{what}", message=f"unknown {what} {name!r}; {nearest(name, known)}")
             for name in names
             if name not in known and ":" not in name
         ]

@@ -86,7 +86,7 @@ class ServerProcess:
         return self._process.pid
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return what the server says within this time; returns as soon as it says something.
+        """Return what the server says within this time, as soon as it says something.
 
         A rank that was killed and given up (it slept where no signal reaches it) may end during a later launch,
         whose ranks have its numbers: of its end nothing is said.
@@ -166,7 +166,7 @@ class ServerProcess:
         return found
 
     def inspect(self, case: Case, folder: Path, timeout_s: float) -> dict[str, Any]:
-        """Return what a rank finds when it tries a case's own workload; see `ddpbench.worker.inspection`.
+        """Return what a rank finds when it tries a case's own workload; see `ddpbench.worker.verify.inspection`.
 
         Whatever becomes of that rank, the answer is an object; with `problem` it is a sentence on it.
         """

@@ -38,9 +38,9 @@ def main() -> None:
     if arguments.run_dir is None:
         parser.error("give RUN_DIR, or RUN_DIR CASE_ID ROUND")
     if arguments.case_id is None:
-        from ddpbench.worker.slot import slot
+        from ddpbench.worker.slot import entry
 
-        code = slot.run(arguments.run_dir, retry_failed=arguments.retry_failed)
+        code = entry.run(arguments.run_dir, retry_failed=arguments.retry_failed)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # the store's threads may abort an orderly interpreter exit

@@ -254,7 +254,7 @@ def _found(case: dict[str, Any] | None, profile: dict[str, Any] | None) -> dict[
         from ddpbench.worker.rank.profiling import profile_workload
 
         return profile_workload(Case.from_json(case), **profile)
-    from ddpbench.worker.inspection import inspect_workload
+    from ddpbench.worker.verify.inspection import inspect_workload
 
     return inspect_workload(Case.from_json(case))
 

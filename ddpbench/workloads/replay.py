@@ -8,16 +8,12 @@ Ranks give the strategy real gradients at the profiled moments and use no core i
 
 from __future__ import annotations
 
-import math
-import random
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, Field
-
-from ddpbench.measure.pacer import Pacer, Pass
 from ddpbench.spec import Case
 from ddpbench.workloads.base import Workload
 from ddpbench.workloads.profile import read_profile
+from ddpbench.workloads.rhythm import ReplayOptions, Rhythm
 from ddpbench.workloads.shipped import profile_path
 
 if TYPE_CHECKING:
@@ -27,20 +23,6 @@ if TYPE_CHECKING:
 LEAST_SAMPLES = 4096
 STEPS_A_PASS = 64
 """The made-up data hold at least so many samples, and so many steps of the whole job."""
-GRAIN = 2e-3
-"""A gradient whose moment is nearer than this share of a step is not waited for: each sleep costs a wake-up."""
-MOST_TOGETHER = 3
-"""So many gradients come from one node at most: of more autograd takes some out of order."""
-
-
-class ReplayOptions(BaseModel, extra="forbid", frozen=True):
-    """What can be chosen of a replay."""
-
-    slow_rank: int | None = Field(default=None, ge=0)
-    """This rank computes `slow_factor` times slower than the profile says."""
-    slow_factor: float = Field(default=1.0, gt=0, le=1000)
-    jitter: float = Field(default=0.0, ge=0, le=1)
-    """Relative standard deviation of a rank's computation from step to step (lognormal, its mean kept)."""
 
 
 class Replay(Workload[ReplayOptions]):
@@ -61,10 +43,10 @@ class Replay(Workload[ReplayOptions]):
         self.compute = "synthetic" if self.profile.source == "synthetic" else "replayed"
         self.default_batch = self.profile.local_batch
         self.sample_bytes = self.profile.sample_bytes
-        self.rhythm = Rhythm(self, Case(workload=f"replay:{size}", strategy="single"), 0)
+        self.rhythm = Rhythm(self.profile, Case(workload=f"replay:{size}", strategy="single"), 0)
 
     def for_case(self, case: Case, rank: int, launch: int = 0) -> Replay:
-        self.rhythm = Rhythm(self, case, rank, launch)
+        self.rhythm = Rhythm(self.profile, case, rank, launch)
         self.pacer = self.rhythm.pacer
         return self
 
@@ -120,61 +102,3 @@ class Replay(Workload[ReplayOptions]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Replay, (self.size,)  # a loader worker needs only `collate`
-
-
-class Rhythm:
-    """A profile's times in one rank of a case: dilated, slowed for a straggler, jittering from step to step."""
-
-    def __init__(self, workload: Replay, case: Case, rank: int, launch: int = 0) -> None:
-        self.profile, self.case, self.rank = workload.profile, case, rank
-        self.pacer = Pacer()
-        self._options = ReplayOptions.model_validate(case.workload_options)
-        self._launch = launch
-        self._random: dict[int, random.Random] = {}
-        self._spread = math.sqrt(math.log1p(self._options.jitter**2))
-        self._scale = self._base(rank)
-        profile = workload.profile
-        self.forward_ns = 1e9 * profile.forward_s.mean
-        self.end_ns = self.forward_ns + 1e9 * profile.backward_s.mean
-        self.ready_ns = [self.forward_ns + 1e9 * p.ready_s.mean for p in profile.parameters]
-        self.optimizer_ns = 1e9 * profile.optimizer_s.mean
-        self.pacer.update_due_ns = round(self._scale * self.optimizer_ns)
-        self.grain_ns = GRAIN * 1e9 * profile.step_s
-
-    def begin(self, replica: int | None = None) -> Pass:
-        """Return the pass over a batch that starts now, of this rank or of a replica that one process holds."""
-        rank = self.rank if replica is None else replica
-        scale = self._base(rank)
-        if self._spread:
-            draws = self._random.setdefault(rank, random.Random(f"{self.case.seed}/{self._launch}/{rank}"))
-            scale *= math.exp(draws.gauss(-(self._spread**2) / 2, self._spread))
-        if rank == self.rank:
-            self._scale = scale
-        return self.pacer.begin(scale)
-
-    def update(self) -> Pass:
-        """Return the update that starts now; as slow as the batch before it."""
-        return self.pacer.begin(self._scale)
-
-    def elements(self, number: int) -> int:
-        """Return how many numbers a parameter has here: its own, divided by `shrink`, and at least one."""
-        return -(-self.profile.parameters[number].elements // self.case.shrink)
-
-    def together(self) -> list[tuple[int, ...]]:
-        """Parameters, by number, in the order in which their gradients are ready: those of one moment together."""
-        found: list[tuple[int, ...]] = []
-        for number in self.profile.order:
-            first = found[-1] if found else ()
-            near = first and self.ready_ns[number] - self.ready_ns[first[0]] <= self.grain_ns
-            if near and len(first) < MOST_TOGETHER:
-                found[-1] = (*first, number)
-            else:
-                found.append((number,))
-        return found
-
-    def _base(self, rank: int) -> float:
-        straggles = rank == self._options.slow_rank and self.case.world_size > 1  # never the base case
-        return self.case.dilation * (self._options.slow_factor if straggles else 1.0)
-
-    def __deepcopy__(self, memo: Any) -> Rhythm:
-        return self  # a copy of a model runs in the same rank

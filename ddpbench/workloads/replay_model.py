@@ -19,7 +19,7 @@ from torch.autograd import Function
 from torch.utils.data import Dataset
 
 from ddpbench.measure.pacer import Pass
-from ddpbench.workloads.replay import Rhythm
+from ddpbench.workloads.rhythm import Rhythm
 
 WIDTH = 256
 """Numbers of a sample, and the period with which a gradient repeats."""

@@ -11,7 +11,7 @@ import pytest
 
 from ddpbench.analysis import load
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
-from ddpbench.analysis.statistics.rounds import quick_timing
+from ddpbench.analysis.rounds import quick_timing
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
 from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan

@@ -22,8 +22,8 @@ from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
 from ddpbench.worker.place import Place
-from ddpbench.worker.rank.control import leave, meet
-from ddpbench.worker.rank.training import StepLoop, Training
+from ddpbench.worker.training.control import leave, meet
+from ddpbench.worker.training.training import StepLoop, Training
 from tests.benchmarks.ratio import paired_ratio
 
 

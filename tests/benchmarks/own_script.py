@@ -27,7 +27,7 @@ from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
 from ddpbench.worker.place import Place
-from ddpbench.worker.rank.training import StepLoop, Training
+from ddpbench.worker.training.training import StepLoop, Training
 from tests.benchmarks.ratio import paired_ratio
 
 EXAMPLE = Path(__file__).parents[2] / "experiments/own_script"

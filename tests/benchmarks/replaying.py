@@ -20,7 +20,7 @@ from ddpbench.measure.clock import HostClock
 from ddpbench.spec import Case
 from ddpbench.worker.place import Place
 from ddpbench.worker.rank.profiling import Profiler, ready_moments
-from ddpbench.worker.rank.training import Training
+from ddpbench.worker.training.training import Training
 
 WARM_SECONDS = 1.0
 """Of a replay, until its pacer knows how long this machine oversleeps."""

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, load_strategy
-from ddpbench.strategies.ddp.strategy import DdpReplica
+from ddpbench.strategies.ddp.replica import DdpReplica
 from ddpbench.workloads import load_workload
 from tests.ranks import run_ranks
 

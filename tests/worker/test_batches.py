@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import IterableDataset, TensorDataset, get_worker_info
 
 from ddpbench.spec import Case
-from ddpbench.worker.rank.batches import (
+from ddpbench.worker.training.batches import (
     MEMORY_BATCHES,
     MEMORY_BYTES,
     endless,

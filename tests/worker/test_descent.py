@@ -21,9 +21,9 @@ from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case, Goal
 from ddpbench.spec.goal import mean_losses, steps_to
 from ddpbench.worker.place import Place
-from ddpbench.worker.rank.control import GroupControl
 from ddpbench.worker.rank.descent import LEAST_STEPS, MOST_STEPS, train_to
-from ddpbench.worker.rank.training import Training
+from ddpbench.worker.training.control import GroupControl
+from ddpbench.worker.training.training import Training
 from tests.ranks import run_ranks
 from tests.worker.small_task import LEARNING_RATE, MOMENTUM, SAMPLES, Signs, make_model
 

@@ -26,8 +26,8 @@ def proofs(rank: int, processes: int, kind: str, breaks: str) -> dict[str, bool]
     """What a case's proof compares, and whether it passed in every type."""
     from ddpbench.records import Proof
     from ddpbench.worker.place import Place
-    from ddpbench.worker.rank.control import GroupControl
-    from ddpbench.worker.rank.training import Training
+    from ddpbench.worker.training.control import GroupControl
+    from ddpbench.worker.training.training import Training
     from ddpbench.worker.verify.proof import Prover
 
     _break(breaks)
@@ -62,7 +62,7 @@ def _break(what: str) -> None:
     from ddpbench.strategies.async_server.p2p import P2pServer
     from ddpbench.strategies.async_server.replica import ServerReplica
     from ddpbench.strategies.ddp.powersgd import PowerSgdReplica
-    from ddpbench.strategies.ddp.strategy import DdpReplica
+    from ddpbench.strategies.ddp.replica import DdpReplica
 
     if what == "update":
         right = DdpReplica.apply

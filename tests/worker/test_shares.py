@@ -7,7 +7,7 @@ import torch
 
 from ddpbench.spec import Case
 from ddpbench.worker.place import Place
-from ddpbench.worker.rank.training import Training
+from ddpbench.worker.training.training import Training
 
 
 def training(strategy: str, rank: int, world_size: int, trainers: int) -> Training:

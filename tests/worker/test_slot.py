@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddpbench.worker.slot import slot
+from ddpbench.worker.slot import entry
 from ddpbench.worker.slot.leader import Leader
 from ddpbench.worker.slot.slot import EXIT_INTERRUPTED, EXIT_NOT_OK, EXIT_REQUEST, Slot
 
@@ -47,7 +47,7 @@ class Meeting:
 @pytest.fixture
 def meeting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Meeting]:
     found = Meeting()
-    monkeypatch.setattr(slot, "_meet", lambda place, lives: found)
+    monkeypatch.setattr(entry, "_meet", lambda place, lives: found)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield found
     for number, handler in before.items():
@@ -69,11 +69,11 @@ def test_a_plan_that_the_leader_alone_cannot_read_ends_all_slots_at_once(
         return int(self._await("nonce", 180.0)["nonce"])
 
     monkeypatch.setattr(Slot, "attend", lead)
-    assert slot.run(tmp_path / "a", env=environment(0)) == EXIT_REQUEST
+    assert entry.run(tmp_path / "a", env=environment(0)) == EXIT_REQUEST
     why = f"{tmp_path / 'a'} is not a run directory: plan.json is missing"
     assert f"ddpbench: {why}" in capsys.readouterr().err
     monkeypatch.setattr(Slot, "attend", follow)
-    assert slot.run(tmp_path / "b", env=environment(1)) == EXIT_REQUEST
+    assert entry.run(tmp_path / "b", env=environment(1)) == EXIT_REQUEST
     told = capsys.readouterr().err
     assert why in told
     assert "slot 0 on " in told
@@ -84,13 +84,13 @@ def test_a_plan_that_the_leader_alone_cannot_read_ends_all_slots_at_once(
 def test_further_signals_do_not_cut_an_interrupted_slots_last_words_short(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first: signal.Signals
 ) -> None:
-    def attend(self: Slot, *, retry_failed: bool) -> int:
+    def attend(self: Slot, **_: object) -> int:
         os.kill(os.getpid(), first)
         raise AssertionError("not interrupted")
 
     meeting.signals = (signal.SIGINT, signal.SIGTERM)
     monkeypatch.setattr(Slot, "attend", attend)
-    assert slot.run(tmp_path, env=environment(1)) == EXIT_INTERRUPTED
+    assert entry.run(tmp_path, env=environment(1)) == EXIT_INTERRUPTED
     assert "slot 1 on " in meeting.values["stop"]["why"]
     assert meeting.values["stop"]["code"] == EXIT_NOT_OK
     assert "bye" in meeting.values

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from ddpbench.worker.rank.storage import AHEAD, StoreError, fetched
+from ddpbench.worker.training.storage import AHEAD, StoreError, fetched
 
 
 class Store:

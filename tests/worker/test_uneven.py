@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ddpbench.worker.rank import training
-from ddpbench.worker.rank.training import Training
+from ddpbench.worker.training import training
+from ddpbench.worker.training.training import Training
 
 
 class Stream:

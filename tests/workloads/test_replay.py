@@ -19,8 +19,9 @@ from ddpbench.measure.pacer import Pacer
 from ddpbench.spec import Case, Devices, expand, parse_experiment
 from ddpbench.strategies.data_parallel import replicate
 from ddpbench.workloads import is_import_path, load_workload, workload_names
-from ddpbench.workloads.replay import Replay, ReplayOptions
+from ddpbench.workloads.replay import Replay
 from ddpbench.workloads.replay_model import ReplayModel
+from ddpbench.workloads.rhythm import ReplayOptions
 from tests.measure.test_pacer import Host
 from tests.workloads.test_profile import data
 

@@ -9,7 +9,7 @@ import torch
 
 import tests.ranks  # loader workers come from the same fork server  # noqa: F401
 from ddpbench.spec import Case
-from ddpbench.worker.rank.batches import endless, make_loader
+from ddpbench.worker.training.batches import endless, make_loader
 from ddpbench.workloads.text import Contexts
 
 CONTEXT, SAMPLES, LOCAL_BATCH = 1, 50, 2

@@ -19,8 +19,8 @@ import pandas as pd
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.precisions import precision_groups
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.best import standings
-from ddpbench.analysis.statistics.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.stats import (
     MARGIN,
     MIN_ROUNDS,

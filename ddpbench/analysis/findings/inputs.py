@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from ddpbench.analysis.findings.compared import name_of
 from ddpbench.analysis.inputs import InputCase, InputGroup, input_groups
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.shares import percent_of, share_of_step
+from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval
 from ddpbench.analysis.summary import Finding
 from ddpbench.spec import labels

@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpbench.analysis.findings.compared import grouped, plain
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.shares import percent_of
+from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,
     Comparison,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpbench.analysis.descents import against_base, cost_of, descents_of, to_loss
 from ddpbench.analysis.findings.compared import grouped, name_of, plain
-from ddpbench.analysis.findings.names import Names
+from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Comparison, Interval, compare, judge_all, step_time
 from ddpbench.analysis.summary import Finding

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from ddpbench.analysis.findings.compared import grouped
-from ddpbench.analysis.findings.names import Names
+from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.pace import MOST_SHARE
 from ddpbench.spec.links import links_of

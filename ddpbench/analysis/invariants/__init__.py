@@ -21,8 +21,8 @@ from ddpbench.analysis.checked import (
     Unit,
     Violation,
 )
-from ddpbench.analysis.findings.names import Names
 from ddpbench.analysis.invariants import links, rates, steps
+from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.fabrics import FabricRun
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.traffic import FEWEST, MOST

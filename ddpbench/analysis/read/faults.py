@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.findings.names import Names
+from ddpbench.analysis.names import Names
 from ddpbench.records import Block
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.findings.names import Names
+from ddpbench.analysis.names import Names
 
 if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun

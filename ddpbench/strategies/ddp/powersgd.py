@@ -12,7 +12,8 @@ from ddpbench.collectives.background import Background
 from ddpbench.measure.clock import Mark
 from ddpbench.strategies.base import CompensatedReplica, Job
 from ddpbench.strategies.ddp.hooks import NEVER, BucketHook, Summed
-from ddpbench.strategies.ddp.strategy import DdpOptions, DdpReplica
+from ddpbench.strategies.ddp.options import DdpOptions
+from ddpbench.strategies.ddp.replica import DdpReplica
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket

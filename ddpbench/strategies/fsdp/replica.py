@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from ddpbench.measure.recorder import Recorder
 from ddpbench.strategies.base import Job
-from ddpbench.strategies.fsdp.strategy import FsdpOptions
+from ddpbench.strategies.fsdp.options import FsdpOptions
 from ddpbench.strategies.local import LocalReplica
 
 # Torch 2.13 renames them and warns of the old names.

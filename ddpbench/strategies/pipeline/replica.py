@@ -18,7 +18,7 @@ from ddpbench.measure.recorder import NullRecorder, Recorder
 from ddpbench.strategies.base import Job, Replica
 from ddpbench.strategies.messages import Message
 from ddpbench.strategies.piece_replica import PieceReplica
-from ddpbench.strategies.pipeline.strategy import PipelineOptions
+from ddpbench.strategies.pipeline.options import PipelineOptions
 from ddpbench.strategies.trees import chunk
 
 _ORDERS = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpbench.strategies.base import Job, PeriodicReplica
 from ddpbench.strategies.ddp.hooks import NEVER, Summed
-from ddpbench.strategies.ddp.strategy import buffers_stay
-from ddpbench.strategies.post_local_sgd.strategy import PostLocalSgdOptions
+from ddpbench.strategies.ddp.replica import buffers_stay
+from ddpbench.strategies.post_local_sgd.options import PostLocalSgdOptions
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import GradBucket

@@ -10,8 +10,9 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddpbench.measure.recorder import Recorder
 from ddpbench.strategies.base import Job, local_bytes, state_bytes
-from ddpbench.strategies.ddp.strategy import DdpOptions, DdpReplica
-from ddpbench.strategies.zero1.strategy import Zero1Options
+from ddpbench.strategies.ddp.options import DdpOptions
+from ddpbench.strategies.ddp.replica import DdpReplica
+from ddpbench.strategies.zero1.options import Zero1Options
 
 
 class Zero1Replica(DdpReplica):

@@ -17,8 +17,8 @@ from ddpbench.records import Curve
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.spec import Goal
 from ddpbench.spec.goal import mean_losses, smoothing_steps, steps_to
-from ddpbench.worker.rank.precision import precision_of
-from ddpbench.worker.rank.training import StepLoop, Training, gather_number, gather_numbers
+from ddpbench.worker.training.precision import precision_of
+from ddpbench.worker.training.training import StepLoop, Training, gather_number, gather_numbers
 
 GROUP_S = 0.25
 """Ranks agree whether to go on about this often, so that their agreeing disturbs few steps."""

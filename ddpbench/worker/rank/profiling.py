@@ -27,10 +27,10 @@ from ddpbench.records import StepRecord
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
 from ddpbench.strategies.trees import tensors
-from ddpbench.worker.inspection import told
 from ddpbench.worker.place import Place
-from ddpbench.worker.rank.batches import in_memory
-from ddpbench.worker.rank.training import StepLoop, Training
+from ddpbench.worker.training.batches import in_memory
+from ddpbench.worker.training.training import StepLoop, Training
+from ddpbench.worker.verify.inspection import told
 from ddpbench.workloads.profile import Parameter, Profile, Provenance, Seconds
 
 WARMUP_S = 10.0

@@ -41,15 +41,15 @@ from ddpbench.records import (
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.strategies import Replica
 from ddpbench.worker.place import Place
-from ddpbench.worker.rank.batches import in_memory
-from ddpbench.worker.rank.control import leave, meet
 from ddpbench.worker.rank.descent import train_to
 from ddpbench.worker.rank.edges import Edges
 from ddpbench.worker.rank.evaluation import evaluate
 from ddpbench.worker.rank.snapshots import Saver, SnapshotError
-from ddpbench.worker.rank.storage import fetched
 from ddpbench.worker.rank.traffic import link_of
-from ddpbench.worker.rank.training import DivergedError, StepLoop, Training, all_equal, checksum
+from ddpbench.worker.training.batches import in_memory
+from ddpbench.worker.training.control import leave, meet
+from ddpbench.worker.training.storage import fetched
+from ddpbench.worker.training.training import DivergedError, StepLoop, Training, all_equal, checksum
 from ddpbench.worker.verify.proof import Prover
 
 EXIT_OK = 0

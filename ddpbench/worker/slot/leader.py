@@ -213,7 +213,7 @@ class Leader:
             write_atomically(self._run.machine, json.dumps(machine, indent=1) + "\n")
 
     def _work(self, started: float) -> str:
-        """Return all launches that are to do; returns why there are no more."""
+        """Run all launches that are to do and return why there are no more."""
         budget = self._plan.budget
         self._outcomes, damaged = finished_launches(
             self._run, [entry.case.case_id for entry in self._plan.runnable]

@@ -18,14 +18,12 @@ import json
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.errors import DdpbenchError, LaunchError, RequestError, ServerGoneError
@@ -56,7 +54,6 @@ BEAT_S = 1.0
 QUICK_POLL_S = 0.02
 """How often the leader looks once its own rank has ended: nothing is measured any more."""
 LEADER_LOST_S = START_TIMEOUT_S + 60.0
-GOODBYE_S = 5.0
 _SHARED_TRIES = 5
 _LOG_TAIL_BYTES = 1 << 16
 """So much of a rank's log goes to the leader from a node with a directory of its own."""
@@ -71,109 +68,12 @@ class StoppedError(LaunchError):
         self.code = code
 
 
-def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = os.environ) -> int:
-    """Return a slot's whole life; returns its exit code and leaves no process behind.
-
-    0: all cases are ok or skipped; 1: some case is not, or the job could not go on; 2: the request was
-    wrong and nothing was measured; 130: interrupted. The first slot of each node prints why.
-    """
-    try:
-        place = SlotPlace.from_environment(env)
-    except ValueError as error:
-        return _say(EXIT_REQUEST, str(error))
-    _listen()
-    lives = _launcher_check()
-    meeting: Meeting | None = None
-    told: str | None = None
-    try:
-        try:
-            meeting = _meet(place, lives)
-            with Slot(RunDir(run_dir), place, meeting, lives) as slot:
-                code = slot.attend(retry_failed=retry_failed)
-        finally:
-            _ignore_signals()  # the last words take seconds at most
-    except StoppedError as error:
-        code, told = error.code, str(error)
-    except (DdpbenchError, OSError) as error:
-        refused = isinstance(error, RequestError)
-        code, told = EXIT_REQUEST if refused else EXIT_NOT_OK, _explain(error)
-        if meeting is not None:  # who was refused together with all others is heard by none of them
-            why = f"slot {place.rank} on {host_name()}: {told}"
-            meeting.announce("stop", {"why": why, "code": code})
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-        if meeting is not None:
-            why = f"slot {place.rank} on {host_name()} was interrupted"
-            meeting.announce("stop", {"why": why, "code": EXIT_NOT_OK})
-    except BaseException:  # the others would wait for minutes
-        if meeting is not None:
-            why = f"slot {place.rank} on {host_name()} failed; its traceback is in its own output"
-            meeting.announce("stop", {"why": why, "code": EXIT_NOT_OK})
-        raise
-    if told and place.local_rank == 0:
-        _say(code, told)
-    if meeting is not None:
-        meeting.leave(GOODBYE_S)
-    return code
-
-
-def _say(code: int, text: str) -> int:
-    print(f"ddpbench: {text}", file=sys.stderr, flush=True)  # noqa: T201
-    return code
-
-
-def _explain(error: Exception) -> str:
+def explained(error: Exception) -> str:
+    """Return an error as one sentence."""
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{explain_os_error(error)}"
     return str(error)
-
-
-def _listen() -> None:
-    """Has the first SIGINT or SIGTERM interrupt, and those after it do nothing.
-
-    Launchers send both: to the terminal's process group and to each process; what the first has begun to end
-    must not be cut short by the second.
-    """
-    signal.signal(signal.SIGTERM, _interrupt)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as under nohup, or behind a script's &
-        signal.signal(signal.SIGINT, _interrupt)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    _ignore_signals()
-    raise KeyboardInterrupt
-
-
-def _ignore_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def _launcher_check() -> Callable[[], None]:
-    """Return a function that raises once the process that started this one is gone.
-
-    The kernel could kill with the parent, but counts the parent's thread, and a launcher may use many.
-    """
-    parent = os.getppid()
-
-    def check_parent() -> None:
-        if os.getppid() != parent:
-            raise LaunchError("the launcher that started this slot is gone")
-
-    return check_parent
-
-
-def _meet(place: SlotPlace, lives: Callable[[], None]) -> Meeting:
-    """Connects to the store. Waiting for a key for a while is not an event, but torch logs each time."""
-    quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
-    if quiet:
-        os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # read once, when torch is imported
-    from ddpbench.worker.slot.meeting import Meeting
-
-    if quiet:
-        del os.environ["TORCH_CPP_LOG_LEVEL"]  # ranks log as ever
-    return Meeting(place, lives)
 
 
 class Slot:
@@ -202,15 +102,15 @@ class Slot:
         self.close_servers()
         self._stack.close()
 
-    def attend(self, *, retry_failed: bool) -> int:
+    def attend(self, *, lead: Callable[[Slot], int]) -> int:
         """Meets the others, and leads or follows until the plan is carried out; returns the exit code.
+
+        `lead` is called where this slot is the one that leads.
 
         Raises:
             RequestError: the slots do not belong together, or are too few; nothing was measured.
             LaunchError: the job cannot go on.
         """
-        from ddpbench.worker.slot.leader import Leader
-
         self.tell(job=-1)
         self.meeting.put(f"card/{self.place.rank}", self._card().to_json())
         if self.place.rank == 0:
@@ -224,7 +124,7 @@ class Slot:
         leader: int = verdict["leader"]
         self.seats = seat(self.cards, leader)
         if leader == self.place.rank:
-            return Leader(self, retry_failed=retry_failed).lead()
+            return lead(self)
         return self._follow(leader)
 
     def _card(self) -> Card:
@@ -254,7 +154,7 @@ class Slot:
                 "finished": sum(1 for _ in self.run.path.glob("cases/*/*/outcome.json")),
             }
         except (DdpbenchError, OSError) as error:
-            problem = _explain(error)
+            problem = explained(error)
         return Card(
             rank=place.rank,
             local_rank=place.local_rank,

@@ -12,8 +12,8 @@ import torch
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Compared, Proof
 from ddpbench.strategies import Replica
-from ddpbench.worker.rank.precision import Precision
-from ddpbench.worker.rank.training import Training
+from ddpbench.worker.training.precision import Precision
+from ddpbench.worker.training.training import Training
 
 Tensors = dict[str, torch.Tensor]
 """Gradients or parameters by the model's names."""

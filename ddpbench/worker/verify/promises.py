@@ -15,7 +15,7 @@ from ddpbench.records import Proof
 from ddpbench.strategies import Promise, Replica
 from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, PeriodicReplica
 from ddpbench.strategies.trees import concatenate
-from ddpbench.worker.rank.training import all_equal, checksum
+from ddpbench.worker.training.training import all_equal, checksum
 from ddpbench.worker.verify.comparing import Comparer, Tensors, mean, norm, not_compared
 
 FINAL_STEPS = 3

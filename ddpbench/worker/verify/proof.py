@@ -12,8 +12,8 @@ import torch.distributed as dist
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Costs, Proof
 from ddpbench.strategies.trees import chunk, map_tensors, tensors
-from ddpbench.worker.rank.precision import FULL, Precision
-from ddpbench.worker.rank.training import Training
+from ddpbench.worker.training.precision import FULL, Precision
+from ddpbench.worker.training.training import Training
 from ddpbench.worker.verify.comparing import Comparer, Tensors, not_compared
 from ddpbench.worker.verify.promises import compare
 from ddpbench.workloads import is_import_path

@@ -21,7 +21,7 @@ from ddpbench.errors import nearest
 from ddpbench.spec import Case
 from ddpbench.strategies.trees import describe, tensors
 from ddpbench.worker.place import Place
-from ddpbench.worker.rank.training import Training
+from ddpbench.worker.training.training import Training
 from ddpbench.workloads import Workload, load_workload
 
 
@@ -100,7 +100,7 @@ def _words(error: BaseException) -> str:
 
 def _where(error: BaseException) -> str:
     """Return the last line of the user's own that led to an exception, as ` (file:line)`; empty where none did."""
-    root, library = Path(__file__).resolve().parents[1], Path(torch.__file__).resolve().parents[1]
+    root, library = Path(__file__).resolve().parents[2], Path(torch.__file__).resolve().parents[1]
     place = ""
     for frame in traceback.extract_tb(error.__traceback__):
         path = Path(frame.filename).resolve()

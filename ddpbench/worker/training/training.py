@@ -19,9 +19,9 @@ from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, Strategy, load_strategy
 from ddpbench.worker.place import Place
-from ddpbench.worker.rank.batches import endless, make_loader, steps_a_pass
-from ddpbench.worker.rank.precision import FULL, Precision, precision_of
-from ddpbench.worker.rank.storage import batch_bytes_of
+from ddpbench.worker.training.batches import endless, make_loader, steps_a_pass
+from ddpbench.worker.training.precision import FULL, Precision, precision_of
+from ddpbench.worker.training.storage import batch_bytes_of
 from ddpbench.workloads import load_workload
 
 

@@ -1,0 +1,1 @@
+"""The training job of a rank: its data, its model, its step."""
