@@ -8,8 +8,9 @@ Importing this package imports neither torch nor pandas.
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,18 +65,24 @@ def sweep(
     return work.result.run.path
 
 
-def carry_out(work: Sweep) -> None:
-    """Runs a prepared sweep's launches. Interrupted, what was finished stands in the table.
+def carry_out(work: Sweep, interrupted: Callable[[], None] = lambda: None) -> None:
+    """Runs a prepared sweep's launches. Interrupted, it calls `interrupted` and puts what was finished into the table.
 
     Raises:
         ddpbench.errors.LaunchError: ranks cannot be started, or their records not be written.
         KeyboardInterrupt: it was interrupted; the rest can be resumed.
     """
+    from ddpbench.errors import DdpbenchError
+
     try:
         work.run()
     except KeyboardInterrupt:
+        interrupted()
         if work.result.launches:
-            load(work.result.run.path, write=True)
+            with contextlib.suppress(
+                DdpbenchError, OSError
+            ):  # the records are there, and the interrupt is what happened
+                load(work.result.run.path, write=True)
         raise
 
 

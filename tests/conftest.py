@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from ddpbench.analysis import Checked
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 # A shell without job control has its background jobs ignore SIGINT, and so their children: sweeps that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A machine that others slow down is no flaw of a test's examples.
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 
 def pytest_configure(config: pytest.Config) -> None:

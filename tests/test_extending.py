@@ -18,6 +18,9 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
 
 
+END_OF_COLUMNS = "    ]\n\n\nTABLE: tuple[Column, ...]"
+
+
 def block(title: str, containing: str) -> str:
     """The one Python block under a heading with these words in it, without the indentation of its list."""
     section = re.split(r"(?m)^##+ ", PAGE.partition(f"## {title}\n")[2])[0]
@@ -73,7 +76,7 @@ def passes(copy: Path, paths: Iterable[str], *more: str) -> None:
 
 def test_a_column(copy: Path) -> None:
     columns = copy / "ddpbench/analysis/columns.py"
-    insert(columns, "    ]\n\n\ndef _with_new_fields", block("A column", "launch_wall_s"))
+    insert(columns, END_OF_COLUMNS, block("A column", "launch_wall_s"))
     passes(copy, ["tests/analysis/test_frame.py", "tests/test_readme.py"], "-k", "column or generated or csv")
     told = carried_out(copy, "-c", "from ddpbench.analysis import DTYPES; print(DTYPES['launch_wall_s'])")
     assert told == "float64\n"
@@ -94,6 +97,7 @@ def test_an_axis(copy: Path) -> None:
     )
     insert(spec / "matrix.py", '        shrink=setting["shrink"],', block("An axis", "=setting["))
     insert(spec / "grouping.py", '}\n"""By field, in the order', block("An axis", "_facet("))
+    insert(copy / "ddpbench/analysis/columns.py", END_OF_COLUMNS, block("An axis", '"truth"'))
     insert(
         copy / "tests/spec/test_grouping.py",
         '}\n"""Of each field that an experiment',
@@ -106,8 +110,8 @@ def test_an_axis(copy: Path) -> None:
 
 def test_a_report_section(copy: Path) -> None:
     report = copy / "ddpbench/report"
-    text = block("A report section", "# ddpbench/report/launch_counts.py")
-    (report / "launch_counts.py").write_text(text, encoding="utf-8")
+    text = block("A report section", "# ddpbench/report/sections/launch_counts.py")
+    (report / "sections/launch_counts.py").write_text(text, encoding="utf-8")
     insert(
         report / "page.py",
         "    checkpoints.section,\n",

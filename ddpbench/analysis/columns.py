@@ -7,11 +7,10 @@ renames or moves one. `make docs` writes the page.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ddpbench.spec import Case
-from ddpbench.spec.grouping import FACETS
+from ddpbench.spec.grouping import FACETS, check_complete
 
 if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
@@ -324,26 +323,10 @@ def _table() -> list[Column]:
     ]
 
 
-def _with_new_fields(columns: list[Column]) -> list[Column]:
-    """Adds a column for each field of a case that has none yet: an axis is told without another line here."""
-    known = {column.name for column in columns}
-    kinds: dict[str, Kind] = {"int": "whole", "float": "number", "bool": "truth"}
-    new = [field for field in fields(Case) if field.name not in known]
-    return columns + [
-        Column(
-            name=field.name,
-            kind=kinds.get(str(field.type), "text"),
-            unit="",
-            meaning=FACETS[field.name].title.lower(),
-            source="plan",
-        )
-        for field in new
-    ]
-
-
-TABLE: tuple[Column, ...] = tuple(_with_new_fields(_table()))
+TABLE: tuple[Column, ...] = tuple(_table())
 COLUMNS: tuple[str, ...] = tuple(column.name for column in TABLE)
 """Their names, in the order of the file."""
+check_complete((*FACETS, *COLUMNS), {*COLUMNS}, "Case and ddpbench/analysis/columns.py")
 DTYPES: dict[str, str] = {column.name: column.dtype for column in TABLE}
 
 

@@ -190,7 +190,7 @@ def _staleness(run: CaseRun) -> dict[str, Any]:
 
 
 def _within_rounds(timings: Sequence[Timing], baseline: CaseRun) -> Comparison | None:
-    """Return a speed-up is a ratio within rounds: None where the two share none, whatever each has by itself."""
+    """A speed-up is a ratio within rounds: None where the two share none, whatever each has by itself."""
     comparison = compare(timings, baseline.timings)
     return comparison if comparison is not None and comparison.paired and comparison.rounds else None
 
@@ -286,7 +286,7 @@ def read_csv(path: Path) -> pd.DataFrame:
         keep_default_na=False,
         na_values=[""],
     )
-    later = {
-        name: pd.Series(pd.NA, index=frame.index, dtype=DTYPES[name]) for name in COLUMNS if name not in names
-    }
-    return frame.assign(**later)
+    for name in COLUMNS:
+        if name not in names:
+            frame[name] = pd.Series([None] * len(frame), dtype=DTYPES[name])
+    return frame

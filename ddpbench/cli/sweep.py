@@ -118,15 +118,24 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
     run = prepared.run
     start = time.monotonic()
     result = SweepResult(run)
+
+    said = False
+
+    def interrupted() -> None:
+        nonlocal said
+        said = True
+        again = f"resume with: ddpbench sweep {run.path}" if run.plan.exists() else "nothing was measured"
+        console.print(f"interrupted; {again}", markup=False, soft_wrap=True)
+
     try:
         with listening(console) as listener:
             work = Sweep(prepared, listener)
             result = work.result
-            ddpbench.carry_out(work)
+            ddpbench.carry_out(work, interrupted)
         page, summary = ddpbench.report_on(run.path)
     except KeyboardInterrupt:
-        again = f"resume with: ddpbench sweep {run.path}" if run.plan.exists() else "nothing was measured"
-        console.print(f"interrupted; {again}", markup=False, soft_wrap=True)
+        if not said:  # while the report was written
+            interrupted()
         raise
     except OutputError as error:  # no longer a wrong request where launches have been made
         raise (LaunchError(str(error)) if result.launches else error) from None

@@ -202,7 +202,7 @@ _NO_NETEM = (
 
 
 def add_bridge(netlink: IPRoute, name: str) -> int:
-    """Return a switch that forwards at once, forgets no one and listens to no multicast. Returns its index."""
+    """Add a switch that forwards at once, forgets no one and ignores multicast; return its index."""
     with _needing("bridge", "bridge", _NO_FABRIC):
         netlink.link(
             "add",

@@ -17,10 +17,13 @@ TOLERANCE = 0.05
 TRIES = (1, 4, 4, 4, 4)
 """Windows of each try: the links must show their rates in one of them. Other work on the cores is not
 their fault, and where cores are shared with another machine's work, that comes and goes in seconds."""
+MOST_S = 15.0
+"""No further try is begun after this long."""
 PAUSE_S = 1.0
 """Before each try from the third on."""
 HOPELESS = 1 / 3
-"""Links that carry less than this share of what was asked for, in the second try or later, are not tried again."""
+"""Links that carry less than this share of what was asked for, in the second try or later, are not tried again; nor
+are links that let too much pass: no other work does that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +106,9 @@ def off(links: Sequence[LinkProof]) -> tuple[LinkProof, ...]:
 
 
 def held(
-    carry: Callable[[int], tuple[LinkProof, ...]], sleep: Callable[[float], None] = time.sleep
+    carry: Callable[[int], tuple[LinkProof, ...]],
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[LinkProof, ...]:
     """Return the links as the best of some tries shows them, of which `carry` makes one with so many windows.
 
@@ -111,12 +116,16 @@ def held(
         FabricError: in none of them were all links what was asked for.
     """
     tries: list[tuple[LinkProof, ...]] = []
+    began = clock()
     for number, windows in enumerate(TRIES):
         if number > 1:
+            if clock() - began > MOST_S:
+                break
             sleep(PAUSE_S)
         tries.append(carry(windows))
         asked = sum(link.asked_bit_per_s for link in tries[-1] if link.side == "out")
-        if not off(tries[-1]) or (number and carried(tries[-1]) < HOPELESS * asked):
+        hopeless = carried(tries[-1]) < HOPELESS * asked or any(link.off > TOLERANCE for link in tries[-1])
+        if not off(tries[-1]) or (number and hopeless):
             break
     best = min(tries, key=worst)
     if off(best):

@@ -544,7 +544,9 @@ class Sweep:
             plan,
             measured_s=self._budget.measured_s,
             goal=self._budget.goal,
-            server_share_s=server.start_s / share if (share := _sharing(entry, sharing)) else 0.0,
+            server_share_s=servers.charged_s(server, number) / share
+            if (share := _sharing(entry, sharing))
+            else 0.0,
             on_pulse=progress.pulse,
         )
         if purpose == "measure":
@@ -601,6 +603,7 @@ class _Servers(AbstractContextManager["_Servers"]):
         self._log = log
         self._stack = ExitStack()
         self._running: dict[str, ServerProcess] = {}
+        self._first_round: dict[int, int] = {}
 
     def of(self, env: Mapping[str, str]) -> ServerProcess:
         """Return the one of an environment."""
@@ -608,6 +611,10 @@ class _Servers(AbstractContextManager["_Servers"]):
         if key not in self._running or not self._running[key].alive:
             self._running[key] = self._stack.enter_context(ServerProcess(env, self._log))
         return self._running[key]
+
+    def charged_s(self, server: ServerProcess, number: int) -> float:
+        """Return what a round bears of a server's start: the first one that it serves bears all, seconds."""
+        return server.start_s if self._first_round.setdefault(id(server), number) == number else 0.0
 
     def end(self) -> None:
         """Ends those that run; who asks again gets new ones."""

@@ -101,7 +101,8 @@ class Row:
         """The same where it is told elsewhere what was emulated, replayed or dilated."""
         words = [] if self.ok else [self.status]
         if not traits_of(self.case).exact:
-            words.append("another path of training")
+            known = traits_of(self.case).promise is not None
+            words.append("another path of training" if known else "strategy not known here")
         if self.ok and self.samples_per_s is not None and not self.samples_per_s.has_interval:
             words.append("too few rounds for an interval")
         if self.oversubscribed:

@@ -2,7 +2,7 @@
 
 A **panel** holds cases that may be compared; within it they differ in **variant** (the strategy, and what tells two of
 one strategy apart) and in **scale** (ranks, nodes, bucket cap: what a curve runs over). A series is one variant of one
-panel. Analysis, reports, merging and planning all ask here; a new field of `Case` without an entry fails at import.
+panel. Analysis, reports, labels and printed tables ask here; a new field of `Case` without an entry fails at import.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Facet:
     cell: Callable[[Case], str] | None = None
     """What its column holds, where that is not the value as it is."""
     in_label: bool = False
-    """Whether `Case.label` tells it; where it does not, labels name it if it differs."""
+    """Whether `Case.label` tells it, or `labels` in a way of its own; where not, labels name it if it differs."""
 
 
 def _facet(
@@ -108,14 +108,22 @@ def _batch_cell(case: Case) -> str:
     return f"{batch(case):,} {'local' if case.scaling == 'weak' else 'global'}"
 
 
+def _as_it_is(name: str) -> Callable[[Case], str]:
+    def text(case: Case) -> str:
+        value = getattr(case, name)
+        return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+    return text
+
+
 _ALL: tuple[Decided, ...] = ("loss", "state", "compute")
 
 FACETS: dict[str, Facet] = {
     "experiment": _facet("bookkeeping", "Experiment", lambda case: case.experiment),
     "workload": _facet("panel", "Workload", lambda case: case.workload, _ALL, in_label=True),
     "strategy": _facet("variant", "Strategy", lambda case: case.strategy, in_label=True),
-    "algorithm": _facet("variant", "Algorithm", _plain("algorithm"), in_label=True),
-    "schedule": _facet("variant", "Schedule", _plain("schedule"), in_label=True),
+    "algorithm": _facet("variant", "Algorithm", _plain("algorithm"), cell=_plain("algorithm"), in_label=True),
+    "schedule": _facet("variant", "Schedule", _plain("schedule"), cell=_plain("schedule"), in_label=True),
     "options_json": _facet(
         "variant", "Options", lambda case: ", ".join(options_words(case.options)), in_label=True
     ),
@@ -233,7 +241,7 @@ FACETS: dict[str, Facet] = {
 """By field, in the order in which words stand."""
 
 
-def check_complete(names: Iterable[str], known: Collection[str]) -> None:
+def check_complete(names: Iterable[str], known: Collection[str], where: str) -> None:
     """Sees that every field has an entry, and every entry a field.
 
     Raises:
@@ -242,10 +250,10 @@ def check_complete(names: Iterable[str], known: Collection[str]) -> None:
     names = list(names)
     lacking = [name for name in names if name not in known] + [name for name in known if name not in names]
     if lacking:
-        raise TypeError(f"Case and FACETS in ddpbench/spec/grouping.py differ in {', '.join(lacking)}")
+        raise TypeError(f"{where} differ in {', '.join(lacking)}")
 
 
-check_complete((field.name for field in fields(Case)), FACETS)
+check_complete((field.name for field in fields(Case)), FACETS, "Case and FACETS in ddpbench/spec/grouping.py")
 
 
 def of_role(*roles: Role) -> tuple[str, ...]:
@@ -356,16 +364,27 @@ def settings_apart(cases: Iterable[Case], names: Iterable[str]) -> list[Setting]
     every = list(cases)
     found: dict[str, Setting] = {}
     for name in differing(every, names):
-        owner = _OPTIONS.get(name)
-        if owner is not None:
-            keys = dict.fromkeys(key for case in every for key in owner(case))
-            for key in keys:
-                if len({_told(owner(case), key) for case in every}) > 1:
-                    found[key] = Setting(title=key, text=partial(_of_options, owner, key))
+        if (owner := _OPTIONS.get(name)) is not None:
+            for key in _varied(every, name, owner):
+                found[key] = Setting(title=key, text=partial(_of_options, owner, key))
             continue
         facet = FACETS[name]
-        found.setdefault(facet.title, Setting(title=facet.title, text=facet.cell or _plain(name)))
+        found.setdefault(facet.title, Setting(title=facet.title, text=facet.cell or _as_it_is(name)))
     return list(found.values())
+
+
+def _varied(cases: Sequence[Case], name: str, owner: Callable[[Case], dict[str, Any]]) -> list[str]:
+    """Return the options that not all cases of one strategy, or of one workload, share."""
+    whose = _own("strategy" if name == "options_json" else "workload")
+    groups: dict[Hashable, list[Case]] = {}
+    for case in cases:
+        groups.setdefault(whose(case), []).append(case)
+    found: dict[str, None] = {}
+    for members in groups.values():
+        for key in dict.fromkeys(key for case in members for key in owner(case)):
+            if len({_told(owner(case), key) for case in members}) > 1:
+                found[key] = None
+    return list(found)
 
 
 _OPTIONS: dict[str, Callable[[Case], dict[str, Any]]] = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ddpbench.analysis import Finding, RunSummary, summarize
+from ddpbench.analysis import Finding, RunSummary, load, summarize
 from ddpbench.analysis.findings.compared import _most_telling, decided_first
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
@@ -280,3 +280,19 @@ def test_shares_of_a_step_have_intervals(tmp_path: Path) -> None:
     ends = f"[{100 * (0.2 - half):.1f}, {100 * (0.2 + half):.1f}]"
     assert f"20.0 % {ends} of a step is associated with exposed communication" in text
     assert "0.0 % [0.0, 0.0] with waiting for other ranks" in text
+
+
+def test_a_finding_s_cases_and_ratio_say_what_its_verdict_says(tmp_path: Path) -> None:
+    """The first case's step over the last one's: above 1 where it is slower, whichever the sentence puts first."""
+    run = write_run(tmp_path / "run", 17, rounds=7, blocks=2, steps=4)
+    found = [one for one in summarize(run).findings if one.ratio is not None]
+    assert {one.verdict for one in found} & {"faster", "slower"}
+    by_id = load(run).set_index("case_id")["step_time_s"]
+    for one in found:
+        assert one.ratio is not None
+        if one.verdict == "faster":
+            assert one.ratio.value < 1, one
+        if one.verdict == "slower":
+            assert one.ratio.value > 1, one
+        first, *_, last = one.cases
+        assert one.ratio.value == pytest.approx(by_id[first] / by_id[last], rel=0.05)

@@ -343,6 +343,17 @@ def test_exactly_the_promised_columns_come_back_from_csv(tmp_path: Path) -> None
     assert not any(",-1," in line for line in lines)
 
 
+def test_a_table_of_an_earlier_version_lacks_its_later_columns(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 3, rounds=2, blocks=1, steps=2)
+    frame = load(run)
+    for name in ("seed", "queue_time_s", "params_equal", "noise_flag"):  # a column of each type
+        path = tmp_path / "cases.csv"
+        frame.drop(columns=[name]).to_csv(path, index=False)
+        back = read_csv(path)
+        assert back[name].isna().all()
+        assert str(back[name].dtype) == DTYPES[name]
+
+
 def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n", encoding="utf-8")

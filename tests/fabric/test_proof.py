@@ -122,3 +122,16 @@ def test_what_is_far_too_much_is_refused_soon() -> None:
     assert count == 2
     assert "this machine carried 400 Mbit/s" in str(said)
     assert tried(0.1e9, 0.9e9, 1e9)[0] == 3
+
+
+def test_links_that_let_too_much_pass_and_slow_windows_are_not_tried_for_ever() -> None:
+    assert tried(1.5e9, 1.4e9)[0] == 2
+    told: list[int] = []
+
+    def carry(windows: int) -> tuple[LinkProof, ...]:
+        told.append(windows)
+        return tuple(both(2, 1e9, 0.9e9))
+
+    with pytest.raises(FabricError):
+        held(carry, lambda _: None, clock=lambda: 20.0 * len(told))
+    assert tuple(told) == TRIES[:2]

@@ -66,7 +66,7 @@ def test_another_schema_and_negative_times(tmp_path: Path) -> None:
     said = refused(
         "sweep", experiment(tmp_path, schema={"name": "ddpbench profile", "version": 9}), "--dry-run"
     )
-    assert "schema version 9; this ddpbench reads version 1: profile anew" in said
+    assert "schema version 9; this ddpbench reads version 1: profile again" in said
     said = refused("sweep", experiment(tmp_path, forward_s=-1.0), "--dry-run")
     assert "forward_s.mean: -1.0 given; should be greater than or equal to 0" in said
 

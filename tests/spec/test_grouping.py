@@ -82,9 +82,9 @@ def test_every_field_has_a_role() -> None:
 def test_a_new_field_without_a_role_fails() -> None:
     names = [field.name for field in fields(Case)]
     with pytest.raises(TypeError, match="differ in network_topology"):
-        check_complete([*names, "network_topology"], FACETS)
+        check_complete([*names, "network_topology"], FACETS, "both")
     with pytest.raises(TypeError, match="differ in seed"):
-        check_complete([name for name in names if name != "seed"], FACETS)
+        check_complete([name for name in names if name != "seed"], FACETS, "both")
 
 
 @pytest.mark.parametrize("name", AXES)
@@ -151,3 +151,19 @@ def test_what_decides_a_loss_a_model_s_state_and_a_rank_s_computation() -> None:
         assert (
             grouping.deciding(what, same) == grouping.deciding(what, BASE) != grouping.deciding(what, apart)
         )  # type: ignore[arg-type]
+
+
+def test_options_are_compared_among_those_who_have_them() -> None:
+    """What only another strategy or workload knows is no column; names keep their underscores."""
+    ddp, other = (
+        replace(BASE, options_json='{"accumulate": 1}'),
+        replace(BASE, strategy="master", options_json="{}"),
+    )
+    assert grouping.settings_apart([ddp, other], ["options_json"]) == []
+    cases = [ddp, replace(ddp, options_json='{"accumulate": 2}'), other]
+    (setting,) = grouping.settings_apart(cases, ["options_json"])
+    assert (setting.title, [setting.text(case) for case in cases]) == ("accumulate", ["1", "2", ""])
+    (workload,) = grouping.settings_apart([BASE, replace(BASE, workload="two_branch")], ["workload"])
+    assert workload.text(replace(BASE, workload="two_branch")) == "two_branch"
+    (snapshots,) = grouping.settings_apart(pair("checkpoint"), ["checkpoint"])
+    assert [snapshots.text(case) for case in pair("checkpoint")] == ["no", "yes"]

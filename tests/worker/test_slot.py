@@ -62,13 +62,13 @@ def environment(rank: int) -> dict[str, str]:
 def test_a_plan_that_the_leader_alone_cannot_read_ends_all_slots_at_once(
     meeting: Meeting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def lead(self: Slot, *, retry_failed: bool) -> int:
-        return Leader(self, retry_failed=retry_failed).lead()
+    def attend(self: Slot, **_: object) -> int:
+        return Leader(self, retry_failed=False).lead()
 
     def follow(self: Slot, *, retry_failed: bool) -> int:
         return int(self._await("nonce", 180.0)["nonce"])
 
-    monkeypatch.setattr(Slot, "attend", lead)
+    monkeypatch.setattr(Slot, "attend", attend)
     assert entry.run(tmp_path / "a", env=environment(0)) == EXIT_REQUEST
     why = f"{tmp_path / 'a'} is not a run directory: plan.json is missing"
     assert f"ddpbench: {why}" in capsys.readouterr().err

@@ -32,6 +32,7 @@ from ddpbench.analysis.statistics.stats import (
     samples_rate,
 )
 from ddpbench.analysis.summary import Finding, FindingKind
+from ddpbench.records import Compared
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import FACETS, PANEL, VARIANT, cap_order, cap_words
 from ddpbench.strategies.traits import traits_of
@@ -42,6 +43,14 @@ MOST_PANELS = 3
 """Sentences are made of this many groups of comparable cases, the largest first."""
 RATIO_THRESHOLD = 2.0
 """Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
+INEXACT: frozenset[Compared] = frozenset(
+    {
+        "sums of gradients, with what is kept",
+        "parameters, averaged",
+        "parameters, updates in the server's order",
+    }
+)
+"""What is compared of a strategy that is inexact by design."""
 COMPARISON_COLUMNS = ("topic", "case_id", "best_case_id", "ratio", "ratio_ci_low", "ratio_ci_high", "verdict")
 
 
@@ -376,10 +385,11 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, apart: _Apart) -
             f"A step of {second} {gap} one of independent ranks, which exchange nothing,"
             f"{end}{size} {launches}"
         )
-        verdict = "slower"
+        a, b, ratio, verdict = b, a, _inverse(ratio), "slower"
     elif verdict in ("faster", "slower"):
         if verdict == "slower" and (many or pair.evidence in ("strategies", "layouts")):
             first, second, verdict = second, first, "faster"  # what is faster stands first
+            a, b, ratio = b, a, _inverse(ratio)
         text = f"{start}{first} {ahead if verdict == 'faster' else behind} {second}{end}{size} {launches}"
     elif verdict == "equivalent":
         text = (
@@ -454,8 +464,14 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
 
 
 def takes_another_path(run: CaseRun) -> bool:
-    """Return whether its parameters are not known to be synchronous training's: by what its strategy promises."""
-    return not traits_of(run.case).exact
+    """Return whether its parameters are not known to be synchronous training's: by what its strategy promises.
+
+    Of a strategy that is not known here what was proved of it decides.
+    """
+    traits = traits_of(run.case)
+    if traits.promise is not None or run.proof is None:
+        return not traits.exact
+    return any(proof.compared in INEXACT for proof in run.proof.proofs)
 
 
 def name_of(run: CaseRun, other: CaseRun | None = None) -> str:

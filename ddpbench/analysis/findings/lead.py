@@ -56,7 +56,10 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         alike = [
             run for run in members if traits_of(run.case).role != "reference" or _settings(run) == chosen_kind
         ]
-        by = {_kind(run): run for run in reversed(alike)}
+        of_lead = [
+            run for run in alike if traits_of(run.case).role == "reference" or _kind(run)[0] == "master"
+        ]
+        by = {_kind(run): run for run in reversed(of_lead)}
         rings = (
             _RINGS if members[0].case.backend == "gloo" else _RINGS[1:]
         )  # others' all-reduce may be a tree

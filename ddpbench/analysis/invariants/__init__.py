@@ -121,7 +121,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="buckets_hold_gradients",
-        statement="DDP's buckets hold each gradient once",
+        statement="Buckets hold each gradient once",
         meaning="The buckets told are not those of the measured steps.",
         kind="impossible",
         check=links.buckets_hold_gradients,

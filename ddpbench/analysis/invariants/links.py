@@ -35,7 +35,7 @@ _BURSTS = {"master": 2, "tree": 2, "halving_doubling": 4}
 
 
 def links_carry(case: Measured) -> Iterable[Bounded]:
-    """Yield bytes that the kernel counted at each node's link in timed blocks, over their time."""
+    """Bytes that the kernel counted at each node's link in timed blocks, over their time."""
     links = links_of(case.run.case.fabric)
     if links is None:
         return
@@ -149,7 +149,7 @@ def _least_network_s(case: Measured, links: Links) -> float | None:
 
 
 def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
-    """Yield what the busiest rank of an algorithm of ddpbench's own sent, counted message by message: exact.
+    """What the busiest rank of an algorithm of ddpbench's own sent, counted message by message: exact.
 
     Shares are rounded up to whole numbers of at most 8 bytes, in each message of each bucket.
     """
@@ -172,7 +172,7 @@ def sent_as_by_formula(case: Measured) -> Iterable[Bounded]:
 
 
 def counted_as_by_formula(case: Measured) -> Iterable[Bounded]:
-    """Yield what the busiest node's link carried beside what the algorithm's formula says; protocols add a little."""
+    """What the busiest node's link carried beside what the algorithm's formula says; protocols add a little."""
     ratio = case.row.get("traffic_ratio")
     if ratio is not None:
         what = "what its busiest node sent over what the formula says"
@@ -180,7 +180,7 @@ def counted_as_by_formula(case: Measured) -> Iterable[Bounded]:
 
 
 def buckets_hold_gradients(case: Measured) -> Iterable[Bounded]:
-    """DDP's buckets hold each gradient once."""
+    """Buckets hold each gradient once."""
     if not traits_of(case.run.case).uses_buckets:
         return
     for launch in case.run.good:

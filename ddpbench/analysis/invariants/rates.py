@@ -24,7 +24,7 @@ _INTERVALS = (
 
 
 def intervals_hold_points(case: Measured) -> Iterable[Bounded]:
-    """Yield each interval has its point in it."""
+    """Each interval has its point in it."""
     for pattern in _INTERVALS:
         value, low, high = (case.row.get(pattern.format(end)) for end in ("", "_ci_low", "_ci_high"))
         if value is not None and low is not None and high is not None:
@@ -64,7 +64,7 @@ def within_the_machine(case: Measured) -> Iterable[Bounded]:
 
 
 def held_in_memory(case: Measured) -> Iterable[Bounded]:
-    """Yield what a rank holds is in its peak. A replay's parameters are never touched, and so not in memory."""
+    """What a rank holds is in its peak. A replay's parameters are never touched, and so not in memory."""
     job = case.run.case
     for launch in case.run.good:
         if launch.held_bytes is None or launch.peak_memory_bytes is None or job.compute != "real":
@@ -79,7 +79,7 @@ def held_in_memory(case: Measured) -> Iterable[Bounded]:
 
 
 def at_most_the_ranks(case: Measured) -> Iterable[Bounded]:
-    """Yield a speed-up's whole interval does not lie above the number of ranks."""
+    """A speed-up's whole interval does not lie above the number of ranks."""
     low = case.row.get("speedup_ci_low")
     if low is not None:
         what = "the lower end of its speed-up's interval"

@@ -21,7 +21,7 @@ _COMPUTED = ("forward", "backward", "optimizer", "other_compute")
 
 
 def parts_add_up(case: Measured) -> Iterable[Bounded]:
-    """Yield the parts that the page draws add up to the step that it draws, in the mean and in each launch."""
+    """The parts that the page draws add up to the step that it draws, in the mean and in each launch."""
     parts = case.run.parts
     if parts is None:
         return
@@ -58,7 +58,7 @@ def communication_within(case: Measured) -> Iterable[Bounded]:
 
 
 def instrumented_as_timed(case: Measured) -> Iterable[Bounded]:
-    """Yield the log ratio of instrumented over timed step, launch by launch, each the mean over ranks of their own.
+    """The log ratio of instrumented over timed step, launch by launch, each the mean over ranks of their own.
 
     It is broken where the whole 95 % interval lies outside 1 +- `AGREEMENT`, or the mean outside 1 +- `HARD_AGREEMENT`.
     """
@@ -76,7 +76,7 @@ def instrumented_as_timed(case: Measured) -> Iterable[Bounded]:
 
 
 def single_steps(case: Measured) -> Iterable[Bounded]:
-    """Yield a mean lies among what it is the mean of, and percentiles are in their order.
+    """A mean lies among what it is the mean of, and percentiles are in their order.
 
     Single steps are those of all ranks that take samples, so that their number is a multiple of the timed steps'.
     """

@@ -44,7 +44,7 @@ def compare(comparer: Comparer, inputs: Any, targets: Any) -> Iterator[Proof]:
 
 
 def _nothing(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """Yield a step has to work; there is nothing to compare."""
+    """A step has to work; there is nothing to compare."""
     comparer.seed(comparer.prover.rank)
     replica.gradients_of(*batch)
     comparer.prover.on_step()
@@ -96,7 +96,7 @@ def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 
 
 def _completeness(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> Iterator[Proof]:
-    """Yield where a rank has a part of the parameters, that all parts together are the whole."""
+    """Where a rank has a part of the parameters, that all parts together are the whole."""
     prover = comparer.prover
     whole = set(_parameters(reference))
     if not prover.agreed(float(len(own) < len(whole))):
@@ -108,7 +108,7 @@ def _completeness(comparer: Comparer, reference: torch.nn.Module, own: Tensors) 
 
 
 def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> Iterator[Proof]:
-    """Yield the gradient of this rank's step, held against one process's over the same shards, and over all at once."""
+    """The gradient of this rank's step, held against one process's over the same shards, and over all at once."""
     training = comparer.training
     workload, strategy = training.workload, training.strategy
     draws = comparer.draws_random_numbers(reference)
@@ -218,7 +218,7 @@ def _averaged(
 
 
 def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """Yield the server's log redone: each gradient at the version it was computed at, applied in the log's order.
+    """The server's log redone: each gradient at the version it was computed at, applied in the log's order.
 
     A worker's parameters are held against those right after its last update.
     """
