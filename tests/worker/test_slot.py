@@ -65,7 +65,7 @@ def test_a_plan_that_the_leader_alone_cannot_read_ends_all_slots_at_once(
     def attend(self: Slot, **_: object) -> int:
         return Leader(self, retry_failed=False).lead()
 
-    def follow(self: Slot, *, retry_failed: bool) -> int:
+    def follow(self: Slot, **_: object) -> int:
         return int(self._await("nonce", 180.0)["nonce"])
 
     monkeypatch.setattr(Slot, "attend", attend)
