@@ -66,8 +66,9 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         )
     if len({cost.row.case_id for cost in costs}) > len(names):
         notes.append("Not all snapshots are drawn; cases.csv has them all.")
-    if any(traits_of(row.case).one_process and row.case.world_size > 1 for row in shown):
-        notes.append("DataParallel evaluates the bare model on one device: its replicas are not used for it.")
+    bare = [row.strategy_name for row in shown if traits_of(row.case).one_process and row.case.world_size > 1]
+    if bare:
+        notes.append(f"{bare[0]} evaluates the bare model on one device: its replicas are not used for it.")
     if any(traits_of(row.case).role == "bound" for row in evaluated) and costs:
         notes.append("Independent ranks have no common state to save: no snapshots.")
     cut = {row.case.strategy: row.strategy_name for row in rows if row.ok}

@@ -73,8 +73,9 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
             " On the CPU so is what the C library keeps of freed memory, which is much where layers are gathered and "
             "given up in every step; with MALLOC_MMAP_THRESHOLD_=131072 in the environment it gives that back at once."
         )
-    if any(traits_of(row.case).one_process for row in rows):
-        note += " DataParallel is left out: one process holds all of its replicas."
+    left = list(dict.fromkeys(traits_of(row.case).display for row in rows if traits_of(row.case).one_process))
+    if left:
+        note += f" Left out, for one process holds all replicas: {', '.join(left)}."
     return Section(
         anchor="memory",
         title="Memory per rank",
