@@ -136,7 +136,7 @@ class Fabric:
         """Loads all links at once, in the ring's pattern, and holds what the kernel counted against their rates.
 
         Ranks with links of their own are loaded within their nodes first; racks against each other last. Takes
-        about a second a phase, and some 15 s where its cores are another's too. Latency and loss are off meanwhile.
+        about a second a phase, and half a minute where its cores are another's too. Latency and loss are off meanwhile.
 
         Raises:
             FabricError: a link is off by more than 5 %; what this machine carries, and what to do.

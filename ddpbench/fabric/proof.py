@@ -14,10 +14,10 @@ from ddpbench.units import format_bit_rate
 
 TOLERANCE = 0.05
 """A link off by more than this share of its rate is not such a link."""
-TRIES = (1, 4, 4, 4, 4)
+TRIES = (1, 4, 8, 8, 8, 8)
 """Windows of each try: the links must show their rates in one of them. Other work on the cores is not
 their fault, and where cores are shared with another machine's work, that comes and goes in seconds."""
-MOST_S = 15.0
+MOST_S = 30.0
 """No further try is begun after this long."""
 PAUSE_S = 1.0
 """Before each try from the third on."""

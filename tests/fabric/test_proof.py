@@ -112,7 +112,7 @@ def test_a_moment_of_other_work_is_waited_for() -> None:
 
 
 def test_links_that_never_hold_are_refused_with_their_best() -> None:
-    count, _, said = tried(0.5e9, 0.7e9, 0.9e9, 0.8e9, 0.6e9)
+    count, _, said = tried(0.5e9, 0.7e9, 0.9e9, 0.8e9, 0.6e9, 0.7e9)
     assert count == len(TRIES)
     assert "this machine carried 1.8 Gbit/s" in str(said)
 
