@@ -603,7 +603,7 @@ class _Servers(AbstractContextManager["_Servers"]):
         self._log = log
         self._stack = ExitStack()
         self._running: dict[str, ServerProcess] = {}
-        self._first_round: dict[int, int] = {}
+        self._first_round: dict[ServerProcess, int] = {}
 
     def of(self, env: Mapping[str, str]) -> ServerProcess:
         """Return the one of an environment."""
@@ -614,11 +614,12 @@ class _Servers(AbstractContextManager["_Servers"]):
 
     def charged_s(self, server: ServerProcess, number: int) -> float:
         """Return what a round bears of a server's start: the first one that it serves bears all, seconds."""
-        return server.start_s if self._first_round.setdefault(id(server), number) == number else 0.0
+        return server.start_s if self._first_round.setdefault(server, number) == number else 0.0
 
     def end(self) -> None:
         """Ends those that run; who asks again gets new ones."""
         self._running.clear()
+        self._first_round.clear()
         self._stack.close()
 
     def __exit__(self, *_: object) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Literal
 
@@ -31,7 +31,7 @@ def _own(name: str) -> Callable[[Case], Hashable]:
     return value
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Facet:
     """A field of `Case`: what it is for, and how a person reads it."""
 
@@ -40,40 +40,17 @@ class Facet:
     """Of its column, where a table has one."""
     word: Callable[[Case], str]
     """Its value as a sentence or a figure's name tells it; empty where it goes without saying."""
-    decides: frozenset[Decided] = frozenset()
+    decides: Collection[Decided] = ()
     """What two cases cannot have in common unless they share it: the course of the `loss`, the bytes of a model's
     `state`, a rank's own `compute` time."""
-    value: Callable[[Case], Hashable] | None = None
+    value: Callable[[Case], Hashable] | None = field(default=None, kw_only=True)
     """What of it must be equal, where that is not the field itself."""
-    told: Callable[[Case], bool] = lambda case: False
+    told: Callable[[Case], bool] = field(default=lambda case: False, kw_only=True)
     """Whether a number is not to be shown without it, even where all cases share it."""
-    cell: Callable[[Case], str] | None = None
+    cell: Callable[[Case], str] | None = field(default=None, kw_only=True)
     """What its column holds, where that is not the value as it is."""
-    in_label: bool = False
+    in_label: bool = field(default=False, kw_only=True)
     """Whether `Case.label` tells it, or `labels` in a way of its own; where not, labels name it if it differs."""
-
-
-def _facet(
-    role: Role,
-    title: str,
-    word: Callable[[Case], str],
-    decides: Iterable[Decided] = (),
-    *,
-    value: Callable[[Case], Hashable] | None = None,
-    told: Callable[[Case], bool] = lambda case: False,
-    cell: Callable[[Case], str] | None = None,
-    in_label: bool = False,
-) -> Facet:
-    return Facet(
-        role=role,
-        title=title,
-        word=word,
-        decides=frozenset(decides),
-        value=value,
-        told=told,
-        cell=cell,
-        in_label=in_label,
-    )
 
 
 def cap_words(cap: float | str | None) -> str:
@@ -119,39 +96,39 @@ def _as_it_is(name: str) -> Callable[[Case], str]:
 _ALL: tuple[Decided, ...] = ("loss", "state", "compute")
 
 FACETS: dict[str, Facet] = {
-    "experiment": _facet("bookkeeping", "Experiment", lambda case: case.experiment),
-    "workload": _facet("panel", "Workload", lambda case: case.workload, _ALL, in_label=True),
-    "strategy": _facet("variant", "Strategy", lambda case: case.strategy, in_label=True),
-    "algorithm": _facet("variant", "Algorithm", _plain("algorithm"), cell=_plain("algorithm"), in_label=True),
-    "schedule": _facet("variant", "Schedule", _plain("schedule"), cell=_plain("schedule"), in_label=True),
-    "options_json": _facet(
+    "experiment": Facet("bookkeeping", "Experiment", lambda case: case.experiment),
+    "workload": Facet("panel", "Workload", lambda case: case.workload, _ALL, in_label=True),
+    "strategy": Facet("variant", "Strategy", lambda case: case.strategy, in_label=True),
+    "algorithm": Facet("variant", "Algorithm", _plain("algorithm"), cell=_plain("algorithm"), in_label=True),
+    "schedule": Facet("variant", "Schedule", _plain("schedule"), cell=_plain("schedule"), in_label=True),
+    "options_json": Facet(
         "variant", "Options", lambda case: ", ".join(options_words(case.options)), in_label=True
     ),
-    "workload_options_json": _facet(
+    "workload_options_json": Facet(
         "panel",
         "Workload options",
         lambda case: ", ".join(options_words(case.workload_options)),
         _ALL,
         in_label=True,
     ),
-    "backend": _facet("variant", "Backend", lambda case: case.backend),
-    "device": _facet("panel", "Device", lambda case: "CPU" if case.device == "cpu" else "GPU", _ALL),
-    "launcher": _facet("panel", "Launcher", lambda case: f"launched by {case.launcher}", ["compute"]),
-    "world_size": _facet(
+    "backend": Facet("variant", "Backend", lambda case: case.backend),
+    "device": Facet("panel", "Device", lambda case: "CPU" if case.device == "cpu" else "GPU", _ALL),
+    "launcher": Facet("panel", "Launcher", lambda case: f"launched by {case.launcher}", ["compute"]),
+    "world_size": Facet(
         "scale", "Ranks", lambda case: counted(case.world_size, "rank"), ["compute"], in_label=True
     ),
-    "nodes": _facet("scale", "Nodes", lambda case: f"{case.nodes} x {case.ranks_per_node}", in_label=True),
-    "ranks_per_node": _facet(
+    "nodes": Facet("scale", "Nodes", lambda case: f"{case.nodes} x {case.ranks_per_node}", in_label=True),
+    "ranks_per_node": Facet(
         "scale",
         "Ranks per node",
         lambda case: f"{case.nodes} x {case.ranks_per_node}",
         ["compute"],
         in_label=True,
     ),
-    "threads_per_rank": _facet(
+    "threads_per_rank": Facet(
         "panel", "Threads", lambda case: f"{counted(case.threads_per_rank, 'thread')} per rank", ["compute"]
     ),
-    "loader_workers": _facet(
+    "loader_workers": Facet(
         "panel",
         "Loader workers",
         lambda case: loading(case) if case.data == "loader" else "",
@@ -159,13 +136,13 @@ FACETS: dict[str, Facet] = {
         told=lambda case: case.data == "loader" and case.loader_workers > 0,
         in_label=True,
     ),
-    "bucket_cap_mb": _facet(
+    "bucket_cap_mb": Facet(
         "scale",
         "Bucket",
         lambda case: f"{cap_words(case.bucket_cap_mb)} buckets" if case.bucket_cap_mb is not None else "",
         in_label=True,
     ),
-    "local_batch": _facet(
+    "local_batch": Facet(
         "panel",
         "Batch",
         lambda case: batch_words(case) if case.scaling == "weak" else "",
@@ -173,16 +150,16 @@ FACETS: dict[str, Facet] = {
         value=lambda case: case.local_batch if case.scaling == "weak" else None,
         cell=_batch_cell,
     ),
-    "global_batch": _facet(
+    "global_batch": Facet(
         "panel",
         "Batch",
         lambda case: batch_words(case) if case.scaling == "strong" else "",
         value=lambda case: case.global_batch if case.scaling == "strong" else None,
         cell=_batch_cell,
     ),
-    "scaling": _facet("panel", "Scaling", lambda case: f"{case.scaling} scaling"),
-    "dtype": _facet("panel", "Type", lambda case: case.dtype, _ALL),
-    "fabric": _facet(
+    "scaling": Facet("panel", "Scaling", lambda case: f"{case.scaling} scaling"),
+    "dtype": Facet("panel", "Type", lambda case: case.dtype, _ALL),
+    "fabric": Facet(
         "panel",
         "Link",
         lambda case: link_words(case.fabric) or "the machine's own links",
@@ -190,14 +167,14 @@ FACETS: dict[str, Facet] = {
         told=lambda case: bool(case.fabric),
         in_label=True,
     ),
-    "compute": _facet(
+    "compute": Facet(
         "panel",
         "Computation",
         lambda case: f"{case.compute} computation",
         ["state", "compute"],
         told=lambda case: case.compute != "real",
     ),
-    "dilation": _facet(
+    "dilation": Facet(
         "panel",
         "Dilation",
         lambda case: f"dilated x{case.dilation:g}",
@@ -205,9 +182,9 @@ FACETS: dict[str, Facet] = {
         told=lambda case: case.dilation != 1,
         in_label=True,
     ),
-    "seed": _facet("panel", "Seed", lambda case: f"seed {case.seed}", ["loss"]),
-    "replicate": _facet("variant", "Replicate", lambda case: f"replicate {case.replicate}"),
-    "precision": _facet(
+    "seed": Facet("panel", "Seed", lambda case: f"seed {case.seed}", ["loss"]),
+    "replicate": Facet("variant", "Replicate", lambda case: f"replicate {case.replicate}"),
+    "precision": Facet(
         "panel",
         "Precision",
         lambda case: "full precision" if case.precision == "full" else f"{case.precision} autocast",
@@ -215,21 +192,21 @@ FACETS: dict[str, Facet] = {
         told=lambda case: case.precision != "full",
         in_label=True,
     ),
-    "data": _facet(
+    "data": Facet(
         "panel", "Data", loading, ["loss", "compute"], told=lambda case: case.data == "memory", in_label=True
     ),
-    "evaluation": _facet(
+    "evaluation": Facet(
         "panel", "Evaluation", lambda case: "with evaluation" if case.evaluation else "without evaluation"
     ),
-    "checkpoint": _facet(
+    "checkpoint": Facet(
         "panel", "Snapshots", lambda case: "with snapshots" if case.checkpoint else "without snapshots"
     ),
-    "checkpoint_dir": _facet(
+    "checkpoint_dir": Facet(
         "panel",
         "Snapshots in",
         lambda case: f"snapshots in {case.checkpoint_dir}" if case.checkpoint_dir else "snapshots in the run",
     ),
-    "shrink": _facet(
+    "shrink": Facet(
         "panel",
         "Shrink",
         lambda case: f"shrunk /{case.shrink}" if case.shrink != 1 else "not shrunk",
@@ -253,7 +230,7 @@ def check_complete(names: Iterable[str], known: Collection[str], where: str) -> 
         raise TypeError(f"{where} differ in {', '.join(lacking)}")
 
 
-check_complete((field.name for field in fields(Case)), FACETS, "Case and FACETS in ddpbench/spec/grouping.py")
+check_complete((one.name for one in fields(Case)), FACETS, "Case and FACETS in ddpbench/spec/grouping.py")
 
 
 def of_role(*roles: Role) -> tuple[str, ...]:

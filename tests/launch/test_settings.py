@@ -111,3 +111,28 @@ def test_a_round_has_a_server_of_its_own_and_the_cores_are_claimed(
     ]
     assert not any(server.alive for server in started)
     assert not any(outcome.noise.shared_machine for outcome in outcomes)
+
+
+def test_the_first_round_that_a_server_serves_bears_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of servers that serve on as of those that end with their round, however soon the next one has their memory."""
+
+    class Started:
+        start_s, alive = 4.0, True
+
+        def __init__(self, *_: object) -> None: ...
+
+        def __enter__(self) -> Started:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(launch.sweep, "ServerProcess", Started)
+    servers = launch.sweep._Servers(tmp_path / "log")
+    on = [servers.charged_s(servers.of({}), number) for number in (0, 0, 1, 2)]
+    assert on == [4.0, 4.0, 0.0, 0.0]
+    servers.end()
+    for number in range(3, 40):
+        assert servers.charged_s(servers.of({}), number) == 4.0
+        servers.end()

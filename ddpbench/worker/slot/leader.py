@@ -264,8 +264,11 @@ class Leader:
         job = self._order({"do": "round", "envs": envs, "fresh": fresh})
         self._slot.begin_round(job, envs, fresh=fresh)
         self._server_s = self._await_ready(job)
+        bears = purpose == "measure" and (
+            fresh or not self._measured
+        )  # the first round that these servers measure
         self._measured = purpose == "measure"
-        share_s = self._server_s / len(todo) if self._measured else 0.0
+        share_s = self._server_s / len(todo) if bears else 0.0
         for entry in todo:
             if not given_up(entry.case.case_id, self._outcomes):
                 self._launch(entry, purpose, number, server_s=share_s)
