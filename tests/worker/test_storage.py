@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from ddpbench.worker.training.storage import AHEAD, StoreError, fetched
+from ddpbench.worker.training.storage import AHEAD, StoreError, fetch, fetched
 
 
 class Store:
@@ -59,3 +59,23 @@ def test_a_store_that_hangs_up_or_is_not_there_is_said() -> None:
     store.close()
     with pytest.raises(StoreError, match="was not reached"):
         next(fetched(itertools.count(), store.address, 1000))
+
+
+@pytest.mark.parametrize("where", ["sendall", "recv_into"])
+def test_a_connection_that_is_reset_is_a_store_that_hung_up(where: str) -> None:
+    """As it is where the store went with a request unread."""
+
+    class Connection:
+        def sendall(self, _: bytes) -> None:
+            self.reach("sendall")
+
+        def recv_into(self, _: memoryview) -> int:
+            self.reach("recv_into")
+            return 0
+
+        def reach(self, name: str) -> None:
+            if name == where:
+                raise ConnectionResetError
+
+    with pytest.raises(StoreError, match="hung up with 7 bytes still to come"):
+        fetch(Connection(), 7, bytearray(4))  # type: ignore[arg-type]
