@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --benchmark-disable
 TESTS_AT_ONCE := 3
+BY_FILE := --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
 .PHONY: sweep test bench check docs clean help
@@ -16,11 +17,13 @@ sweep: .venv/.runtime  ## run the default experiment and report on it
 
 test: .venv/.dev  ## run all tests and checks
 	$(MAKE) check
-	@# Sweeps mostly wait for their ranks: a few run beside each other. What is held to rates or times comes last, alone.
-	@$(PYTEST) -q -n $(TESTS_AT_ONCE) --dist loadfile --no-loadscope-reorder --durations=15 -m 'not alone'; most=$$?; \
+	@# Sweeps mostly wait for their ranks: a few run beside each other. What is held to times comes last, alone.
+	@$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=15 -m 'not links and not alone'; most=$$?; \
 	if [ $$most = 2 ]; then exit 130; fi; \
-	$(PYTEST) -q --durations=5 -m alone; alone=$$?; \
-	exit $$((most || alone))
+	$(PYTEST) -q -n 2 $(BY_FILE) --durations=5 -m links; links=$$?; \
+	if [ $$links = 2 ]; then exit 130; fi; \
+	$(PYTEST) -q -m alone; alone=$$?; \
+	exit $$((most || links || alone))
 
 check: .venv/.dev  ## lint, types, layers
 	$(BIN)/ruff check .

@@ -132,14 +132,16 @@ class Fabric:
         """The id of the process that holds it."""
         return self._process.pid
 
-    def prove(self) -> FabricProof:
+    def prove(self, *, shared_cores: bool = False) -> FabricProof:
         """Loads all links at once, in the ring's pattern, and holds what the kernel counted against their rates.
 
         Ranks with links of their own are loaded within their nodes first; racks against each other last. Takes
-        about a second a phase, and half a minute where its cores are another's too. Latency and loss are off meanwhile.
+        about a second a phase, and half a minute where others have its cores; with `shared_cores`, some seconds.
+        Latency and loss are off meanwhile.
 
         Raises:
-            FabricError: a link is off by more than 5 %; what this machine carries, and what to do.
+            FabricError: a link is off by more than 5 %, or on `shared_cores` slower by more than a third; what this
+                machine carries, and what to do.
         """
         links: list[LinkProof] = []
         slowest = min((cable.rate for cable in self._topology.wiring.cables if cable.rate), default=math.inf)
@@ -161,7 +163,7 @@ class Fabric:
                 ]
                 return measured(self._topology.wiring, phase, counts)
 
-            links += held(carry)
+            links += held(carry, shared_cores=shared_cores)
         dropped = {(link.label, link.side): link.dropped for link in links}
         return FabricProof(links=tuple(links), dropped=sum(dropped.values()))
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.launch.plan import LaunchPlan, PlannedRank
+from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.spec import Case, Links
 
@@ -138,7 +139,7 @@ class Fabrics:
 
     @staticmethod
     def _record(case: Case, fabric: Fabric) -> dict[str, Any]:
-        proof = fabric.prove()
+        proof = fabric.prove(shared_cores=own_environment_allows_sharing())
         return {
             "links": case.fabric,
             "nodes": case.nodes,

@@ -26,7 +26,7 @@ def pairs_of(links: str, nodes: int, count: int, pairs: int, folder: Path) -> li
     return found
 
 
-@pytest.mark.alone
+@pytest.mark.links
 def test_the_ring_has_the_librarys_bandwidth_on_links(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: at 64 MB on 1 Gbit/s at least 0.95 of gloo's bandwidth at 2 and 4 nodes, 0.90 at 8."""
     needs_fabrics()
@@ -40,7 +40,7 @@ def test_the_ring_has_the_librarys_bandwidth_on_loopback(full: bool, say: Say, t
     _holds(say, tmp_path, "", count, pairs, LOOPBACK if full else LOOPBACK[:1], full=full)
 
 
-@pytest.mark.alone
+@pytest.mark.links
 def test_every_algorithm_takes_what_its_formula_says(full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: at 25 MB on 1 Gbit/s within 20 % of its formula, at 2, 3, 4 and 8 nodes; the median of three."""
     needs_fabrics()

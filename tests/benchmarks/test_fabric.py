@@ -19,7 +19,7 @@ SIZES = ((2, "1 Gbit/s"), (4, "1 Gbit/s"), (8, "1 Gbit/s"), (16, "200 Mbit/s"))
 BOUNDS = {8_000_000: 0.88, 25_000_000: 0.93}
 """Of the rate, by bytes; frames of 1,514 bytes with 1,448 of payload leave 0.956."""
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.links
 
 
 @pytest.fixture(autouse=True)

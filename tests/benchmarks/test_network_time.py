@@ -17,7 +17,7 @@ from tests.benchmarks.conftest import Say
 from tests.failures.conftest import ROOT, command
 from tests.workloads.test_profile import data
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.root, pytest.mark.alone]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.root, pytest.mark.links]
 if os.geteuid():
     pytestmark.append(pytest.mark.skip(reason="needs root: makes network namespaces"))
 

@@ -14,7 +14,7 @@ from ddpbench.records import RunDir
 from tests.benchmarks.conftest import Say
 from tests.benchmarks.ratio import paired_ratio
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.root, pytest.mark.alone]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.root, pytest.mark.links]
 if os.geteuid():
     pytestmark.append(pytest.mark.skip(reason="needs root: makes network namespaces"))
 

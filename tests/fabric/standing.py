@@ -21,6 +21,7 @@ from ddpbench.errors import FabricError
 from ddpbench.fabric import Fabric, RankPlace
 from ddpbench.fabric.entering import enter
 from ddpbench.fabric.store import COUNT
+from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.spec import Links
 
 PORT = 4000
@@ -122,7 +123,7 @@ def fetch(address: str, port: int, counts: list[int]) -> dict[str, Any]:
 
 
 def links_of(fabric: Fabric) -> list[dict[str, Any]]:
-    return [asdict(link) for link in fabric.prove().links]
+    return [asdict(link) for link in fabric.prove(shared_cores=own_environment_allows_sharing()).links]
 
 
 def isolated(log: Path, text: str) -> dict[str, Any]:
@@ -246,7 +247,7 @@ def refused(log: Path, text: str, nodes: str) -> dict[str, Any]:
     """Why a fabric cannot be made or proved."""
     try:
         with Fabric(Links.parse(text), nodes=int(nodes), ranks_per_node=1, log=log) as fabric:
-            fabric.prove()
+            fabric.prove(shared_cores=own_environment_allows_sharing())
     except FabricError as error:
         return {"reason": str(error), "children": _children()}
     return {"reason": ""}

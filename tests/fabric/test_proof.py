@@ -88,7 +88,9 @@ def test_a_link_that_is_not_held_back_is_named() -> None:
     )
 
 
-def tried(*reached: float) -> tuple[int, list[float], tuple[LinkProof, ...] | str]:
+def tried(
+    *reached: float, shared_cores: bool = False
+) -> tuple[int, list[float], tuple[LinkProof, ...] | str]:
     """How often two links of 1 Gbit/s that carry so much, try by try, are tried; the pauses; and what came of it."""
     told = iter(reached)
     asked: list[int] = []
@@ -99,7 +101,7 @@ def tried(*reached: float) -> tuple[int, list[float], tuple[LinkProof, ...] | st
         return tuple(both(2, 1e9, next(told)))
 
     try:
-        found: tuple[LinkProof, ...] | str = held(carry, paused.append)
+        found: tuple[LinkProof, ...] | str = held(carry, paused.append, shared_cores=shared_cores)
     except FabricError as error:
         found = str(error)
     assert tuple(asked) == TRIES[: len(asked)]
@@ -115,6 +117,14 @@ def test_links_that_never_hold_are_refused_with_their_best() -> None:
     count, _, said = tried(0.5e9, 0.7e9, 0.9e9, 0.8e9, 0.6e9, 0.7e9)
     assert count == len(TRIES)
     assert "this machine carried 1.8 Gbit/s" in str(said)
+
+
+def test_on_shared_cores_slower_links_will_do_and_faster_ones_do_not() -> None:
+    slow = (0.6e9, 0.8e9, 0.7e9)
+    assert tried(*slow, shared_cores=True) == (3, [1.0], tuple(both(2, 1e9, 0.8e9)))
+    assert tried(0.99e9, shared_cores=True)[0] == 1
+    assert "this machine carried 1.3 Gbit/s" in str(tried(0.6e9, 0.65e9, 0.6e9, shared_cores=True)[2])
+    assert "let 1.1 Gbit/s pass" in str(tried(1.1e9, 1.1e9, shared_cores=True)[2])
 
 
 def test_what_is_far_too_much_is_refused_soon() -> None:

@@ -22,7 +22,7 @@ from ddpbench.launch.sweep import Prepared, SweepRequest, prepare
 from ddpbench.records import RunDir
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.root, pytest.mark.alone]
+pytestmark = [pytest.mark.multiprocess, pytest.mark.root, pytest.mark.links]
 if os.geteuid():
     pytestmark.append(pytest.mark.skip(reason="needs root: makes network namespaces as root and without"))
 
@@ -35,7 +35,7 @@ local_batch = 4
 strategy = ["ddp", "master"]
 [fabric]
 nodes = 4
-bandwidth = "100 Mbit/s"
+bandwidth = "250 Mbit/s"
 [budget]
 rounds_min = 1
 rounds_max = 1
@@ -80,20 +80,20 @@ def test_every_link_carries_what_the_algorithm_sends(
     assert fabric["privileged"] is privileged
     assert len(fabric["asked_bit_per_s"]) == 8  # both directions of four links
     for asked, reached in zip(fabric["asked_bit_per_s"], fabric["reached_bit_per_s"], strict=True):
-        assert abs(reached / asked - 1) < 0.05
+        assert 2 / 3 <= reached / asked <= 1.05  # slower where other work has the cores
 
     frame = ddpbench.load(run).set_index("strategy")
     gradient = frame.loc["single", "gradient_bytes"]
     expected = {"ddp": 2 * 3 / 4 * gradient, "master": 3 * gradient}  # by hand, and not by our own formulas
     for strategy, count in expected.items():
         row = frame.loc[strategy]
-        assert row["fabric"] == "100 Mbit/s"
+        assert row["fabric"] == "250 Mbit/s"
         assert row["nodes"] == 4
         for column in ("node_sent_bytes", "node_received_bytes"):
             # A few kilobytes are on their way when a block's counters are read, at either end.
             assert 0.99 * count < row[column] < 1.1 * count, (strategy, column)
-        # What was sent cannot have left faster than the link: 12.5 MB/s.
-        assert row["step_time_s"] > 0.99 * count / 12.5e6
+        # What was sent cannot have left faster than the link: 31.25 MB/s.
+        assert row["step_time_s"] > 0.99 * count / 31.25e6
     assert pd.isna(frame.loc["single", "fabric"])
 
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_made_is_said_before_anything_is_measured(
 def test_all_links_are_proved_before_the_first_launch(tmp_path: Path) -> None:
     path = tmp_path / "links.toml"
     rates = '[axes]\n"fabric.bandwidth" = ["100 Mbit/s", "100 Gbit/s"]'
-    path.write_text(TEXT.replace('bandwidth = "100 Mbit/s"\n', "").replace("[axes]", rates), encoding="utf-8")
+    path.write_text(TEXT.replace('bandwidth = "250 Mbit/s"\n', "").replace("[axes]", rates), encoding="utf-8")
     done = run_cli("sweep", path, "--out", tmp_path / "run")
     assert done.returncode == 2, done.stderr
     assert "lower the bandwidth" in done.stderr
@@ -225,7 +225,7 @@ def test_what_earlier_sessions_proved_stays_recorded(experiment: Path, tmp_path:
         with Fabrics(run, lambda what: None) as made:
             made.make(cases)
     told = json.loads(run.fabrics.read_text(encoding="utf-8"))
-    assert [fabric["links"] for fabric in told] == ["100 Mbit/s", "50 Mbit/s"]
+    assert [fabric["links"] for fabric in told] == ["250 Mbit/s", "50 Mbit/s"]
 
 
 def prepared(experiment: Path) -> Prepared:
