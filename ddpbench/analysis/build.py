@@ -14,13 +14,15 @@ from ddpbench.analysis.checkpoints import INTERVALS, snapshot_costs
 from ddpbench.analysis.communication import transfers_table
 from ddpbench.analysis.curves import CurveLaws, law_findings, laws_of
 from ddpbench.analysis.descents import curves_table, goals_table
-from ddpbench.analysis.findings.compared import MOST_FINDINGS, comparisons_table, decided_first, findings
+from ddpbench.analysis.findings.answer import answer_of
+from ddpbench.analysis.findings.compared import MOST_FINDINGS, decided_first, findings
 from ddpbench.analysis.findings.inputs import input_findings
 from ddpbench.analysis.findings.lead import lead_findings
 from ddpbench.analysis.findings.loss import loss_findings, loss_sentences
 from ddpbench.analysis.findings.pairing import pairing_sentences
 from ddpbench.analysis.findings.precision import precision_findings
 from ddpbench.analysis.findings.settings import setting_findings
+from ddpbench.analysis.findings.table import comparisons_table
 from ddpbench.analysis.findings.virtual import virtual_sentences
 from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.inputs import input_groups
@@ -94,6 +96,7 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
     merged = run.read_json(run.merged) if run.merged.exists() else {}
     fabrics = fabrics_of(run)
     checks = check_cases(cases, table, fabrics)
+    told = _findings(cases, laws)
     step, step_absent = one_step(run, cases)
     sessions = _sessions(run)
     wall_s = sum(float(session.get("wall_s") or 0) for session in sessions)
@@ -113,7 +116,8 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
         breakdown=_breakdown(cases),
         phases=_phases(cases),
         proofs=_proofs(cases),
-        findings=_findings(cases, laws),
+        findings=told,
+        answer=answer_of(cases, told),
         validity=(
             *checks.told,
             *_merge_sentences(merged),

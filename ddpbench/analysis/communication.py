@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddpbench.analysis.findings.compared import grouped, layouts_of
+from ddpbench.analysis.findings.groups import grouped, layouts_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.transfers import Moved
 from ddpbench.analysis.statistics.stats import Interval, half_width

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddpbench.analysis.findings.compared import grouped, labels_of, name_of, panels, plain
+from ddpbench.analysis.findings.groups import grouped, panels
+from ddpbench.analysis.findings.wording import labels_of, name_of, plain
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.laws import LAW_NAMES, Curve, Fit, Laws, fit_laws
 from ddpbench.analysis.summary import Finding

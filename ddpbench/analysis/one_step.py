@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ddpbench.analysis.findings.compared import compared_panels, reference_of
+from ddpbench.analysis.findings.groups import compared_panels, reference_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.transfers import RankSteps, transfers_of
 from ddpbench.analysis.read.virtual import nominal

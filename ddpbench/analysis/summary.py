@@ -33,6 +33,7 @@ FindingKind = Literal[
     "speed-up",
     "parts",
     "uncompared",
+    "answer",
 ]
 """What a finding compares or tells; `bound`: with ranks that exchange nothing."""
 
@@ -43,7 +44,9 @@ class Finding:
 
     kind: FindingKind
     text: str
-    """For a person. Nothing looks into it."""
+    """One sentence for a person, of 30 words at most. Nothing looks into it."""
+    tags: tuple[str, ...] = ()
+    """What qualifies it: links, computation, how small, launches."""
     evidence: str
     """The anchor of the section that shows it: `scaling`, `breakdown`, `strategies`, `buckets`, ..."""
     verdict: Literal["faster", "slower", "equivalent", "unresolved", "too few", "note"]
@@ -51,6 +54,11 @@ class Finding:
     """Ids of the cases that it is about: the one that is judged first, what it is held against last."""
     ratio: Interval | None = None
     """The first case's step time over the last one's, where the sentence compares two by that."""
+
+    @property
+    def line(self) -> str:
+        """The sentence with what qualifies it in brackets, for plain text."""
+        return f"{self.text.removesuffix('.')} ({'; '.join(self.tags)})." if self.tags else self.text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,6 +141,8 @@ class RunSummary:
     phases: pd.DataFrame
     proofs: pd.DataFrame
     findings: tuple[Finding, ...]
+    answer: tuple[Finding, ...] = ()
+    """One or two lines that answer the experiment's question, from what was decided (`findings/answer.py`)."""
     validity: tuple[str, ...]
     """Sentences on what limits the numbers: oversubscribed, noisy, too few rounds, not steady, damaged."""
     failures: tuple[Failure, ...]

@@ -23,7 +23,7 @@ from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.findings.compared import compared_panels, grouped, reference_of
+from ddpbench.analysis.findings.groups import compared_panels, grouped, reference_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.statistics.stats import Comparison, Timing, compare, half_width, pairs

@@ -148,15 +148,19 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
             "report": str(page),
             "stop_reason": result.stop_reason,
             "measured_share": share,
-            "findings": [finding.text for finding in summary.findings],
+            "findings": [finding.line for finding in summary.findings],
+            "answer": [one.line for one in summary.answer],
             "violations": [violation.to_json() for violation in summary.checks.violations],
             "cases": rows,
         }
         print(json.dumps(told, indent=1))  # noqa: T201
     else:
         _print_table(summary.cases, summary.planned)
+        for one in summary.answer:
+            print(one.line)  # noqa: T201
         for finding in summary.findings:
-            print(f"- {finding.text}")  # noqa: T201
+            if finding not in summary.answer:
+                print(f"- {finding.line}")  # noqa: T201
         if summary.checks.line:
             print(summary.checks.line)  # noqa: T201
         if share is not None and result.launches:

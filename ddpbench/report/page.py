@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import shlex
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from ddpbench.analysis.columns import meanings
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.summary import Finding, RunSummary
 from ddpbench.report import tables
 from ddpbench.report.cells import cells
 from ddpbench.report.draw.canvas import Drawn
@@ -122,6 +122,11 @@ class _Numbers:
         return numbered
 
 
+def _anchored(findings: Iterable[Finding], anchors: set[str]) -> list[tuple[Finding, str]]:
+    """Return findings with the anchor of what shows them."""
+    return [(one, one.evidence if one.evidence in anchors else "summary") for one in findings]
+
+
 def build(summary: RunSummary, painter: Painter | None = None) -> Page:
     """Return the page of a run. Equal summaries give equal bytes, whoever draws."""
     rows = rows_of(summary)
@@ -165,10 +170,8 @@ def build(summary: RunSummary, painter: Painter | None = None) -> Page:
             context=_part(summary.machine, "context"),
             started=moment(_part(summary.machine, "context").get("started_utc")),
             counts=count_words(summary),
-            findings=[
-                (finding, finding.evidence if finding.evidence in anchors else "summary")
-                for finding in summary.findings
-            ],
+            answer=_anchored(summary.answer, anchors),
+            findings=_anchored([one for one in summary.findings if one not in summary.answer], anchors),
             summary_table=summary_table,
             sections=sections,
             data_parallel=tables.data_parallel_section(summary, rows),

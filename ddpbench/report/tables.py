@@ -376,9 +376,11 @@ def embedded_json(summary: RunSummary) -> str:
         "question": summary.question,
         "counts": {name: getattr(summary.counts, name) for name in _COUNTS},
         "stop_reason": summary.stop_reason,
+        "answer": [one.line for one in summary.answer],
         "findings": [
             {
                 "text": item.text,
+                "tags": item.tags,
                 "evidence": item.evidence,
                 "verdict": item.verdict,
                 "kind": item.kind,

@@ -9,49 +9,42 @@ but make no sentence.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import pandas as pd
-
-from ddpbench.analysis.inputs import input_groups
-from ddpbench.analysis.precisions import precision_groups
+from ddpbench.analysis.findings.groups import compared_panels, grouped, reference_of
+from ddpbench.analysis.findings.wording import (
+    MARGIN_WORDS,
+    RATIO_THRESHOLD,
+    inverse,
+    launch_tags,
+    longer,
+    name_of,
+    per_rank,
+    plain,
+    sentence,
+    signed,
+    size_tags,
+    undecided,
+)
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import percent_of, share_of_step
-from ddpbench.analysis.statistics.best import standings
 from ddpbench.analysis.statistics.stats import (
-    MARGIN,
     MIN_ROUNDS,
     Comparison,
-    Interval,
     Judgement,
     compare,
     judge_all,
     samples_rate,
 )
 from ddpbench.analysis.summary import Finding, FindingKind
-from ddpbench.records import Compared
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.grouping import FACETS, PANEL, VARIANT, cap_order, cap_words
+from ddpbench.spec.grouping import PANEL, cap_order, cap_words
 from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted
 
 MOST_FINDINGS = 7
-MOST_PANELS = 3
-"""Sentences are made of this many groups of comparable cases, the largest first."""
-RATIO_THRESHOLD = 2.0
-"""Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
-INEXACT: frozenset[Compared] = frozenset(
-    {
-        "sums of gradients, with what is kept",
-        "parameters, averaged",
-        "parameters, updates in the server's order",
-    }
-)
-"""What is compared of a strategy that is inexact by design."""
-COMPARISON_COLUMNS = ("topic", "case_id", "best_case_id", "ratio", "ratio_ci_low", "ratio_ci_high", "verdict")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,143 +64,6 @@ class _Pair:
     def kind(self) -> FindingKind:
         """What is compared: of the strategies those that exchange nothing are a bound."""
         return "bound" if not traits_of(self.a.case).exchanges else self.evidence
-
-
-def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
-    """Groups of comparable cases. What uses no link of its own is in the group of every fabric.
-
-    That is a single rank, and independent ranks: on any fabric they would train as they do without.
-    """
-    every = list(cases)
-    groups = grouped(every, lambda run: grouping.panel(run.case))
-    free = [run for run in every if not run.case.fabric and _needs_no_link(run)]
-    taken: set[str] = set()
-    found: dict[tuple[Any, ...], list[CaseRun]] = {}
-    for key, members in groups.items():
-        joined = [one for one in free if members[0].case.fabric and _same_but_links(one, members[0])]
-        taken |= {one.case_id for one in joined}
-        found[key] = [*joined, *members]
-    return [members for members in found.values() if not taken.issuperset(run.case_id for run in members)]
-
-
-def _needs_no_link(run: CaseRun) -> bool:
-    return run.case.world_size == 1 or not traits_of(run.case).exchanges
-
-
-def _same_but_links(run: CaseRun, other: CaseRun) -> bool:
-    return grouping.panel(run.case, but=("fabric",)) == grouping.panel(other.case, but=("fabric",))
-
-
-def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
-    """Return the number of nodes of each case whose strategy ran some number of ranks in several layouts; else 0."""
-    found: dict[str, int] = {}
-    for members in grouped(
-        cases, lambda run: (grouping.panel(run.case), grouping.variant(run.case))
-    ).values():
-        shapes = {(run.case.world_size, run.case.nodes) for run in members}
-        several = len(shapes) > len({world for world, _ in shapes})
-        found |= {run.case_id: run.case.nodes if several else 0 for run in members}
-    return found
-
-
-def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """Every case held against the best of the others of its group, for groups of two or more (`statistics/best.py`).
-
-    `buckets`: one strategy's bucket caps at one number of ranks. `strategies`: the strategies that
-    aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). `layouts`: one strategy's
-    layouts of a number of ranks on nodes. Where there are several, the other topics keep to one. `ranks`: all cases
-    of a panel that aggregate, at one number of ranks with cores of their own. `ratio` is a case's step time
-    over that of the fastest of the others, `best_case_id`; its ends and the verdict hold for the group.
-
-    `data`: a case held against the same with its batches in memory, which stands in the best's place; `precision`:
-    one under autocast against the same in full precision, likewise. Their verdicts are `judge_all`'s.
-    """
-    rows: list[dict[str, Any]] = []
-    for topic, groups in (
-        ("buckets", _bucket_groups(cases)),
-        ("strategies", _strategy_groups(cases)),
-        ("layouts", _layout_groups(cases)),
-        ("ranks", _rank_groups(cases)),
-    ):
-        for group in groups:
-            for case_id, one in standings({run.case_id: run.timings for run in group}).items():
-                rows.append(_compared(topic, case_id, one.against, one.ratio, one.verdict))
-    for member in itertools.chain.from_iterable(group.members for group in input_groups(cases)):
-        if member.judged is not None and member.twin is not None:
-            ids = (member.run.case_id, member.twin.case_id)
-            rows.append(_compared("data", *ids, member.judged.ratio, member.judged.verdict))
-    for held in precision_groups(cases):
-        for run, judged in held.others:
-            ids = (run.case_id, held.full.case_id)
-            rows.append(_compared("precision", *ids, judged.ratio, judged.verdict))
-    frame = pd.DataFrame(rows, columns=list(COMPARISON_COLUMNS))
-    return frame.astype(dict.fromkeys(("ratio", "ratio_ci_low", "ratio_ci_high"), "float64"))
-
-
-def _compared(topic: str, case_id: str, other: str, ratio: Interval, verdict: str) -> dict[str, Any]:
-    values = (topic, case_id, other, ratio.value, ratio.low, ratio.high, verdict)
-    return dict(zip(COMPARISON_COLUMNS, values, strict=True))
-
-
-def _measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
-    return [run for run in cases if run.status == "ok" and run.timings]
-
-
-def grouped(cases: Iterable[CaseRun], key: Any) -> dict[tuple[Any, ...], list[CaseRun]]:
-    """Return the cases in groups of equal keys, in order of their first member."""
-    groups: dict[tuple[Any, ...], list[CaseRun]] = {}
-    for run in cases:
-        groups.setdefault(key(run), []).append(run)
-    return groups
-
-
-def _bucket_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    with_caps = [run for run in _measured(cases) if run.case.bucket_cap_mb is not None]
-    nodes = layouts_of(with_caps)
-
-    def key(run: CaseRun) -> tuple[Any, ...]:
-        return (grouping.panel(run.case), grouping.variant(run.case), run.case.world_size, nodes[run.case_id])
-
-    return [group for group in grouped(with_caps, key).values() if len(group) > 1]
-
-
-def _layout_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    def key(run: CaseRun) -> tuple[Any, ...]:
-        return (
-            grouping.panel(run.case),
-            grouping.variant(run.case),
-            run.case.world_size,
-            run.case.bucket_cap_mb,
-        )
-
-    return [group for group in grouped(_measured(cases), key).values() if len(group) > 1]
-
-
-def _strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    able = [run for run in _measured(cases) if traits_of(run.case).exchanges]
-    nodes = layouts_of(able)
-    shared = any(nodes.values())  # then strategies are compared in the same layout
-
-    def at(run: CaseRun) -> tuple[Any, ...]:
-        return (grouping.panel(run.case), run.case.world_size, run.case.nodes if shared else 0)
-
-    variants = grouped(able, lambda run: (*at(run), grouping.variant(run.case)))
-    chosen = [min(group, key=lambda run: cap_order(run.case.bucket_cap_mb)) for group in variants.values()]
-    groups = grouped(chosen, at)
-    return [group for group in groups.values() if len(group) > 1]
-
-
-def _rank_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    able = [run for run in _measured(cases) if _exchanges(run) and not run.planned.oversubscribed]
-    groups = grouped(able, lambda run: (grouping.panel(run.case), run.case.world_size))
-    return [group for group in groups.values() if len(group) > 1]
-
-
-def compared_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return the largest groups of comparable cases in which some exchange gradients on cores of their own."""
-    fair = [run for run in _measured(cases) if not run.planned.oversubscribed]
-    ordered = sorted(panels(fair), key=lambda members: -len(members))
-    return [members for members in ordered if any(_exchanges(run) for run in members)][:MOST_PANELS]
 
 
 def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Finding, ...]:
@@ -237,14 +93,13 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
         rounds = max(one.rounds for one in judged.values() if one.verdict == "too few")
         many = f"{missing} pair{'s' if missing != 1 else ''} of cases"
         text = (
-            f"Not enough launches to compare {many}: at most "
-            f"{rounds} round{'s' if rounds != 1 else ''} that one session ran of both, and under {MIN_ROUNDS} is too "
-            "few rounds. Resume the sweep to add some."
+            f"Not enough launches to compare {many}: at most {counted(rounds, 'round')} of both in one session, and "
+            f"under {MIN_ROUNDS} is too few rounds. Resume the sweep to add some."
         )
         if not rounds:
             text = (
-                f"Not compared: {many} that share no rounds, as where runs are merged or a sweep was resumed; drift "
-                "and unlike nodes would pass for a difference. A sweep that has both tells them apart."
+                f"Not compared: {many} that share no rounds, as after a merge or a resume: drift would pass for a "
+                "difference. Run both in one sweep."
             )
         few = Finding(kind="uncompared", text=text, evidence="summary", verdict="too few")
         result.insert(0 if not decided else most - 1, few)
@@ -262,10 +117,6 @@ class _Apart:
     def between(cls, groups: Sequence[Sequence[CaseRun]]) -> _Apart:
         cases = tuple(members[-1].case for members in groups)  # the first may be one that needs no link
         return cls(tuple(grouping.differing(cases, PANEL)), cases)
-
-
-def _exchanges(run: CaseRun) -> bool:
-    return traits_of(run.case).exchanges and run.case.world_size > 1
 
 
 _DECIDED = ("faster", "slower", "equivalent")
@@ -307,22 +158,6 @@ def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
     return _sorted(chosen)
 
 
-def _largest(members: Sequence[CaseRun]) -> int:
-    return max(run.case.world_size for run in members if _exchanges(run))
-
-
-def reference_of(members: Sequence[CaseRun]) -> CaseRun:
-    """Return what others are held against: DDP at the largest world size, at its default cap where that was run.
-
-    Without DDP it is the first strategy of the plan that aggregates; a choice by speed would favour luck.
-    """
-    world = _largest(members)
-    able = [run for run in members if _exchanges(run) and run.case.world_size == world]
-    ddp = [run for run in able if traits_of(run.case).role == "reference"] or able
-    chosen = [run for run in ddp if grouping.variant(run.case) == grouping.variant(ddp[0].case)]
-    return min(chosen, key=lambda run: cap_order(run.case.bucket_cap_mb))
-
-
 def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
     """Return the panel's comparisons at its largest world size.
 
@@ -357,53 +192,33 @@ def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
 def _sentence(pair: _Pair, judged: Judgement, comparisons: int, apart: _Apart) -> Finding:
     a, b, ratio = pair.a, pair.b, judged.ratio
     verdict = judged.verdict
-    name_a, name_b = name_of(a, b), name_of(b, a)
+    place = _place(b, apart)  # of b, for independent ranks use no links
     if pair.evidence == "buckets":
-        start = f"{name_a} at {_place(b, apart)}: "
+        start, end = f"{name_of(a, b)} at {place}: ", ""
         first, second, verb = f"{_cap(a)} buckets", f"{_cap(b)} buckets", "are"
-        end = ""
     else:
-        start, first, second, verb = "", name_a, name_b, "is"
-        end = f" at {_place(b, apart)}"  # of b, for independent ranks use no links
-    corrected = f"; corrected for {comparisons} comparisons" if comparisons > 1 else ""
-    launches = f"({judged.rounds} launches each{corrected})"
-    margin = f"{100 * MARGIN:g} %"
-    size = ""
-    if judged.small:
-        size = f": measurable, but small (within {margin})"
-    elif not judged.beyond:
-        size = f": measurable, though perhaps within {margin}"
-    slower_by = ratio if ratio.value >= 1 else _inverse(ratio)
+        start, end = "", f" at {place}"
+        first, second, verb = name_of(a, b), name_of(b, a), "is"
+    slower_by = ratio if ratio.value >= 1 else inverse(ratio)
     many = slower_by.value >= RATIO_THRESHOLD
-    gap = f"takes {plain(slower_by)} times as long as" if many else f"takes {_longer(slower_by)} longer than"
-    ahead = (
-        f"{verb} {plain(slower_by)} times as fast as" if many else f"{verb} {_longer(slower_by)} faster than"
-    )
-    behind = f"{verb} {_longer(slower_by)} slower than"
     if verdict == "faster" and traits_of(a.case).role == "bound":
-        text = (
-            f"A step of {second} {gap} one of independent ranks, which exchange nothing,"
-            f"{end}{size} {launches}"
-        )
-        a, b, ratio, verdict = b, a, _inverse(ratio), "slower"
+        gap = f"{plain(slower_by)} times as long as" if many else f"{longer(slower_by)} longer than"
+        text = f"a step of {second} takes {gap} one of independent ranks, which exchange nothing,{end}"
+        a, b, ratio, verdict = b, a, inverse(ratio), "slower"
     elif verdict in ("faster", "slower"):
         if verdict == "slower" and (many or pair.evidence in ("strategies", "layouts")):
             first, second, verdict = second, first, "faster"  # what is faster stands first
-            a, b, ratio = b, a, _inverse(ratio)
-        text = f"{start}{first} {ahead if verdict == 'faster' else behind} {second}{end}{size} {launches}"
+            a, b, ratio = b, a, inverse(ratio)
+        ahead = f"{plain(slower_by)} times as fast as" if many else f"{longer(slower_by)} faster than"
+        text = f"{first} {verb} {ahead if verdict == 'faster' else f'{longer(slower_by)} slower than'} {second}{end}"
     elif verdict == "equivalent":
-        text = (
-            f"{start}{first} and {second} are equivalent within {margin}{end}: step times differ by "
-            f"{_signed(ratio)} {launches}"
-        )
+        text = f"{first} and {second} are equivalent within {MARGIN_WORDS}{end}: step times differ by {signed(ratio)}"
     else:
-        text = (
-            f"{start}{first} against {second}{end}: no significant difference; this sweep cannot rule out "
-            f"up to {100 * (judged.bound or 0):.1f} % {launches}"
-        )
+        text = f"{first} against {second}{end}: no significant difference, {undecided(judged)}"
     return Finding(
         kind=pair.kind,
-        text=f"{_capital(text)}.",
+        text=sentence(start + text),
+        tags=(*_labels(b, apart), *size_tags(judged), *launch_tags(judged.rounds, comparisons)),
         evidence=pair.evidence,
         verdict=verdict,
         cases=(a.case_id, b.case_id),
@@ -411,36 +226,23 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, apart: _Apart) -
     )
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
 def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
-    """Speed-up and efficiency of the reference, and what its step is made of."""
+    """Yield speed-up and efficiency of the reference, and what its step is made of."""
     run = reference_of(members)
-    world = run.case.world_size
-    base = next((other for other in members if other.case_id == run.baseline_id), None)
     name = f"{name_of(run)} at {_place(run, apart)}"
-    if (
-        base is not None
-        and (comparison := compare(run.timings, base.timings)) is not None
-        and comparison.paired
-    ):
-        speedup = comparison.rate_ratio()
-        efficiency = Interval(
-            value=speedup.value / world,
-            low=None if speedup.low is None else speedup.low / world,
-            high=None if speedup.high is None else speedup.high / world,
-        )
-        rate = samples_rate(base.timings)
-        few = "; too few rounds" if comparison.rounds < MIN_ROUNDS else ""
+    base = next((other for other in members if other.case_id == run.baseline_id), None)
+    gain = compare(run.timings, base.timings) if base is not None else None
+    if base is not None and gain is not None and gain.paired:
+        speedup = gain.rate_ratio()
         text = (
-            f"{name}: speed-up {plain(speedup)} and efficiency {plain(efficiency)} over single at 1 rank, which "
-            f"trains {plain(rate)} samples/s ({comparison.rounds} launches each{few})."
+            f"{name}: speed-up {plain(speedup)}, efficiency {plain(per_rank(speedup, run.case.world_size))} over one "
+            f"rank at {plain(samples_rate(base.timings))} samples/s"
         )
+        few = () if gain.rounds >= MIN_ROUNDS else ("too few rounds",)
         yield Finding(
             kind="speed-up",
-            text=_capital(text),
+            text=sentence(text),
+            tags=(*_labels(run, apart), *launch_tags(gain.rounds), *few),
             evidence="scaling",
             verdict="note",
             cases=(run.case_id, base.case_id),
@@ -449,93 +251,30 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
     if parts is not None and parts.has_transfers and parts.step_s > 0:
         exposed, wait = (percent_of(share_of_step(parts, one), 1) for one in ("exposed_comm", "exposed_wait"))
         hidden = parts.overlap_interval()
-        overlap = (
-            f"; {percent_of(hidden)} of communication is hidden behind computation"
-            if hidden is not None
-            else ""
-        )
-        text = (
-            f"{name}: {exposed} of a step is associated with exposed communication and {wait} with "
-            f"waiting for other ranks{overlap} (instrumented steps of {parts.launches} launches)."
-        )
+        overlap = f"; overlap hides {percent_of(hidden)} of communication" if hidden is not None else ""
+        text = f"{name}: {exposed} of a step is exposed communication, {wait} waiting for ranks{overlap}"
         yield Finding(
-            kind="parts", text=_capital(text), evidence="breakdown", verdict="note", cases=(run.case_id,)
+            kind="parts",
+            text=sentence(text),
+            tags=(*_labels(run, apart), f"instrumented steps of {parts.launches} launches"),
+            evidence="breakdown",
+            verdict="note",
+            cases=(run.case_id,),
         )
-
-
-def takes_another_path(run: CaseRun) -> bool:
-    """Return whether its parameters are not known to be synchronous training's: by what its strategy promises.
-
-    Of a strategy that is not known here what was proved of it decides.
-    """
-    traits = traits_of(run.case)
-    if traits.promise is not None or run.proof is None:
-        return not traits.exact
-    return any(proof.compared in INEXACT for proof in run.proof.proofs)
-
-
-def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
-    """Return a strategy as a sentence names it, with what tells it from another case of the same strategy."""
-    case = run.case
-    told_apart = [traits_of(case).spoken]
-    if other is not None and takes_another_path(run) and not takes_another_path(other):
-        told_apart.append("(another path of training)")
-    if other is not None and other.case.strategy == case.strategy:
-        names = [name for name in VARIANT if name in grouping.differing((case, other.case))]
-        told_apart += grouping.words(case, names, (case, other.case))
-        if case.nodes != other.case.nodes:
-            told_apart.append(f"{case.nodes} x {case.ranks_per_node}")
-    return " ".join(told_apart)
 
 
 def _place(run: CaseRun, apart: _Apart) -> str:
-    """Ranks and workload, what must always be told, and what tells the panel from the run's others."""
+    """Return ranks and workload, and what tells the panel from the run's others."""
     case = run.case
-    names = [name for name in PANEL if name in apart.fields or FACETS[name].told(case)]
-    more = grouping.words(case, [name for name in names if name != "workload"], apart.cases)
-    return ", ".join([_ranks(run), case.workload, *more])
+    more = grouping.words(case, [name for name in apart.fields if name != "workload"], apart.cases)
+    return ", ".join([counted(case.world_size, "rank"), case.workload, *more])
+
+
+def _labels(run: CaseRun, apart: _Apart) -> tuple[str, ...]:
+    """Return what must stand beside the numbers, but what the sentence says."""
+    said = grouping.words(run.case, apart.fields, apart.cases)
+    return tuple(word for word in grouping.told(run.case) if word not in said)
 
 
 def _cap(run: CaseRun) -> str:
     return cap_words(run.case.bucket_cap_mb) or "default"
-
-
-def _ranks(run: CaseRun) -> str:
-    return counted(run.case.world_size, "rank")
-
-
-def labels_of(run: CaseRun) -> str:
-    """Return what must stand beside a case's numbers, to be put after a sentence's other words."""
-    return "".join(f", {word}" for word in grouping.told(run.case))
-
-
-def _inverse(ratio: Interval) -> Interval:
-    return Interval(
-        value=1 / ratio.value,
-        low=None if ratio.high is None else 1 / ratio.high,
-        high=None if ratio.low is None else 1 / ratio.low,
-    )
-
-
-def _longer(ratio: Interval) -> str:
-    """Return a ratio of step times as `34.3 % [31.0, 37.7]`."""
-    values = [100 * (value - 1) for value in (ratio.value, ratio.low, ratio.high) if value is not None]
-    text = f"{values[0]:.1f} %"
-    return f"{text} [{values[1]:.1f}, {values[2]:.1f}]" if len(values) == 3 else text
-
-
-def _signed(ratio: Interval) -> str:
-    values = [100 * (value - 1) for value in (ratio.value, ratio.low, ratio.high) if value is not None]
-    text = f"{values[0]:+.1f} %"
-    if len(values) == 3:
-        text += f" [{values[1]:+.1f}, {values[2]:+.1f}]"
-    return text.replace("-", "\N{MINUS SIGN}")
-
-
-def plain(interval: Interval) -> str:
-    """Return a number with three significant digits, and its interval to the same decimals."""
-    digits = 3 if abs(interval.value) < 1 else 2 if abs(interval.value) < 100 else 0
-    text = f"{interval.value:,.{digits}f}"
-    if interval.low is None or interval.high is None:
-        return text
-    return f"{text} [{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpbench.analysis.findings.compared import grouped, plain
+from ddpbench.analysis.findings.groups import grouped
+from ddpbench.analysis.findings.wording import launch_tags, plain, sentence
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.stats import (
@@ -22,6 +23,7 @@ from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import virtual_words
 from ddpbench.strategies.traits import traits_of
+from ddpbench.units import counted
 
 MOST = 2
 _RINGS = ("all_reduce", "ring")
@@ -114,12 +116,12 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
         return None
     case = by[ddp].case
     links = virtual_words(case)
-    place = ", ".join([f"{case.world_size} ranks", case.workload, *links])
-    text = (
-        f"At {place}: a master after backward takes {plain(interval)} times DDP's step. A ring in its place, after "
-        f"backward too, makes {plain(what.time_ratio())} of it, and overlapping the ring with backward "
-        f"{plain(when.time_ratio())}"
-    )
+    place = ", ".join([counted(case.world_size, "rank"), case.workload, *links[:1]])
+    text = f"at {place}, a master after backward takes {plain(interval)} times DDP's step"
+    parts = [
+        f"a ring after backward makes {plain(what.time_ratio())} of it",
+        f"overlap {plain(when.time_ratio())}",
+    ]
     enough = all(one.rounds >= MIN_ROUNDS for one in (lead, what, when))
     if enough and _gains(what) and _gains(when):
         # The ring's part: master to ring after backward; or, overlap first, overlapped master to overlapped ring.
@@ -127,12 +129,12 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
         first = against(master, early)
         rest = against(early, ddp)
         if first is not None and rest is not None and _gains(first) and _gains(rest):
-            text += f" (overlap first, the master overlapped: {_shares(by, (early, ddp), (master, ddp))})"
-    few = "" if enough else "; too few rounds to share it out"
-    text += f" ({lead.rounds} launches each{few})."
+            parts.append(f"overlap first, the master overlapped: {_shares(by, (early, ddp), (master, ddp))}")
+    few = () if enough else ("too few rounds to share it out",)
     return math.exp(lead.log), Finding(
         kind="lead",
-        text=text,
+        text=sentence(text),
+        tags=(*parts, *links[1:], *launch_tags(lead.rounds), *few),
         evidence="strategies",
         verdict="slower" if enough else "too few",
         cases=(by[master].case_id, by[ddp].case_id),

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from ddpbench.analysis.descents import against_base, cost_of, descents_of, to_loss
-from ddpbench.analysis.findings.compared import grouped, name_of, plain
+from ddpbench.analysis.findings.groups import grouped
+from ddpbench.analysis.findings.wording import launch_tags, name_of, plain, sentence
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Comparison, Interval, compare, judge_all, step_time
@@ -14,6 +15,7 @@ from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key
 from ddpbench.strategies.traits import traits_of
+from ddpbench.units import counted
 
 EVIDENCE = "time-to-loss"
 MOST_TOLD = 3
@@ -75,13 +77,13 @@ def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
         quick, soon = soon, quick
         more, longer = rate.time_ratio(), loss.rate_ratio()
     text = (
-        f"{_who(quick, soon)} trains {plain(more)} times as many samples per second as {_who(soon, quick)}, but takes "
-        f"{plain(longer)} times as long to a loss of {descents_of(quick)[0].target:g} "
-        f"({quick.case.workload}; {min(rate.rounds, loss.rounds)} launches each)."
+        f"{_who(quick, soon)} trains {plain(more)} times as many samples/s as {_who(soon, quick)}, but takes "
+        f"{plain(longer)} times as long to a loss of {descents_of(quick)[0].target:g}"
     )
     return Finding(
         kind="loss",
-        text=_capital(text),
+        text=sentence(text),
+        tags=(*_samples(quick, soon), quick.case.workload, *launch_tags(min(rate.rounds, loss.rounds))),
         evidence=EVIDENCE,
         verdict="slower",
         cases=(quick.case_id, soon.case_id),
@@ -106,16 +108,17 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
     assert cost is not None
     assert cost.time_s is not None
     baseline = by_id[run.baseline_id]
-    few = "; too few rounds" if loss.rounds < MIN_ROUNDS else ""
+    few = ("too few rounds",) if loss.rounds < MIN_ROUNDS else ()
     turn = "and" if few or not _apart(rate.rate_ratio(), loss.rate_ratio()) else "but"
     text = (
         f"{_who(run, baseline)} is {plain(rate.rate_ratio())} times as fast per sample as {_who(baseline, run)}, "
-        f"{turn} {plain(loss.rate_ratio())} times as fast to a loss of {cost.target:g}: {plain(cost.time_s)} s instead "
-        f"of {plain(step_time(to_loss(baseline)))} s ({run.case.workload}; {loss.rounds} launches each{few})."
+        f"{turn} {plain(loss.rate_ratio())} times as fast to a loss of {cost.target:g}"
     )
+    times = f"{plain(cost.time_s)} s instead of {plain(step_time(to_loss(baseline)))} s"
     return Finding(
         kind="loss",
-        text=_capital(text),
+        text=sentence(text),
+        tags=(times, *_samples(run, baseline), run.case.workload, *launch_tags(loss.rounds), *few),
         evidence=EVIDENCE,
         verdict="note",
         cases=(run.case_id, baseline.case_id),
@@ -130,13 +133,18 @@ def _apart(a: Interval, b: Interval) -> bool:
 
 
 def _who(run: CaseRun, other: CaseRun) -> str:
-    case = run.case
-    ranks = f"{case.world_size} rank{'s' if case.world_size != 1 else ''}"
-    return f"{name_of(run, other)} at {ranks} ({case.global_batch:,} samples per step)"
+    return f"{name_of(run, other)} at {counted(run.case.world_size, 'rank')}{_batch(run, other)}"
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def _batch(run: CaseRun, other: CaseRun) -> str:
+    """Return its samples per step where nothing else in the sentence tells the two apart."""
+    alike = (run.case.world_size, name_of(run, other)) == (other.case.world_size, name_of(other, run))
+    return f" with {run.case.global_batch:,} samples per step" if alike else ""
+
+
+def _samples(run: CaseRun, other: CaseRun) -> tuple[str, ...]:
+    counts = list(dict.fromkeys(f"{one.case.global_batch:,}" for one in (run, other)))
+    return (f"{' and '.join(counts)} samples per step",)
 
 
 def loss_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:

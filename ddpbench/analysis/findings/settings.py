@@ -6,14 +6,24 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpbench.analysis.findings.compared import grouped, name_of, plain
+from ddpbench.analysis.findings.groups import grouped
+from ddpbench.analysis.findings.wording import (
+    inverse,
+    launch_tags,
+    name_of,
+    plain,
+    sentence,
+    size_tags,
+    undecided,
+)
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import Comparison, Interval, Judgement, compare, judge_all
+from ddpbench.analysis.statistics.stats import Comparison, Judgement, compare, judge_all
 from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key, cap_order, virtual_words
 from ddpbench.spec.links import links_of, short_links
 from ddpbench.strategies.traits import traits_of
+from ddpbench.units import counted
 
 MOST = 2
 
@@ -82,29 +92,21 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement, compa
     worst, best = pair
     ratio = judged.ratio
     if ratio.value < 1:
-        worst, best = best, worst
-        ends = (ratio.high, ratio.low)
-        low, high = (None if end is None else 1 / end for end in ends)
-        ratio = Interval(value=1 / ratio.value, low=low, high=high)
-    corrected = f"; corrected for {comparisons} comparisons" if comparisons > 1 else ""
+        worst, best, ratio = best, worst, inverse(ratio)
     labels = virtual_words(worst.case, but=("fabric",))
     if worst.case.fabric == best.case.fabric and worst.case.fabric:
         labels.insert(0, virtual_words(worst.case)[0])
     elif worst.case.fabric or best.case.fabric:
         labels.insert(0, "emulated links")
-    place = ", ".join([f"{worst.case.world_size} ranks", worst.case.workload, *labels])
-    start = f"{name} at {place}: a step takes {plain(ratio)} times as long {_apart(worst, best)}"
+    who = f"{name} at {counted(worst.case.world_size, 'rank')}, {worst.case.workload}"
+    text = f"{who}: a step takes {plain(ratio)} times as long {_apart(worst, best)}"
     if judged.verdict in ("equivalent", "unresolved"):
-        bound = 100 * (judged.bound or 0)
-        start = (
-            f"{name} at {place}: no significant difference of a step {_apart(worst, best)}; this sweep cannot rule "
-            f"out up to {bound:.1f} %"
-        )
-    text = f"{start[:1].upper()}{start[1:]} ({judged.rounds} launches each{corrected})."
+        text = f"{who}: no significant difference {_apart(worst, best)}, {undecided(judged)}"
     verdict = "slower" if judged.verdict in ("slower", "faster") else judged.verdict
     return Finding(
         kind="links",
-        text=text,
+        text=sentence(text),
+        tags=(*labels, *size_tags(judged), *launch_tags(judged.rounds, comparisons)),
         evidence="links",
         verdict=verdict,
         cases=(worst.case_id, best.case_id),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from ddpbench.analysis.findings.compared import grouped
+from ddpbench.analysis.findings.groups import grouped
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.pace import MOST_SHARE

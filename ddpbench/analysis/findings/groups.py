@@ -1,0 +1,144 @@
+"""Which cases are comparable: panels, and groups of cases that differ in nothing but what is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import cap_order
+from ddpbench.strategies.traits import traits_of
+
+MOST_PANELS = 3
+"""Sentences are made of this many groups of comparable cases, the largest first."""
+
+
+def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
+    """Groups of comparable cases. What uses no link of its own is in the group of every fabric.
+
+    That is a single rank, and independent ranks: on any fabric they would train as they do without.
+    """
+    every = list(cases)
+    groups = grouped(every, lambda run: grouping.panel(run.case))
+    free = [run for run in every if not run.case.fabric and _needs_no_link(run)]
+    taken: set[str] = set()
+    found: dict[tuple[Any, ...], list[CaseRun]] = {}
+    for key, members in groups.items():
+        joined = [one for one in free if members[0].case.fabric and _same_but_links(one, members[0])]
+        taken |= {one.case_id for one in joined}
+        found[key] = [*joined, *members]
+    return [members for members in found.values() if not taken.issuperset(run.case_id for run in members)]
+
+
+def _needs_no_link(run: CaseRun) -> bool:
+    return run.case.world_size == 1 or not traits_of(run.case).exchanges
+
+
+def _same_but_links(run: CaseRun, other: CaseRun) -> bool:
+    return grouping.panel(run.case, but=("fabric",)) == grouping.panel(other.case, but=("fabric",))
+
+
+def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
+    """Return the number of nodes of each case whose strategy ran some number of ranks in several layouts; else 0."""
+    found: dict[str, int] = {}
+    for members in grouped(
+        cases, lambda run: (grouping.panel(run.case), grouping.variant(run.case))
+    ).values():
+        shapes = {(run.case.world_size, run.case.nodes) for run in members}
+        several = len(shapes) > len({world for world, _ in shapes})
+        found |= {run.case_id: run.case.nodes if several else 0 for run in members}
+    return found
+
+
+def measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
+    """Return the cases that have numbers."""
+    return [run for run in cases if run.status == "ok" and run.timings]
+
+
+def grouped(cases: Iterable[CaseRun], key: Any) -> dict[tuple[Any, ...], list[CaseRun]]:
+    """Return the cases in groups of equal keys, in order of their first member."""
+    groups: dict[tuple[Any, ...], list[CaseRun]] = {}
+    for run in cases:
+        groups.setdefault(key(run), []).append(run)
+    return groups
+
+
+def bucket_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
+    """Return one strategy's bucket caps at one number of ranks, group by group."""
+    with_caps = [run for run in measured(cases) if run.case.bucket_cap_mb is not None]
+    nodes = layouts_of(with_caps)
+
+    def key(run: CaseRun) -> tuple[Any, ...]:
+        return (grouping.panel(run.case), grouping.variant(run.case), run.case.world_size, nodes[run.case_id])
+
+    return [group for group in grouped(with_caps, key).values() if len(group) > 1]
+
+
+def layout_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
+    """Return one strategy's layouts of a number of ranks on nodes."""
+
+    def key(run: CaseRun) -> tuple[Any, ...]:
+        return (
+            grouping.panel(run.case),
+            grouping.variant(run.case),
+            run.case.world_size,
+            run.case.bucket_cap_mb,
+        )
+
+    return [group for group in grouped(measured(cases), key).values() if len(group) > 1]
+
+
+def strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
+    """Return the strategies that aggregate at one number of ranks, each at its default bucket cap or its smallest."""
+    able = [run for run in measured(cases) if traits_of(run.case).exchanges]
+    nodes = layouts_of(able)
+    shared = any(nodes.values())  # then strategies are compared in the same layout
+
+    def at(run: CaseRun) -> tuple[Any, ...]:
+        return (grouping.panel(run.case), run.case.world_size, run.case.nodes if shared else 0)
+
+    variants = grouped(able, lambda run: (*at(run), grouping.variant(run.case)))
+    chosen = [min(group, key=lambda run: cap_order(run.case.bucket_cap_mb)) for group in variants.values()]
+    groups = grouped(chosen, at)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def rank_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
+    """Return all cases of a panel that aggregate, at one number of ranks with cores of their own."""
+    able = [run for run in measured(cases) if exchanges_gradients(run) and not run.planned.oversubscribed]
+    groups = grouped(able, lambda run: (grouping.panel(run.case), run.case.world_size))
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def fair_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
+    """Return the groups of comparable cases in which some aggregate on cores of their own, the largest first."""
+    fair = [run for run in measured(cases) if not run.planned.oversubscribed]
+    ordered = sorted(panels(fair), key=lambda members: -len(members))
+    return [members for members in ordered if any(exchanges_gradients(run) for run in members)]
+
+
+def compared_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
+    """Return the panels that findings are made of."""
+    return fair_panels(cases)[:MOST_PANELS]
+
+
+def exchanges_gradients(run: CaseRun) -> bool:
+    """Return whether it has ranks that aggregate."""
+    return traits_of(run.case).exchanges and run.case.world_size > 1
+
+
+def _largest(members: Sequence[CaseRun]) -> int:
+    return max(run.case.world_size for run in members if exchanges_gradients(run))
+
+
+def reference_of(members: Sequence[CaseRun]) -> CaseRun:
+    """Return what others are held against: DDP at the largest world size, at its default cap where that was run.
+
+    Without DDP it is the first strategy of the plan that aggregates; a choice by speed would favour luck.
+    """
+    world = _largest(members)
+    able = [run for run in members if exchanges_gradients(run) and run.case.world_size == world]
+    ddp = [run for run in able if traits_of(run.case).role == "reference"] or able
+    chosen = [run for run in ddp if grouping.variant(run.case) == grouping.variant(ddp[0].case)]
+    return min(chosen, key=lambda run: cap_order(run.case.bucket_cap_mb))

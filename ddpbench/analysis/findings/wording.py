@@ -1,0 +1,120 @@
+"""How sentences name cases and tell ratios: the one owner of their words."""
+
+from __future__ import annotations
+
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.stats import MARGIN, Interval, Judgement
+from ddpbench.records import Compared
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import VARIANT
+from ddpbench.strategies.traits import traits_of
+
+INEXACT: frozenset[Compared] = frozenset(
+    {
+        "sums of gradients, with what is kept",
+        "parameters, averaged",
+        "parameters, updates in the server's order",
+    }
+)
+"""What is compared of a strategy that is inexact by design."""
+
+
+RATIO_THRESHOLD = 2.0
+"""Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
+MARGIN_WORDS = f"{100 * MARGIN:g} %"
+
+
+def sentence(text: str) -> str:
+    """Return it with a capital and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
+    """Return how many launches of each case were compared, and how many comparisons share the error."""
+    corrected = (f"corrected for {comparisons} comparisons",) if comparisons > 1 else ()
+    return (f"{rounds} launches each", *corrected)
+
+
+def size_tags(judged: Judgement) -> tuple[str, ...]:
+    """Return that a difference that was decided is small, or may be."""
+    if judged.verdict not in ("faster", "slower"):
+        return ()
+    if judged.small:
+        return (f"measurable, but small (within {MARGIN_WORDS})",)
+    return () if judged.beyond else (f"measurable, though perhaps within {MARGIN_WORDS}",)
+
+
+def undecided(judged: Judgement) -> str:
+    """Return how large a difference may be that was not found."""
+    return f"though up to {100 * (judged.bound or 0):.1f} % cannot be ruled out"
+
+
+def takes_another_path(run: CaseRun) -> bool:
+    """Return whether its parameters are not known to be synchronous training's: by what its strategy promises.
+
+    Of a strategy that is not known here what was proved of it decides.
+    """
+    traits = traits_of(run.case)
+    if traits.promise is not None or run.proof is None:
+        return not traits.exact
+    return any(proof.compared in INEXACT for proof in run.proof.proofs)
+
+
+def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
+    """Return a strategy as a sentence names it, with what tells it from another case of the same strategy."""
+    case = run.case
+    told_apart = [traits_of(case).spoken]
+    if other is not None and takes_another_path(run) and not takes_another_path(other):
+        told_apart.append("(another path of training)")
+    if other is not None and other.case.strategy == case.strategy:
+        names = [name for name in VARIANT if name in grouping.differing((case, other.case))]
+        told_apart += grouping.words(case, names, (case, other.case))
+        if case.nodes != other.case.nodes:
+            told_apart.append(f"{case.nodes} x {case.ranks_per_node}")
+    return " ".join(told_apart)
+
+
+def labels_of(run: CaseRun) -> str:
+    """Return what must stand beside a case's numbers, to be put after a sentence's other words."""
+    return "".join(f", {word}" for word in grouping.told(run.case))
+
+
+def inverse(ratio: Interval) -> Interval:
+    """Return the other case's time over the first one's."""
+    return Interval(
+        value=1 / ratio.value,
+        low=None if ratio.high is None else 1 / ratio.high,
+        high=None if ratio.low is None else 1 / ratio.low,
+    )
+
+
+def longer(ratio: Interval) -> str:
+    """Return a ratio of step times as `34.3 % [31.0, 37.7]`."""
+    values = [100 * (value - 1) for value in (ratio.value, ratio.low, ratio.high) if value is not None]
+    text = f"{values[0]:.1f} %"
+    return f"{text} [{values[1]:.1f}, {values[2]:.1f}]" if len(values) == 3 else text
+
+
+def per_rank(speedup: Interval, world_size: int) -> Interval:
+    """Return the efficiency: a speed-up over the number of ranks."""
+    ends = (speedup.low, speedup.high)
+    low, high = (None if end is None else end / world_size for end in ends)
+    return Interval(value=speedup.value / world_size, low=low, high=high)
+
+
+def signed(ratio: Interval) -> str:
+    """Return a ratio of step times as `+3.4 % [−1.0, +7.7]`."""
+    values = [100 * (value - 1) for value in (ratio.value, ratio.low, ratio.high) if value is not None]
+    text = f"{values[0]:+.1f} %"
+    if len(values) == 3:
+        text += f" [{values[1]:+.1f}, {values[2]:+.1f}]"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def plain(interval: Interval) -> str:
+    """Return a number with three significant digits, and its interval to the same decimals."""
+    digits = 3 if abs(interval.value) < 1 else 2 if abs(interval.value) < 100 else 0
+    text = f"{interval.value:,.{digits}f}"
+    if interval.low is None or interval.high is None:
+        return text
+    return f"{text} [{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"
