@@ -57,17 +57,17 @@ def summary_of(
 
 
 def texts(summary: RunSummary) -> str:
-    return "\n".join(finding.text for finding in summary.findings)
+    return "\n".join(finding.line for finding in summary.findings)
 
 
 def test_the_faster_strategy_stands_first(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 15})
     first = summary.findings[0]
-    assert first.text.startswith("DDP is 25.")
-    assert "% [" in first.text
-    assert "faster than master at 2 ranks, gpt:nano (6 launches each)." in first.text
+    assert first.line.startswith("DDP is 25.")
+    assert "% [" in first.line
+    assert "faster than master at 2 ranks, gpt:nano (6 launches each)." in first.line
     assert (first.verdict, first.evidence) == ("faster", "strategies")
-    assert "measurable" not in first.text
+    assert "measurable" not in first.line
 
 
 @pytest.mark.parametrize(
@@ -77,20 +77,20 @@ def test_the_faster_strategy_stands_first(tmp_path: Path) -> None:
         (1.01, 0.0005, "faster", "measurable, but small (within 2 %)"),
         (1.03, 0.008, "faster", "measurable, though perhaps within 2 %"),
         (1.000, 0.003, "equivalent", "equivalent within 2 %"),
-        (1.000, 0.08, "unresolved", "no significant difference; this sweep cannot rule out up to"),
+        (1.000, 0.08, "unresolved", "no significant difference, though up to"),
         (0.80, 0.001, "faster", "Master is 25.0 %"),
     ],
 )
 def test_each_verdict_in_words(tmp_path: Path, ratio: float, noise: float, verdict: str, words: str) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12 * ratio}, noise=noise)
     found = next(finding for finding in summary.findings if finding.evidence == "strategies")
-    assert (found.verdict, words in found.text) == (verdict, True), found.text
+    assert (found.verdict, words in found.line) == (verdict, True), found.text
 
 
 def test_under_five_rounds_nothing_is_concluded(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 25}, rounds=4)
     assert summary.findings[0].verdict == "too few"
-    assert "at most 4 rounds" in summary.findings[0].text
+    assert "at most 4 rounds" in summary.findings[0].line
     assert "too few rounds" in texts(summary)
     assert not {"faster", "slower", "equivalent"} & {finding.verdict for finding in summary.findings}
     assert any("under 5 rounds" in text for text in summary.validity)
@@ -98,9 +98,7 @@ def test_under_five_rounds_nothing_is_concluded(tmp_path: Path) -> None:
 
 def test_speed_up_and_base_case_are_stated(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12.5}, noise=0)
-    assert "speed-up 1.60 [1.60, 1.60] and efficiency 0.800 [0.800, 0.800] over single at 1 rank" in texts(
-        summary
-    )
+    assert "speed-up 1.60 [1.60, 1.60], efficiency 0.800 [0.800, 0.800] over one rank at" in texts(summary)
 
 
 def test_oversubscribed_cases_make_no_headline(tmp_path: Path) -> None:
@@ -120,8 +118,8 @@ def test_the_largest_fair_world_size_is_the_one_reported(tmp_path: Path) -> None
     four, four_master, eight = case_of("ddp", 4), case_of("master", 4), case_of("ddp", 8)
     cases: dict[Case, float] = {SINGLE: 10, DDP: 12, MASTER: 12, four: 12, four_master: 24, eight: 99}
     summary = summary_of(tmp_path, cases, oversubscribed=(eight,))
-    assert "DDP is 100.0 %" in summary.findings[0].text
-    assert "at 4 ranks" in summary.findings[0].text
+    assert "DDP is 100.0 %" in summary.findings[0].line
+    assert "at 4 ranks" in summary.findings[0].line
     assert "8 ranks" not in texts(summary)
 
 
@@ -132,9 +130,9 @@ def test_buckets_are_held_against_the_default_and_corrected(tmp_path: Path) -> N
     summary = summary_of(tmp_path, cases)
     found = [finding for finding in summary.findings if finding.evidence == "buckets"]
     assert [finding.verdict for finding in found] == ["slower", "faster", "equivalent"]
-    assert "1 MiB buckets are 25." in found[0].text
-    assert "25 MiB buckets are 9." in found[1].text
-    assert all("corrected for 3 comparisons" in finding.text for finding in found)
+    assert "1 MiB buckets are 25." in found[0].line
+    assert "25 MiB buckets are 9." in found[1].line
+    assert all("corrected for 3 comparisons" in finding.line for finding in found)
     table = summary.comparisons
     assert set(table["topic"]) == {"buckets", "ranks"}
     best = case_of("ddp", 2, bucket_cap_mb=25.0).case_id
@@ -149,8 +147,8 @@ def test_buckets_are_held_against_the_default_and_corrected(tmp_path: Path) -> N
 def test_the_upper_bound_is_called_one(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, case_of("independent", 2): 10.5, DDP: 12})
     found = summary.findings[0]
-    assert "A step of DDP takes 14." in found.text
-    assert "independent ranks, which exchange nothing" in found.text
+    assert "A step of DDP takes 14." in found.line
+    assert "independent ranks, which exchange nothing" in found.line
     assert summary.comparisons.empty  # a bound is not ranked
 
 
@@ -158,7 +156,7 @@ def test_at_most_seven_and_every_panel_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", matrix(60), rounds=5, blocks=1, steps=2)
     summary = summarize(run)
     assert len(summary.findings) == 7
-    assert all(any(name in finding.text for name in WORKLOADS) for finding in summary.findings)
+    assert all(any(name in finding.line for name in WORKLOADS) for finding in summary.findings)
     assert {finding.evidence for finding in summary.findings} == {
         "strategies",
         "buckets",
@@ -172,7 +170,7 @@ def test_labels_stand_beside_emulated_numbers(tmp_path: Path) -> None:
     slow = {"fabric": "1 Gbit/s", "dilation": 10.0}
     ddp, master = case_of("ddp", 2, **slow), case_of("master", 2, **slow)
     summary = summary_of(tmp_path, {ddp: 12, master: 24})
-    assert "emulated 1 Gbit/s link, dilated x10" in summary.findings[0].text
+    assert "emulated 1 Gbit/s link; dilated x10" in summary.findings[0].line
 
 
 def test_a_diverged_case_is_never_ranked(tmp_path: Path) -> None:
@@ -275,11 +273,11 @@ def test_shares_of_a_step_have_intervals(tmp_path: Path) -> None:
         write_launch(run, SINGLE, number, [RankLaunch()])
         write_launch(run, DDP, number, [RankLaunch(steps=[step])] * 2)
     write_sessions(run)
-    (text,) = [one.text for one in summarize(run).findings if one.evidence == "breakdown"]
+    (text,) = [one.line for one in summarize(run).findings if one.evidence == "breakdown"]
     half = 2.776445 * (2.5 / 5) ** 0.5 / 20
     ends = f"[{100 * (0.2 - half):.1f}, {100 * (0.2 + half):.1f}]"
-    assert f"20.0 % {ends} of a step is associated with exposed communication" in text
-    assert "0.0 % [0.0, 0.0] with waiting for other ranks" in text
+    assert f"20.0 % {ends} of a step is exposed communication" in text
+    assert "0.0 % [0.0, 0.0] waiting for ranks" in text
 
 
 def test_a_finding_s_cases_and_ratio_say_what_its_verdict_says(tmp_path: Path) -> None:

@@ -202,12 +202,12 @@ def test_findings_say_where_too_few_pairs_are_left(tmp_path: Path) -> None:
     master = case_of("master", 2)
     together, redone = [(n, "one", 100.0) for n in range(5)], [(n, "two", 110.0) for n in range(5)]
     apart = run_of(tmp_path / "apart", {SINGLE: together, DDP: together, master: redone})
-    text = " ".join(finding.text for finding in summarize(apart).findings)
-    assert "share no rounds, as where runs are merged or a sweep was resumed" in text
+    text = " ".join(finding.line for finding in summarize(apart).findings)
+    assert "share no rounds, as after a merge or a resume" in text
     assert "master is" not in text
     some = run_of(tmp_path / "some", {SINGLE: together, DDP: together, master: [*together[:3], *redone[3:]]})
-    text = " ".join(finding.text for finding in summarize(some).findings)
-    assert "at most 3 rounds that one session ran of both" in text
+    text = " ".join(finding.line for finding in summarize(some).findings)
+    assert "at most 3 rounds of both in one session" in text
 
 
 def test_losses_of_efficiency_are_within_pairs(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_one_sentence_says_what_they_buy(tmp_path: Path) -> None:
     assert len(told) == 1
     assert told[0].text.startswith("DDP at 2 ranks, gpt:nano, against full precision: bf16 is 99.9 % [")
     assert "faster, and fp16 is 25.1 % [" in told[0].text
-    assert told[0].text.endswith("slower (6 launches each; corrected for 2 comparisons).")
+    assert told[0].line.endswith("slower (6 launches each; corrected for 2 comparisons).")
     assert told[0].verdict == "note"  # one faster, one slower
 
 

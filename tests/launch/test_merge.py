@@ -224,5 +224,5 @@ def test_cases_of_different_runs_make_no_sentence_about_speed(tmp_path: Path) ->
     two = a_run(tmp_path / "two", {SINGLE: 100, case_of("master", 2): 220})
     summary = summarize(merge([one.path, two.path], tmp_path / "both").run)
     assert not any(finding.verdict in ("faster", "slower") for finding in summary.findings)
-    assert summary.findings[0].text.startswith("Not compared: 1 pair of cases that share no rounds")
+    assert summary.findings[0].line.startswith("Not compared: 1 pair of cases that share no rounds")
     assert summary.counts.planned == summary.counts.succeeded == 20

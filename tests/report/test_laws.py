@@ -165,7 +165,7 @@ def test_a_law_that_cannot_be_judged_is_not_said_to_miss(tmp_path: Path) -> None
     found = summary_of(
         tmp_path, {strong("single", 1): 100, strong("ddp", 2): 100 / 1.9, strong("ddp", 4): 100 / 2.4}
     )
-    law = next(finding.text for finding in found.findings if finding.evidence == "laws")
+    law = next(finding.line for finding in found.findings if finding.evidence == "laws")
     assert "does not fit" in law
     assert "nor does" not in law
     heading = of(found).pictures[0].heading

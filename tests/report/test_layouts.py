@@ -63,7 +63,7 @@ def test_layouts_are_held_against_the_best_of_them(three: RunSummary) -> None:
 
 
 def test_a_sentence_names_both_layouts(three: RunSummary) -> None:
-    texts = [finding.text for finding in three.findings if finding.evidence == "layouts"]
+    texts = [finding.line for finding in three.findings if finding.evidence == "layouts"]
     assert len(texts) == 2
     assert texts[0].startswith("DDP 1 x 4 is ")
     assert "faster than DDP 2 x 2 at 4 ranks" in texts[0]

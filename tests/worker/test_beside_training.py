@@ -108,10 +108,10 @@ def test_slow_data_is_called_input_bound_and_quick_data_is_not(tmp_path: Path) -
     assert inputs.loc[(slow, "loader"), "verdict"] == "input-bound"
     assert inputs.loc[(slow, "loader"), "waited_s"] > 0.008  # four samples of 2 ms
     assert inputs.loc[(slow, "memory"), "waited_s"] < 0.002
-    (found,) = [finding for finding in summary.findings if "is input-bound" in finding.text]
+    (found,) = [finding for finding in summary.findings if "is input-bound" in finding.line]
     assert found.evidence == "inputs"
-    assert "SlowData" in found.text
-    assert "is input-bound without loader workers" in found.text
+    assert "SlowData" in found.line
+    assert "is input-bound without loader workers" in found.line
     assert inputs.loc[(quick, "loader"), "verdict"] != "input-bound"
 
 

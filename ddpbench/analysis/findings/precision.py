@@ -42,7 +42,7 @@ def _sentence(group: PrecisionGroup) -> Finding:
     verdicts = {judged.verdict for _, judged in decided}
     return Finding(
         kind="precision",
-        text=sentence(f"{who}, against full precision: {', '.join(parts)}"),
+        text=sentence(f"{who}, against full precision: {', and '.join(parts)}"),
         tags=(*sizes, *launch_tags(rounds, len(decided))),
         evidence="precision",
         verdict=verdicts.pop() if len(verdicts) == 1 else "note",
