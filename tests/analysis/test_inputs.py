@@ -97,8 +97,8 @@ def test_a_step_longer_than_from_memory_is_input_bound_and_the_fewest_workers_th
     told = texts(summary)
     assert "DDP at 2 ranks, gpt:nano, is input-bound without loader workers: a step takes" in told
     assert (
-        "longer than from memory; 2 loader workers fix it (29 % [29, 29] of a step waits for data; also input-bound with 1; "
-        in told
+        "longer than from memory; 2 loader workers fix it (29 % [29, 29] of a step waits for data; "
+        "also input-bound with 1; " in told
     )
     assert "6 launches each; corrected for 4 comparisons)" in told
     assert [finding.verdict for finding in summary.findings if finding.evidence == "inputs"] == ["slower"]

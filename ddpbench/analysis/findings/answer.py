@@ -212,7 +212,7 @@ def _over_settings(choices: Sequence[_Choice], ranks: str) -> str:
     for name, members in by_name.items():
         places = [", ".join(grouping.words(one.chosen.case, fields, cases)) for one in members]
         where = _listed(places) if len(places) <= MOST_SETTINGS else f"{len(places)} {what}s"
-        parts.append(f"{name} with {where}")
+        parts.append(f"{name} ({where})")
     more = len(parts) - MOST_SETTINGS
     return f"at {ranks} use {'; '.join(parts[:MOST_SETTINGS])}{f'; and {more} more' if more > 0 else ''}"
 

@@ -1,0 +1,133 @@
+"""The answer at the top: what it says for step times that are known, and what it must not say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ddpbench.analysis import Finding, RunSummary, summarize
+from ddpbench.analysis.findings.answer import answer_of
+from ddpbench.records import RunDir
+from ddpbench.spec import Budget, Case
+from tests.analysis.test_findings import DDP, MASTER, SINGLE, summary_of
+from tests.synthetic import (
+    MS,
+    RankLaunch,
+    case_of,
+    matrix,
+    processes_of,
+    write_launch,
+    write_plan,
+    write_proof,
+    write_run,
+    write_sessions,
+)
+
+
+def answer(summary: RunSummary) -> str:
+    (told,) = summary.answer
+    assert told.kind == "answer"
+    return told.line
+
+
+def test_the_best_is_named_and_how_far_behind_the_other_is(tmp_path: Path) -> None:
+    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 15}))
+    assert told.startswith("Use DDP at 2 ranks: 1.6")
+    assert "times one rank's samples/s; master takes 25 % longer (6 launches each)." in told
+    told = answer(summary_of(tmp_path / "far", {SINGLE: 10, DDP: 12, MASTER: 36}))
+    assert "; master takes 3 times as long (" in told
+
+
+def test_the_best_need_not_be_the_reference(tmp_path: Path) -> None:
+    assert answer(summary_of(tmp_path, {SINGLE: 10, DDP: 15, MASTER: 12})).startswith(
+        "Use master at 2 ranks: 1.6"
+    )
+
+
+def test_of_cases_that_cannot_be_told_apart_the_reference_is_used_and_no_other_is_called_slower(
+    tmp_path: Path,
+) -> None:
+    """Whichever happens to be the fastest: a choice by the mean would be luck."""
+    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 11.9}, noise=0.08))
+    assert told.startswith("Use DDP at 2 ranks")
+    assert "; master cannot be told from it (at most " in told
+    assert "longer" not in told
+
+
+def test_a_reference_that_is_shown_to_be_slower_is_not_used(tmp_path: Path) -> None:
+    cap = case_of("ddp", 2, bucket_cap_mb=25.0)
+    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 20, MASTER: 12, cap: 12.001}, noise=0.004))
+    assert told.startswith(("Use master at 2 ranks", "Use DDP with 25 MiB buckets at 2 ranks"))
+    assert "cannot be told from it" in told
+    assert "default buckets" not in told
+
+
+def test_caps_of_one_strategy_are_told_apart_by_their_caps(tmp_path: Path) -> None:
+    caps = {case_of("ddp", 2, bucket_cap_mb=cap): step for cap, step in ((1.0, 15.0), (25.0, 11.0))}
+    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, **caps}))
+    assert told.startswith("Use DDP with 25 MiB buckets at 2 ranks")
+    assert "; the other 2 take 9.0" in told
+
+
+def test_where_more_ranks_are_slower_the_answer_is_one(tmp_path: Path) -> None:
+    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 40, MASTER: 60}))
+    assert told.startswith("Stay on one rank: at 2 ranks DDP has 0.50")
+
+
+def test_another_path_of_training_is_never_what_to_use(tmp_path: Path) -> None:
+    local = case_of("post_local_sgd", 2, algorithm="all_reduce", schedule="after_backward")
+    run = RunDir(tmp_path / "run")
+    write_plan(run, [SINGLE, DDP, MASTER, local], Budget(rounds_min=1, rounds_max=6))
+    write_proof(run, local, compared="parameters, averaged")
+    for number in range(6):
+        for case, step in ((SINGLE, 10), (DDP, 12), (MASTER, 15), (local, 6)):
+            blocks = [[int(step * MS * (1 + number / 1000))] * 10]
+            write_launch(run, case, number, [RankLaunch(blocks=blocks)] * processes_of(case))
+    write_sessions(run)
+    told = answer(summarize(run))
+    assert told.startswith("Use DDP at 2 ranks")
+    assert "not ranked, as they train on another path: Local SGD" in told or "path: local SGD" in told
+
+
+def test_oversubscribed_cases_and_too_few_rounds_answer_nothing(tmp_path: Path) -> None:
+    crowd, other = case_of("ddp", 8), case_of("master", 8)
+    found = summary_of(tmp_path, {SINGLE: 10, crowd: 80, other: 120}, oversubscribed=(crowd, other))
+    assert answer(found) == "No answer: no case that aggregates had cores of its own."
+    found = summary_of(tmp_path / "few", {SINGLE: 10, DDP: 12, MASTER: 25}, rounds=3)
+    assert not any("Use" in one.text for one in found.answer)
+    found = summary_of(tmp_path / "one", {SINGLE: 10})
+    assert answer(found) == "No answer: no case of several ranks was measured."
+
+
+def test_links_with_different_answers_are_named(tmp_path: Path) -> None:
+    slow = {"fabric": "1 Gbit/s"}
+    fast = {"fabric": "10 Gbit/s"}
+    steps: dict[Case, float] = {
+        case_of("ddp", 2, **slow): 12,
+        case_of("master", 2, **slow): 20,
+        case_of("ddp", 2, **fast): 12,
+        case_of("master", 2, **fast): 9,
+    }
+    (told, asked) = summary_of(tmp_path / "apart", {SINGLE: 10, **steps}).answer
+    assert told.text == "At 2 ranks use DDP (emulated 1 Gbit/s link); master (emulated 10 Gbit/s link)."
+    assert asked.kind == "links"
+    steps[case_of("master", 2, **fast)] = 30
+    told = summary_of(tmp_path / "alike", {SINGLE: 10, **steps}).answer[0]
+    assert told.text.startswith("Use DDP at 2 ranks on all 2 links")
+    assert told.text.endswith("the others are slower.")
+
+
+def test_a_speed_up_alone_is_an_answer(tmp_path: Path) -> None:
+    found = summary_of(tmp_path, {SINGLE: 10, DDP: 12})
+    assert [one.kind for one in found.answer] == ["speed-up"]
+
+
+def test_an_asked_finding_stands_beside_and_an_undecided_one_does_not() -> None:
+    asked = Finding(kind="precision", text="bf16 is faster.", evidence="precision", verdict="faster")
+    unsure = Finding(kind="inputs", text="Who knows.", evidence="inputs", verdict="unresolved")
+    assert answer_of([], [unsure, asked]) == (asked,)
+
+
+def test_every_sentence_has_at_most_thirty_words(tmp_path: Path) -> None:
+    found = summarize(write_run(tmp_path / "run", matrix(60), rounds=5, blocks=1, steps=2))
+    for one in (*found.answer, *found.findings):
+        assert len(one.text.split()) <= 30, one.text
