@@ -187,9 +187,10 @@ def test_the_readme_leads_to_every_page() -> None:
 def test_generated_pages_are_up_to_date() -> None:
     """Regenerate them with `make docs`."""
     from ddpbench.analysis import columns
+    from ddpbench.launch import settings_page
     from ddpbench.report.method import glossary
 
-    made = {"columns.md": columns.page(), "glossary.md": glossary()}
+    made = {"columns.md": columns.page(), "glossary.md": glossary(), "settings.md": settings_page.page()}
     assert set(made) == set(GENERATED)
     for name, text in made.items():
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text
