@@ -84,7 +84,7 @@ def _table() -> list[Column]:
     plan: Source = "plan"
     timed: Source = "timed steps"
     instrumented: Source = "instrumented steps"
-    own = "span of a rank's step, mean over ranks, steps and launches"
+    own = "time per step, mean over ranks, steps and launches"
     loss: Source = "training to a loss"
     return [
         *_one(
@@ -97,19 +97,17 @@ def _table() -> list[Column]:
         *_one("plan", "text", "experiment", "", "name of the experiment"),
         *_one("plan", "text", "workload", "", "what is trained"),
         *_one("plan", "text", "strategy", "", "how gradients are aggregated"),
-        *_one(
-            "plan", "text", "algorithm", "", "the strategy's collective algorithm, where it leaves a choice"
-        ),
-        *_one("plan", "text", "schedule", "", "when it communicates, where it leaves a choice"),
-        *_one("plan", "text", "options_json", "", "the strategy's options"),
-        *_one("plan", "text", "backend", "", "the collective library; empty without one"),
+        *_one("plan", "text", "algorithm", "", "collective algorithm that aggregates gradients"),
+        *_one("plan", "text", "schedule", "", "when gradients are sent, relative to backward"),
+        *_one("plan", "text", "options_json", "", "options of the strategy"),
+        *_one("plan", "text", "backend", "", "collective library; empty if the strategy uses none"),
         *_one("plan", "text", "device", "", "cpu or cuda"),
-        *_one("plan", "text", "launcher", "", "what started the ranks"),
-        *_one("plan", "whole", "world_size", "ranks", "ranks in all"),
-        *_one("plan", "whole", "nodes", "nodes", "machines, or emulated nodes"),
+        *_one("plan", "text", "launcher", "", "what starts the ranks"),
+        *_one("plan", "whole", "world_size", "ranks", "number of ranks"),
+        *_one("plan", "whole", "nodes", "nodes", "number of machines or of emulated nodes"),
         *_one("plan", "whole", "ranks_per_node", "ranks", "ranks on each node"),
-        *_one("plan", "whole", "threads_per_rank", "threads", "computing threads of each rank"),
-        *_one("plan", "whole", "loader_workers", "processes", "data-loading processes of each rank"),
+        *_one("plan", "whole", "threads_per_rank", "threads", "compute threads of each rank"),
+        *_one("plan", "whole", "loader_workers", "processes", "DataLoader worker processes of each rank"),
         *_one(
             "plan",
             "text",
@@ -117,17 +115,25 @@ def _table() -> list[Column]:
             "MiB",
             "bucket cap; `default`; empty for a strategy without buckets",
         ),
-        *_one("plan", "whole", "local_batch", "samples", "batch of a rank"),
-        *_one("plan", "whole", "global_batch", "samples", "batch of the job"),
-        *_one("plan", "text", "scaling", "", "weak: the local batch is held fixed; strong: the global batch"),
-        *_one("plan", "text", "dtype", "", "number type of parameters and gradients"),
-        *_one("plan", "text", "fabric", "", "emulated links; empty for the machine's own"),
-        *_one("plan", "text", "compute", "", "real, replayed from a profile, or synthetic"),
+        *_one("plan", "whole", "local_batch", "samples", "batch per rank"),
+        *_one("plan", "whole", "global_batch", "samples", "batch of the whole job"),
+        *_one(
+            "plan", "text", "scaling", "", "weak: the local batch is fixed; strong: the global batch is fixed"
+        ),
+        *_one("plan", "text", "dtype", "", "type of parameters and gradients"),
+        *_one("plan", "text", "fabric", "", "emulated links; empty for the machine's own links"),
+        *_one(
+            "plan",
+            "text",
+            "compute",
+            "",
+            "real, replayed (measured profile) or synthetic (profile from published times)",
+        ),
         *_number(
             plan,
             "dilation",
             "1",
-            "factor by which computation and links are slowed; results are divided by it",
+            "factor by which computation and links are slowed; reported times are divided by it",
         ),
         *_one(
             "launches",
@@ -137,13 +143,15 @@ def _table() -> list[Column]:
             "ok, failed, hung, oom, diverged or skipped",
             value=lambda run: run.status,
         ),
-        *_one("launches", "text", "error", "", "what went wrong and what to do", value=lambda run: run.error),
+        *_one(
+            "launches", "text", "error", "", "what went wrong, and what to do", value=lambda run: run.error
+        ),
         *_one(
             "launches",
             "whole",
             "launches",
             "launches",
-            "launches that count",
+            "successful launches; 0 if the case diverged",
             value=lambda run: len(run.good),
         ),
         *_one(
@@ -151,7 +159,7 @@ def _table() -> list[Column]:
             "whole",
             "launches_failed",
             "launches",
-            "launches that do not",
+            "failed launches",
             value=lambda run: sum(not launch.ok for launch in run.launches),
         ),
         *_one("timed steps", "whole", "steps", "steps", "timed steps of all launches"),
@@ -163,71 +171,87 @@ def _table() -> list[Column]:
             "base case of the speed-up",
             value=lambda run: run.baseline_id,
         ),
-        *_measured(timed, "step_time{}_s", "s", "samples of a step over the job's rate, mean over launches"),
-        *_number(timed, "step_time_median_s", "s", "median of the single steps of all ranks and launches"),
+        *_measured(
+            timed, "step_time{}_s", "s", "samples of one step over the job's rate, mean over launches"
+        ),
+        *_number(timed, "step_time_median_s", "s", "median of single steps, over all ranks and launches"),
         *_number(
-            timed, "step_time_p95_s", "s", "95th percentile of the single steps of all ranks and launches"
+            timed, "step_time_p95_s", "s", "95th percentile of single steps, over all ranks and launches"
         ),
         *_measured(timed, "samples_per_s{}", "samples/s", "samples of all ranks per second of timed steps"),
-        *_measured(timed, "speedup{}", "1", "throughput over the base case's, paired within rounds"),
+        *_measured(timed, "speedup{}", "1", "throughput over that of the base case, paired within rounds"),
         *_measured(timed, "efficiency{}", "1", "speed-up over the number of ranks"),
         *_number(instrumented, "data_time_s", "s", f"waiting for a batch: {own}"),
         *_number(instrumented, "forward_time_s", "s", f"forward pass and loss: {own}"),
         *_number(instrumented, "backward_time_s", "s", f"backward pass: {own}"),
-        *_number(instrumented, "optimizer_time_s", "s", f"update: {own}"),
+        *_number(instrumented, "optimizer_time_s", "s", f"optimizer update: {own}"),
         *_number(
             instrumented,
             "compute_time_s",
             "s",
             "forward and backward of the same ranks without communication",
         ),
+        *_number(instrumented, "comm_time_s", "s", "time per step in which data of a transfer can flow"),
+        *_number(instrumented, "exposed_comm_s", "s", "communication while the rank computes nothing"),
+        *_number(instrumented, "wait_time_s", "s", "waiting for other ranks before data can flow"),
         *_number(
-            instrumented, "comm_time_s", "s", "time of a step in which data of some transfer could flow"
+            instrumented, "overlap_fraction", "1", "fraction of communication hidden behind computation"
         ),
-        *_number(instrumented, "exposed_comm_s", "s", "communication outside computation"),
-        *_number(instrumented, "wait_time_s", "s", "waiting for other ranks while no data could flow"),
-        *_number(instrumented, "overlap_fraction", "1", "share of communication hidden behind computation"),
         *_one("launches", "whole", "gradient_bytes", "bytes", "gradients of one replica"),
-        *_one("launches", "text", "actual_bucket_bytes", "bytes", "buckets that the reducer made"),
-        *_one("launches", "whole", "peak_memory_bytes", "bytes", "largest rank's peak in timed steps"),
-        *_number(
-            "proof", "flops_per_sample", "operations", "floating-point operations of forward and backward"
+        *_one("launches", "text", "actual_bucket_bytes", "bytes", "sizes of the buckets that DDP built"),
+        *_one(
+            "launches",
+            "whole",
+            "peak_memory_bytes",
+            "bytes",
+            "peak memory in timed steps, of the rank with the highest",
         ),
         *_number(
-            timed, "mfu", "1", "model FLOPs utilisation; empty on a CPU and where a GPU's peak is not known"
+            "proof",
+            "flops_per_sample",
+            "operations",
+            "floating-point operations per sample in forward and backward",
+        ),
+        *_number(
+            timed, "mfu", "1", "model FLOPs utilisation; empty on a CPU and on GPUs whose peak is unknown"
         ),
         *_one(
             "launches",
             "truth",
             "params_equal",
             "",
-            "replicas ended with equal parameters, where that is promised",
+            "replicas ended with equal parameters; empty if the strategy does not promise it",
         ),
         *_one(
             "plan",
             "truth",
             "oversubscribed",
             "",
-            "more ranks than cores",
+            "more threads than cores",
             value=lambda run: run.planned.oversubscribed,
         ),
-        *_one("timed steps", "truth", "ci_reached", "", "the interval is as narrow as was asked for"),
-        *_one("launches", "text", "noise_flag", "", "what disturbed launches"),
+        *_one("timed steps", "truth", "ci_reached", "", "the interval is as narrow as requested"),
+        *_one("launches", "text", "noise_flag", "", "what disturbed the launches"),
         *_one(
             "plan",
             "text",
             "precision",
             "",
-            "full, or the type that forward and loss compute in under autocast",
+            "full, or the autocast type of forward and loss",
         ),
         *_one(
             "plan",
             "text",
             "data",
             "",
-            "loader: through a DataLoader; memory: batches lie ready on the device",
+            "loader: batches come from a DataLoader; memory: from the device's memory",
         ),
-        *_measured("evaluation", "evaluation_step_time{}_s", "s", "forward and loss without gradients"),
+        *_measured(
+            "evaluation",
+            "evaluation_step_time{}_s",
+            "s",
+            "one step of evaluation: forward and loss without gradients",
+        ),
         *_measured("evaluation", "evaluation_samples_per_s{}", "samples/s", "throughput of evaluation"),
         *_measured("snapshots", "snapshot_plain{}_s", "s", "one snapshot by rank 0 with torch.save"),
         *_measured(
@@ -241,63 +265,89 @@ def _table() -> list[Column]:
             "whole",
             "snapshot_bytes",
             "bytes",
-            "what all ranks write for one; plain's where both ran",
+            "bytes that all ranks write for one snapshot; plain's if both methods ran",
         ),
-        *_one("launches", "whole", "parameters", "numbers", "trained numbers of the model"),
+        *_one("launches", "whole", "parameters", "parameters", "trained parameters of the model"),
         *_one(
             "plan",
             "whole",
             "shrink",
             "1",
-            "divisor of gradients, caps and links; sizes here are multiplied by it",
+            "divisor of gradient bytes, bucket caps and link rates; reported sizes are multiplied by it",
         ),
-        *_one("plan", "text", "workload_options_json", "", "the workload's options"),
+        *_one("plan", "text", "workload_options_json", "", "options of the workload"),
         *_number(
-            "links", "node_sent_bytes", "bytes", "bytes per step over the link of the node that sent most"
+            "links",
+            "node_sent_bytes",
+            "bytes",
+            "bytes per step over the link of the node that sends most",
         ),
-        *_number("links", "node_received_bytes", "bytes", "bytes per step to the node that received most"),
+        *_number(
+            "links",
+            "node_received_bytes",
+            "bytes",
+            "bytes per step to the node that receives most",
+        ),
         *_number(
             "links",
             "expected_node_bytes",
             "bytes",
-            "what the algorithm's formula says the busiest node sends",
+            "bytes per step of the busiest node by the algorithm's formula",
         ),
         *_number("links", "traffic_ratio", "1", "node_sent_bytes over expected_node_bytes"),
         *_number(
-            "replay", "lateness_p95_s", "s", "95th percentile over steps of how late their latest moment came"
+            "replay",
+            "lateness_p95_s",
+            "s",
+            "95th percentile, over steps, of the lateness of the latest rank against the profile",
         ),
-        *_number(
-            "replay", "host_share", "1", "processor time of all ranks over what their cores had to give"
-        ),
-        *_number("replay", "dilation_needed", "1", "smallest dilation that hides the host's own work"),
+        *_number("replay", "host_share", "1", "CPU time of all ranks over the CPU time of their cores"),
+        *_number("replay", "dilation_needed", "1", "smallest dilation that hides host overhead"),
         *_one(
             "launches",
             "whole",
             "held_parameter_bytes",
             "bytes",
-            "parameters that the rank with most state holds",
+            "parameters held by the rank with most state",
         ),
         *_one(
-            "launches", "whole", "held_gradient_bytes", "bytes", "gradients that it holds before its update"
+            "launches",
+            "whole",
+            "held_gradient_bytes",
+            "bytes",
+            "gradients held by the rank with most state, before its update",
         ),
-        *_one("launches", "whole", "held_optimizer_bytes", "bytes", "optimizer state that it holds"),
-        *_number(loss, "target_loss", "loss", "mean loss that launches train down to"),
-        *_measured(
-            loss, "time_to_loss{}_s", "s", "time to the target; empty where not every launch reached it"
+        *_one(
+            "launches",
+            "whole",
+            "held_optimizer_bytes",
+            "bytes",
+            "optimizer state held by the rank with most state",
         ),
-        *_number(loss, "samples_to_loss", "samples", "samples to the target"),
-        *_number(loss, "steps_to_loss", "steps", "steps to the target"),
+        *_number(loss, "target_loss", "loss", "mean loss that launches train to"),
+        *_measured(loss, "time_to_loss{}_s", "s", "time to the target loss; empty if any launch missed it"),
+        *_number(loss, "samples_to_loss", "samples", "samples to the target loss"),
+        *_number(loss, "steps_to_loss", "steps", "steps to the target loss"),
         *_measured(
-            loss, "speedup_to_loss{}", "1", "base case's time to the loss over this case's, within rounds"
+            loss,
+            "speedup_to_loss{}",
+            "1",
+            "the base case's time to the loss over this case's, paired within rounds",
         ),
         *_number(loss, "lowest_loss", "loss", "lowest mean loss of any launch"),
         *_number(
             timed,
             "staleness_mean",
             "updates",
-            "async_server: updates that a gradient's parameters lacked, mean",
+            "async_server: mean staleness of the gradients applied",
         ),
-        *_one("timed steps", "whole", "staleness_max", "updates", "async_server: the most of them"),
+        *_one(
+            "timed steps",
+            "whole",
+            "staleness_max",
+            "updates",
+            "async_server: largest staleness of a gradient applied",
+        ),
         *_ends(instrumented, "data_time{}_s", "s"),
         *_ends(instrumented, "forward_time{}_s", "s"),
         *_ends(instrumented, "backward_time{}_s", "s"),
@@ -311,14 +361,18 @@ def _table() -> list[Column]:
             instrumented,
             "queue_time{}_s",
             "s",
-            "time in which transfers queued behind the rank's earlier ones",
+            "time per step in which transfers queue behind earlier ones of the same rank",
         ),
         *_one("plan", "whole", "seed", "", "seed of initial parameters and data"),
-        *_one("plan", "whole", "replicate", "", "number that tells equal cases apart in an A/A test"),
-        *_one("plan", "truth", "evaluation", "", "launches time evaluation, too"),
-        *_one("plan", "truth", "checkpoint", "", "launches time snapshots, too"),
+        *_one("plan", "whole", "replicate", "", "number that distinguishes equal cases in an A/A test"),
+        *_one("plan", "truth", "evaluation", "", "launches also time evaluation"),
+        *_one("plan", "truth", "checkpoint", "", "launches also time snapshots"),
         *_one(
-            "plan", "text", "checkpoint_dir", "", "where snapshots are written; empty: in the run directory"
+            "plan",
+            "text",
+            "checkpoint_dir",
+            "",
+            "folder for the timed snapshots; empty for the run directory",
         ),
     ]
 
@@ -355,8 +409,8 @@ def page() -> str:
         [
             "# Columns of cases.csv",
             "",
-            "One row per case. Units are in the names; empty means not measured or not defined. Columns keep their",
-            "names and their order; new ones are appended.",
+            "One row per case. Units are in the names; an empty cell means not measured or not defined. Columns keep",
+            "their names and order; new ones are appended.",
             "",
             "| column | type | unit | meaning | from |",
             "|---|---|---|---|---|",
