@@ -23,6 +23,7 @@ from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.draw.painter import Painter, draw_all
 from ddpbench.report.method import TERMS
 from ddpbench.report.parts import Picture, Section, Table
+from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import (
     breakdown,
     buckets,
@@ -41,7 +42,6 @@ from ddpbench.report.sections import (
     time_to_loss,
     waterfall,
 )
-from ddpbench.report.series import Row, rows_of
 from ddpbench.report.words import clean, headline, moment, percent
 from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION

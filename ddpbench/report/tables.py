@@ -12,7 +12,8 @@ import pandas as pd
 from ddpbench.analysis.read.fabrics import FabricRun
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
-from ddpbench.report.series import Row, variant_words
+from ddpbench.report.rows import Row
+from ddpbench.report.series import variant_words
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, stands
 from ddpbench.report.words import Estimate, series_of
 from ddpbench.spec import grouping

@@ -10,7 +10,7 @@ import pytest
 from ddpbench.report import tables
 from ddpbench.report.cells import cells
 from ddpbench.report.parts import Cell, Column, Table
-from ddpbench.report.series import rows_of
+from ddpbench.report.rows import rows_of
 from tests.report.handmade import handmade_summary
 
 

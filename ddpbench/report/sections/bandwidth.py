@@ -7,16 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.report.captions import label_but_links, setting_but_links
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
-from ddpbench.report.series import (
-    MOST_SERIES,
-    Row,
-    Series,
-    label_but_links,
-    setting_but_links,
-    variant_words,
-)
+from ddpbench.report.rows import Row
+from ddpbench.report.series import MOST_SERIES, Series, variant_words
 from ddpbench.report.standing import BEST, Stand
 from ddpbench.report.words import Estimate, launches_each, number, ranks, series_of
 from ddpbench.spec import grouping

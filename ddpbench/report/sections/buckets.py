@@ -7,10 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import fullest, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.sections import heatmap
-from ddpbench.report.series import Row, fullest, label_of, panels_of, raw_launches, setting_of
+from ddpbench.report.series import panels_of
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, stands, widest
 from ddpbench.report.words import Estimate, launches_each, milliseconds, not_drawn, ranks, series_of
 from ddpbench.spec.grouping import Key, cap_order, cap_words

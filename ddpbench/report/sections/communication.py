@@ -12,9 +12,11 @@ import pandas as pd
 
 from ddpbench.analysis.communication import FACTORS, MIN_SIZES
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import MOST_SERIES, Row, label_of, panels_of, setting_of, variant_words
+from ddpbench.report.rows import Row
+from ddpbench.report.series import MOST_SERIES, panels_of, variant_words
 from ddpbench.report.words import Estimate, not_drawn, number, percent, ranks, series_of
 from ddpbench.spec.grouping import cap_order, cap_words
 from ddpbench.spec.links import links_of

@@ -7,16 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from ddpbench.report.captions import fullest, label_but_links, label_of, setting_but_links, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
-from ddpbench.report.series import (
-    Row,
-    fullest,
-    label_but_links,
-    label_of,
-    setting_but_links,
-    setting_of,
-)
+from ddpbench.report.rows import Row
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, widest
 from ddpbench.report.words import launches_each, percent, ranks, series_of
 from ddpbench.spec import BucketCap

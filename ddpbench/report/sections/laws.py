@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.statistics.laws import EXTRAPOLATION, LAW_NAMES, Fit, Law
 from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import label_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, label_of
+from ddpbench.report.rows import Row
 from ddpbench.report.words import Estimate, launches_each, not_drawn, percent, ranks, series_of
 from ddpbench.spec.case import BASE
 from ddpbench.strategies.traits import traits_named

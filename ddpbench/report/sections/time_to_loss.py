@@ -11,9 +11,11 @@ import pandas as pd
 
 from ddpbench.analysis.descents import FIRST_STEPS
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import fullest, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import MOST_SERIES, Row, fullest, label_of, setting_of, variant_words
+from ddpbench.report.rows import Row
+from ddpbench.report.series import MOST_SERIES, variant_words
 from ddpbench.report.words import Estimate, launches_each, not_drawn, number, ranks, series_of
 from ddpbench.spec import grouping
 from ddpbench.spec.goal import SMOOTHED_BATCHES
