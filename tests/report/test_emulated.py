@@ -17,7 +17,7 @@ from ddpbench.report.draw.canvas import draw, wrapped
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import links, network
 from ddpbench.report.series import panels_of
-from ddpbench.report.tables import fabrics_table
+from ddpbench.report.tables.provenance import fabrics_table
 from ddpbench.spec import Links, PlannedCase
 from ddpbench.spec.grouping import virtual_words
 from ddpbench.spec.links import link_words, short_links
