@@ -18,7 +18,7 @@ import pytest
 import ddpbench
 from ddpbench.analysis.build import summarize
 from ddpbench.records import RunDir
-from ddpbench.report.tables import embedded_json
+from ddpbench.report.summary_json import embedded_json
 from tests.claims import (
     Claim,
     Claims,

@@ -50,7 +50,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from ddpbench.analysis.allocation import AllocationRequest, allocation_of
     from ddpbench.records import RunDir
-    from ddpbench.report.allocation import markdown, write_allocation
+    from ddpbench.report.allocation import write_allocation
+    from ddpbench.report.allocation.markdown_page import markdown
 
     request = AllocationRequest(
         strategy=arguments.strategy,
