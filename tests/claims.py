@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddpbench.analysis.frame import read_csv
+from ddpbench.analysis.table.frame import read_csv
 from tests.kept import REPORTS, summary_of
 
 _UNIT = r"(?:%|ns|µs|ms|s|min|minutes?|hours?|seconds?|samples/s|times|[kMGT]i?B)"

@@ -48,7 +48,7 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import sys
 
-    from ddpbench.analysis.allocation import AllocationRequest, allocation_of
+    from ddpbench.analysis.scaling.allocation import AllocationRequest, allocation_of
     from ddpbench.records import RunDir
     from ddpbench.report.allocation import markdown, write_allocation
 

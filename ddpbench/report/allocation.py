@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddpbench.analysis.allocation import Allocation, Job
+from ddpbench.analysis.scaling.allocation import Allocation, Job
 from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.errors import OutputError
 from ddpbench.records import explain_os_error, write_atomically

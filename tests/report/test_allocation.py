@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis.allocation import Allocation, AllocationRequest, allocation_of
+from ddpbench.analysis.scaling.allocation import Allocation, AllocationRequest, allocation_of
 from ddpbench.cli import run as cli
 from ddpbench.errors import RequestError
 from ddpbench.records import RunDir

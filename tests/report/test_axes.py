@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddpbench.analysis.columns import COLUMNS
+from ddpbench.analysis.table.columns import COLUMNS
 from ddpbench.report.series import Row, panels_of, rows_of, setting_of
 from ddpbench.spec import Case
 from ddpbench.spec.grouping import FACETS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddpbench.analysis.communication import FACTORS, MIN_SIZES
+from ddpbench.analysis.steps.communication import FACTORS, MIN_SIZES
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ddpbench.analysis.curves import CaseCurve, curves_of
 from ddpbench.analysis.read.launches import CaseRun, read_cases
+from ddpbench.analysis.scaling.curves import CaseCurve, curves_of
 from ddpbench.analysis.statistics.stats import Interval, compare, samples_rate, step_time
 from ddpbench.errors import RequestError, nearest
 from ddpbench.records import RunDir

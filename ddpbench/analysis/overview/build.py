@@ -11,8 +11,6 @@ from typing import Any
 import pandas as pd
 
 from ddpbench.analysis.checkpoints import INTERVALS, snapshot_costs
-from ddpbench.analysis.communication import transfers_table
-from ddpbench.analysis.curves import CurveLaws, law_findings, laws_of
 from ddpbench.analysis.descents import curves_table, goals_table
 from ddpbench.analysis.findings.compared import MOST_FINDINGS, comparisons_table, decided_first, findings
 from ddpbench.analysis.findings.inputs import input_findings
@@ -22,12 +20,10 @@ from ddpbench.analysis.findings.pairing import pairing_sentences
 from ddpbench.analysis.findings.precision import precision_findings
 from ddpbench.analysis.findings.settings import setting_findings
 from ddpbench.analysis.findings.virtual import virtual_sentences
-from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.invariants import check_cases
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.network import network_table
-from ddpbench.analysis.one_step import one_step
 from ddpbench.analysis.read.fabrics import fabric_sentences, fabrics_of
 from ddpbench.analysis.read.faults import fault_sentences
 from ddpbench.analysis.read.launches import CaseRun, resume_command
@@ -35,9 +31,13 @@ from ddpbench.analysis.read.overlap import PARTS, STANDARD_SPANS
 from ddpbench.analysis.read.positions import position_spread
 from ddpbench.analysis.read.reading import read_cases_of
 from ddpbench.analysis.read.staleness import staleness_sentences
+from ddpbench.analysis.scaling.curves import CurveLaws, law_findings, laws_of
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, step_time
+from ddpbench.analysis.steps.communication import transfers_table
+from ddpbench.analysis.steps.one_step import one_step
+from ddpbench.analysis.steps.waterfall import waterfall_table
 from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
-from ddpbench.analysis.waterfall import waterfall_table
+from ddpbench.analysis.table.frame import case_table
 from ddpbench.errors import IdentityError
 from ddpbench.helper_process import Beside
 from ddpbench.records import RunDir

@@ -13,16 +13,16 @@ import numpy as np
 import pandas as pd
 
 from ddpbench.analysis.checkpoints import snapshot_costs
-from ddpbench.analysis.columns import COLUMNS, DTYPES, TABLE
 from ddpbench.analysis.descents import against_base, cost_of
 from ddpbench.analysis.network import bytes_to_aggregate
-from ddpbench.analysis.peaks import mfu, peak_of
 from ddpbench.analysis.read.launches import CaseRun, noise_words, read_cases
 from ddpbench.analysis.read.pace import dilation_needed, host_share, lateness_p95_s
 from ddpbench.analysis.read.staleness import added, mean_of
 from ddpbench.analysis.read.traffic import mean_traffic
 from ddpbench.analysis.rounds import width_of
 from ddpbench.analysis.statistics.stats import Comparison, Interval, Timing, compare, samples_rate, step_time
+from ddpbench.analysis.table.columns import COLUMNS, DTYPES, TABLE
+from ddpbench.analysis.table.peaks import mfu, peak_of
 from ddpbench.errors import OutputError
 from ddpbench.formulas import busiest_node_bytes
 from ddpbench.records import RunDir, explain_os_error, write_atomically
