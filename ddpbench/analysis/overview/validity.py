@@ -11,8 +11,9 @@ import pandas as pd
 from ddpbench.analysis.findings.loss import loss_sentences
 from ddpbench.analysis.findings.pairing import pairing_sentences
 from ddpbench.analysis.names import Names
+from ddpbench.analysis.read.cases import resume_command
 from ddpbench.analysis.read.faults import fault_sentences
-from ddpbench.analysis.read.launches import CaseRun, resume_command
+from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.staleness import staleness_sentences
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.records.plan import StoredPlan

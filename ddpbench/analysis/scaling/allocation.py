@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ddpbench.analysis.read.launches import CaseRun, read_cases
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.curves import CaseCurve, curves_of
 from ddpbench.analysis.statistics.stats import Interval, compare, samples_rate, step_time
 from ddpbench.errors import RequestError, nearest
