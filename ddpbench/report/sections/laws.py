@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.scaling.laws import EXTRAPOLATION, LAW_NAMES, Fit, Law
+from ddpbench.analysis.scaling.fits import Fit
+from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Law
 from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.draw import style
