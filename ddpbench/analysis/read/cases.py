@@ -9,7 +9,7 @@ from pathlib import Path
 from ddpbench.analysis.read.launches import NOT_STEADY, CaseRun, Launch, ProofRun
 from ddpbench.analysis.read.measurement import damage_sentence, read_measurement
 from ddpbench.analysis.read.overlap import breakdown
-from ddpbench.analysis.read.transfers import RankSteps
+from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.analysis.statistics.steady import unsteady
 from ddpbench.errors import IdentityError
 from ddpbench.records import WORST_FIRST, Costs, LaunchDir, LaunchRecords, Proof, RunDir, Status, read_launch

@@ -18,10 +18,10 @@ from ddpbench.analysis.descents import descent_of
 from ddpbench.analysis.read.faults import faults_per_step
 from ddpbench.analysis.read.launches import NOT_STEADY, Launch
 from ddpbench.analysis.read.pace import LATE_SHARE, pacing
+from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.analysis.read.staleness import added
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.read.traffic import node_traffic
-from ddpbench.analysis.read.transfers import RankSteps
 from ddpbench.analysis.read.virtual import nominal
 from ddpbench.analysis.statistics.steady import NOT_READY, launch_change
 from ddpbench.records import (
