@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddpbench.analysis.frame import read_csv
+from ddpbench.analysis.table.frame import read_csv
 from ddpbench.cli.sweep import _print_table
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan

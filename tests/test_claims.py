@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import ddpbench
-from ddpbench.analysis.build import summarize
+from ddpbench.analysis.overview.build import summarize
 from ddpbench.records import RunDir
 from ddpbench.report.summary_json import embedded_json
 from tests.claims import (

@@ -219,7 +219,7 @@ def test_the_readme_leads_to_every_page() -> None:
 
 def test_generated_pages_are_up_to_date() -> None:
     """Regenerate them with `make docs`."""
-    from ddpbench.analysis import columns
+    from ddpbench.analysis.table import columns
     from ddpbench.launch import settings_page
     from ddpbench.report.method import glossary
 

@@ -15,8 +15,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from ddpbench.analysis.columns import meanings
 from ddpbench.analysis.summary import Finding, RunSummary
+from ddpbench.analysis.table.columns import meanings
 from ddpbench.report.cells import cells
 from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.draw.painter import Painter, draw_all

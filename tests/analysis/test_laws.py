@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpbench.analysis.statistics.laws import Curve, Laws, fit_laws
+from ddpbench.analysis.scaling.laws import Laws, fit_laws
+from ddpbench.analysis.scaling.speedups import Curve
 from ddpbench.analysis.statistics.stats import Timing
 
 BASE_RATE = 100.0

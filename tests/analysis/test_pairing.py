@@ -15,7 +15,7 @@ import pytest
 
 from ddpbench.analysis import load, noise_of, so_far, summarize
 from ddpbench.analysis.rounds import SoFar, width_of
-from ddpbench.analysis.statistics.laws import Curve
+from ddpbench.analysis.scaling.speedups import Curve
 from ddpbench.analysis.statistics.stats import Comparison, Timing, compare, judge, pairs
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.merge import merge

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis.allocation import Allocation, AllocationRequest, allocation_of
+from ddpbench.analysis.scaling.allocation import Allocation, allocation_of
+from ddpbench.analysis.scaling.choice import AllocationRequest
 from ddpbench.cli import run as cli
 from ddpbench.errors import RequestError
 from ddpbench.records import RunDir

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddpbench.analysis.columns import COLUMNS
+from ddpbench.analysis.table.columns import COLUMNS
 from ddpbench.report.captions import setting_of
 from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.series import panels_of

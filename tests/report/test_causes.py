@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import RunSummary, summarize
-from ddpbench.analysis.one_step import Lane, OneStep, Transfer
+from ddpbench.analysis.steps.one_step import Lane, OneStep, Transfer
 from ddpbench.report.draw.canvas import draw
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import rows_of

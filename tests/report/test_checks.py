@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis.checked import Bounded, Checked, Rule, Violation
+from ddpbench.analysis.invariants.checked import Bounded, Checked, Rule, Violation
 from ddpbench.cli import run as run_command
 from ddpbench.records import RunDir
 from ddpbench.report import write_report

@@ -19,8 +19,8 @@ import pandas as pd
 import pytest
 
 import ddpbench
-from ddpbench.analysis.columns import COLUMNS
 from ddpbench.analysis.summary import Counts, RunSummary
+from ddpbench.analysis.table.columns import COLUMNS
 from ddpbench.errors import OutputError, RequestError
 from ddpbench.records import RunDir
 from ddpbench.report import write_report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ddpbench.analysis.allocation import Allocation
+from ddpbench.analysis.scaling.allocation import Allocation
 from ddpbench.errors import OutputError
 from ddpbench.records import explain_os_error, write_atomically
 from ddpbench.report.allocation.figure import picture

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ddpbench.analysis.allocation import Allocation, Job
+from ddpbench.analysis.scaling.allocation import Allocation, Job
 from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.report.words import estimate_of
 from ddpbench.units import format_seconds

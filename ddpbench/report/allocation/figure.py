@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.allocation import Allocation, Job
+from ddpbench.analysis.scaling.allocation import Allocation, Job
 from ddpbench.report.allocation.sentences import base_rate
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table

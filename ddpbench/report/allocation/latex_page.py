@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from ddpbench.analysis.allocation import Allocation
+from ddpbench.analysis.scaling.allocation import Allocation
 from ddpbench.report.allocation.columns import columns_of
 from ddpbench.report.allocation.figure import picture
 from ddpbench.report.allocation.sentences import choice, length, method, paragraphs

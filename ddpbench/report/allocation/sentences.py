@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpbench.analysis.allocation import Allocation, Job
+from ddpbench.analysis.scaling.allocation import Allocation, Job
 from ddpbench.report.words import estimate_of, launches_each, ranks
 from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION

@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.statistics.laws import EXTRAPOLATION, LAW_NAMES, Fit, Law
+from ddpbench.analysis.scaling.fits import Fit
+from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Law
 from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of
@@ -22,7 +23,7 @@ from ddpbench.strategies.traits import traits_named
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.analysis.curves import CurveLaws
+    from ddpbench.analysis.scaling.curves import CurveLaws
     from ddpbench.report.draw.canvas import Sheet
 
 MOST_FIGURES = 2

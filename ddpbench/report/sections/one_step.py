@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.one_step import Lane, OneStep, Transfer
+from ddpbench.analysis.steps.one_step import Lane, OneStep, Transfer
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style

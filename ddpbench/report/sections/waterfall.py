@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
+from ddpbench.analysis.steps.waterfall import LOSSES
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.analysis.waterfall import LOSSES
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table

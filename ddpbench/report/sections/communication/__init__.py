@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpbench.analysis.communication import MIN_SIZES
+from ddpbench.analysis.steps.communication import MIN_SIZES
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import Row

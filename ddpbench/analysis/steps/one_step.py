@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from ddpbench.analysis.findings.compared import compared_panels, reference_of
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.read.transfers import RankSteps, transfers_of
+from ddpbench.analysis.read.parts import RankSteps
+from ddpbench.analysis.read.transfers import transfers_of
 from ddpbench.analysis.read.virtual import nominal
 from ddpbench.records import COMPUTE_SPANS, CommRecord, RankStart, RunDir, StepRecord, read_launch
 from ddpbench.spec import labels

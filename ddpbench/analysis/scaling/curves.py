@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 from ddpbench.analysis.findings.compared import grouped, labels_of, name_of, panels, plain
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.laws import LAW_NAMES, Curve, Fit, Laws, fit_laws
+from ddpbench.analysis.scaling.fits import Fit
+from ddpbench.analysis.scaling.laws import Laws, fit_laws
+from ddpbench.analysis.scaling.model import LAW_NAMES
+from ddpbench.analysis.scaling.speedups import Curve
 from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order, is_virtual

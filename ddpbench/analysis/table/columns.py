@@ -380,7 +380,7 @@ def _table() -> list[Column]:
 TABLE: tuple[Column, ...] = tuple(_table())
 COLUMNS: tuple[str, ...] = tuple(column.name for column in TABLE)
 """Their names, in the order of the file."""
-check_complete((*FACETS, *COLUMNS), {*COLUMNS}, "Case and ddpbench/analysis/columns.py")
+check_complete((*FACETS, *COLUMNS), {*COLUMNS}, "Case and ddpbench/analysis/table/columns.py")
 DTYPES: dict[str, str] = {column.name: column.dtype for column in TABLE}
 
 
