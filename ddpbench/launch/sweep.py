@@ -26,9 +26,9 @@ from ddpbench.launch.plan import LaunchPlan, Plan, make_plan, plan_launch, proof
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
+from ddpbench.machine.finished import Key, finished_launches, given_up
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.machine.identity import check_identity, machine_record
-from ddpbench.machine.judge import Key, finished_launches, given_up
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.sessions import Session, note_session
 from ddpbench.machine.trial import inspect_own, told

@@ -20,7 +20,7 @@ from ddpbench.analysis.statistics.stats import Comparison, Timing, compare, judg
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.merge import merge
 from ddpbench.launch.sweep import Sweep
-from ddpbench.machine.judge import finished_launches
+from ddpbench.machine.finished import finished_launches
 from ddpbench.records import SCHEMA_VERSION, RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.records.sessions import Sessions

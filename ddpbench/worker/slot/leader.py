@@ -21,17 +21,11 @@ from typing import Any
 
 from ddpbench.errors import LaunchError, RequestError
 from ddpbench.machine.disturbance import Totals, own_environment_allows_sharing, worst_of
+from ddpbench.machine.finished import Key, finished_launches, given_up, is_ok
 from ddpbench.machine.identity import RANK_CODE, check_identity, code_digest, nodes_record
-from ddpbench.machine.judge import (
-    POLL_S,
-    Key,
-    Seen,
-    conclude,
-    finished_launches,
-    given_up,
-    is_ok,
-)
+from ddpbench.machine.judge import conclude
 from ddpbench.machine.placement import thread_env
+from ddpbench.machine.seen import POLL_S, Seen
 from ddpbench.machine.sessions import Session, note_session
 from ddpbench.machine.trial import inspect_own, told
 from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest, Noise, write_atomically

@@ -31,8 +31,8 @@ from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills, own_environment_allows_sharing
 from ddpbench.machine.hardware import numa_cores, read_hardware
 from ddpbench.machine.identity import RANK_CODE, code_digest, driver_version, text_digest, workloads_digest
-from ddpbench.machine.judge import POLL_S, STACKS_S, is_stopped
 from ddpbench.machine.placement import thread_env
+from ddpbench.machine.seen import POLL_S, STACKS_S, is_stopped
 from ddpbench.machine.server import START_TIMEOUT_S, ServerProcess
 from ddpbench.records import LaunchRequest, RunDir, explain_os_error
 from ddpbench.records.heartbeat import Pulse
