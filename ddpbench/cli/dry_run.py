@@ -14,7 +14,7 @@ from ddpbench.launch.plan import plan_launch, to_prove
 from ddpbench.units import format_seconds
 
 if TYPE_CHECKING:
-    from ddpbench.launch.sweep import Prepared
+    from ddpbench.launch.sweep.preparation import Prepared
     from ddpbench.records.rundir import Purpose
     from ddpbench.spec import Case, Catalog, PlannedCase
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ddpbench.cli import flags
 
 if TYPE_CHECKING:
-    from ddpbench.launch.sweep import Prepared, SweepRequest
+    from ddpbench.launch.sweep.preparation import Prepared, SweepRequest
     from ddpbench.spec import Case
     from ddpbench.spec.grouping import Setting
 
@@ -53,7 +53,7 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.errors import RequestError
     from ddpbench.launch.experiments import find_experiment
-    from ddpbench.launch.sweep import SweepRequest
+    from ddpbench.launch.sweep.preparation import SweepRequest
     from ddpbench.spec.fabric import fabric_overrides
 
     if arguments.verbose and not arguments.dry_run:
@@ -73,7 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
     from ddpbench.cli.dry_run import columns_here, launches, table
     from ddpbench.launch.catalog import TableCatalog
-    from ddpbench.launch.sweep import prepare
+    from ddpbench.launch.sweep.preparation import prepare
 
     prepared = prepare(request)
     if as_json:
@@ -109,7 +109,8 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
     import ddpbench
     from ddpbench.cli.progress import listening
     from ddpbench.errors import LaunchError, OutputError
-    from ddpbench.launch.sweep import Sweep, SweepResult, prepare
+    from ddpbench.launch.sweep.preparation import prepare
+    from ddpbench.launch.sweep.sweep import Sweep, SweepResult
 
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False)
     prepared = prepare(request)

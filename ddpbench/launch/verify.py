@@ -14,8 +14,8 @@ import tomli_w
 
 from ddpbench.errors import ExperimentError, MachineError, Problem, nearest
 from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.devices import usable_devices, within_gpus
 from ddpbench.launch.plan import plan_launch
-from ddpbench.launch.sweep import usable_devices, within_gpus
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
