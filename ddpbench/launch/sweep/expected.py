@@ -14,8 +14,9 @@ from ddpbench.spec import Case, PlannedCase
 class Expected:
     """What is left of a plan, seconds."""
 
-    def __init__(self, plan: Plan, done: Done) -> None:
-        self._plan, self._done = plan, done
+    def __init__(self, plan: Plan, done: Done, *, shared: bool) -> None:
+        """`shared`: sweeps share the machine, so that all rounds have the same fork servers."""
+        self._plan, self._done, self._shared = plan, done, shared
         self._rounds_min = plan.experiment.budget.rounds_min
         self._took_s = self._guessed_s = 0.0
         self._own_s: dict[str, list[float]] = {}
@@ -36,18 +37,17 @@ class Expected:
 
     def round_s(self, launches: Sequence[PlannedCase]) -> float:
         """One more round, of a launch of each of these cases."""
-        return sum(self.launch_s(entry) for entry in launches) + SERVER_START_S
+        return sum(self.launch_s(entry) for entry in launches) + self._starts_s(1)
 
     def left_s(self, number: int) -> float:
         """The proofs and launches of the promised rounds, from a launch of that round on."""
         rounds = max(self._rounds_min, number + 1)
-        left_s = (
-            sum(map(proof_s, to_prove(self._done.unproved))) + self._servers_todo(number) * SERVER_START_S
-        )
+        left_s = sum(map(proof_s, to_prove(self._done.unproved)))
+        left_s += self._starts_s(self._rounds_min - number - 1)
         return left_s + sum(
             self._done.unfinished(entry, rounds) * self.launch_s(entry) for entry in self._done.worthwhile
         )
 
-    def _servers_todo(self, number: int) -> int:
-        """Rounds, and so fork servers, that are promised and not begun."""
-        return max(0, self._rounds_min - number - 1)
+    def _starts_s(self, rounds: int) -> float:
+        """Starting fork servers for so many rounds that are not begun; those that serve all rounds run by now."""
+        return 0.0 if self._shared else max(0, rounds) * SERVER_START_S

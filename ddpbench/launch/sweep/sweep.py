@@ -69,7 +69,7 @@ class Sweep:
         )
         self._gpu_addresses: list[str | None] = []
         self._done = Done(self._run, self._plan)
-        self._expected = Expected(self._plan, self._done)
+        self._expected = Expected(self._plan, self._done, shared=self._shared)
         self._rule = StoppingRule(self._run, self._done, self._expected, self._budget, listener)
         self._identified = False
         self._fabrics = Fabrics(self._run, listener.preparing)
@@ -156,7 +156,9 @@ class Sweep:
         """Tells how much is left of the promised rounds, and warns where that is more than the budget."""
         budget, done = self._budget, self._done
         left = {entry.case.case_id: done.unfinished(entry, budget.rounds_min) for entry in done.worthwhile}
-        estimate = self._plan.estimate_s(budget.rounds_min, left, to_prove(done.unproved))
+        estimate = self._plan.estimate_s(
+            budget.rounds_min, left, to_prove(done.unproved), shared=self._shared
+        )
         self._listener.planned(self._plan, self._run, len(done.outcomes), estimate)
         if estimate > budget.total:
             lower = "measured_s, " if budget.goal is None else "until_s, measured_s, "
