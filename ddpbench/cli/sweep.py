@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ddpbench.analysis.summary import RunSummary
-    from ddpbench.launch.sweep import Prepared, SweepRequest, SweepResult
+    from ddpbench.launch.sweep.preparation import Prepared, SweepRequest
+    from ddpbench.launch.sweep.sweep import SweepResult
     from ddpbench.spec import Case
     from ddpbench.spec.grouping import Setting
 
@@ -58,7 +59,7 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.errors import RequestError
     from ddpbench.launch.experiments import find_experiment
-    from ddpbench.launch.sweep import SweepRequest
+    from ddpbench.launch.sweep.preparation import SweepRequest
     from ddpbench.spec.fabric import fabric_overrides
 
     if arguments.verbose and not arguments.dry_run:
@@ -78,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
     from ddpbench.cli.dry_run import columns_here, launches, table
     from ddpbench.launch.catalog import TableCatalog
-    from ddpbench.launch.sweep import prepare
+    from ddpbench.launch.sweep.preparation import prepare
 
     prepared = prepare(request)
     if as_json:
@@ -111,7 +112,7 @@ def _describe(prepared: Prepared) -> list[str]:
 def _sweep(request: SweepRequest, as_json: bool) -> int:
     from rich.console import Console
 
-    from ddpbench.launch.sweep import prepare
+    from ddpbench.launch.sweep.preparation import prepare
 
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False)
     prepared = prepare(request)
@@ -132,7 +133,7 @@ def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path,
     import ddpbench
     from ddpbench.cli.progress import listening
     from ddpbench.errors import LaunchError, OutputError
-    from ddpbench.launch.sweep import Sweep, SweepResult
+    from ddpbench.launch.sweep.sweep import Sweep, SweepResult
 
     run = prepared.run
     result = SweepResult(run)
