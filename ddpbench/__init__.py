@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ddpbench.analysis.summary import RunSummary
     from ddpbench.launch.listener import Listener
-    from ddpbench.launch.sweep import Sweep
+    from ddpbench.launch.sweep.sweep import Sweep
 
 __version__ = VERSION
 __all__ = ["__version__", "load", "sweep", "write_report"]
@@ -51,7 +51,8 @@ def sweep(
     """
     from ddpbench.launch.experiments import find_experiment
     from ddpbench.launch.listener import Listener
-    from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
+    from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+    from ddpbench.launch.sweep.sweep import Sweep
 
     request = SweepRequest(
         experiment=find_experiment(str(experiment)),

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The unit of a setting, declared in its `Annotated` type; `docs/settings.md` shows it. No effect on validation."""
+
+    name: str
+    """`1` for a ratio."""
+    type: str = ""
+    """What the setting accepts, where a validator reads more than the annotation says: `duration`, `rate`."""
+    allowed: str = ""
+    """Which values the setting accepts, where a validator checks them."""
 
 
 def parse_seconds(value: str | float) -> float:

@@ -1,11 +1,13 @@
 """Measured figures in prose: which are claimed, what the claims' data say, and what no claim covers.
 
-`reports/claims.toml` has every sentence and table of the README with measured figures, as templates. Filled in with
-the data of the run that they name they must stand in the README, word for word.
+`reports/claims.toml` has every sentence of the README with measured figures, as a template, and the runs whose printed
+table it shows. Filled in with the data of the run that they name they must stand in the README, word for word.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddpbench.analysis.frame import read_csv
+from ddpbench.analysis.table.frame import read_csv
+from ddpbench.cli.sweep import _print_table
+from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
 from tests.kept import REPORTS, summary_of
 
 _UNIT = r"(?:%|ns|µs|ms|s|min|minutes?|hours?|seconds?|samples/s|times|[kMGT]i?B)"
@@ -33,19 +38,12 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shown:
-    """A table with a row for each case: the head of each column, and its cells as a template of the case's columns."""
-
-    run: str
-    columns: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Claims:
     """All of `claims.toml`."""
 
     claims: Sequence[Claim] = ()
-    tables: Sequence[Shown] = ()
+    printed: Sequence[str] = ()
+    """Runs whose printed table is shown."""
     stated: Sequence[str] = field(default=())
     """Texts whose figures are no measurements: definitions, bounds, settings, versions."""
     bounds: Sequence[str] = ()
@@ -54,7 +52,7 @@ class Claims:
     @property
     def runs(self) -> set[str]:
         """The runs that are named."""
-        return {one.run for one in (*self.claims, *self.tables)}
+        return {one.run for one in self.claims} | set(self.printed)
 
 
 def read_claims(path: Path = REPORTS / "claims.toml") -> Claims:
@@ -66,7 +64,7 @@ def read_claims(path: Path = REPORTS / "claims.toml") -> Claims:
             Claim(run=one.pop("run"), says=one.pop("says"), figures=one.pop("figures"), **one)
             for one in data.get("claims", [])
         ],
-        tables=[Shown(**one) for one in data.get("tables", [])],
+        printed=data.get("printed", []),
         stated=stated.get("texts", []),
         bounds=stated.get("tables", []),
     )
@@ -137,11 +135,12 @@ def cases_of(name: str) -> list[dict[str, Any]]:
     ]
 
 
-def drawn(table: Shown, cases: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table as Markdown, with the data's figures."""
-    rows = [[template.format(**case) for template in table.columns.values()] for case in cases]
-    head = f"| {' | '.join(table.columns)} |\n|{'---|' * len(table.columns)}"
-    return "\n".join([head, *(f"| {' | '.join(row)} |" for row in rows)])
+def printed(name: str) -> str:
+    """Return the table that a sweep prints, for a kept run; without spaces at the ends of lines."""
+    planned = {entry.case.case_id: entry.case for entry in read_plan(RunDir(REPORTS / name)).cases}
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        _print_table(read_csv(REPORTS / name / "cases.csv"), planned)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 def spans_of(text: str, prose: str) -> list[tuple[int, int]]:
@@ -171,8 +170,8 @@ def main() -> None:
     found = read_claims()
     for claim in found.claims:
         print(filled_in(claim, cases_of(claim.run), summary_of(claim.run)), end="\n\n")
-    for one in found.tables:
-        print(drawn(one, cases_of(one.run)), end="\n\n")
+    for run in found.printed:
+        print(printed(run), end="\n\n")
 
 
 if __name__ == "__main__":

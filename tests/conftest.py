@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_impossible() -> Iterator[None]:
     """No report that a test makes in its own process may have measured what is impossible, but under `violating`."""
-    from ddpbench.analysis import build
+    from ddpbench.analysis.overview import build
 
     check = build.check_cases
 

@@ -16,16 +16,15 @@ from typing import Any
 import pytest
 
 import ddpbench
-from ddpbench.analysis.build import summarize
+from ddpbench.analysis.overview.build import summarize
 from ddpbench.records import RunDir
-from ddpbench.report.tables import embedded_json
+from ddpbench.report.summary_json import embedded_json
 from tests.claims import (
     Claim,
     Claims,
-    Shown,
     cases_of,
-    drawn,
     filled_in,
+    printed,
     read_claims,
     spans_of,
     table_spans,
@@ -139,14 +138,12 @@ def covered_by(claims: Claims, readme: str) -> list[tuple[int, int]]:
         found = spans_of(text, readme)
         assert found, f"by its data the README has to say: {text}"
         spans += found
-    for one in claims.tables:
-        text = drawn(one, cases_of(one.run))
-        found = spans_of(text, readme)
-        assert found, f"by its data the README has to have this table:\n{text}"
-        for start, _ in found:
-            before = readme[:start].rstrip().rpartition("\n\n")[2]
-            assert f"(reports/{one.run}/cases.csv)" in before, "a table's paragraph links its cases.csv"
-        spans += found
+    for run in claims.printed:
+        text = f"\n```\n{printed(run)}\n```\n"
+        before, shown, _ = readme.partition(text)
+        assert shown, f"by its data the README has to have this table:\n{text}"
+        paragraph = before.rstrip().rpartition("\n\n")[2]
+        assert f"(reports/{run}/cases.csv)" in paragraph, "a table's paragraph links its cases.csv"
     for text in claims.stated:
         found = spans_of(text, readme)
         assert found, f"the README says this no longer: {text}"
@@ -208,13 +205,12 @@ def test_a_claim_without_data_is_refused(says: str, figure: Mapping[str, Any], w
         filled_in(Claim(run="", says=says, figures={"x": figure}), CASES, SUMMARY)
 
 
-def test_a_table_is_drawn_from_its_data() -> None:
-    shown = Shown(
-        run="", columns={"strategy": "{strategy}", "bucket": "{bucket_cap_mb}", "s": "{step_time_s:.2f}"}
-    )
-    assert drawn(shown, CASES) == (
-        "| strategy | bucket | s |\n|---|---|---|\n| single |  | 0.10 |\n| ddp | default | 0.15 |\n| ddp | 1 | 0.15 |"
-    )
+def test_a_printed_table_is_what_a_sweep_prints() -> None:
+    head, *rows = printed("quick-two-cores-gloo").splitlines()
+    assert head.split()[:4] == ["strategy", "ranks", "bucket", "samples/s"]
+    assert [row.split()[0] for row in rows] == [
+        str(case["strategy"]) for case in cases_of("quick-two-cores-gloo")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -245,10 +241,9 @@ def changed(text: str, old: str, new: str) -> str:
 
 
 def test_faults_planted_in_the_readme_are_found() -> None:
-    row = next(line for line in README.splitlines() if line.startswith("| single | 1 |"))
-    rate = row.split(" | ")[3]
+    row = next(line for line in README.splitlines() if line.startswith("single "))
     with pytest.raises(AssertionError, match="has to have this table"):
-        covered_by(CLAIMS, changed(README, f"| {rate} |", "| 12.3 |"))
+        covered_by(CLAIMS, changed(README, row, row.replace(row.split()[2], "12.3")))
     with pytest.raises(AssertionError, match=r"links its cases\.csv"):
         covered_by(CLAIMS, changed(README, "/cases.csv)", "/other.csv)"))
     with pytest.raises(AssertionError, match="says this no longer"):

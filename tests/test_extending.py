@@ -75,7 +75,7 @@ def passes(copy: Path, paths: Iterable[str], *more: str) -> None:
 
 
 def test_a_column(copy: Path) -> None:
-    columns = copy / "ddpbench/analysis/columns.py"
+    columns = copy / "ddpbench/analysis/table/columns.py"
     insert(columns, END_OF_COLUMNS, block("A column", "launch_wall_s"))
     passes(copy, ["tests/analysis/test_frame.py", "tests/test_readme.py"], "-k", "column or generated or csv")
     told = carried_out(copy, "-c", "from ddpbench.analysis import DTYPES; print(DTYPES['launch_wall_s'])")
@@ -97,7 +97,7 @@ def test_an_axis(copy: Path) -> None:
     )
     insert(spec / "matrix.py", '        shrink=setting["shrink"],', block("An axis", "=setting["))
     insert(spec / "grouping.py", '}\n"""By field, in the order', block("An axis", "Facet("))
-    insert(copy / "ddpbench/analysis/columns.py", END_OF_COLUMNS, block("An axis", '"truth"'))
+    insert(copy / "ddpbench/analysis/table/columns.py", END_OF_COLUMNS, block("An axis", '"truth"'))
     insert(
         copy / "tests/spec/test_grouping.py",
         '}\n"""Of each field that an experiment',

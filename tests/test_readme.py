@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,38 @@ def test_the_makefile_has_the_readmes_targets() -> None:
             assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
+def titles() -> set[str]:
+    """The titles of the report's sections, by its code."""
+    report = ROOT / "ddpbench/report"
+    texts = [path.read_text(encoding="utf-8") for path in (report / "sections").glob("*.py")]
+    found = re.findall(r'(?:title=|"title": )"([^"]+)"', "".join(texts))
+    return {*found, *re.findall(r'heading\("[^"]+", "([^"]+)"\)', (report / "page.html").read_text("utf-8"))}
+
+
+def sections_named(readme: str) -> set[str]:
+    """The sections of a report that the README names, in bold."""
+    part = readme.partition("## Reading the report\n")[2].partition("\n## ")[0]
+    return set(re.findall(r"\*\*([^*]+)\*\*", part))
+
+
+def test_every_section_that_the_readme_names_is_a_title_of_the_report() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = sections_named(text)
+    assert len(named) > 6
+    assert named <= titles()
+    assert sections_named(text.replace("**Where the time goes**", "**Where time goes**")) - titles() == {
+        "Where time goes"
+    }
+
+
+def test_the_readme_states_the_supported_versions() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (torch,) = (need.partition(">=")[2] for need in project["dependencies"] if need.startswith("torch>="))
+    words = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in words
+    assert f"torch {torch} or newer" in words
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 220
 
@@ -186,10 +219,11 @@ def test_the_readme_leads_to_every_page() -> None:
 
 def test_generated_pages_are_up_to_date() -> None:
     """Regenerate them with `make docs`."""
-    from ddpbench.analysis import columns
+    from ddpbench.analysis.table import columns
+    from ddpbench.launch import settings_page
     from ddpbench.report.method import glossary
 
-    made = {"columns.md": columns.page(), "glossary.md": glossary()}
+    made = {"columns.md": columns.page(), "glossary.md": glossary(), "settings.md": settings_page.page()}
     assert set(made) == set(GENERATED)
     for name, text in made.items():
         assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text

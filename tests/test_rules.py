@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis.columns import COLUMNS
+from ddpbench.analysis.table.columns import COLUMNS
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs/rules.md").read_text(encoding="utf-8")

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ddpbench.analysis.read.launches import CaseRun, read_cases
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
     POWER,

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
-from ddpbench.analysis.checked import Checked
+from ddpbench.analysis.invariants.checked import Checked
 from ddpbench.analysis.statistics.stats import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ddpbench.analysis.curves import CurveLaws
-    from ddpbench.analysis.one_step import OneStep
     from ddpbench.analysis.read.fabrics import FabricRun
+    from ddpbench.analysis.scaling.curves import CurveLaws
+    from ddpbench.analysis.steps.one_step import OneStep
     from ddpbench.spec import Case
 
 
@@ -171,6 +171,6 @@ class RunSummary:
     merged_from: tuple[str, ...] = ()
     """The run directories this one was merged from; empty where a sweep made it."""
     laws: tuple[CurveLaws, ...] = ()
-    """What scaling laws make of each curve: one strategy over world sizes (`analysis/curves.py`)."""
+    """What scaling laws make of each curve: one strategy over world sizes (`analysis/scaling/curves.py`)."""
     position_spread: float | None = None
     """How far the cases' mean positions within a round are apart, as a share of it (`analysis/read/positions.py`)."""

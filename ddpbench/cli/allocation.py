@@ -48,9 +48,11 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     import sys
 
-    from ddpbench.analysis.allocation import AllocationRequest, allocation_of
+    from ddpbench.analysis.scaling.allocation import allocation_of
+    from ddpbench.analysis.scaling.choice import AllocationRequest
     from ddpbench.records import RunDir
-    from ddpbench.report.allocation import markdown, write_allocation
+    from ddpbench.report.allocation import write_allocation
+    from ddpbench.report.allocation.markdown_page import markdown
 
     request = AllocationRequest(
         strategy=arguments.strategy,

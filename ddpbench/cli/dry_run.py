@@ -9,12 +9,13 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ddpbench.launch.estimate import SERVER_START_S, about, proof_s
+from ddpbench.launch.estimate import SERVER_START_S, about, proof_s, server_starts_s
 from ddpbench.launch.plan import plan_launch, to_prove
+from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.units import format_seconds
 
 if TYPE_CHECKING:
-    from ddpbench.launch.sweep import Prepared
+    from ddpbench.launch.sweep.preparation import Prepared
     from ddpbench.records.rundir import Purpose
     from ddpbench.spec import Case, Catalog, PlannedCase
 
@@ -46,9 +47,11 @@ def table(prepared: Prepared, width: int) -> list[str]:
         label = _JOINT.join([labels[entry.case.case_id], *_marks(entry)])
         rows.append((label, str(rounds), _seconds(each_s), _seconds(rounds * each_s)))
     proofs_s = sum(proof_s(case) for case in proofs)
-    servers_s = rounds * SERVER_START_S
+    shared_machine = own_environment_allows_sharing()
+    servers_s = server_starts_s(rounds, shared=shared_machine)
+    often = "once" if shared_machine else "once a round"
     rows.append(("proofs, before the first round", str(len(proofs)), "", _seconds(proofs_s)))
-    rows.append(("starting torch, once a round", "", _seconds(SERVER_START_S), _seconds(servers_s)))
+    rows.append((f"starting torch, {often}", "", _seconds(SERVER_START_S), _seconds(servers_s)))
     lines = [*_wrapped(f"{prepared.experiment.name}: {prepared.experiment.question}".rstrip(": "), width)]
     lines.append(f"run directory: {prepared.run.path}")
     lines += [line for note in prepared.notes for line in _wrapped(note, width, indent=2)]
@@ -128,7 +131,10 @@ def _marks(entry: PlannedCase) -> list[str]:
 def _total(prepared: Prepared) -> str:
     """Return how long all of it takes, with as few rounds as it may have and with as many."""
     plan, budget = prepared.plan, prepared.experiment.budget
-    least, most = (plan.estimate_s(rounds) for rounds in (budget.rounds_min, budget.rounds_max))
+    least, most = (
+        plan.estimate_s(rounds, shared=own_environment_allows_sharing())
+        for rounds in (budget.rounds_min, budget.rounds_max)
+    )
     told = f"{about(budget)} {_seconds(least)} for {_many(budget.rounds_min, 'round')}"
     if budget.rounds_max == budget.rounds_min:
         return told

@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
-    from ddpbench.launch.merge import merge
+    from ddpbench.launch.merge.merge import merge
 
     merged = merge(arguments.run_dirs, arguments.out)
     for sentence in merged.left_out:

@@ -40,7 +40,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.analysis import noise_of
     from ddpbench.cli.progress import listening
     from ddpbench.errors import RequestError
-    from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
+    from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+    from ddpbench.launch.sweep.sweep import Sweep
 
     if arguments.rounds < 3:
         raise RequestError(f"--rounds {arguments.rounds}: at least 3 are needed for an interval")

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 from ddpbench.cli import flags
 
 if TYPE_CHECKING:
-    from ddpbench.launch.sweep import Prepared, SweepRequest
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from ddpbench.analysis.summary import RunSummary
+    from ddpbench.launch.sweep.preparation import Prepared, SweepRequest
+    from ddpbench.launch.sweep.sweep import SweepResult
     from ddpbench.spec import Case
     from ddpbench.spec.grouping import Setting
 
@@ -53,7 +59,7 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.errors import RequestError
     from ddpbench.launch.experiments import find_experiment
-    from ddpbench.launch.sweep import SweepRequest
+    from ddpbench.launch.sweep.preparation import SweepRequest
     from ddpbench.spec.fabric import fabric_overrides
 
     if arguments.verbose and not arguments.dry_run:
@@ -73,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
     from ddpbench.cli.dry_run import columns_here, launches, table
     from ddpbench.launch.catalog import TableCatalog
-    from ddpbench.launch.sweep import prepare
+    from ddpbench.launch.sweep.preparation import prepare
 
     prepared = prepare(request)
     if as_json:
@@ -106,19 +112,31 @@ def _describe(prepared: Prepared) -> list[str]:
 def _sweep(request: SweepRequest, as_json: bool) -> int:
     from rich.console import Console
 
-    import ddpbench
-    from ddpbench.cli.progress import listening
-    from ddpbench.errors import LaunchError, OutputError
-    from ddpbench.launch.sweep import Sweep, SweepResult, prepare
+    from ddpbench.launch.sweep.preparation import prepare
 
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False)
     prepared = prepare(request)
     for line in _describe(prepared):
         console.print(line, markup=False, soft_wrap=True)
-    run = prepared.run
     start = time.monotonic()
-    result = SweepResult(run)
+    result, page, summary = _carry_out(prepared, console)
+    if as_json:
+        _print_json(result, page, summary)
+    else:
+        _print_report(result, page, summary, start)
+    bad = [status for status in summary.cases["status"] if status not in ("ok", "skipped")]
+    return 1 if bad else 0
 
+
+def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path, RunSummary]:
+    """Measures, and writes the report; says how to go on where it is interrupted."""
+    import ddpbench
+    from ddpbench.cli.progress import listening
+    from ddpbench.errors import LaunchError, OutputError
+    from ddpbench.launch.sweep.sweep import Sweep, SweepResult
+
+    run = prepared.run
+    result = SweepResult(run)
     said = False
 
     def interrupted() -> None:
@@ -139,35 +157,38 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
         raise
     except OutputError as error:  # no longer a wrong request where launches have been made
         raise (LaunchError(str(error)) if result.launches else error) from None
+    return result, page, summary
+
+
+def _print_json(result: SweepResult, page: Path, summary: RunSummary) -> None:
+    told = {
+        "run_dir": str(result.run.path),
+        "report": str(page),
+        "stop_reason": result.stop_reason,
+        "measured_share": result.measured_share,
+        "findings": [finding.line for finding in summary.findings],
+        "answer": [one.line for one in summary.answer],
+        "violations": [violation.to_json() for violation in summary.checks.violations],
+        "cases": json.loads(summary.cases.to_json(orient="records")),
+    }
+    print(json.dumps(told, indent=1))  # noqa: T201
+
+
+def _print_report(result: SweepResult, page: Path, summary: RunSummary, start: float) -> None:
+    """Prints the table, the findings, how much of the time since `start` went into measuring, and where the page is."""
+    _print_table(summary.cases, summary.planned)
+    for one in summary.answer:
+        print(one.line)  # noqa: T201
+    for finding in summary.findings:
+        if finding not in summary.answer:
+            print(f"- {finding.line}")  # noqa: T201
+    if summary.checks.line:
+        print(summary.checks.line)  # noqa: T201
     share = result.measured_share
-    bad = [status for status in summary.cases["status"] if status not in ("ok", "skipped")]
-    if as_json:
-        rows = json.loads(summary.cases.to_json(orient="records"))
-        told = {
-            "run_dir": str(run.path),
-            "report": str(page),
-            "stop_reason": result.stop_reason,
-            "measured_share": share,
-            "findings": [finding.line for finding in summary.findings],
-            "answer": [one.line for one in summary.answer],
-            "violations": [violation.to_json() for violation in summary.checks.violations],
-            "cases": rows,
-        }
-        print(json.dumps(told, indent=1))  # noqa: T201
-    else:
-        _print_table(summary.cases, summary.planned)
-        for one in summary.answer:
-            print(one.line)  # noqa: T201
-        for finding in summary.findings:
-            if finding not in summary.answer:
-                print(f"- {finding.line}")  # noqa: T201
-        if summary.checks.line:
-            print(summary.checks.line)  # noqa: T201
-        if share is not None and result.launches:
-            seconds = time.monotonic() - start
-            print(f"{share:.0%} of {seconds:.0f} s went into warm-up and measured steps")  # noqa: T201
-        print(f"report: {page}")  # noqa: T201
-    return 1 if bad else 0
+    if share is not None and result.launches:
+        seconds = time.monotonic() - start
+        print(f"{share:.0%} of {seconds:.0f} s went into warm-up and measured steps")  # noqa: T201
+    print(f"report: {page}")  # noqa: T201
 
 
 def _settings(cases: Sequence[Case]) -> list[Setting]:

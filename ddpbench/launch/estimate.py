@@ -38,6 +38,14 @@ def about(budget: Budget) -> str:
     return "about" if budget.goal is None else "at most"
 
 
+def server_starts_s(rounds: int, *, shared: bool) -> float:
+    """Return what starting torch takes in so many rounds, seconds: each has its own fork servers.
+
+    Where sweeps share the machine (`shared`) those of the first round serve all.
+    """
+    return (min(rounds, 1) if shared else rounds) * SERVER_START_S
+
+
 def launch_s(case: Case, budget: Budget) -> float:
     """What one launch takes, seconds; at most, where it trains to a loss: nobody knows yet how soon it gets there."""
     extra_s = (

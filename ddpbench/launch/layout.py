@@ -13,9 +13,9 @@ from typing import Any
 
 from ddpbench.errors import OutputError, RequestError
 from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.devices import usable_devices
 from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.plan import Plan, make_plan, skip_reasons
-from ddpbench.launch.sweep import usable_devices
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import planned_record
 from ddpbench.records import RunDir, write_atomically

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ddpbench.launch.estimate import SERVER_START_S, launch_s, proof_s
+from ddpbench.launch.estimate import launch_s, proof_s, server_starts_s
 from ddpbench.launch.order import balanced_orders
 from ddpbench.machine.hardware import Hardware, numa_cores
 from ddpbench.machine.placement import deal, thread_env
@@ -83,18 +83,24 @@ class Plan:
         return launch_s(case, self.experiment.budget)
 
     def estimate_s(
-        self, rounds: int, left: Mapping[str, int] | None = None, proofs: Iterable[Case] | None = None
+        self,
+        rounds: int,
+        left: Mapping[str, int] | None = None,
+        proofs: Iterable[Case] | None = None,
+        *,
+        shared: bool = False,
     ) -> float:
         """About how long so many rounds take, seconds, with the proofs before them.
 
         `left` says of each case id how many launches are to be done, and `proofs` which are; by default all.
+        `shared`: sweeps share the machine, so that all rounds have the same fork servers.
         """
         cases = [entry.case for entry in self.runnable]
         launches_s = sum(
             (rounds if left is None else left.get(case.case_id, 0)) * self.launch_s(case) for case in cases
         )
         proofs_s = sum(proof_s(case) for case in (to_prove(self.runnable) if proofs is None else proofs))
-        return launches_s + rounds * SERVER_START_S + proofs_s
+        return launches_s + server_starts_s(rounds, shared=shared) + proofs_s
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as `plan.json` holds it."""

@@ -14,8 +14,8 @@ import tomli_w
 
 from ddpbench.errors import MachineError, OutputError, RequestError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.devices import usable_devices, within_gpus, within_precision
 from ddpbench.launch.own_workloads import with_located
-from ddpbench.launch.sweep import usable_devices, within_gpus, within_precision
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.hardware import Hardware, read_hardware

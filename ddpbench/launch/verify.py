@@ -14,8 +14,8 @@ import tomli_w
 
 from ddpbench.errors import ExperimentError, MachineError, Problem, nearest
 from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.devices import usable_devices, within_gpus
 from ddpbench.launch.plan import plan_launch
-from ddpbench.launch.sweep import usable_devices, within_gpus
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
@@ -65,6 +65,29 @@ def verification_cases(
         ExperimentError: a name is unknown.
         MachineError: nccl is asked for and there is no GPU.
     """
+    _check_names(strategies, workloads)
+    cases: list[PlannedCase] = []
+    for group, batch in _by_local_batch(workloads):
+        cases += _cases(
+            strategies,
+            group,
+            worlds,
+            backend,
+            algorithms=algorithms,
+            schedules=schedules,
+            local_batch=batch,
+        )
+        if algorithms is None and schedules is None:
+            cases += _variants(strategies, group, worlds, backend, local_batch=batch)
+    return cases
+
+
+def _check_names(strategies: Sequence[str], workloads: Sequence[str]) -> None:
+    """Refuses names that no table has; a path of a user's own is no name.
+
+    Raises:
+        ExperimentError: a name is unknown.
+    """
     catalog = TableCatalog()
     problems: list[Problem] = []
     for names, known, what in (
@@ -82,33 +105,39 @@ def verification_cases(
         ]
     if problems:
         raise ExperimentError("verify", problems)
-    cases: list[PlannedCase] = []
+
+
+def _by_local_batch(workloads: Sequence[str]) -> list[tuple[list[str], int | None]]:
+    """Return the workloads in groups with the local batch of each: a replay has its profile's, which is None here."""
     replays = [name for name in workloads if name.startswith(PREFIX)]
-    for group, batch in (([name for name in workloads if name not in replays], 4), (replays, None)):
-        if group:
-            cases += _cases(
-                strategies,
-                group,
-                worlds,
-                backend,
-                algorithms=algorithms,
-                schedules=schedules,
-                local_batch=batch,
-            )
-            if algorithms is None and schedules is None:
-                for name in strategies:
-                    for options in load_strategy(name).variants:
-                        cases += _cases(
-                            [name],
-                            group,
-                            worlds,
-                            backend,
-                            algorithms=["default"],
-                            schedules=["default"],
-                            local_batch=batch,
-                            options={name: dict(options)},
-                        )
-    return cases
+    others = [name for name in workloads if name not in replays]
+    return [(group, batch) for group, batch in ((others, 4), (replays, None)) if group]
+
+
+def _variants(
+    strategies: Sequence[str],
+    workloads: Sequence[str],
+    worlds: Sequence[int],
+    backend: str,
+    *,
+    local_batch: int | None,
+) -> list[PlannedCase]:
+    """Return the cases of what strategies have as variants."""
+    return [
+        entry
+        for name in strategies
+        for options in load_strategy(name).variants
+        for entry in _cases(
+            [name],
+            workloads,
+            worlds,
+            backend,
+            algorithms=["default"],
+            schedules=["default"],
+            local_batch=local_batch,
+            options={name: dict(options)},
+        )
+    ]
 
 
 def _cases(

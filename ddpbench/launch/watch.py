@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from ddpbench.errors import ServerGoneError
 from ddpbench.launch.plan import LaunchPlan
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
-from ddpbench.machine.judge import POLL_S, STACKS_S, Seen, conclude, is_stopped
+from ddpbench.machine.judge import conclude
+from ddpbench.machine.seen import POLL_S, STACKS_S, Seen, is_stopped
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse

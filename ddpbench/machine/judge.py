@@ -1,15 +1,14 @@
-"""How a launch ends: what its watchdog sees of its ranks, when that is enough, and the status it comes to."""
+"""How a launch ends: the status it comes to, from what its watchdog saw and its ranks recorded."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 
 from ddpbench.errors import LaunchError
+from ddpbench.machine.seen import Seen
 from ddpbench.records import (
     Block,
     Curve,
@@ -20,27 +19,14 @@ from ddpbench.records import (
     Noise,
     Proof,
     RankOutcome,
-    RunDir,
     Snapshot,
     Status,
     Warmup,
-    as_json,
     read_launch,
     write_atomically,
 )
-from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.rundir import Purpose
 
-POLL_S = 0.2
-"""A watchdog wakes this often; each time costs tens of microseconds on a core that ranks may be using."""
-REAP_S = 10.0
-"""How long after killing ranks their ends are waited for."""
-GRACE_S = 3.0
-"""How long the other ranks may take to end by themselves after one has failed."""
-STACKS_S = 0.3
-"""How long ranks are given to write their stacks into their logs."""
-GIVE_UP_AFTER = 2
-"""A case that failed this often and never succeeded is not launched again."""
 EXIT_NO_RECORD = 74  # os.EX_IOERR: the rank could not write its records
 _NO_MESSAGE = "did not go through"
 """How `collectives.transport.CollectiveError` ends what it says of a message."""
@@ -51,86 +37,6 @@ _PEER_ERRORS = (
     "connection refused",
     "broken pipe",
 )
-_UNBORN = Pulse(0, "starting")
-
-Key = tuple[str, Purpose, int]
-"""A launch of a plan: case id, purpose, round."""
-
-
-@dataclass(slots=True)
-class Seen:
-    """What the watchdog knows of a launch under way. `now` is always its own monotonic clock, seconds."""
-
-    ranks: int
-    alive_at: float
-    codes: dict[int, int] = field(default_factory=dict)
-    cpu_s: float = 0.0
-    pulses: dict[int, Pulse] = field(default_factory=dict)
-    first_bad: int | None = None
-    first_bad_at: float = 0.0
-    ended_by_us: set[int] = field(default_factory=set)
-    ended_at: float | None = None
-    hang: str = ""
-    hung_rank: int | None = None
-    server_gone: str = ""
-
-    @property
-    def left(self) -> list[int]:
-        """The ranks that have not ended."""
-        return [rank for rank in range(self.ranks) if rank not in self.codes]
-
-    def exited(self, rank: int, code: int, cpu_s: float, now: float) -> None:
-        """A rank has ended; minus a signal's number is the code of one that was killed."""
-        self.codes[rank] = code
-        self.cpu_s += cpu_s
-        self.alive_at = now
-        if code == 0 or rank in self.ended_by_us:
-            return
-        if self.first_bad is None:
-            self.first_bad, self.first_bad_at = rank, now
-        elif code < 0 <= self.codes[self.first_bad]:
-            self.first_bad = rank  # the others failed because this one was killed, and were heard of first
-
-    def beat(self, rank: int, pulse: Pulse, now: float) -> None:
-        """A rank's heartbeat as it reads now; a change is a sign of life of the whole launch."""
-        if self.pulses.get(rank) != pulse:
-            self.pulses[rank] = pulse
-            self.alive_at = now
-
-    def pulse(self, rank: int) -> Pulse:
-        """Return a rank's last known heartbeat."""
-        return self.pulses.get(rank, _UNBORN)
-
-    def must_end(self, now: float) -> bool:
-        """Return whether a rank has failed and the others have had their time to end by themselves."""
-        return self.first_bad is not None and now - self.first_bad_at > GRACE_S
-
-    def hangs(self, now: float, timeout_s: float) -> bool:
-        """Return whether no rank has shown life for so long; False once that has been explained."""
-        return not self.hang and now - self.alive_at > timeout_s
-
-    def end(self, now: float) -> None:
-        """Notes that all ranks that are left are being ended."""
-        self.ended_by_us.update(self.left)
-        self.ended_at = self.ended_at or now
-
-    def unheard(self, now: float) -> bool:
-        """Return whether ranks were killed and have not been heard of: their codes stay unknown."""
-        return self.ended_at is not None and now - self.ended_at > REAP_S
-
-    def explain_hang(self, stopped: Sequence[int], timeout_s: float, setting: str) -> None:
-        """Notes which rank holds the others up. `setting` is what a user changes to wait longer."""
-        if stopped:
-            self.hung_rank = stopped[0]
-            what = f"rank {stopped[0]} is stopped (by SIGSTOP or a debugger)"
-        else:
-            self.hung_rank = min(self.left, key=lambda rank: self.pulse(rank).steps)
-            what = f"rank {self.hung_rank} made no step"
-        pulse = self.pulse(self.hung_rank)
-        self.hang = (
-            f"{what} in {pulse.phase} after {pulse.steps} steps; ended after {timeout_s:g} s without "
-            f"progress. The ranks' stacks are in their logs; raise {setting} if steps take that long"
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +57,25 @@ def judge(records: LaunchRecords, seen: Seen, *, purpose: Purpose, oom: bool) ->
     Raises:
         LaunchError: a rank could not write its records.
     """
-    directory = records.directory
+    _check_written(records.directory, seen)
+    return (
+        _server_gone(seen, oom=oom)
+        or _hung(seen)
+        or _rank_killed(records, seen, oom=oom)
+        or _said_what_failed(records)
+        or _ended_unrecorded(records, seen)
+        or _silent(records, seen)
+        or _not_whole(records, purpose)
+        or Verdict(status="ok")
+    )
+
+
+def _check_written(directory: LaunchDir, seen: Seen) -> None:
+    """Checks that every rank could write its records.
+
+    Raises:
+        LaunchError: one could not.
+    """
     if EXIT_NO_RECORD in seen.codes.values():
         free = shutil.disk_usage(directory.path).free
         cause = "the disk is full" if free < 1 << 20 else "see its log"
@@ -159,52 +83,86 @@ def judge(records: LaunchRecords, seen: Seen, *, purpose: Purpose, oom: bool) ->
             f"a rank could not write its records in {directory.path}: {cause}. "
             "Mend it, then run the same command again to resume"
         )
-    if seen.server_gone:
-        advice = (
-            "this machine ran out of memory: use a smaller batch or model" if oom else "use --retry-failed"
-        )
-        status: Status = "oom" if oom else "failed"
-        return Verdict(status=status, error=f"{seen.server_gone}, and its ranks with it; {advice}")
-    if seen.hang:
-        rank = seen.hung_rank or 0
-        return Verdict(status="hung", error=seen.hang, rank=rank, phase=seen.pulse(rank).phase)
+
+
+def _server_gone(seen: Seen, *, oom: bool) -> Verdict | None:
+    """Return the verdict where the fork server is gone, and its ranks with it."""
+    if not seen.server_gone:
+        return None
+    advice = "this machine ran out of memory: use a smaller batch or model" if oom else "use --retry-failed"
+    error = f"{seen.server_gone}, and its ranks with it; {advice}"
+    return Verdict(status="oom" if oom else "failed", error=error)
+
+
+def _hung(seen: Seen) -> Verdict | None:
+    """Return the verdict where no rank made progress any more."""
+    if not seen.hang:
+        return None
+    rank = seen.hung_rank or 0
+    return Verdict(status="hung", error=seen.hang, rank=rank, phase=seen.pulse(rank).phase)
+
+
+def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> Verdict | None:
+    """Return the verdict where the first rank that failed was killed by a signal from outside."""
     killed = seen.first_bad
-    if killed is not None and seen.codes[killed] < 0:
-        name = signal.Signals(-seen.codes[killed]).name
-        pulse = seen.pulse(killed)
-        where = f"in {pulse.phase} after {pulse.steps} steps"
-        if oom and name == "SIGKILL":
-            error = f"rank {killed} was killed {where}: this machine ran out of memory; use a smaller batch or model"
-            return Verdict(status="oom", error=error, rank=killed, phase=pulse.phase)
+    if killed is None or seen.codes[killed] >= 0:
+        return None
+    name = signal.Signals(-seen.codes[killed]).name
+    pulse = seen.pulse(killed)
+    where = f"in {pulse.phase} after {pulse.steps} steps"
+    if oom and name == "SIGKILL":
         error = (
-            f"rank {killed} was killed by {name} {where}{_missed(records)}; see {directory.log(killed).name}"
+            f"rank {killed} was killed {where}: this machine ran out of memory; use a smaller batch or model"
         )
-        return Verdict(status="failed", error=error, rank=killed, phase=pulse.phase)
-    outcomes = _outcomes(records)
+        return Verdict(status="oom", error=error, rank=killed, phase=pulse.phase)
+    log = records.directory.log(killed).name
+    error = f"rank {killed} was killed by {name} {where}{_missed(records)}; see {log}"
+    return Verdict(status="failed", error=error, rank=killed, phase=pulse.phase)
+
+
+def _said_what_failed(records: LaunchRecords) -> Verdict | None:
+    """Return the verdict where ranks recorded that they failed: that of the first whose own failure it was."""
     bad = [
         (rank, outcome)
-        for rank, outcome in outcomes.items()
+        for rank, outcome in _outcomes(records).items()
         if outcome is not None and outcome.status != "ok"
     ]
-    if bad:
-        # When a rank fails the others lose their connection to it: theirs is the later, lesser failure.
-        bad.sort(key=lambda item: (_is_peer_error(item[1]), item[1].finished_ns))
-        rank, outcome = bad[0]
-        error = f"rank {rank} {f'in {outcome.phase}' if outcome.phase else ''}: {outcome.error}"
-        return Verdict(status=outcome.status, error=error, rank=rank, phase=outcome.phase)
-    if killed is not None:
-        log = directory.log(killed).name
-        error = f"rank {killed} ended with exit code {seen.codes[killed]} and no record; see {log}"
-        return Verdict(status="failed", error=error, rank=killed, phase=seen.pulse(killed).phase)
+    if not bad:
+        return None
+    # When a rank fails the others lose their connection to it: theirs is the later, lesser failure.
+    bad.sort(key=lambda item: (_is_peer_error(item[1]), item[1].finished_ns))
+    rank, outcome = bad[0]
+    error = f"rank {rank} {f'in {outcome.phase}' if outcome.phase else ''}: {outcome.error}"
+    return Verdict(status=outcome.status, error=error, rank=rank, phase=outcome.phase)
+
+
+def _ended_unrecorded(records: LaunchRecords, seen: Seen) -> Verdict | None:
+    """Return the verdict where a rank ended with an exit code that is not 0, and no record says why."""
+    bad = seen.first_bad
+    if bad is None:
+        return None
+    log = records.directory.log(bad).name
+    error = f"rank {bad} ended with exit code {seen.codes[bad]} and no record; see {log}"
+    return Verdict(status="failed", error=error, rank=bad, phase=seen.pulse(bad).phase)
+
+
+def _silent(records: LaunchRecords, seen: Seen) -> Verdict | None:
+    """Return the verdict where a rank ended with exit code 0 and did not say how."""
+    outcomes = _outcomes(records)
     silent = [rank for rank in range(seen.ranks) if outcomes.get(rank) is None]
-    if silent:
-        error = f"rank {silent[0]} ended without saying how (code that calls os._exit?)"
-        return Verdict(status="failed", error=error, rank=silent[0])
+    if not silent:
+        return None
+    error = f"rank {silent[0]} ended without saying how (code that calls os._exit?)"
+    return Verdict(status="failed", error=error, rank=silent[0])
+
+
+def _not_whole(records: LaunchRecords, purpose: Purpose) -> Verdict | None:
+    """Return the verdict where all ranks ended well, and their records lack something or are damaged."""
     if purpose == "proof" and not any(rank.of(Proof) for rank in records.ranks):
         return Verdict(status="failed", error="the proof made no comparison")
     if records.damage:
         return Verdict(status="failed", error=f"damaged records: {records.damage[0]}")
-    return Verdict(status="ok")
+    return None
 
 
 def conclude(
@@ -246,7 +204,7 @@ def conclude(
         noise=noise,
         session=session,
     )
-    write_atomically(directory.outcome, json.dumps(as_json(outcome), indent=1) + "\n")
+    write_atomically(directory.outcome, json.dumps(outcome.to_json(), indent=1) + "\n")
     return outcome
 
 
@@ -264,15 +222,6 @@ def _missed(records: LaunchRecords) -> str:
 
 def _is_peer_error(outcome: RankOutcome) -> bool:
     return any(words in outcome.error.lower() for words in _PEER_ERRORS)
-
-
-def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped, by SIGSTOP or a debugger."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] in "Tt"
 
 
 def last_log_line(directory: LaunchDir, rank: int | None) -> str:
@@ -299,48 +248,3 @@ def measured_seconds(records: LaunchRecords) -> float:
         extra += sum(curve.end_ns - curve.start_ns for curve in rank.of(Curve))
         return (max(timed, default=warmup.end_ns) - warmup.start_ns + extra) / 1e9
     return 0.0
-
-
-def finished_launches(run: RunDir, case_ids: Sequence[str]) -> tuple[dict[Key, LaunchOutcome], set[Key]]:
-    """Return the outcomes earlier sessions left in a run, and which of those launches have damaged records."""
-    outcomes: dict[Key, LaunchOutcome] = {}
-    damaged: set[Key] = set()
-    for case_id in case_ids:
-        for directory in [run.launch(case_id, "proof"), *run.launches(case_id)]:
-            if not directory.outcome.exists():
-                continue
-            records = read_launch(directory)
-            outcome = records.outcome
-            if outcome is None:
-                continue
-            key = (case_id, outcome.purpose, outcome.round)
-            outcomes[key] = outcome
-            if records.damage:
-                damaged.add(key)
-    return outcomes, damaged
-
-
-def given_up(case_id: str, outcomes: Mapping[Key, LaunchOutcome]) -> bool:
-    """Return whether launching a case again would teach nothing: its proof failed, or it keeps failing."""
-    proof = outcomes.get((case_id, "proof", 0))
-    if proof is not None and proof.status != "ok":
-        return True
-    statuses = [
-        outcome.status
-        for (other, purpose, _), outcome in outcomes.items()
-        if other == case_id and purpose == "measure"
-    ]
-    return "ok" not in statuses and len(statuses) >= GIVE_UP_AFTER
-
-
-def is_ok(case_id: str, outcomes: Mapping[Key, LaunchOutcome], rounds_min: int) -> bool:
-    """Return whether a case is ok as the report counts: proved, and launched well as often as was asked at least."""
-    proof = outcomes.get((case_id, "proof", 0))
-    if proof is None or proof.status != "ok":
-        return False
-    well = [
-        outcome
-        for (other, purpose, _), outcome in outcomes.items()
-        if other == case_id and purpose == "measure" and outcome.status == "ok"
-    ]
-    return len(well) >= rounds_min

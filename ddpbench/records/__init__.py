@@ -1,6 +1,7 @@
 """What was seen: record types, the run directory that holds them, their writer and reader."""
 
 from ddpbench.records.archive import pack
+from ddpbench.records.outcome import LaunchOutcome, Noise
 from ddpbench.records.reader import LaunchRecords, RankRecords, read_launch, read_rank
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import LaunchDir, RunDir, explain_os_error, write_atomically
@@ -16,8 +17,6 @@ from ddpbench.records.schema import (
     Curve,
     Drift,
     Held,
-    LaunchOutcome,
-    Noise,
     Pace,
     Proof,
     RankOutcome,
@@ -29,7 +28,6 @@ from ddpbench.records.schema import (
     StepRecord,
     Traffic,
     Warmup,
-    as_json,
 )
 from ddpbench.records.writer import RecordWriteError, RecordWriter
 
@@ -65,7 +63,6 @@ __all__ = [
     "StepRecord",
     "Traffic",
     "Warmup",
-    "as_json",
     "explain_os_error",
     "pack",
     "read_launch",

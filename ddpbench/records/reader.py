@@ -8,15 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from ddpbench.errors import RecordError
+from ddpbench.records.outcome import LaunchOutcome, outcome_from_json
 from ddpbench.records.rundir import LaunchDir
-from ddpbench.records.schema import (
-    SCHEMA_VERSION,
-    LaunchOutcome,
-    Record,
-    outcome_from_json,
-    record_from_json,
-    records_from_json,
-)
+from ddpbench.records.schema import SCHEMA_VERSION, Record, record_from_json, records_from_json
 
 _R = TypeVar("_R", bound=Record)
 

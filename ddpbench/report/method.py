@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 TERMS: tuple[tuple[str, str], ...] = (
-    ("experiment", "A question and the matrix of cases that answers it: one TOML file."),
-    ("sweep", "Running an experiment: every case, round after round, and a report at the end."),
-    ("run", "What a sweep leaves behind: a directory with records, tables and the report."),
-    ("session", "One uninterrupted stretch of a sweep. Resuming starts another."),
+    ("experiment", "A question and the matrix of cases that answers it, in one TOML file."),
+    ("sweep", "One execution of an experiment: every case, round after round, then a report."),
+    ("run", "The result of a sweep: a directory with records, tables and the report."),
+    ("session", "An uninterrupted part of a sweep. Resuming starts a new one."),
     ("workload", "What is trained: a model, a dataset, a loss and an optimizer."),
     ("strategy", "How training is divided among devices and gradients are aggregated."),
     (
@@ -16,219 +16,220 @@ TERMS: tuple[tuple[str, str], ...] = (
     (
         "proof, promise",
         (
-            "Before it is timed, each case is checked against single-process training. The promise is what must agree: "
-            "gradients and updates, or for inexact strategies what they guarantee instead."
+            "Before a case is timed, it is checked against single-process training. The promise names what must "
+            "agree: gradients and updates or, for an inexact strategy, what it guarantees instead."
         ),
     ),
     ("case", "One configuration: workload, strategy, ranks, bucket cap, batch, backend, link and so on."),
-    (
-        "launch",
-        "One independent start of a case's ranks. What differs from start to start is part of the error.",
-    ),
+    ("launch", "One independent start of a case's ranks. Variation between launches is part of the error."),
     (
         "round",
         (
-            "One launch of every case, in a random order. The round is what is replicated; launches are pairs when one "
-            "session ran them in one round."
+            "One launch of every case, in random order. Rounds are the replicates; launches are paired if one session"
+            " ran them in the same round."
         ),
     ),
-    ("rank, world size", "A rank is one training process; the world size is how many there are."),
+    ("rank, world size", "A rank is one training process; the world size is the number of ranks."),
     (
         "base case",
         (
-            "What a speed-up divides by: the same workload, number type, threads per rank and device with "
-            "strategy single at one rank; under strong scaling at the same global batch."
+            "The case that a speed-up divides by: strategy single at one rank, with the same workload, number type, "
+            "threads per rank and device, and the same local batch (weak scaling) or global batch (strong scaling)."
         ),
     ),
     (
         "weak, strong scaling",
         (
-            "Weak: the local batch is fixed, so work grows with ranks. Strong: the global batch "
-            "is fixed and divided."
+            "Weak: the local batch is fixed, so work grows with the ranks. Strong: the global batch is fixed and "
+            "divided among the ranks."
         ),
     ),
     (
         "independent",
         (
-            "Pinned ranks that compute at once and exchange nothing: the upper bound, with the "
-            "machine's contention in it."
+            "Pinned ranks that compute at the same time and exchange nothing. They are the upper bound, which "
+            "includes contention for the machine."
         ),
     ),
     (
         "samples/s",
-        "The sum of the ranks' own rates: samples over the time of whole steps, by each rank's clock.",
+        (
+            "The sum of the ranks' rates. A rank's rate is its samples over the time of its whole steps, by its own "
+            "clock."
+        ),
     ),
     (
         "speed-up",
         (
-            "Samples/s over the base case's, over the rounds that have both; its interval is that of the log "
-            "ratios within rounds."
+            "Samples/s over the base case's, over the rounds that have both. Its interval is that of the log ratios "
+            "within rounds."
         ),
     ),
     ("efficiency", "Speed-up over the number of ranks."),
     (
         "step",
         (
-            "A step's samples over the job's rate: the sum over ranks of samples over the time that they took "
-            "the rank in timed blocks. Ranks out of phase do not lengthen it."
+            "The samples of one step over the job's rate. The job's rate is the sum of the ranks' rates in timed "
+            "blocks. Out-of-phase ranks do not lengthen it."
         ),
     ),
     (
         "exposed communication",
-        "Time in which data of a transfer can flow to or from a rank and the rank computes nothing.",
+        "Time in which a transfer's data can flow to or from a rank and the rank computes nothing.",
     ),
     (
         "waiting for ranks",
-        "Time in which a rank has begun a transfer and no data can flow yet, because another has not.",
+        "Time in which a rank has started a transfer but no data can flow yet, because another rank has not.",
     ),
     ("overlapped communication", "Transfer time hidden behind computation. It is not part of a step's sum."),
-    ("not attributed", "What remains of the step after all parts. It closes the sum, and may be negative."),
+    ("not attributed", "What remains of a step after all parts. It closes the sum and may be negative."),
     (
         "loss of efficiency",
         (
-            "What a part of the step takes beyond its share of the base case's ideal step, as a share of the step. A "
-            "case's losses and its efficiency add up to 1. Contention: what independent ranks take longer."
+            "The time that a part of the step takes beyond its share of the base case's ideal step, as a fraction of "
+            "the step. A case's losses and its efficiency add up to 1. Contention is the extra time of independent "
+            "ranks."
         ),
     ),
     (
         "busbw",
         (
-            "Bus bandwidth as nccl-tests defines it: a transfer's bytes over its time, times a factor of operation and "
-            "ranks (2(n-1)/n for an all-reduce). Here from transfers that run beside computation."
+            "Bus bandwidth as nccl-tests defines it: a transfer's bytes over its time, times a factor for operation "
+            "and ranks (2(n-1)/n for an all-reduce). Here transfers may overlap computation."
         ),
     ),
     (
         "bucket cap",
         (
-            "The size at which DDP closes a gradient bucket (bucket_cap_mb, MiB). default is 25 MiB after "
-            "a first bucket of 1 MiB. A bucket may exceed it by a parameter."
+            "The size at which DDP closes a gradient bucket (bucket_cap_mb, MiB). default is 25 MiB after a first "
+            "bucket of 1 MiB. A bucket may exceed the cap by one parameter."
         ),
     ),
     (
         "serial fraction",
         (
-            "What Amdahl's law (strong scaling) or Gustafson's (weak) makes of a curve: the share of a step that "
-            "ranks do not divide. Karp-Flatt's is Amdahl's taken at one point; one that rises with ranks is overhead."
+            "The fraction of a step that ranks do not divide, fitted by Amdahl's law (strong scaling) or Gustafson's "
+            "(weak). Karp-Flatt's is Amdahl's at a single point; if it rises with the ranks, it is overhead."
         ),
     ),
     (
         "contention, coherency",
         (
-            "The Universal Scalability Law's α (ranks queue for something shared) and β (each pair of ranks has to "
+            "The Universal Scalability Law's α (ranks queue for a shared resource) and β (each pair of ranks must "
             "agree): throughput is γn / (1 + α(n-1) + βn(n-1))."
         ),
     ),
-    (
-        "knee",
-        "The last world size before an added rank brings less than half of a rank's throughput.",
-    ),
+    ("knee", "The last world size before an added rank brings less than half of one rank's throughput."),
     (
         "oversubscribed",
         (
-            "More ranks times threads than cores: such cases say little about the strategy and are "
-            "kept out of headlines."
+            "Ranks times threads per rank exceed the cores. Such cases say little about the strategy and are kept out"
+            " of findings and fits."
         ),
     ),
     (
         "emulated, dilated",
-        "On a shaped link, or with computation and links slowed by one factor and reported divided by it.",
+        (
+            "Emulated: on links that the kernel shapes. Dilated: computation and links are slowed by one factor, and "
+            "reported times are divided by it."
+        ),
     ),
     (
         "replayed, synthetic computation",
         (
-            "Ranks sleep for the forward, backward and optimizer times of a profile and hand over gradients of no "
-            "meaning at its moments. Replayed: the profile was measured. Synthetic: it was made from published times."
+            "Ranks sleep for a profile's forward, backward and optimizer times and hand over placeholder gradients at"
+            " its moments. Replayed: the profile was measured. Synthetic: it was made from published times."
         ),
     ),
     (
         "virtual time, shrunk",
         (
-            "Dilated by k, computation and links are k times slower and times are told divided by k. TCP's timers, "
-            "bursts, disks and the host's own work do not dilate. Shrunk by m, gradients, bucket caps and links are "
-            "divided by m, and sizes told times m."
+            "Dilated by k, computation and links are k times slower, and reported times are divided by k. TCP's "
+            "timers, bursts, disks and host overhead are not dilated. Shrunk by m, gradients, bucket caps and link "
+            "rates are divided by m, and reported sizes are multiplied by m."
         ),
     ),
     (
         "network time",
         (
-            "How long a step's transfers were under way on any rank: from a transfer's last start to its last end, "
-            "without counting twice what overlaps. The formula beside it has the gradients' bytes, 95 % of the "
-            "limiting link's rate, and no latency."
+            "How long a step's transfers were in progress on any rank. A transfer is in progress from its first data "
+            "until its last rank has finished; overlapping transfers count once. The formula next to it uses the "
+            "gradient bytes, 95 % of the limiting link's rate, and no latency."
         ),
     ),
     (
         "data in memory",
         (
-            "A case whose steps load nothing: up to 32 batches of its own loader, or 256 MiB a rank, are taken to "
-            "the device before the warm-up and cycled through."
+            "A case whose steps load nothing: up to 32 batches of its loader, or 256 MiB per rank, are copied to the "
+            "device before the warm-up and used in turn."
         ),
     ),
     (
         "input-bound",
         (
-            "A step through the loader takes longer than one of the same case with its data in memory, the whole "
-            "interval beyond 2 %. Where only the loader was run, a case looks input-bound if more than 5 % of an "
-            "instrumented step is spent waiting for a batch."
+            "A step through the loader takes longer than a step of the same case with data in memory, by more than 2 "
+            "% over the whole interval. If only the loader was run, a case looks input-bound if it waits for batches "
+            "for more than 5 % of an instrumented step."
         ),
     ),
     (
         "evaluation",
         (
             "Forward and loss without gradients, in eval mode, on each rank's own training batches, after all "
-            "training steps: in blocks between barriers and through the bare model, so that ranks exchange "
-            "nothing (DDP's own forward would send buffers out). data_parallel evaluates on one device."
+            "training steps. It runs in blocks between barriers and through the bare model, so that ranks exchange "
+            "nothing (DDP's forward would broadcast buffers). data_parallel evaluates on one device."
         ),
     ),
     (
         "snapshot",
         (
-            "State of model and optimizer written to disk and flushed (fsync), from one barrier to the next, after "
-            "all training steps; three of each method a launch, the first included. plain: rank 0 calls "
-            "torch.save. dcp: all ranks call torch.distributed.checkpoint, which divides among them what all hold."
+            "Model and optimizer state, written to disk and flushed (fsync) between two barriers, after all training "
+            "steps. Each launch takes three by each method, and the mean includes the first. plain: rank 0 calls "
+            "torch.save. dcp: all ranks call torch.distributed.checkpoint, which divides replicated state among them."
         ),
     ),
     (
         "autocast",
         (
-            "Forward and loss compute products in bf16 or fp16; parameters and gradients stay as they are. Under fp16 "
-            "the loss is scaled, and an update with an infinite gradient is left out on all ranks. The proof holds "
-            "gradients to 16 unit roundoffs of that type; float64 without autocast proves the algorithm."
+            "Forward and loss compute products in bf16 or fp16; parameters and gradients keep their type. Under fp16 "
+            "the loss is scaled, and all ranks skip an update with an infinite gradient. The proof allows gradients "
+            "an error of 16 unit roundoffs of that type; float64 without autocast proves the algorithm."
         ),
     ),
     (
         "staleness",
         (
-            "With an asynchronous server: how many updates were made between the moment at which a worker got its "
-            "parameters and that at which its gradient was applied. Of n - 1 workers that are equally fast it is n - 2."
+            "With an asynchronous server: the number of updates between the moment a worker gets its parameters and "
+            "the moment its gradient is applied. With n - 1 equally fast workers it is n - 2."
         ),
     ),
     (
         "MFU",
         (
-            "Model FLOPs utilisation: operations of forward and backward, as torch counts them, a second, over the "
-            "GPUs' dense peak in the case's precision. Empty on a CPU and on GPUs whose peak is not known here."
+            "Model FLOPs utilisation: operations of forward and backward per second, as torch counts them, over the "
+            "GPUs' dense peak in the case's precision. Empty on a CPU and on GPUs whose peak is unknown."
         ),
     ),
     (
         "time to a loss",
         (
-            "After its measured steps every launch trains a fresh model on the data from their start, until the mean "
-            "loss of the last steps is at the target: over as many samples as 32 steps of its base case have, the "
-            "same for each number of ranks. A step's loss is that of the whole batch before the update, the mean over "
-            "ranks. What ranks take to agree whether to go on, every 10 to 100 steps, is not counted. All launches "
-            "train on the same data in the same order: the interval is of the time, not of the path that another seed "
-            "would take."
+            "After its measured steps, every launch trains a fresh model, with the data from the start, until the "
+            "mean loss of the last steps reaches the target. The mean covers as many samples as 32 steps of the base "
+            "case, at every number of ranks. A step's loss is that of the whole batch before the update, averaged "
+            "over ranks. Every 10 to 100 steps the ranks agree whether to go on; that time is not counted. All "
+            "launches train on the same data in the same order, so the interval covers the time, not the variation "
+            "between seeds."
         ),
     ),
     (
         "noise flag",
         (
-            "The launch was disturbed: processor time stolen by other guests, other processes, or clock "
-            "changes. Flagged, never dropped."
+            "The launch was disturbed by CPU time stolen by other guests, by other processes, or by clock changes. It"
+            " is flagged, never dropped."
         ),
     ),
 )
-"""The words of the report, each in a sentence."""
+"""Terms of the report and their meanings."""
 
 
 def glossary() -> str:

@@ -15,14 +15,14 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from ddpbench.analysis.columns import meanings
 from ddpbench.analysis.summary import Finding, RunSummary
-from ddpbench.report import tables
+from ddpbench.analysis.table.columns import meanings
 from ddpbench.report.cells import cells
 from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.draw.painter import Painter, draw_all
 from ddpbench.report.method import TERMS
 from ddpbench.report.parts import Picture, Section, Table
+from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import (
     breakdown,
     buckets,
@@ -41,7 +41,12 @@ from ddpbench.report.sections import (
     time_to_loss,
     waterfall,
 )
-from ddpbench.report.series import Row, rows_of
+from ddpbench.report.summary_json import embedded_json
+from ddpbench.report.tables.cases import summary_table
+from ddpbench.report.tables.data_parallel import data_parallel_section, phases_table
+from ddpbench.report.tables.failures import failures_table
+from ddpbench.report.tables.proofs import proofs_table
+from ddpbench.report.tables.provenance import fabrics_table, machine_table
 from ddpbench.report.words import clean, headline, moment, percent
 from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION
@@ -65,7 +70,7 @@ FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
     memory.section,
     checkpoints.section,
 )
-"""The sections with figures, in the page's order: one file and one entry here for each."""
+"""The sections with figures, in the page's order: one file or folder and one entry here for each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,81 +127,124 @@ class _Numbers:
         return numbered
 
 
-def _anchored(findings: Iterable[Finding], anchors: set[str]) -> list[tuple[Finding, str]]:
-    """Return findings with the anchor of what shows them."""
-    return [(one, one.evidence if one.evidence in anchors else "summary") for one in findings]
+_Placed = list[tuple[Section, list[Embedded], list[NumberedTable]]]
+"""Sections with their figures drawn and numbered, and their further tables."""
 
 
 def build(summary: RunSummary, painter: Painter | None = None) -> Page:
     """Return the page of a run. Equal summaries give equal bytes, whoever draws."""
     rows = rows_of(summary)
     numbers = _Numbers()
-    summary_table = numbers.sure(tables.summary_table(summary, rows))
-    figure_number = 0
-    drawn: dict[str, bytes] = {}
-    sections: list[tuple[Section, list[Embedded], list[NumberedTable]]] = []
-    affected: dict[str, list[int]] = {}
+    every_case = numbers.sure(summary_table(summary, rows))
     made = [section for make in FIGURES if (section := make(summary, rows)) is not None]
     pictures = [labelled(picture) for section in made for picture in section.pictures]
     if painter is not None:
         painter.start(pictures)
-    # While the other process draws.
-    csv = _data("text/csv", summary.cases.to_csv(index=False))
-    json = _data("application/json", tables.embedded_json(summary))
-    ready = iter(zip(pictures, painter.drawn() if painter is not None else draw_all(pictures), strict=True))
-    for section in made:
-        embedded = []
-        for picture, images in itertools.islice(ready, len(section.pictures)):
-            figure_number += 1
-            drawn[f"{picture.file_name}.png"] = images.png
-            table = numbers.sure(picture.table)
-            embedded.append(Embedded(picture=picture, drawn=images, number=figure_number, table=table))
-            for case_id in picture.missing:
-                affected.setdefault(case_id, []).append(figure_number)
-        sections.append((section, embedded, [numbers.sure(table) for table in section.tables]))
-    phases = numbers.table(tables.phases_table(summary, rows))
-    failures = numbers.table(tables.failures_table(summary, rows, affected))
-    proofs = numbers.table(tables.proofs_table(summary, rows))
-    identity = tables.machine_table(summary.machine, "identity", "Identity: a resume refuses a difference")
-    context = tables.machine_table(summary.machine, "context", "Context: recorded, and may differ")
-    script = (_HERE / "page.js").read_text(encoding="utf-8")
-    anchors = {"summary", "data-parallel", "failures", "method", "provenance", "validity"}
-    anchors |= {section.anchor for section, *_ in sections}
+    downloads = _downloads(summary)  # while the other process draws
+    drawn = painter.drawn() if painter is not None else draw_all(pictures)
+    sections = _placed(made, pictures, drawn, numbers)
     html = (
         _environment()
         .get_template("page.html")
         .render(
             summary=summary,
-            context=_part(summary.machine, "context"),
-            started=moment(_part(summary.machine, "context").get("started_utc")),
-            counts=count_words(summary),
-            answer=_anchored(summary.answer, anchors),
-            findings=_anchored([one for one in summary.findings if one not in summary.answer], anchors),
-            summary_table=summary_table,
+            answer=_anchored(summary.answer, made),
+            findings=_anchored([one for one in summary.findings if one not in summary.answer], made),
+            summary_table=every_case,
             sections=sections,
-            data_parallel=tables.data_parallel_section(summary, rows),
-            phases=phases,
-            failures=failures,
-            proofs=proofs,
-            identity=numbers.sure(identity),
-            machine_context=numbers.sure(context),
-            fabrics=numbers.table(tables.fabrics_table(summary.fabrics)),
-            budget=_budget(summary.experiment_toml),
+            data_parallel=data_parallel_section(summary, rows),
             terms=TERMS,
             column_meanings=meanings(),
-            measured_share=None if summary.measured_share is None else percent(summary.measured_share),
-            wall=format_seconds(summary.wall_s),
-            command=_resumes(summary),
-            report_command=shlex.join(["ddpbench", "report", summary.run_path]),
-            csv=csv,
-            json=json,
-            version=VERSION,
-            style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
-            script=Markup(script),
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
+            **_closing_tables(summary, rows, _missing_from(sections), numbers),
+            **_words_on_run(summary),
+            **downloads,
+            **_style_and_script(),
         )
     )
-    return Page(html=html, figures=drawn)
+    figures = {f"{one.picture.file_name}.png": one.drawn.png for _, shown, _ in sections for one in shown}
+    return Page(html=html, figures=figures)
+
+
+def _downloads(summary: RunSummary) -> Mapping[str, str]:
+    """Return the run's numbers as addresses of files to download."""
+    return {
+        "csv": _data("text/csv", summary.cases.to_csv(index=False)),
+        "json": _data("application/json", embedded_json(summary)),
+    }
+
+
+def _placed(
+    made: Sequence[Section], pictures: Sequence[Picture], drawn: Sequence[Drawn], numbers: _Numbers
+) -> _Placed:
+    """Return the sections with what was drawn for them; figures and tables are numbered as they come on the page."""
+    ready = enumerate(zip(pictures, drawn, strict=True), start=1)
+    sections: _Placed = []
+    for section in made:
+        embedded = [
+            Embedded(picture=picture, drawn=images, number=number, table=numbers.sure(picture.table))
+            for number, (picture, images) in itertools.islice(ready, len(section.pictures))
+        ]
+        sections.append((section, embedded, [numbers.sure(table) for table in section.tables]))
+    return sections
+
+
+def _missing_from(sections: _Placed) -> Mapping[str, Sequence[int]]:
+    """Return the numbers of the figures that a case belongs into and is not in, by its id."""
+    affected: dict[str, list[int]] = {}
+    for _, embedded, _ in sections:
+        for one in embedded:
+            for case_id in one.picture.missing:
+                affected.setdefault(case_id, []).append(one.number)
+    return affected
+
+
+def _anchored(findings: Iterable[Finding], made: Sequence[Section]) -> Sequence[tuple[Finding, str]]:
+    """Return each finding with the anchor that it leads to: its evidence, or the summary where that has no section."""
+    anchors = {"summary", "data-parallel", "failures", "method", "provenance", "validity"}
+    anchors |= {section.anchor for section in made}
+    return [(finding, finding.evidence if finding.evidence in anchors else "summary") for finding in findings]
+
+
+def _closing_tables(
+    summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]], numbers: _Numbers
+) -> Mapping[str, NumberedTable | None]:
+    """Return the tables after the sections, numbered in the order in which they stand on the page."""
+    identity = machine_table(summary.machine, "identity", "Identity: a resume refuses a difference")
+    context = machine_table(summary.machine, "context", "Context: recorded, and may differ")
+    return {
+        "phases": numbers.table(phases_table(summary, rows)),
+        "failures": numbers.table(failures_table(summary, rows, affected)),
+        "proofs": numbers.table(proofs_table(summary, rows)),
+        "identity": numbers.sure(identity),
+        "machine_context": numbers.sure(context),
+        "fabrics": numbers.table(fabrics_table(summary.fabrics)),
+    }
+
+
+def _words_on_run(summary: RunSummary) -> Mapping[str, object]:
+    """Return when and how the run was made, in words, and the commands that go on from it."""
+    context = _part(summary.machine, "context")
+    return {
+        "context": context,
+        "started": moment(context.get("started_utc")),
+        "counts": count_words(summary),
+        "budget": _budget(summary.experiment_toml),
+        "measured_share": None if summary.measured_share is None else percent(summary.measured_share),
+        "wall": format_seconds(summary.wall_s),
+        "command": _resumes(summary),
+        "report_command": shlex.join(["ddpbench", "report", summary.run_path]),
+        "version": VERSION,
+    }
+
+
+def _style_and_script() -> Mapping[str, str]:
+    """Return the page's style and its script, with the hash that its policy allows."""
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    return {
+        "style": Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+        "script": Markup(script),
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
+    }
 
 
 def labelled(picture: Picture) -> Picture:

@@ -7,8 +7,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from ddpbench.units import counted
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.statistics.stats import Interval
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -75,6 +79,11 @@ class Estimate:
 
     def __str__(self) -> str:
         return f"{self.number} {self.interval}".strip()
+
+
+def estimate_of(interval: Interval) -> Estimate:
+    """Return what the analysis found, to be told in words."""
+    return Estimate(interval.value, interval.low, interval.high)
 
 
 def _rounded(value: float, decimals: int) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
 from ddpbench.errors import RequestError
-from ddpbench.units import format_bit_rate, parse_bit_rate, parse_seconds
+from ddpbench.units import Unit, format_bit_rate, parse_bit_rate, parse_seconds
 
 MAX_NODES = 128
 """The most nodes of a fabric: each is a network namespace on this one machine, with ranks in it."""
@@ -61,9 +61,16 @@ def _fraction(value: object) -> object:
     return value
 
 
-Rate = Annotated[float, BeforeValidator(_rate)]
-Rates = Annotated[float | list[float], BeforeValidator(_rates)]
-Nodes = Annotated[int, BeforeValidator(_nodes), Field(gt=0, strict=True)]
+_ALLOWED_RATES = f"{format_bit_rate(MIN_RATE)} to {format_bit_rate(MAX_RATE)}"
+Rate = Annotated[float, BeforeValidator(_rate), Unit("bit/s", type="rate", allowed=_ALLOWED_RATES)]
+Rates = Annotated[
+    float | list[float],
+    BeforeValidator(_rates),
+    Unit("bit/s", type="rate or array of rates", allowed=_ALLOWED_RATES),
+]
+Nodes = Annotated[
+    int, BeforeValidator(_nodes), Field(gt=0, strict=True), Unit("nodes", allowed=f"1 to {MAX_NODES}")
+]
 Storage = Literal["none", "shared", "own"]
 
 
@@ -71,23 +78,28 @@ class FabricSettings(BaseModel, extra="forbid", frozen=True):
     """The `[fabric]` section; each of its fields may be an axis, as `"fabric.bandwidth" = [...]`."""
 
     nodes: Nodes | None = None
-    """None: as many as the world size and `ranks_per_node` ask for."""
-    ranks_per_node: Annotated[int, Field(gt=0, strict=True)] | None = None
+    """Number of emulated nodes; if not set, as many as the world size and `ranks_per_node` need."""
+    ranks_per_node: Annotated[int, Field(gt=0, strict=True), Unit("ranks")] | None = None
+    """Ranks per node; if not set, the world size over `nodes`, or 1 without `nodes`."""
     bandwidth: Rates | None = None
-    """Each node's link, in either direction, bit/s; or one for each node. Needed, here or as an axis."""
+    """Rate of each node's link in each direction; an array has one rate per node. Required, here or as an axis."""
     local_bandwidth: Rate | None = None
-    """Each rank's link to the other ranks of its node; None: they talk over the node's loopback, unshaped."""
-    racks: Annotated[int, Field(gt=0, strict=True)] = 1
-    """Nodes are dealt to racks in order, evenly."""
+    """Rate of each rank's link to other ranks of its node; if not set, these talk over an unshaped loopback."""
+    racks: Annotated[int, Field(gt=0, strict=True), Unit("racks")] = 1
+    """Number of racks, to which nodes are assigned in order, equally many to each."""
     uplink: Rate | None = None
-    """Each rack's link to the other racks; all of its nodes share it."""
-    latency: Annotated[float, BeforeValidator(_duration), Field(ge=0, lt=10)] = 0.0
-    """Added to each node's link in either direction, seconds; needs netem in the kernel."""
-    loss: Annotated[float, BeforeValidator(_fraction), Field(ge=0, lt=1)] = 0.0
-    """Share of packets that each node's link drops; needs netem in the kernel."""
+    """Rate of the link from a rack to the others, shared by its nodes; needs 2 or more racks."""
+    latency: Annotated[float, BeforeValidator(_duration), Field(ge=0, lt=10), Unit("s", type="duration")] = (
+        0.0
+    )
+    """Delay added to each node's link in each direction; needs netem in the kernel."""
+    loss: Annotated[
+        float, BeforeValidator(_fraction), Field(ge=0, lt=1), Unit("1", type="number or percentage")
+    ] = 0.0
+    """Fraction of packets that each node's link drops; needs netem in the kernel."""
     storage: Storage = "none"
-    """Whence input data come: from memory, from a store over the node's own link (`shared`, in the gradients'
-    way), or over a second link of the node's, as fast as the first (`own`)."""
+    """Where input data come from: memory (`none`), a server over the link that gradients use (`shared`), or a server
+    over a second link of the same rate (`own`)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> FabricSettings:

@@ -6,16 +6,17 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from ddpbench.errors import ExperimentError, Problem, nearest
 from ddpbench.spec.auto import resolve
-from ddpbench.spec.case import BucketCap, Case
+from ddpbench.spec.case import Case
 from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo, WorkloadInfo
 from ddpbench.spec.experiment import explain
 from ddpbench.spec.fabric import MAX_NODES, FabricSettings, Links
+from ddpbench.spec.reasons import skip_reason
 from ddpbench.spec.settings import Experiment
 
 
@@ -85,76 +86,92 @@ def _plan_case(
     devices: Devices,
     problems: list[Problem],
 ) -> PlannedCase | None:
+    """Return one combination as a case, and why it will not run; None, and a problem, where it cannot be one."""
     strategy = catalog.strategy(setting["strategy"])
     workload = catalog.workload(setting["workload"])
-    device = devices.kind if setting["device"] == "auto" else setting["device"]
     layout = _layout(experiment, setting, problems)
     if layout is None:
         return None
     world_size, nodes = layout
     trainers = max(1, strategy.trainers(world_size))  # at world size 1 a server has none: its check says so
-    local_batch, global_batch = setting["local_batch"], setting["global_batch"]
-    if "scaling" in experiment.axes:  # each kind takes the batch that it fixes
-        local_batch = local_batch if setting["scaling"] == "weak" else None
-        global_batch = global_batch if setting["scaling"] == "strong" else None
-    if setting["scaling"] == "weak":
-        if global_batch is not None:
-            message = "weak scaling fixes local_batch; global_batch belongs to scaling = 'strong'"
-            problems.append(Problem(path="base.global_batch", message=message))
-            return None
-        local_batch = local_batch or workload.default_batch or 8
-        global_batch = local_batch * trainers
-    else:
-        if global_batch is None or local_batch is not None:
-            message = "strong scaling fixes global_batch: give it, and not local_batch"
-            problems.append(Problem(path="base.global_batch", message=message))
-            return None
-        if global_batch % trainers and trainers == world_size:
-            message = f"{global_batch} samples do not divide evenly over {trainers} ranks"
-            problems.append(Problem(path="base.global_batch", message=message))
-            return None
-        local_batch = max(1, global_batch // trainers)
-    backend = setting["backend"]
-    if backend == "auto":
-        backend = "nccl" if device == "cuda" else "gloo"
-    cap: BucketCap = setting["bucket_cap_mb"] if strategy.uses_buckets else None
-    owner = setting["workload"].partition(":")[0]
-    try:
-        strategy_options = strategy.options.model_validate(_options(experiment, setting, strategy.name))
-        workload_options = workload.options.model_validate(_options(experiment, setting, owner))
-    except ValidationError as error:  # an axis of options that does not go with the others
-        problems.extend(explain(error, "options", []))
+    batch = _batch(experiment, setting, workload, world_size=world_size, trainers=trainers, problems=problems)
+    if batch is None:
+        return None
+    options = _options_json(experiment, setting, strategy, workload, problems)
+    if options is None:
         return None
     fabric = _links(setting, strategy, world_size, nodes, problems)
     if fabric is None:
         return None
-    if not fabric and setting["fabric.bandwidth"] is not None:
-        nodes = 1  # nothing would cross a link: the machine itself
+    device, backend = _device_and_backend(setting, devices)
     if fabric and backend == "nccl":
         message = (
             "nccl does not talk over emulated links: they are the kernel's, between namespaces; use gloo"
         )
         problems.append(Problem(path="fabric", message=message))
         return None
-    case = Case(
+    crosses = fabric or setting["fabric.bandwidth"] is None
+    laid = _Laid(
+        world_size=world_size,
+        nodes=nodes if crosses else 1,  # nothing would cross a link: the machine itself
+        local_batch=batch[0],
+        global_batch=batch[1],
+        device="cuda" if device == "cuda" else "cpu",
+        backend=backend if strategy.uses_backend else "",
+        fabric=fabric,
+    )
+    case = _case(experiment, setting, strategy, workload, laid=laid, options=options)
+    reason = skip_reason(case, experiment, strategy, workload, catalog=catalog, trainers=trainers)
+    return PlannedCase(case=case, skip_reason=reason, oversubscribed=_oversubscribed(case, devices))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Laid:
+    """A combination laid on ranks, nodes, devices and links, and the samples of a step."""
+
+    world_size: int
+    nodes: int
+    local_batch: int
+    global_batch: int
+    device: Literal["cpu", "cuda"]
+    backend: str
+    fabric: str
+
+    @property
+    def ranks_per_node(self) -> int:
+        """The same on each node; of ranks that do not divide evenly, which will not run, all of them."""
+        return self.world_size // self.nodes if self.world_size % self.nodes == 0 else self.world_size
+
+
+def _case(
+    experiment: Experiment,
+    setting: Mapping[str, Any],
+    strategy: StrategyInfo,
+    workload: WorkloadInfo,
+    *,
+    laid: _Laid,
+    options: tuple[str, str],
+) -> Case:
+    """Return the case of a combination; `options` are its strategy's and its workload's, as JSON."""
+    return Case(
         experiment=experiment.name,
         workload=workload.name,
         strategy=strategy.name,
         algorithm=_chosen(setting["algorithm"], strategy.algorithm, strategy.algorithms),
         schedule=_chosen(setting["schedule"], strategy.schedule, strategy.schedules),
-        options_json=json.dumps(strategy_options.model_dump(mode="json"), sort_keys=True),
-        workload_options_json=json.dumps(workload_options.model_dump(mode="json"), sort_keys=True),
-        backend=backend if strategy.uses_backend else "",
-        device="cuda" if device == "cuda" else "cpu",
-        world_size=world_size,
+        options_json=options[0],
+        workload_options_json=options[1],
+        backend=laid.backend,
+        device=laid.device,
+        world_size=laid.world_size,
         launcher=setting["launcher"],
-        nodes=nodes,
-        ranks_per_node=world_size // nodes if world_size % nodes == 0 else world_size,
+        nodes=laid.nodes,
+        ranks_per_node=laid.ranks_per_node,
         threads_per_rank=setting["threads_per_rank"],
         loader_workers=setting["loader_workers"] if setting["data"] == "loader" else 0,
-        bucket_cap_mb=cap,
-        local_batch=local_batch,
-        global_batch=global_batch,
+        bucket_cap_mb=setting["bucket_cap_mb"] if strategy.uses_buckets else None,
+        local_batch=laid.local_batch,
+        global_batch=laid.global_batch,
         scaling=setting["scaling"],
         dtype=setting["dtype"],
         seed=setting["seed"],
@@ -164,26 +181,72 @@ def _plan_case(
         evaluation=setting["evaluation"],
         checkpoint=setting["checkpoint"],
         checkpoint_dir=setting["checkpoint_dir"] if setting["checkpoint"] else "",
-        fabric=fabric,
+        fabric=laid.fabric,
         compute=workload.compute,
         dilation=setting["dilation"],
         shrink=setting["shrink"],
     )
-    reason = _layout_reason(case, nodes) or _virtual_reason(case) or _loss_reason(case, experiment)
-    reason = (
-        reason
-        or strategy.check(case)
-        or _trainers_reason(case, trainers)
-        or _pieces_reason(case, strategy, workload, catalog)
-        or workload.check(case)
+
+
+def _batch(
+    experiment: Experiment,
+    setting: Mapping[str, Any],
+    workload: WorkloadInfo,
+    *,
+    world_size: int,
+    trainers: int,
+    problems: list[Problem],
+) -> tuple[int, int] | None:
+    """Return the samples of a rank and of the whole job; None, and a problem, where scaling cannot fix one of them."""
+    local_batch: int | None = setting["local_batch"]
+    global_batch: int | None = setting["global_batch"]
+    if "scaling" in experiment.axes:  # each kind takes the batch that it fixes
+        local_batch = local_batch if setting["scaling"] == "weak" else None
+        global_batch = global_batch if setting["scaling"] == "strong" else None
+    message = ""
+    if setting["scaling"] == "weak":
+        if global_batch is None:
+            local_batch = local_batch or workload.default_batch or 8
+            return local_batch, local_batch * trainers
+        message = "weak scaling fixes local_batch; global_batch belongs to scaling = 'strong'"
+    elif global_batch is None or local_batch is not None:
+        message = "strong scaling fixes global_batch: give it, and not local_batch"
+    elif global_batch % trainers and trainers == world_size:
+        message = f"{global_batch} samples do not divide evenly over {trainers} ranks"
+    else:
+        return max(1, global_batch // trainers), global_batch
+    problems.append(Problem(path="base.global_batch", message=message))
+    return None
+
+
+def _options_json(
+    experiment: Experiment,
+    setting: Mapping[str, Any],
+    strategy: StrategyInfo,
+    workload: WorkloadInfo,
+    problems: list[Problem],
+) -> tuple[str, str] | None:
+    """Return the strategy's and the workload's options; None, and a problem, where an axis does not go with them."""
+    owner = setting["workload"].partition(":")[0]
+    try:
+        of_strategy = strategy.options.model_validate(_options(experiment, setting, strategy.name))
+        of_workload = workload.options.model_validate(_options(experiment, setting, owner))
+    except ValidationError as error:
+        problems.extend(explain(error, "options", []))
+        return None
+    return (
+        json.dumps(of_strategy.model_dump(mode="json"), sort_keys=True),
+        json.dumps(of_workload.model_dump(mode="json"), sort_keys=True),
     )
-    if reason is None and backend == "nccl" and device != "cuda" and strategy.uses_backend:
-        reason = "nccl moves data between GPUs only; use gloo on CPU"
-    if reason is None and backend == "gloo" and device == "cuda" and strategy.uses_backend:
-        reason = (
-            "gloo copies GPU memory through the host, and its completion cannot be timed; use nccl on GPUs"
-        )
-    return PlannedCase(case=case, skip_reason=reason, oversubscribed=_oversubscribed(case, devices))
+
+
+def _device_and_backend(setting: Mapping[str, Any], devices: Devices) -> tuple[str, str]:
+    """Return what `auto` stands for on these devices, or what was asked for."""
+    device = devices.kind if setting["device"] == "auto" else setting["device"]
+    backend = setting["backend"]
+    if backend == "auto":
+        backend = "nccl" if device == "cuda" else "gloo"
+    return device, backend
 
 
 def _chosen(asked: str, own: str, choice: Sequence[str]) -> str:
@@ -278,67 +341,6 @@ def _links(
     except ValidationError as error:
         problems.extend(explain(error, "fabric", list(FabricSettings.model_fields)))
         return None
-
-
-def _trainers_reason(case: Case, trainers: int) -> str | None:
-    """Return why the ranks that train, where others only serve, cannot share the batch evenly, or None."""
-    if case.local_batch * trainers == case.global_batch:
-        return None
-    return (
-        f"of {case.world_size} ranks {trainers} train under {case.strategy}, and {case.global_batch} samples do not "
-        f"divide evenly over them: set global_batch to a multiple of {trainers}"
-    )
-
-
-def _pieces_reason(
-    case: Case, strategy: StrategyInfo, workload: WorkloadInfo, catalog: Catalog
-) -> str | None:
-    """Return why this workload's model cannot be cut into a piece for each rank, or None."""
-    if not strategy.pieces:
-        return None
-    found = workload.pieces(strategy.pieces)
-    if not found:
-        able = [name for name in catalog.workload_names() if catalog.workload(name).pieces(strategy.pieces)]
-        names = dict.fromkeys(name.partition(":")[0] for name in able)
-        return f"{case.workload} cannot be cut into {strategy.pieces}: take {' or '.join(names)}"
-    if strategy.pieces == "branches" and found != case.world_size:
-        return f"{case.workload} has {found} branches, a rank each: set world_size = {found}"
-    if found < case.world_size:
-        few = f"too few for {case.world_size} stages: use a world size of {found} or less"
-        return f"{case.workload} has {found} layers to cut at, {few}"
-    return None
-
-
-def _virtual_reason(case: Case) -> str | None:
-    """Return why this case cannot be slowed down or shrunk, or be on a fabric, or None."""
-    if case.compute == "real" and (case.dilation != 1 or case.shrink != 1):
-        what = "dilation" if case.dilation != 1 else "shrink"
-        return f'{what} needs replayed computation: workload = "replay:PROFILE" (ddpbench profile makes one)'
-    if case.fabric and case.launcher != "local":
-        return 'a fabric is made on this machine, by the local launcher: launcher = "local"'
-    if case.fabric and case.device == "cuda":
-        return (
-            "GPUs have links of their own: a fabric is for ranks on the CPU, and a replay can stand for a GPU"
-        )
-    return None
-
-
-def _loss_reason(case: Case, experiment: Experiment) -> str | None:
-    """Return why this case cannot be trained down to a loss that was asked for, or None."""
-    if experiment.budget.until_loss is None or case.compute == "real":
-        return None
-    return "a replay has no loss to bring down: leave budget.until_loss out, or train the workload itself"
-
-
-def _layout_reason(case: Case, nodes: int) -> str | None:
-    """Return why these ranks cannot stand on that many nodes, or None."""
-    if nodes > 1 and case.launcher == "local" and not case.fabric:
-        return (
-            f'the local launcher has one node; for {nodes} set launcher = "torchrun", or emulate a [fabric]'
-        )
-    if case.world_size % nodes:
-        return f"{case.world_size} rank{'s' if case.world_size != 1 else ''} do not divide evenly over {nodes} nodes"
-    return None
 
 
 def _oversubscribed(case: Case, devices: Devices) -> bool:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.goal import Goal
-from ddpbench.units import parse_seconds
+from ddpbench.units import Unit, parse_seconds
 
 
 def _seconds(value: object) -> object:
@@ -22,68 +22,97 @@ MAX_RANKS = 4096
 """The most ranks of one job: as many as the watchdog's page has room for."""
 Positive = Annotated[int, Field(gt=0, strict=True)]
 Natural = Annotated[int, Field(ge=0, strict=True)]
-Ranks = Annotated[int, Field(gt=0, le=MAX_RANKS, strict=True)]
+Ranks = Annotated[int, Field(gt=0, le=MAX_RANKS, strict=True), Unit("ranks")]
 Seed = Annotated[int, Field(ge=0, lt=2**32, strict=True)]
-Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
-BucketSetting = Literal["default"] | Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+Duration = Annotated[
+    float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False), Unit("s", type="duration")
+]
+BucketSetting = (
+    Literal["default"] | Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True), Unit("MiB")]
+)
 
 
 class Base(BaseModel, extra="forbid", frozen=True):
     """The settings every case starts from; each of them may also be an axis."""
 
     workload: str = "gpt:nano"
+    """Model, data, loss and optimizer to train: a name from `ddpbench list`, `replay:PROFILE`, or a class in your own
+    file such as `train.py:Measured`."""
     strategy: str = "ddp"
+    """How training is divided among ranks and gradients are aggregated."""
     algorithm: str = "default"
-    """How gradients are aggregated, where the strategy leaves a choice; `default`: as the strategy does."""
+    """Collective algorithm for gradients, if the strategy leaves a choice; `default` is the strategy's own."""
     schedule: Literal["default", "overlapped", "after_backward"] = "default"
-    """When they are sent, where the strategy leaves a choice: while backward goes on, or after it."""
+    """When gradients are sent, if the strategy leaves a choice: during backward or after it; `default` is the
+    strategy's own."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """Collective library; `auto` is nccl on GPUs and gloo on CPUs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device of each rank; `auto` is cuda if the machine has GPUs and the network is not emulated, else cpu."""
     world_size: Ranks | Literal["auto"] = 1
-    threads_per_rank: Positive = 1
-    loader_workers: Natural = 0
+    """Number of ranks; `auto`, allowed in [axes] only, is 1, 2, 4 ... up to the cores or GPUs available."""
+    threads_per_rank: Annotated[Positive, Unit("threads")] = 1
+    """Compute threads of each rank."""
+    loader_workers: Annotated[Natural, Unit("processes")] = 0
+    """DataLoader worker processes of each rank."""
     bucket_cap_mb: BucketSetting = "default"
-    local_batch: Positive | None = None
-    global_batch: Positive | None = None
+    """Size at which DDP closes a gradient bucket; `default` is DDP's own, 25 MiB after a first bucket of 1 MiB."""
+    local_batch: Annotated[Positive, Unit("samples")] | None = None
+    """Batch per rank, for weak scaling only; if not set, the workload's own, or else 8."""
+    global_batch: Annotated[Positive, Unit("samples")] | None = None
+    """Batch of the whole job, for strong scaling only, which requires it."""
     scaling: Literal["weak", "strong"] = "weak"
+    """What stays fixed as ranks are added: the local batch (`weak`) or the global batch (`strong`)."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    """Type of parameters and gradients."""
     precision: Literal["full", "bf16", "fp16"] = "full"
+    """Autocast type of forward and loss; `full` is no autocast."""
     data: Literal["loader", "memory"] = "loader"
+    """Where batches come from: a DataLoader, or memory of the device, filled before the warm-up."""
     evaluation: Annotated[bool, Field(strict=True)] = False
+    """Also time evaluation (forward and loss without gradients) in every launch."""
     checkpoint: Annotated[bool, Field(strict=True)] = False
+    """Also time snapshots of model and optimizer in every launch."""
     checkpoint_dir: str = ""
-    """Where snapshots are written for a moment; empty: into the run directory. The disk is part of the cost."""
+    """Folder for the timed snapshots, which are deleted afterwards; the run directory if empty."""
     launcher: Literal["local", "torchrun"] = "local"
-    nodes: Positive = 1
+    """What starts the ranks: ddpbench, on this machine only, or torchrun."""
+    nodes: Annotated[Positive, Unit("nodes")] = 1
+    """Number of machines; more than 1 needs torchrun. [fabric] sets emulated nodes."""
     seed: Seed = 0
+    """Seed of initial parameters and data."""
     replicate: Natural = 0
-    dilation: Annotated[float, Field(ge=1, allow_inf_nan=False, strict=True)] = 1.0
-    """A replay's computation, and the fabric's links, this many times slower; reported times are divided by it."""
-    shrink: Positive = 1
-    """A replay's gradient bytes, bucket caps and links divided by this: large models then fit the memory."""
+    """Number that distinguishes otherwise equal cases in an A/A test."""
+    dilation: Annotated[float, Field(ge=1, allow_inf_nan=False, strict=True), Unit("1")] = 1.0
+    """Factor by which a replay's computation and its links are slowed; reported times are divided by it."""
+    shrink: Annotated[Positive, Unit("1")] = 1
+    """Divisor of a replay's gradient bytes, bucket caps and link rates, which lets large models fit in memory; reported
+    sizes are multiplied by it."""
 
 
 class Budget(BaseModel, extra="forbid", frozen=True):
     """How long to measure, and when to stop. Durations are seconds or texts such as "10 min"."""
 
-    rounds_min: Positive = 5
-    rounds_max: Positive = 20
+    rounds_min: Annotated[Positive, Unit("rounds")] = 5
+    """Fewest rounds of a sweep; fewer than 5 give no useful interval."""
+    rounds_max: Annotated[Positive, Unit("rounds")] = 20
+    """Most rounds of a sweep."""
     measured_s: Duration = 2.0
-    """Timed steps' share of one launch, seconds."""
-    target_half_width: Annotated[float, Field(gt=0, lt=1)] = 0.02
-    """Stop once every case's 95 % interval, of its log ratio to its base case, is this narrow."""
+    """Time of each launch spent in timed steps."""
+    target_half_width: Annotated[float, Field(gt=0, lt=1), Unit("1")] = 0.02
+    """Stop once the 95 % interval of every case's log ratio to its base case has at most this half-width."""
     total: Duration = 600.0
-    """No further round is begun that would end after this; `rounds_min` rounds are run whatever it says."""
+    """Do not start another round that would end later than this; `rounds_min` takes precedence."""
     hang_timeout: Duration = 60.0
-    """A launch of which no rank has made a step for this long is ended as hung."""
+    """End a launch as hung if none of its ranks completes a step for this long."""
     seed: Natural | None = None
-    """Decides the order of launches within each round; without it one is drawn for each run, and recorded."""
-    until_loss: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = None
-    """Every launch trains once more, after its measured steps, from a fresh model until the loss is as low as this."""
-    until_steps: Positive = 2000
-    """It gives up after so many steps,"""
+    """Seed of the order of launches within rounds; if not set, drawn for each run and recorded."""
+    until_loss: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True), Unit("loss")] | None = None
+    """Train a fresh model in every launch, after its timed steps, until the mean loss is this low."""
+    until_steps: Annotated[Positive, Unit("steps")] = 2000
+    """Give up on `until_loss` after this many steps."""
     until_s: Duration = 60.0
-    """or so many seconds."""
+    """Give up on `until_loss` after this long."""
 
     @property
     def goal(self) -> Goal | None:
@@ -97,13 +126,21 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
     """A validated experiment. Built by `load_experiment` or `parse_experiment`; both know the catalog."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    """Name of the experiment, with which run directories begin; if not set, the file's name without `.toml`."""
     question: str = ""
+    """Question that the experiment answers; the report opens with it."""
     base: Base = Base()
+    """Settings that every case starts from."""
     axes: dict[str, list[Any]] = {}
+    """Values of each setting that varies; the cases are all combinations."""
     exclude: list[dict[str, list[Any]]] = []
+    """Combinations to leave out: those that match every key of an entry; a key may list several values."""
     options: dict[str, dict[str, Any]] = {}
+    """Options of strategies and workloads, each in a table of that name."""
     fabric: FabricSettings | None = None
+    """Emulated network; if not set, ranks use the machine's own links."""
     budget: Budget = Budget()
+    """How long to measure and when to stop."""
 
     @property
     def emulates(self) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from ddpbench.spec import Pieces
+from ddpbench.units import Unit
 from ddpbench.workloads.base import Workload
 from ddpbench.workloads.text import VOCABULARY, Windows, read_text
 
@@ -46,10 +47,11 @@ class GptOptions(BaseModel, extra="forbid", frozen=True):
     """What can be chosen of the `gpt` workload."""
 
     text: list[str] = []
-    """Files to learn from; none: Python's own standard library."""
-    block_size: int | None = Field(default=None, ge=1, le=8192)
-    """Tokens (bytes) a sample; none: the size's own."""
-    learning_rate: float = Field(default=3e-4, gt=0, le=1)
+    """Text files to train on; if empty, the Python standard library's source."""
+    block_size: Annotated[int | None, Unit("tokens")] = Field(default=None, ge=1, le=8192)
+    """Tokens (bytes) per sample; if not set, that of the model's size."""
+    learning_rate: Annotated[float, Unit("1")] = Field(default=3e-4, gt=0, le=1)
+    """Learning rate of the optimizer."""
 
 
 class Gpt(Workload[GptOptions]):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
 from ddpbench.spec import Case
+from ddpbench.units import Unit
 from ddpbench.workloads.base import Workload
 from ddpbench.workloads.images import noise_images
 from ddpbench.workloads.tokens import Masked, Next, random_tokens
@@ -55,11 +56,12 @@ of Turc et al. 2019 (BERT-tiny) over a small vocabulary, for a quick look."""
 class HfOptions(BaseModel, extra="forbid", frozen=True):
     """What can be chosen of the `hf` workload."""
 
-    tokens: int | None = Field(default=None, ge=8, le=1024)
-    """Tokens a sample; none: 128 for BERT (as most of its pre-training had), 512 for GPT-2."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """0 unlike the library's 0.1: replicas must be comparable with one process over the whole batch."""
-    learning_rate: float = Field(default=1e-4, gt=0, le=1)
+    tokens: Annotated[int | None, Unit("tokens")] = Field(default=None, ge=8, le=1024)
+    """Tokens per sample; if not set, 128 for BERT (as in most of its pre-training) and 512 for GPT-2."""
+    dropout: Annotated[float, Unit("1")] = Field(default=0.0, ge=0, lt=1)
+    """Dropout probability; 0, not the library's 0.1, keeps replicas comparable with single-process training."""
+    learning_rate: Annotated[float, Unit("1")] = Field(default=1e-4, gt=0, le=1)
+    """Learning rate of the optimizer."""
 
 
 class HuggingFace(Workload[HfOptions]):

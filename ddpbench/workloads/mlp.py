@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from ddpbench.spec import Pieces
+from ddpbench.units import Unit
 from ddpbench.workloads.base import Workload
 from ddpbench.workloads.text import VOCABULARY, Contexts, read_text
 
@@ -23,8 +24,9 @@ class MlpOptions(BaseModel, extra="forbid", frozen=True):
     """What can be chosen of the `mlp` workload."""
 
     text: list[str] = []
-    """Files to learn from; none: Python's own standard library."""
-    learning_rate: float = Field(default=0.05, gt=0, le=10)
+    """Text files to train on; if empty, the Python standard library's source."""
+    learning_rate: Annotated[float, Unit("1")] = Field(default=0.05, gt=0, le=10)
+    """Learning rate of the optimizer."""
 
 
 class Mlp(Workload[MlpOptions]):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from ddpbench.spec import Pieces
+from ddpbench.units import Unit
 from ddpbench.workloads.base import Workload
 from ddpbench.workloads.images import noise_images
 
@@ -21,10 +22,12 @@ BLOCKS = {"18": (2, 2, 2, 2), "50": (3, 4, 6, 3)}
 class ResNetOptions(BaseModel, extra="forbid", frozen=True):
     """What can be chosen of the `resnet` workload."""
 
-    image_size: int = Field(default=224, ge=32, le=1024)
-    """Pixels a side."""
-    classes: int = Field(default=1000, ge=2, le=100_000)
-    learning_rate: float = Field(default=0.1, gt=0, le=10)
+    image_size: Annotated[int, Unit("pixels")] = Field(default=224, ge=32, le=1024)
+    """Width and height of the images."""
+    classes: Annotated[int, Unit("classes")] = Field(default=1000, ge=2, le=100_000)
+    """Number of classes."""
+    learning_rate: Annotated[float, Unit("1")] = Field(default=0.1, gt=0, le=10)
+    """Learning rate of the optimizer."""
 
 
 class ResNet(Workload[ResNetOptions]):

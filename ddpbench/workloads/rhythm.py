@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from ddpbench.measure.pacer import Pacer, Pass
 from ddpbench.spec import Case
+from ddpbench.units import Unit
 
 if TYPE_CHECKING:
     pass
@@ -26,10 +27,11 @@ class ReplayOptions(BaseModel, extra="forbid", frozen=True):
     """What can be chosen of a replay."""
 
     slow_rank: int | None = Field(default=None, ge=0)
-    """This rank computes `slow_factor` times slower than the profile says."""
-    slow_factor: float = Field(default=1.0, gt=0, le=1000)
-    jitter: float = Field(default=0.0, ge=0, le=1)
-    """Relative standard deviation of a rank's computation from step to step (lognormal, its mean kept)."""
+    """Rank that computes `slow_factor` times slower than the profile; if not set, none does."""
+    slow_factor: Annotated[float, Unit("1")] = Field(default=1.0, gt=0, le=1000)
+    """Factor by which `slow_rank` is slower."""
+    jitter: Annotated[float, Unit("1")] = Field(default=0.0, ge=0, le=1)
+    """Relative standard deviation of a rank's computation time between steps (lognormal, with the profile's mean)."""
 
 
 class Rhythm:

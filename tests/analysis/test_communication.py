@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import summarize
-from ddpbench.analysis.communication import FACTORS, line_of
+from ddpbench.analysis.steps.communication import FACTORS, line_of
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan, write_proof

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import COLUMNS, load, read_csv, summarize, write_csv
-from ddpbench.analysis.frame import DTYPES
+from ddpbench.analysis.table.frame import DTYPES
 from ddpbench.errors import IdentityError
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from ddpbench.analysis import summarize
-from ddpbench.analysis.checked import Bounded, Checked, Measured
-from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.invariants import INVARIANTS, check_cases, rates
+from ddpbench.analysis.invariants.checked import Bounded, Checked, Measured
+from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.fabrics import FabricRun
-from ddpbench.analysis.read.launches import CaseRun, read_cases
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.table.frame import case_table
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddpbench.analysis.statistics.laws import Curve, Laws, fit_laws
+from ddpbench.analysis.scaling.laws import Laws, fit_laws
+from ddpbench.analysis.scaling.speedups import Curve
 from ddpbench.analysis.statistics.stats import Timing
 
 BASE_RATE = 100.0
@@ -162,7 +163,7 @@ def test_a_residual_without_an_interval_is_no_sign_of_a_fit() -> None:
     assert fit.residuals[16].low is None
     assert fit.goodness == "undetermined"
     assert fit.unseen is None
-    assert fit.verdict.startswith("cannot be judged: without one of the rounds")
+    assert fit.verdict.startswith("cannot be judged (without one of the rounds")
 
 
 def test_a_knee_lies_before_the_first_stretch_that_brings_little() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.analysis import RunSummary, summarize
-from ddpbench.analysis.one_step import OneStep, merged, without
+from ddpbench.analysis.steps.one_step import OneStep, merged, without
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.synthetic import (

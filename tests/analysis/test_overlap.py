@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpbench.analysis.read.overlap import PARTS, breakdown, coverage
-from ddpbench.analysis.read.transfers import RankSteps
+from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.records import COMPUTE_SPANS, CommRecord, StepRecord
 
 

@@ -9,18 +9,19 @@ import random
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ddpbench.analysis import load, noise_of, so_far, summarize
 from ddpbench.analysis.rounds import SoFar, width_of
-from ddpbench.analysis.statistics.laws import Curve
+from ddpbench.analysis.scaling.speedups import Curve
 from ddpbench.analysis.statistics.stats import Comparison, Timing, compare, judge, pairs
 from ddpbench.launch.listener import Listener
-from ddpbench.launch.merge import merge
-from ddpbench.launch.sweep import Sweep
-from ddpbench.machine.judge import finished_launches
+from ddpbench.launch.merge.merge import merge
+from ddpbench.launch.sweep.done import Done
+from ddpbench.launch.sweep.stopping import StoppingRule
 from ddpbench.records import SCHEMA_VERSION, RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.records.sessions import Sessions
@@ -129,12 +130,11 @@ def run_of(path: Path, launches: dict[Case, list[tuple[int, str, float]]], *, ro
 
 def reason_before(run: RunDir, number: int) -> str:
     """Why a sweep of this run would end before that round, or nothing."""
-    plan = read_plan(run)
-    sweep: Any = object.__new__(Sweep)
-    sweep._run, sweep._plan, sweep._budget = run, plan, plan.budget
-    sweep._outcomes, _ = finished_launches(run, plan.ids)
-    sweep._listener, sweep._expected_s = Listener(), lambda _: 1.0
-    return str(sweep._stop_reason(number, time.monotonic()))
+    plan: Any = read_plan(run)
+    done = Done(run, plan)
+    done.read()
+    expected: Any = SimpleNamespace(round_s=len)
+    return StoppingRule(run, done, expected, plan.budget, Listener()).reason(number, time.monotonic())
 
 
 def test_a_sweep_goes_on_until_rounds_min_rounds_were_run_together(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddpbench.analysis import load
-from ddpbench.analysis.peaks import PEAKS, mfu, peak_of
+from ddpbench.analysis.table.peaks import PEAKS, mfu, peak_of
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_proof

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis.frame import case_table
 from ddpbench.analysis.read import reading
-from ddpbench.analysis.read.launches import read_cases
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.table.frame import case_table
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from tests.synthetic import write_run

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ddpbench.analysis import load
-from ddpbench.analysis.read.launches import read_cases
+from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.statistics.steady import OWN_STEPS, launch_change, unsteady
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan

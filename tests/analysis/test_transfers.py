@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpbench.analysis.read.overlap import breakdown
-from ddpbench.analysis.read.transfers import RankSteps, Transfers, transfers_of
+from ddpbench.analysis.read.parts import RankSteps
+from ddpbench.analysis.read.transfers import Transfers, transfers_of
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.records import CommRecord, StepRecord
 from ddpbench.records.operations import OPERATIONS, slots_of

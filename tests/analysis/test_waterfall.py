@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ddpbench.analysis import summarize
 from ddpbench.analysis.read.overlap import PARTS
-from ddpbench.analysis.waterfall import LOSSES, losses
+from ddpbench.analysis.steps.waterfall import LOSSES, losses
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.synthetic import (

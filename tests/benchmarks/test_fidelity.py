@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis.read.launches import read_measurement
+from ddpbench.analysis.read.measurement import read_measurement
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import plan_launch
 from ddpbench.launch.watch import LaunchRunner

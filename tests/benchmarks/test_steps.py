@@ -21,7 +21,8 @@ import pytest
 
 from ddpbench.analysis import load, summarize
 from ddpbench.launch.listener import Listener
-from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
+from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.records import RunDir
 
 pytestmark = pytest.mark.multiprocess

@@ -18,7 +18,7 @@ import pytest
 
 import ddpbench
 from ddpbench.launch.fabrics import Fabrics
-from ddpbench.launch.sweep import Prepared, SweepRequest, prepare
+from ddpbench.launch.sweep.preparation import Prepared, SweepRequest, prepare
 from ddpbench.records import RunDir
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes
 

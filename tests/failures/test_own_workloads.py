@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
+from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import LaunchOutcome, Proof, RunDir, read_launch
 from ddpbench.spec import Case

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ddpbench.launch.listener import Listener
-from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
+from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.records import LaunchOutcome
 from ddpbench.spec import PlannedCase
 from tests.failures.conftest import experiment_text, workload

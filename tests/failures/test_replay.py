@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
+from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.records import LaunchDir, Pace, RankOutcome, RunDir, read_launch
 from tests.failures.conftest import ROOT, command, run_cli
 from tests.failures.test_ranks_that_fail import Outcomes

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import OutputError
-from ddpbench.launch.sweep import SweepRequest, prepare
+from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.spec import Case
 
 

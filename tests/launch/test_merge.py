@@ -14,7 +14,7 @@ import ddpbench
 from ddpbench.analysis import summarize
 from ddpbench.cli import run as cli
 from ddpbench.errors import IdentityError, OutputError, RequestError
-from ddpbench.launch.merge import merge
+from ddpbench.launch.merge.merge import merge
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.synthetic import (

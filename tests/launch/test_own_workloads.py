@@ -9,7 +9,7 @@ import pytest
 from ddpbench.errors import RequestError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_workloads import located, with_located
-from ddpbench.launch.sweep import SweepRequest, prepare
+from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.machine.identity import workloads_digest
 from ddpbench.machine.trial import told
 from ddpbench.spec import parse_experiment

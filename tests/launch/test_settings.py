@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ddpbench
-from ddpbench import launch
+from ddpbench.launch.sweep import servers
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import Proof, RankStart, RunDir, read_launch
 
@@ -92,7 +92,7 @@ def test_a_round_has_a_server_of_its_own_and_the_cores_are_claimed(
             super().__init__(env, log)
             started.append(self)
 
-    monkeypatch.setattr(launch.sweep, "ServerProcess", Counted)
+    monkeypatch.setattr(servers, "ServerProcess", Counted)
     path = tmp_path / "rounds.toml"
     path.write_text(
         '[base]\nworkload = "mlp:small"\nstrategy = "single"\n[budget]\nrounds_min = 2\nrounds_max = 2\n'
@@ -128,11 +128,11 @@ def test_the_first_round_that_a_server_serves_bears_its_start(
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(launch.sweep, "ServerProcess", Started)
-    servers = launch.sweep._Servers(tmp_path / "log")
-    on = [servers.charged_s(servers.of({}), number) for number in (0, 0, 1, 2)]
+    monkeypatch.setattr(servers, "ServerProcess", Started)
+    found = servers.Servers(tmp_path / "log")
+    on = [found.charged_s(found.of({}), number) for number in (0, 0, 1, 2)]
     assert on == [4.0, 4.0, 0.0, 0.0]
-    servers.end()
+    found.end()
     for number in range(3, 40):
-        assert servers.charged_s(servers.of({}), number) == 4.0
-        servers.end()
+        assert found.charged_s(found.of({}), number) == 4.0
+        found.end()

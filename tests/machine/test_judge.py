@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ddpbench.machine.disturbance import Totals, worst_of
-from ddpbench.machine.judge import GRACE_S, REAP_S, Key, Seen, given_up, is_ok, judge
+from ddpbench.machine.finished import Key, given_up, is_ok
+from ddpbench.machine.judge import judge
+from ddpbench.machine.seen import GRACE_S, REAP_S, Seen
 from ddpbench.records import LaunchOutcome, Noise, RunDir, read_launch
 from ddpbench.records.heartbeat import Pulse
 from tests.synthetic import RankLaunch, case_of, write_launch

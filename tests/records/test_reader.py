@@ -29,7 +29,6 @@ from ddpbench.records import (
     RunDir,
     StepRecord,
     Warmup,
-    as_json,
     read_launch,
     read_rank,
     write_atomically,
@@ -160,7 +159,7 @@ def outcome(**changes: Any) -> LaunchOutcome:
 
 def test_an_outcome_comes_back_as_it_was(launch: LaunchDir) -> None:
     written = outcome(exit_codes=(0, None), noise=Noise(steal_fraction=0.25, clock_change=None))
-    launch.outcome.write_text(json.dumps(as_json(written)), encoding="utf-8")
+    launch.outcome.write_text(json.dumps(written.to_json()), encoding="utf-8")
     assert read_launch(launch).outcome == written
 
 
@@ -168,7 +167,7 @@ def test_an_outcome_comes_back_as_it_was(launch: LaunchDir) -> None:
     ("change", "words"), [({"status": "fine"}, "outcome"), ({"schema_version": 7}, "schema 7")]
 )
 def test_a_wrong_outcome_is_damage(launch: LaunchDir, change: dict[str, Any], words: str) -> None:
-    launch.outcome.write_text(json.dumps(as_json(outcome()) | change), encoding="utf-8")
+    launch.outcome.write_text(json.dumps(outcome().to_json() | change), encoding="utf-8")
     found = read_launch(launch)
     assert found.outcome is None
     assert words in found.damage[0]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.columns import COLUMNS
 from ddpbench.analysis.summary import Counts, Failure, Finding, RunSummary
+from ddpbench.analysis.table.columns import COLUMNS
 from ddpbench.spec import Case
 
 LOG_ATTACK = "</td><script>alert('log')</script> \x1b[31mRuntimeError\x1b[0m: rank 1 \u202eleft"

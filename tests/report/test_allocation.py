@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis.allocation import Allocation, AllocationRequest, allocation_of
+from ddpbench.analysis.scaling.allocation import Allocation, allocation_of
+from ddpbench.analysis.scaling.choice import AllocationRequest
 from ddpbench.cli import run as cli
 from ddpbench.errors import RequestError
 from ddpbench.records import RunDir
-from ddpbench.report.allocation import choice, escape, latex, markdown, method
+from ddpbench.report.allocation.latex_page import escape, latex
+from ddpbench.report.allocation.markdown_page import markdown
+from ddpbench.report.allocation.sentences import choice, method
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_proof
 

@@ -8,8 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ddpbench.analysis.columns import COLUMNS
-from ddpbench.report.series import Row, panels_of, rows_of, setting_of
+from ddpbench.analysis.table.columns import COLUMNS
+from ddpbench.report.captions import setting_of
+from ddpbench.report.rows import Row, rows_of
+from ddpbench.report.series import panels_of
 from ddpbench.spec import Case
 from ddpbench.spec.grouping import FACETS
 from tests.report.handmade import case_row, handmade_summary

@@ -11,8 +11,8 @@ from ddpbench.analysis import RunSummary, summarize
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from ddpbench.report.parts import Picture, Section
+from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import checkpoints, inputs
-from ddpbench.report.series import rows_of
 from ddpbench.spec import Budget, Case
 from ddpbench.spec.grouping import loading
 from tests.report.handmade import handmade_summary

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import RunSummary, summarize
-from ddpbench.analysis.one_step import Lane, OneStep, Transfer
+from ddpbench.analysis.steps.one_step import Lane, OneStep, Transfer
 from ddpbench.report.draw.canvas import draw
 from ddpbench.report.parts import Picture, Section
+from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import communication, heatmap, one_step, waterfall
-from ddpbench.report.series import rows_of
 from ddpbench.report.standing import stands
 from tests.report.handmade import bucket_comparisons, ddp, handmade_summary
 from tests.synthetic import write_everything

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis.checked import Bounded, Checked, Rule, Violation
+from ddpbench.analysis.invariants.checked import Bounded, Checked, Rule, Violation
 from ddpbench.cli import run as run_command
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from ddpbench.report.draw.canvas import draw
+from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import breakdown
-from ddpbench.report.series import rows_of
 from tests.report.handmade import ddp, handmade_summary
 from tests.report.reading import Read, read
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan

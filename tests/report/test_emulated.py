@@ -12,10 +12,12 @@ from ddpbench.analysis import summarize
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
+from ddpbench.report.captions import label_of
 from ddpbench.report.draw.canvas import draw, wrapped
+from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import links, network
-from ddpbench.report.series import label_of, panels_of, rows_of
-from ddpbench.report.tables import fabrics_table
+from ddpbench.report.series import panels_of
+from ddpbench.report.tables.provenance import fabrics_table
 from ddpbench.spec import Links, PlannedCase
 from ddpbench.spec.grouping import virtual_words
 from ddpbench.spec.links import link_words, short_links

@@ -12,8 +12,8 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from ddpbench.report.parts import Section
+from ddpbench.report.rows import rows_of
 from ddpbench.report.sections.laws import section
-from ddpbench.report.series import rows_of
 from ddpbench.report.words import percent
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.report.reading import read

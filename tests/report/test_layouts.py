@@ -12,9 +12,10 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.collectives import TABLE
 from ddpbench.records import RunDir
 from ddpbench.report.draw.canvas import draw
+from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import layouts
-from ddpbench.report.series import panels_of, rows_of
-from ddpbench.report.tables import summary_table
+from ddpbench.report.series import panels_of
+from ddpbench.report.tables.cases import summary_table
 from ddpbench.spec import Budget, Case
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_sessions
 

@@ -9,8 +9,8 @@ from ddpbench.analysis import summarize
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.report.page import build
+from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import memory
-from ddpbench.report.series import rows_of
 from ddpbench.spec import Budget, Case
 from tests.report.reading import read
 from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan, write_sessions

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis.build import summarize
+from ddpbench.analysis.overview.build import summarize
 from ddpbench.records import RunDir
 from ddpbench.report import page
 from ddpbench.report.draw.canvas import Sheet

@@ -19,12 +19,13 @@ import pandas as pd
 import pytest
 
 import ddpbench
-from ddpbench.analysis.columns import COLUMNS
 from ddpbench.analysis.summary import Counts, RunSummary
+from ddpbench.analysis.table.columns import COLUMNS
 from ddpbench.errors import OutputError, RequestError
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
-from ddpbench.report.series import panels_of, rows_of
+from ddpbench.report.rows import rows_of
+from ddpbench.report.series import panels_of
 from tests.report.handmade import (
     HOST_ATTACK,
     breakdown_row,

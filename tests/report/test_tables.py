@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ddpbench.report import tables
 from ddpbench.report.cells import cells
 from ddpbench.report.parts import Cell, Column, Table
-from ddpbench.report.series import rows_of
+from ddpbench.report.rows import rows_of
+from ddpbench.report.tables.cases import summary_table
 from tests.report.handmade import handmade_summary
 
 
@@ -22,7 +22,7 @@ def summary_with(**values: tuple[object, object]) -> Table:
         changes: dict[str, Any] = {name: pair[number % 2] for name, pair in values.items()}
         planned[case_id] = dataclasses.replace(planned[case_id], **changes)
     summary = dataclasses.replace(summary, planned=planned)
-    return tables.summary_table(summary, rows_of(summary))
+    return summary_table(summary, rows_of(summary))
 
 
 def test_few_settings_that_vary_have_a_column_each() -> None:

@@ -11,8 +11,8 @@ from ddpbench.analysis import RunSummary, summarize
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from ddpbench.report.parts import Section, Table
+from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import time_to_loss
-from ddpbench.report.series import rows_of
 from ddpbench.spec import Budget, Case
 from tests.analysis.test_descents import DDP, SINGLE, STRONG, STRONG_SINGLE, falling, rank
 from tests.report.handmade import handmade_summary

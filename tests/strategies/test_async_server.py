@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ddpbench.analysis.read.overlap import breakdown
-from ddpbench.analysis.read.transfers import RankSteps
+from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.formulas import busiest_rank_bytes
 from ddpbench.measure.clock import HostClock
 from ddpbench.measure.recorder import StepRecorder

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ddpbench.analysis.read.overlap import breakdown
-from ddpbench.analysis.read.transfers import RankSteps
+from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.records import COMPUTE_SPANS, CommRecord, StepRecord
 from ddpbench.spec import Case, Devices, expand, parse_experiment

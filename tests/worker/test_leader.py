@@ -9,9 +9,10 @@ import pytest
 
 from ddpbench.errors import LaunchError
 from ddpbench.spec import Case
-from ddpbench.worker.slot import leader
-from ddpbench.worker.slot.leader import LEADER_LOST_S, LOST_S
+from ddpbench.worker.slot import leader, watch
 from ddpbench.worker.slot.roster import Seat
+from ddpbench.worker.slot.slot import LEADER_LOST_S
+from ddpbench.worker.slot.watch import LOST_S
 
 JOB = 3
 
@@ -30,16 +31,16 @@ class Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     found = Told()
-    monkeypatch.setattr(leader.time, "monotonic", lambda: found.now)
+    monkeypatch.setattr(watch.time, "monotonic", lambda: found.now)
     return found
 
 
 def watch_of(told: Told) -> Any:
     slot: Any = SimpleNamespace(meeting=told)
     other = Seat(rank=1, node=1, local_rank=0, host="b", cores=(0,), physical=1, gpus=0, gpu_cores=())
-    watch = leader._Watch(slot, JOB, [other], hang_timeout_s=1e9)
-    watch.look()
-    return watch
+    found = watch.Watch(slot, JOB, [other], hang_timeout_s=1e9)
+    found.look()
+    return found
 
 
 def test_a_slot_whose_rank_is_under_way_is_soon_missed(told: Told) -> None:
@@ -95,3 +96,13 @@ def test_slots_get_fresh_servers_after_a_measured_round_and_proofs_bear_nothing_
         launched
         == [("proof", 0, 0.0)] * 2 + [("measure", 0, 1.5)] * 2 + [("measure", 1, 0.0 if shared else 1.5)] * 2
     )
+
+
+@pytest.mark.parametrize(("shared", "expected_s"), [("0", 3 * 2.0 + 4.0), ("1", 3 * 2.0)])
+def test_one_more_round_starts_servers_only_where_those_that_run_do_not_serve_it(
+    shared: str, expected_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", shared)
+    found: Any = object.__new__(leader.Leader)
+    found._walls, found._server_s = [1.0, 3.0], 4.0
+    assert found._expected_s(3) == expected_s

@@ -8,7 +8,8 @@ import pytest
 
 from ddpbench.analysis import load
 from ddpbench.launch.listener import Listener
-from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
+from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.records import CommRecord, Held, Proof, RunDir, StepRecord, read_launch
 from tests.processes import nothing_left_behind
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from ddpbench.worker.slot import entry
+from ddpbench.worker.slot.ending import EXIT_INTERRUPTED, EXIT_NOT_OK, EXIT_REQUEST
 from ddpbench.worker.slot.leader import Leader
-from ddpbench.worker.slot.slot import EXIT_INTERRUPTED, EXIT_NOT_OK, EXIT_REQUEST, Slot
+from ddpbench.worker.slot.slot import Slot
 
 
 class Meeting:
@@ -66,7 +67,7 @@ def test_a_plan_that_the_leader_alone_cannot_read_ends_all_slots_at_once(
         return Leader(self, retry_failed=False).lead()
 
     def follow(self: Slot, **_: object) -> int:
-        return int(self._await("nonce", 180.0)["nonce"])
+        return int(self.await_key("nonce", 180.0)["nonce"])
 
     monkeypatch.setattr(Slot, "attend", attend)
     assert entry.run(tmp_path / "a", env=environment(0)) == EXIT_REQUEST

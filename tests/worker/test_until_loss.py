@@ -9,7 +9,8 @@ import pytest
 from ddpbench.analysis import load
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import Plan
-from ddpbench.launch.sweep import Sweep, SweepRequest, prepare
+from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.records import Block, Curve, LaunchDir, RunDir, StepRecord, read_launch
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Goal, PlannedCase

@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from ddpbench.analysis.checked import (
+from ddpbench.analysis.invariants import links, rates, steps
+from ddpbench.analysis.invariants.checked import (
     Bounded,
     Checked,
     Invariant,
@@ -21,7 +22,6 @@ from ddpbench.analysis.checked import (
     Unit,
     Violation,
 )
-from ddpbench.analysis.invariants import links, rates, steps
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.fabrics import FabricRun
 from ddpbench.analysis.read.launches import CaseRun

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from ddpbench.analysis.checked import Bounded, Measured
+from ddpbench.analysis.invariants.checked import Bounded, Measured
 from ddpbench.analysis.network import bytes_to_aggregate, formula_of
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.read.traffic import FEWEST, MOST

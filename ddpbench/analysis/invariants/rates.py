@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddpbench.analysis.checked import ROUNDING, Bounded, Measured
+from ddpbench.analysis.invariants.checked import ROUNDING, Bounded, Measured
 from ddpbench.analysis.statistics.stats import MARGIN, compare
 from ddpbench.strategies.traits import traits_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ddpbench.analysis.checked import ROUNDING, Bounded, Measured
+from ddpbench.analysis.invariants.checked import ROUNDING, Bounded, Measured
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.statistics.stats import half_width
 

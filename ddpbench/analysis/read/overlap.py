@@ -14,14 +14,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpbench.analysis.read.transfers import Ints, Moved, RankSteps, transfers_of
+from ddpbench.analysis.read.parts import Ints, RankSteps
+from ddpbench.analysis.read.transfers import Moved, Transfers, transfers_of
 from ddpbench.analysis.statistics.stats import Interval, half_width, share
 from ddpbench.records import COMPUTE_SPANS
 
@@ -144,16 +145,82 @@ def breakdown(
     `processes` is how many ranks take part in every transfer that does not say; one that lacks a rank is left out.
     `rounds` are the launches' own; without them they count from 0. `backend` tells how transfers are queued.
     """
+    noted = _noted(launches, range(len(launches)) if rounds is None else rounds)
+    if noted is None:
+        return None
+    moved = transfers_of(noted.launches, processes, backend)
+    rows = np.concatenate([_span_rows(noted), noted.steps, *_transfer_rows(noted, moved)])
+    owner, lengths, covered = coverage(rows, len(_KINDS))
+    by_launch = noted.means_s(_divided(covered) * lengths, owner)
+    means: list[float] = by_launch.mean(axis=1).tolist()
+    comm_s, exposed_s, overlapped_s, wait_s, queue_s = means[len(PARTS) :]
+    under_way = moved.under_way_s() if moved is not None else {}
+    sizes = moved.moved() if moved is not None else {}
+    return Breakdown(
+        parts=dict(zip(PARTS, means, strict=False)),
+        step_s=_step_s(noted),
+        comm_s=comm_s,
+        exposed_s=exposed_s,
+        overlapped_s=overlapped_s,
+        wait_s=wait_s,
+        queue_s=queue_s,
+        spans=_spans_s(noted),
+        launches=len(noted.rounds),
+        has_transfers=moved is not None and len(moved.row) > 0,
+        dropped_transfers=0 if moved is None else moved.dropped,
+        by_round={
+            number: dict(zip(PARTS, own, strict=False))
+            for number, own in zip(noted.rounds, by_launch.T.tolist(), strict=True)
+        },
+        totals=dict(zip(_TOTALS, by_launch[len(PARTS) :].tolist(), strict=True)),
+        transfers={number: sizes.get(launch, {}) for launch, number in enumerate(noted.rounds)},
+        network_s={noted.rounds[launch]: seconds for launch, seconds in under_way.items()},
+        sent_bytes=_busiest_bytes(launches),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """What ranks noted of instrumented steps, in those launches that have any. A group is one rank's step."""
+
+    launches: Sequence[Mapping[int, RankSteps]]
+    rounds: Sequence[int]
+    names: Sequence[str]
+    """Of spans, in order of their first start."""
+    steps: Ints
+    """Rows of group, kind, from and to."""
+    spans: Ints
+    """Rows of group, place in `names`, from and to."""
+    launch_of: Ints
+    """Of each step its launch."""
+    owners: Ints
+    """Of each step which of all ranks of all launches it is of."""
+    step_of: Ints
+    """Of each transfer's record the group, -1 without one."""
+
+    def means_s(self, lengths_ns: NDArray[Any], group: NDArray[np.intp]) -> NDArray[np.float64]:
+        """For each row of lengths, shape (rows, n), its sum per rank and step in each launch, seconds.
+
+        `group` names each column's group.
+        """
+        count = np.bincount(self.launch_of)
+        belongs = self.launch_of[group][:, np.newaxis] == np.arange(len(count))
+        found: NDArray[np.float64] = (lengths_ns @ belongs) / count / 1e9
+        return found
+
+
+def _noted(launches: Sequence[Mapping[int, RankSteps]], rounds: Iterable[int]) -> _Noted | None:
+    """Return what ranks noted, one row each; None where no launch was instrumented."""
     names: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    named: list[tuple[int, int, int, int]] = []  # spans: whose (group), which name, from and to
+    spans: list[tuple[int, int, int, int]] = []
     steps: list[tuple[int, int, int, int]] = []
     launch_of: list[int] = []
     numbers: list[int] = []
     found: list[Mapping[int, RankSteps]] = []
-    step_of: list[int] = []  # of each transfer's record the group, -1 without one
-    owners: list[int] = []  # of each step: which of all ranks of all launches
+    step_of: list[int] = []
+    owners: list[int] = []
     ranks_before = 0
-    for number, ranks in zip(range(len(launches)) if rounds is None else rounds, launches, strict=True):
+    for number, ranks in zip(rounds, launches, strict=True):
         if not any(noted.steps for noted in ranks.values()):
             continue
         for noted in ranks.values():
@@ -162,7 +229,7 @@ def breakdown(
                 group = groups[step.step] = len(steps)
                 steps.append((group, _STEP, step.start_ns, step.end_ns))
                 owners.append(ranks_before)
-                named += [(group, names[name], start, end) for name, start, end in step.spans]
+                spans += [(group, names[name], start, end) for name, start, end in step.spans]
             launch_of += [len(found)] * len(noted.steps)
             step_of += [groups.get(transfer.step, -1) for transfer in noted.transfers]
             ranks_before += 1
@@ -170,61 +237,69 @@ def breakdown(
         numbers.append(number)
     if not steps:
         return None
-    moved = transfers_of(found, processes, backend)
-    whole = np.array(steps, np.int64)
-    rows = [whole]
-    if moved is not None:
-        group_of = np.array(step_of, np.int64)[moved.row]
-        ends = ((_QUEUE, moved.handed, moved.served), (_WAIT, moved.served, moved.begin))
-        for kind, start, end in (*ends, (_COMM, moved.begin, moved.end)):
-            parts = np.stack([group_of, np.full(len(start), kind), start, end], axis=1)
-            rows += _within_steps(parts, whole, np.array(owners))
-    spans = np.array(named, np.int64).reshape(-1, 4)
-    kinds = np.array([_KIND_OF_SPAN.get(name, _NO_KIND) for name in names], np.int64)
-    known = spans.copy()
-    known[:, 1] = kinds[spans[:, 1]] if len(kinds) else _NO_KIND
-    table = np.concatenate([known[known[:, 1] != _NO_KIND], *rows])
-    owner, lengths, covered = coverage(table, len(_KINDS))
-    count = np.bincount(launch_of)
-    taken = np.zeros(len(lengths), np.bool_)
+    return _Noted(
+        launches=found,
+        rounds=numbers,
+        names=tuple(names),
+        steps=np.array(steps, np.int64),
+        spans=np.array(spans, np.int64).reshape(-1, 4),
+        launch_of=np.array(launch_of, np.int64),
+        owners=np.array(owners, np.int64),
+        step_of=np.array(step_of, np.int64),
+    )
+
+
+def _span_rows(noted: _Noted) -> Ints:
+    """Return the spans of known kinds as rows for `coverage`."""
+    kinds = np.array([_KIND_OF_SPAN.get(name, _NO_KIND) for name in noted.names], np.int64)
+    rows = noted.spans.copy()
+    rows[:, 1] = kinds[noted.spans[:, 1]] if len(kinds) else _NO_KIND
+    known: Ints = rows[rows[:, 1] != _NO_KIND]
+    return known
+
+
+def _transfer_rows(noted: _Noted, moved: Transfers | None) -> Iterable[Ints]:
+    """Yield rows for `coverage` of when parts in transfers were queued, waited and moved data."""
+    if moved is None:
+        return
+    group_of = noted.step_of[moved.row]
+    ends = ((_QUEUE, moved.handed, moved.served), (_WAIT, moved.served, moved.begin))
+    for kind, start, end in (*ends, (_COMM, moved.begin, moved.end)):
+        parts = np.stack([group_of, np.full(len(start), kind), start, end], axis=1)
+        yield from _within_steps(parts, noted.steps, noted.owners)
+
+
+def _divided(covered: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which segments belong to each of `PARTS` and then of `_TOTALS`, shape (names, segments).
+
+    Of the parts a segment belongs to the first of `_KINDS` that covers it: computation, comm, wait, data.
+    """
+    taken = np.zeros(covered.shape[1], np.bool_)
     shares: list[NDArray[np.bool_]] = []
     within = covered[_STEP]
-    for number in range(_STEP):  # in the order of _KINDS: computation, comm, wait, data
+    for number in range(_STEP):
         shares.append(covered[number] & within & ~taken)
         taken |= covered[number]
     computing = covered[: len(_COMPUTE)].any(axis=0)
     comm = covered[_COMM]
     shares += [within & ~taken, comm, comm & ~computing, comm & computing, covered[_WAIT], covered[_QUEUE]]
-    by_launch = _by_launch_s(np.array(shares) * lengths, np.asarray(launch_of)[owner], count)
-    means: list[float] = by_launch.mean(axis=1).tolist()
-    step_means = np.bincount(launch_of, weights=[end - start for _, _, start, end in steps]) / count
-    span_lengths = np.zeros((len(names), len(spans)))
-    span_lengths[spans[:, 1], np.arange(len(spans))] = spans[:, 3] - spans[:, 2]
-    span_means = _by_launch_s(span_lengths, np.asarray(launch_of)[spans[:, 0]], count).mean(axis=1)
-    comm_s, exposed_s, overlapped_s, wait_s, queue_s = means[len(PARTS) :]
-    under_way = moved.under_way_s() if moved is not None else {}
-    sizes = moved.moved() if moved is not None else {}
-    return Breakdown(
-        parts=dict(zip(PARTS, means, strict=False)),
-        step_s=float(np.mean(step_means)) / 1e9,
-        comm_s=comm_s,
-        exposed_s=exposed_s,
-        overlapped_s=overlapped_s,
-        wait_s=wait_s,
-        queue_s=queue_s,
-        spans=dict(zip(names, span_means.tolist(), strict=True)),
-        launches=len(count),
-        has_transfers=moved is not None and len(moved.row) > 0,
-        dropped_transfers=0 if moved is None else moved.dropped,
-        by_round={
-            number: dict(zip(PARTS, own, strict=False))
-            for number, own in zip(numbers, by_launch.T.tolist(), strict=True)
-        },
-        totals=dict(zip(_TOTALS, by_launch[len(PARTS) :].tolist(), strict=True)),
-        transfers={number: sizes.get(launch, {}) for launch, number in enumerate(numbers)},
-        network_s={numbers[launch]: seconds for launch, seconds in under_way.items()},
-        sent_bytes=_busiest_bytes(launches),
-    )
+    return np.array(shares)
+
+
+def _step_s(noted: _Noted) -> float:
+    """Return the mean length of a step: over ranks and steps, then over launches."""
+    lengths = noted.steps[:, 3] - noted.steps[:, 2]
+    means = np.bincount(noted.launch_of, weights=lengths) / np.bincount(noted.launch_of)
+    return float(np.mean(means)) / 1e9
+
+
+def _spans_s(noted: _Noted) -> dict[str, float]:
+    """Return the mean time of a step in the spans of each name."""
+    spans = noted.spans
+    lengths = np.zeros((len(noted.names), len(spans)))
+    lengths[spans[:, 1], np.arange(len(spans))] = spans[:, 3] - spans[:, 2]
+    means = noted.means_s(lengths, spans[:, 0]).mean(axis=1)
+    return dict(zip(noted.names, means.tolist(), strict=True))
 
 
 def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:
@@ -260,15 +335,3 @@ def _busiest_bytes(launches: Sequence[Mapping[int, RankSteps]]) -> float | None:
         and noted.steps
     ]
     return max(found, default=None)
-
-
-def _by_launch_s(
-    lengths_ns: NDArray[Any], launch_of: NDArray[np.intp], count: NDArray[np.intp]
-) -> NDArray[np.float64]:
-    """For each row of lengths, shape (rows, n), its sum per rank and step in each launch, seconds.
-
-    `launch_of` names each column's launch, `count` how many pairs of rank and step a launch has.
-    """
-    belongs = launch_of[:, np.newaxis] == np.arange(len(count))
-    found: NDArray[np.float64] = (lengths_ns @ belongs) / count / 1e9
-    return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddpbench.analysis.read.launches import CaseRun, judged, read_cases
+from ddpbench.analysis.read.cases import judged, read_cases
+from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.helper_process import Beside, second_core
 from ddpbench.records import RunDir
 from ddpbench.records.plan import StoredPlan

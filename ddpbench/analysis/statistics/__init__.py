@@ -1,1 +1,1 @@
-"""Intervals, comparisons, verdicts and laws. Numbers in, numbers out."""
+"""Intervals, comparisons and verdicts. Numbers in, numbers out."""

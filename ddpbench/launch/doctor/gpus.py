@@ -102,14 +102,7 @@ def gpus(host: Host) -> Iterator[Finding]:
     if hidden is not None:
         yield ok("visibility", f"CUDA_VISIBLE_DEVICES={hidden}: only these, in this order")
     if not host.hardware().may_have_gpus:
-        if (host.dev_root / "kfd").exists():
-            yield note(
-                "gpus",
-                "an AMD GPU (/dev/kfd)",
-                "ddpbench measures on NVIDIA GPUs and CPUs; it has never been run with ROCm",
-            )
-        else:
-            yield ok("gpus", "none: no NVIDIA driver in /proc, no device file in /dev")
+        yield _no_sign_of_any(host)
         return
     reply = host.ask(*ASK_GPUS)
     found = parse_gpus(reply.out)
@@ -124,6 +117,24 @@ def gpus(host: Host) -> Iterator[Finding]:
     yield ok("driver", found[0].driver)
     for gpu in found:
         yield from _gpu(host, gpu)
+    yield from _settings(found)
+    for gpu in found:
+        yield from _compute_mode(gpu)
+
+
+def _no_sign_of_any(host: Host) -> Finding:
+    """Return what there is to say where nothing speaks of an NVIDIA GPU."""
+    if (host.dev_root / "kfd").exists():
+        return note(
+            "gpus",
+            "an AMD GPU (/dev/kfd)",
+            "ddpbench measures on NVIDIA GPUs and CPUs; it has never been run with ROCm",
+        )
+    return ok("gpus", "none: no NVIDIA driver in /proc, no device file in /dev")
+
+
+def _settings(found: list[Gpu]) -> Iterator[Finding]:
+    """Yield which GPUs may fall asleep between launches, and which are split into instances."""
     sleeping = [gpu.index for gpu in found if not gpu.persistent]
     if sleeping:
         yield note(
@@ -139,19 +150,22 @@ def gpus(host: Host) -> Iterator[Finding]:
             "nccl gives each process one instance and none of its neighbours' links: for more than one rank turn "
             "it off (sudo nvidia-smi -mig 0)",
         )
-    for gpu in found:
-        if gpu.compute_mode == "Prohibited":
-            yield problem(
-                "compute mode",
-                f"GPU {gpu.index} is prohibited: no process may compute on it",
-                f"sudo nvidia-smi -i {gpu.index} -c DEFAULT",
-            )
-        elif gpu.compute_mode.startswith("Exclusive"):
-            yield note(
-                "compute mode",
-                f"GPU {gpu.index} takes one process at a time",
-                f"a rank each fits; if a launch finds it busy: sudo nvidia-smi -i {gpu.index} -c DEFAULT",
-            )
+
+
+def _compute_mode(gpu: Gpu) -> Iterator[Finding]:
+    """Yield whether the GPU keeps processes out."""
+    if gpu.compute_mode == "Prohibited":
+        yield problem(
+            "compute mode",
+            f"GPU {gpu.index} is prohibited: no process may compute on it",
+            f"sudo nvidia-smi -i {gpu.index} -c DEFAULT",
+        )
+    elif gpu.compute_mode.startswith("Exclusive"):
+        yield note(
+            "compute mode",
+            f"GPU {gpu.index} takes one process at a time",
+            f"a rank each fits; if a launch finds it busy: sudo nvidia-smi -i {gpu.index} -c DEFAULT",
+        )
 
 
 def _gpu(host: Host, gpu: Gpu) -> Iterator[Finding]:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ddpbench.errors import DdpbenchError, MachineError
+from ddpbench.launch.devices import within_gpus
 from ddpbench.launch.doctor.finding import Finding, note, ok, problem
 from ddpbench.launch.doctor.host import Host
 from ddpbench.launch.doctor.software import CHOOSE_A_BUILD
-from ddpbench.launch.sweep import within_gpus
 from ddpbench.spec import Catalog, Devices, expand, parse_experiment
 
 WORLD_SIZES = (1, 2, 4)

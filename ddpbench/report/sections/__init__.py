@@ -1,1 +1,1 @@
-"""The sections of the page, one file each."""
+"""The sections of the page, one file or folder each."""

@@ -7,16 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.report.captions import label_but_links, setting_but_links
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
-from ddpbench.report.series import (
-    MOST_SERIES,
-    Row,
-    Series,
-    label_but_links,
-    setting_but_links,
-    variant_words,
-)
+from ddpbench.report.rows import Row
+from ddpbench.report.series import MOST_SERIES, Series, variant_words
 from ddpbench.report.standing import BEST, Stand
 from ddpbench.report.words import Estimate, launches_each, number, ranks, series_of
 from ddpbench.spec import grouping
@@ -206,61 +201,92 @@ def _table(lines: Sequence[Series]) -> Table:
 
 
 def _paint(sheet: Sheet, *, lines: Sequence[Series]) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    from ddpbench.report.draw.canvas import decades, spread
-
-    shown = [row for line in lines for row in line.rows]
-    efficient = any(row.efficiency is not None for row in shown)
+    efficient = any(row.efficiency is not None for line in lines for row in line.rows)
     height = sheet.height_in - 0.85
     left = sheet.axes(0.75, 0.55, 3.35 if efficient else 6.4, height)
-    panels = [(left, "step_time_s", 1e3)]
-    left.set_title("step time")
-    left.set_yscale("log")
-    if efficient:
-        right = sheet.axes(4.85, 0.55, 3.05, height)
-        right.set_title("efficiency (ideal is 1)")
-        panels.append((right, "efficiency", 1.0))
-    rates = _rates(shown)
-    for axes, what, scale in panels:
-        axes.set_xscale("log")
-        for line in lines:
-            _line(axes, line, what, scale)
-        axes.set_xlim(rates[0] / 1.3, rates[-1] * 1.3)
-        axes.xaxis.set_major_locator(FixedLocator(rates))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short_rate(value)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlabel("each node's link, bit/s")
-        axes.grid(visible=True, axis="y")
-    values = [
+    _paint_step_times(left, lines)
+    if not efficient:
+        _name_lines(left, lines, "step_time_s", 1e3)
+        return
+    right = sheet.axes(4.85, 0.55, 3.05, height)
+    _paint_efficiencies(right, lines)
+    _name_lines(right, lines, "efficiency", 1.0)
+
+
+def _paint_step_times(axes: Axes, lines: Sequence[Series]) -> None:
+    from ddpbench.report.draw.canvas import decades
+
+    shown = [row for line in lines for row in line.rows]
+    axes.set_title("step time")
+    axes.set_yscale("log")
+    axes.set_xscale("log")
+    for line in lines:
+        _line(axes, line, "step_time_s", 1e3)
+    _finish_rates(axes, _rates(shown))
+    decades(axes, _step_times_ms(shown))
+    axes.set_ylabel("ms")
+    if len(lines) > 1:
+        _mark_shortest(axes, lines, _rates(shown))
+
+
+def _paint_efficiencies(axes: Axes, lines: Sequence[Series]) -> None:
+    """Paints efficiencies from 0 to above the ideal, which is a dotted line."""
+    shown = [row for line in lines for row in line.rows]
+    axes.set_title("efficiency (ideal is 1)")
+    axes.set_xscale("log")
+    for line in lines:
+        _line(axes, line, "efficiency", 1.0)
+    _finish_rates(axes, _rates(shown))
+    top = max(row.efficiency.high or row.efficiency.value for row in shown if row.efficiency is not None)
+    axes.set_ylim(0, max(1.05, 1.05 * top))
+    axes.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
+
+
+def _finish_rates(axes: Axes, rates: Sequence[float]) -> None:
+    """Sets the axis of bandwidths: a tick at each that was measured."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axes.set_xlim(rates[0] / 1.3, rates[-1] * 1.3)
+    axes.xaxis.set_major_locator(FixedLocator(rates))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short_rate(value)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("each node's link, bit/s")
+    axes.grid(visible=True, axis="y")
+
+
+def _step_times_ms(shown: Sequence[Row]) -> list[float]:
+    """Return the step times and the ends of their intervals, ms."""
+    return [
         1e3 * value
         for row in shown
         if row.step_time_s is not None
         for value in (row.step_time_s.value, row.step_time_s.low, row.step_time_s.high)
         if value
     ]
-    decades(left, values)
-    left.set_ylabel("ms")
-    if efficient:
-        top = max(row.efficiency.high or row.efficiency.value for row in shown if row.efficiency is not None)
-        right.set_ylim(0, max(1.05, 1.05 * top))
-        right.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
-    if len(lines) > 1:
-        for rate in rates:
-            best = _shortest(lines, rate)
-            row = next(row for row in best.rows if _rate(row) == rate) if best is not None else None
-            if row is not None and row.step_time_s is not None:
-                left.plot(
-                    [rate],
-                    [1e3 * row.step_time_s.value],
-                    "s",
-                    markersize=12,
-                    markerfacecolor="none",
-                    markeredgecolor=style.INK,
-                    markeredgewidth=0.9,
-                    zorder=4,
-                )
-    axes, what, scale = panels[-1]
+
+
+def _mark_shortest(axes: Axes, lines: Sequence[Series], rates: Sequence[float]) -> None:
+    """Draws a square around the shortest mean step at each bandwidth."""
+    for rate in rates:
+        best = _shortest(lines, rate)
+        row = next(row for row in best.rows if _rate(row) == rate) if best is not None else None
+        if row is not None and row.step_time_s is not None:
+            axes.plot(
+                [rate],
+                [1e3 * row.step_time_s.value],
+                "s",
+                markersize=12,
+                markerfacecolor="none",
+                markeredgecolor=style.INK,
+                markeredgewidth=0.9,
+                zorder=4,
+            )
+
+
+def _name_lines(axes: Axes, lines: Sequence[Series], what: str, scale: float) -> None:
+    """Writes each line's name to the right of the plot, as near to the height of its end as others allow."""
+    from ddpbench.report.draw.canvas import spread
+
     ends = [_value(line.rows[-1], what, scale) for line in lines]
     low, high = axes.get_ylim()
     logarithmic = axes.get_yscale() == "log"

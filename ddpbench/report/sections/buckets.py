@@ -7,10 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import fullest, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.sections import heatmap
-from ddpbench.report.series import Row, fullest, label_of, panels_of, raw_launches, setting_of
+from ddpbench.report.series import panels_of
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, stands, widest
 from ddpbench.report.words import Estimate, launches_each, milliseconds, not_drawn, ranks, series_of
 from ddpbench.spec.grouping import Key, cap_order, cap_words
@@ -78,50 +80,17 @@ def _picture(
     raw: Mapping[str, Sequence[float]],
     told: Mapping[str, Stand],
 ) -> Picture:
-    sizes = sorted({row.case.world_size for row in rows if _has(row)}, reverse=True)
-    several = [
-        s
-        for s in sizes
-        if len({r.case.bucket_cap_mb for r in rows if r.case.world_size == s and _has(r)}) > 1
-    ]
-    kept = sorted((several or sizes)[:MOST_SIZES])
+    kept, omitted = _sizes(rows)
     caps = sorted({row.case.bucket_cap_mb for row in rows}, key=cap_order)
     used = [row for row in rows if row.case.world_size in kept]
     shown = [row for row in used if _has(row)]
     missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if not _has(row)}
     heading = _heading(panel_name, shown, told)
-    marks = []
-    if any(row.oversubscribed for row in shown):
-        marks.append("Grey ground: more ranks than cores (oversubscribed).")
-    if any(row.emulated for row in shown):
-        marks.append("Hollow markers: emulated or dilated.")
-    if missing:
-        marks.append(f"Not shown: {'; '.join(missing.values())}.")
-    omitted = sorted(set(sizes) - set(kept))
-    if omitted:
-        where = (
-            ranks(omitted[0]) if len(omitted) == 1 else f"{series_of([str(size) for size in omitted])} ranks"
-        )
-        marks.append(f"Omitted: {where}; see the summary table.")
-    if any(row.case_id in told and told[row.case_id].verdict != TOO_FEW for row in shown):
-        marks.append(METHOD)
-    else:
-        marks.append("The lowest mean is not called best: this run holds no paired comparison of caps.")
-    setting = setting_of(fullest(shown))
-    caption = " ".join(
-        [
-            f"{rows[0].strategy_name}, {setting}. Large markers: mean step time;",
-            f"whiskers: 95 % t-intervals over launches ({launches_each(row.launches for row in shown)});",
-            "small dots: single launches. Caps are categories, not a scale; 'default' is 25 MiB after a",
-            "first bucket of 1 MiB.",
-            *marks,
-        ]
-    )
     gaps = f" Not shown: {'; '.join(missing.values())}." if missing else ""
     return Picture(
         file_name="buckets" if index == 0 else f"buckets-{index + 1}",
         heading=heading,
-        caption=caption,
+        caption=_caption(shown, _marks(shown, list(missing.values()), omitted, told)),
         alt=(
             f"Dot plot of step time, ms, against bucket cap for {rows[0].strategy_name} at "
             f"{series_of([str(size) for size in kept])} ranks. {heading}.{gaps}"
@@ -132,6 +101,53 @@ def _picture(
         paint=partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, told=told),
         label=label_of(shown),
         missing=missing,
+    )
+
+
+def _sizes(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
+    """Return the numbers of ranks drawn, those of several caps and the largest first, and those omitted; ascending."""
+    sizes = sorted({row.case.world_size for row in rows if _has(row)}, reverse=True)
+    several = [
+        s
+        for s in sizes
+        if len({r.case.bucket_cap_mb for r in rows if r.case.world_size == s and _has(r)}) > 1
+    ]
+    kept = sorted((several or sizes)[:MOST_SIZES])
+    return kept, sorted(set(sizes) - set(kept))
+
+
+def _marks(
+    shown: Sequence[Row], missing: Sequence[str], omitted: Sequence[int], told: Mapping[str, Stand]
+) -> list[str]:
+    """Return what the figure's signs mean, what is not in it, and how caps were compared: sentences."""
+    marks = []
+    if any(row.oversubscribed for row in shown):
+        marks.append("Grey ground: more ranks than cores (oversubscribed).")
+    if any(row.emulated for row in shown):
+        marks.append("Hollow markers: emulated or dilated.")
+    if missing:
+        marks.append(f"Not shown: {'; '.join(missing)}.")
+    if omitted:
+        where = (
+            ranks(omitted[0]) if len(omitted) == 1 else f"{series_of([str(size) for size in omitted])} ranks"
+        )
+        marks.append(f"Omitted: {where}; see the summary table.")
+    if any(row.case_id in told and told[row.case_id].verdict != TOO_FEW for row in shown):
+        marks.append(METHOD)
+    else:
+        marks.append("The lowest mean is not called best: this run holds no paired comparison of caps.")
+    return marks
+
+
+def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
+    return " ".join(
+        [
+            f"{shown[0].strategy_name}, {setting_of(fullest(shown))}. Large markers: mean step time;",
+            f"whiskers: 95 % t-intervals over launches ({launches_each(row.launches for row in shown)});",
+            "small dots: single launches. Caps are categories, not a scale; 'default' is 25 MiB after a",
+            "first bucket of 1 MiB.",
+            *marks,
+        ]
     )
 
 

@@ -7,16 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from ddpbench.report.captions import fullest, label_but_links, label_of, setting_but_links, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
-from ddpbench.report.series import (
-    Row,
-    fullest,
-    label_but_links,
-    label_of,
-    setting_but_links,
-    setting_of,
-)
+from ddpbench.report.rows import Row
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, widest
 from ddpbench.report.words import launches_each, percent, ranks, series_of
 from ddpbench.spec import BucketCap
@@ -49,55 +43,26 @@ def picture(
     have one world size.
     """
     every = sorted({_key(row, across) for row in rows}, key=_order)
-    sizes: list[int | str] = every
-    if len(every) > MOST_ROWS:
-        powers: list[int | str] = [key for key in every if isinstance(key, int) and key & (key - 1) == 0]
-        sizes = powers[-MOST_ROWS:] if across == "ranks" else every[:MOST_ROWS]
+    sizes = _drawn_sizes(every, across)
     rows = [row for row in rows if _key(row, across) in sizes]
     shown = [row for row in rows if row.ok and row.step_time_s is not None]
-    caps = sorted({row.case.bucket_cap_mb for row in rows}, key=cap_order)
-    filled = [
-        size
-        for size in sizes
-        if len({row.case.bucket_cap_mb for row in shown if _key(row, across) == size}) > 1
-    ]
-    if len(filled) < 2:
+    if not _comparable(shown, across):
         return None
-    heading = _heading(panel_name, shown, told, across)
+    caps = sorted({row.case.bucket_cap_mb for row in rows}, key=cap_order)
     cells = {(_key(row, across), row.case.bucket_cap_mb): row for row in rows}
-    gaps = [f"{row.name} ({row.status})" for row in rows if row not in shown]
-    empty = [(size, cap) for size in sizes for cap in caps if (size, cap) not in cells]
-    marks = []
-    stood = {told[row.case_id].verdict for row in shown if row.case_id in told} - {TOO_FEW}
-    if stood & {BEST, AS_GOOD}:
-        marks.append(f"Solid frame: best in its row. Dashed frame: as good as best. {METHOD}")
-    elif stood:
-        marks.append(f"No frame: no cap is shown to be best or as good in its row. {METHOD}")
-    else:
-        marks.append("No frame: too few rounds to compare caps.")
-    if gaps:
-        marks.append(f"Crosshatched: {'; '.join(gaps)}.")
-    if empty:
-        marks.append("Grey: not run.")
-    if len(sizes) < len(every):
-        what = "numbers of ranks only powers of two are" if across == "ranks" else "links not all are"
-        marks.append(f"Of {len(every)} {what} drawn; the summary table has all.")
+    heading = _heading(panel_name, shown, told, across)
+    missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if row not in shown}
+    marks = [
+        _frame_words(shown, told),
+        *_gap_words([*missing.values()], any((size, cap) not in cells for size in sizes for cap in caps)),
+        *_omission_words(len(every), len(sizes), across),
+    ]
     if any(row.oversubscribed for row in shown):
         marks.append("Rows of more ranks than cores are marked oversubscribed and count for no headline.")
-    setting = setting_of(fullest(shown))
-    if across == "link":
-        setting = f"{ranks(shown[0].case.world_size)}, {setting_but_links(shown)}"
     return Picture(
         file_name=_file_name(index, across),
         heading=heading,
-        caption=" ".join(
-            [
-                f"{rows[0].strategy_name}, {setting}. In a cell: mean step time, ms, over",
-                f"{launches_each(row.launches for row in shown)}, and how much longer that is than the lowest of its",
-                "row; the ground darkens with it. Caps are categories, not a scale.",
-                *marks,
-            ]
-        ),
+        caption=_caption(shown, across, marks),
         alt=(
             f"Heat map of step time, ms, by bucket cap ({series_of([cap_words(cap) for cap in caps])}) and {across} "
             f"({series_of([_key_label(size) for size in sizes])}) for {rows[0].strategy_name}. {heading}."
@@ -114,7 +79,60 @@ def picture(
         height_in=0.62 + _CELL_IN * len(sizes),
         paint=partial(_paint, sizes=sizes, caps=caps, cells=cells, told=told),
         label=label_of(shown) if across == "ranks" else label_but_links(shown[0]),
-        missing={row.case_id: f"{row.name} ({row.status})" for row in rows if row not in shown},
+        missing=missing,
+    )
+
+
+def _drawn_sizes(every: Sequence[int | str], across: Across) -> Sequence[int | str]:
+    """Return the lines of the map: of many numbers of ranks the largest powers of two, of many links the fastest."""
+    if len(every) <= MOST_ROWS:
+        return every
+    powers = [key for key in every if isinstance(key, int) and key & (key - 1) == 0]
+    return powers[-MOST_ROWS:] if across == "ranks" else every[:MOST_ROWS]
+
+
+def _comparable(shown: Sequence[Row], across: Across) -> bool:
+    """Return whether two lines of the map or more have several caps."""
+    caps: dict[int | str, set[BucketCap]] = {}
+    for row in shown:
+        caps.setdefault(_key(row, across), set()).add(row.case.bucket_cap_mb)
+    return sum(len(found) > 1 for found in caps.values()) > 1
+
+
+def _frame_words(shown: Sequence[Row], told: Mapping[str, Stand]) -> str:
+    """Return what frames around cells mean, or why there are none."""
+    stood = {told[row.case_id].verdict for row in shown if row.case_id in told} - {TOO_FEW}
+    if stood & {BEST, AS_GOOD}:
+        return f"Solid frame: best in its row. Dashed frame: as good as best. {METHOD}"
+    if stood:
+        return f"No frame: no cap is shown to be best or as good in its row. {METHOD}"
+    return "No frame: too few rounds to compare caps."
+
+
+def _gap_words(missing: Sequence[str], empty: bool) -> list[str]:
+    """Return which cells have no time: cases that did not end well, and what was not run."""
+    words = [f"Crosshatched: {'; '.join(missing)}."] if missing else []
+    return [*words, *(["Grey: not run."] if empty else [])]
+
+
+def _omission_words(every: int, drawn: int, across: Across) -> list[str]:
+    if drawn == every:
+        return []
+    what = "numbers of ranks only powers of two are" if across == "ranks" else "links not all are"
+    return [f"Of {every} {what} drawn; the summary table has all."]
+
+
+def _caption(shown: Sequence[Row], across: Across, marks: Sequence[str]) -> str:
+    setting = setting_of(fullest(shown))
+    if across == "link":
+        setting = f"{ranks(shown[0].case.world_size)}, {setting_but_links(shown)}"
+    return " ".join(
+        [
+            f"{shown[0].strategy_name}, {setting}. In a cell: mean step time, ms, over",
+            f"{launches_each(row.launches for row in shown)}, and how much longer that is than the lowest of its",
+            "row; the ground darkens with it. Caps are categories, not a scale.",
+            *marks,
+        ]
     )
 
 
@@ -281,25 +299,41 @@ def _cell(
     worst: float,
     verdict: str,
 ) -> None:
+    """Draws a cell: its ground, what it says, and the frame of a cap that is best or as good."""
+    _draw_ground(axes, place, row, slower, worst)
+    _write_cell(axes, place, row, slower, verdict)
+    if verdict in (BEST, AS_GOOD):
+        _draw_frame(axes, place, verdict)
+
+
+def _draw_ground(
+    axes: Axes, place: tuple[int, int], row: Row | None, slower: float | None, worst: float
+) -> None:
+    """Fills a cell, the darker the slower it is; crosshatched where a case has no time, grey where none was run."""
     from matplotlib.patches import Rectangle
 
-    x, y = place
     share = slower / worst if slower is not None and worst > 0 else 0.0
     ramp = tuple(low + (high - low) * share for low, high in zip(*_RAMP, strict=True))
     failed = row is not None and slower is None
-    ground = _NOT_RUN if row is None else "white" if failed else ramp
     axes.add_patch(
         Rectangle(
-            (x - 0.5, y - 0.5),
+            (place[0] - 0.5, place[1] - 0.5),
             1,
             1,
-            facecolor=ground,
+            facecolor=_NOT_RUN if row is None else "white" if failed else ramp,
             edgecolor=style.MUTED if failed else style.GRID,
             linewidth=0.8,
             hatch="xxxx" if failed else None,
             zorder=1,
         )
     )
+
+
+def _write_cell(
+    axes: Axes, place: tuple[int, int], row: Row | None, slower: float | None, verdict: str
+) -> None:
+    """Writes a cell's step time and how much longer than the lowest it is; or why it has none."""
+    failed = row is not None and slower is None
     text, weight = "not run", "normal"
     if row is not None and failed:
         text = row.status
@@ -309,8 +343,7 @@ def _cell(
         text += f"\n{CANNOT_TELL}" if verdict == CANNOT_TELL else ""
         weight = "bold" if verdict == BEST else "normal"
     axes.text(
-        x,
-        y,
+        *place,
         text,
         ha="center",
         va="center",
@@ -320,16 +353,21 @@ def _cell(
         bbox={"boxstyle": "square,pad=0.25", "facecolor": "white", "edgecolor": "none"} if failed else None,
         zorder=3,
     )
-    if verdict in (BEST, AS_GOOD):
-        axes.add_patch(
-            Rectangle(
-                (x - 0.45, y - 0.43),
-                0.9,
-                0.86,
-                fill=False,
-                edgecolor=style.INK,
-                linewidth=1.4,
-                linestyle="-" if verdict == BEST else (0, (4, 2)),
-                zorder=2,
-            )
+
+
+def _draw_frame(axes: Axes, place: tuple[int, int], verdict: str) -> None:
+    """Draws a frame within a cell: solid around the best, dashed around one as good."""
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(
+        Rectangle(
+            (place[0] - 0.45, place[1] - 0.43),
+            0.9,
+            0.86,
+            fill=False,
+            edgecolor=style.INK,
+            linewidth=1.4,
+            linestyle="-" if verdict == BEST else (0, (4, 2)),
+            zorder=2,
         )
+    )

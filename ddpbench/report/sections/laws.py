@@ -8,20 +8,22 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.statistics.laws import EXTRAPOLATION, LAW_NAMES, Fit, Law
+from ddpbench.analysis.scaling.fits import Fit
+from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Law
 from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import label_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, label_of
-from ddpbench.report.words import Estimate, launches_each, not_drawn, percent, ranks, series_of
+from ddpbench.report.rows import Row
+from ddpbench.report.words import Estimate, estimate_of, launches_each, not_drawn, percent, ranks, series_of
 from ddpbench.spec.case import BASE
 from ddpbench.strategies.traits import traits_named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ddpbench.analysis.curves import CurveLaws
+    from ddpbench.analysis.scaling.curves import CurveLaws
     from ddpbench.report.draw.canvas import Sheet
 
 MOST_FIGURES = 2
@@ -94,7 +96,7 @@ def _notes(curve: CurveLaws) -> list[str]:
     for fit in laws.fits:
         parameters = series_of(
             [
-                f"{_MEANINGS[name]} {_estimate(value)}"
+                f"{_MEANINGS[name]} {estimate_of(value)}"
                 for name, value in fit.parameters.items()
                 if name in _SYMBOLS
             ]
@@ -108,10 +110,6 @@ def _notes(curve: CurveLaws) -> list[str]:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _estimate(interval: Interval) -> Estimate:
-    return Estimate(interval.value, interval.low, interval.high)
 
 
 def _label(group: Sequence[CurveLaws], by_id: Mapping[str, Row]) -> tuple[str, ...]:
@@ -247,7 +245,7 @@ def _line(curve: CurveLaws, what: str, size: int | None, value: Interval, note: 
         Cell(text=curve.name),
         Cell(text=what),
         Cell(text="", number=True) if size is None else Cell.count(size),
-        Cell.estimate(_estimate(value)),
+        Cell.estimate(estimate_of(value)),
         Cell(text=note),
     )
 
@@ -275,7 +273,7 @@ def _paint(sheet: Sheet, *, curves: Sequence[CurveLaws], emulated: set[str]) -> 
 
 
 def _efficiencies(curve: CurveLaws) -> list[Estimate]:
-    return [_estimate(point.speedup).scaled(1 / point.world_size) for point in curve.laws.points]
+    return [estimate_of(point.speedup).scaled(1 / point.world_size) for point in curve.laws.points]
 
 
 def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
@@ -362,5 +360,5 @@ def _texts(curve: CurveLaws) -> list[tuple[str, str]]:
         for index, (name, value) in enumerate(shown):
             head = f"{_SHORT[fit.law]} ({_MARKS[fit.goodness]}): " if index == 0 else ""
             held = " (held)" if name == "beta" and _held(fit) else ""
-            lines.append((f"{head}{_SYMBOLS[name]} = {_estimate(value)}{held}", _COLOURS[fit.law]))
+            lines.append((f"{head}{_SYMBOLS[name]} = {estimate_of(value)}{held}", _COLOURS[fit.law]))
     return lines

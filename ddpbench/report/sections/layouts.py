@@ -7,9 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import fullest, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, alike_but, fullest, label_of, raw_launches, setting_of, variant_words
+from ddpbench.report.rows import Row, raw_launches
+from ddpbench.report.series import alike_but, variant_words
 from ddpbench.report.standing import (
     AS_GOOD,
     BEST,

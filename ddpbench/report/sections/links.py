@@ -8,17 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import label_but_links, setting_but_links, settings_apart
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.sections import bandwidth, heatmap
-from ddpbench.report.series import (
-    Row,
-    alike_but,
-    label_but_links,
-    raw_launches,
-    setting_but_links,
-    settings_apart,
-)
+from ddpbench.report.series import alike_but
 from ddpbench.report.standing import stands
 from ddpbench.report.words import launches_each, not_drawn, series_of
 from ddpbench.spec.grouping import Key

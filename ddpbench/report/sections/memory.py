@@ -10,7 +10,8 @@ import pandas as pd
 
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Section, Table
-from ddpbench.report.series import Row, variant_words
+from ddpbench.report.rows import Row
+from ddpbench.report.series import variant_words
 from ddpbench.report.words import number
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key

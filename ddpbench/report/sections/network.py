@@ -13,9 +13,11 @@ import pandas as pd
 from ddpbench.analysis.read.traffic import FEWEST, MOST
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.formulas import PAYLOAD
+from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Panel, Row, label_of, panels_of, setting_of, variant_words
+from ddpbench.report.rows import Row
+from ddpbench.report.series import Panel, panels_of, variant_words
 from ddpbench.report.words import Estimate, not_drawn, number, series_of
 from ddpbench.spec.links import link_words, short_links
 from ddpbench.units import counted, format_bytes

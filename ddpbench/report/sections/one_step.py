@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.one_step import Lane, OneStep, Transfer
+from ddpbench.analysis.steps.one_step import Lane, OneStep, Transfer
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, label_of, setting_of
+from ddpbench.report.rows import Row
 from ddpbench.report.words import milliseconds, series_of
 from ddpbench.units import counted, format_bytes
 

@@ -10,9 +10,11 @@ import pandas as pd
 
 from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import label_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, alike_but, label_of, raw_launches
+from ddpbench.report.rows import Row, raw_launches
+from ddpbench.report.series import alike_but
 from ddpbench.report.words import Estimate, launches_each, not_drawn, number, percent, series_of
 from ddpbench.spec.grouping import Key, cap_order
 

@@ -9,9 +9,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import fullest, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Panel, Row, Series, fullest, label_of, panels_of, setting_of
+from ddpbench.report.rows import Row
+from ddpbench.report.series import Panel, Series, panels_of
 from ddpbench.report.words import Estimate, launches_each, not_drawn, ranks, series_of, valued
 from ddpbench.strategies.traits import traits_named, traits_of
 

@@ -8,9 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import fullest, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Panel, Row, Series, fullest, label_of, panels_of, raw_launches, setting_of
+from ddpbench.report.rows import Row, raw_launches
+from ddpbench.report.series import Panel, Series, panels_of
 from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of, valued
 from ddpbench.strategies import TABLE, load_strategy
 from ddpbench.strategies.traits import traits_of

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
+from ddpbench.analysis.steps.waterfall import LOSSES
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.analysis.waterfall import LOSSES
+from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.series import Row, label_of, panels_of, setting_of, variant_words
+from ddpbench.report.rows import Row
+from ddpbench.report.series import panels_of, variant_words
 from ddpbench.report.words import Estimate, number
 from ddpbench.units import counted
 

@@ -23,8 +23,8 @@ class AsyncServerOptions(BaseModel, extra="forbid", frozen=True):
     """How gradients come to the server, and parameters back."""
 
     transport: Literal["auto", "rpc", "p2p"] = "auto"
-    """`rpc`: one remote call of torch.distributed.rpc a step; `p2p`: messages of the process group, which the server
-    receives from any source; `auto`: the former where this torch carries it."""
+    """How gradients reach the server: one torch.distributed.rpc call per step (`rpc`), or messages of the process group
+    (`p2p`); `auto` is rpc if this torch supports it."""
 
 
 class AsyncServer(Strategy[AsyncServerOptions]):

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
+
+from ddpbench.units import Unit
 
 
 class DdpOptions(BaseModel, extra="forbid", frozen=True):
     """The choices of torch.nn.parallel.DistributedDataParallel, with its defaults."""
 
     gradient_as_bucket_view: bool = False
-    """Gradients live in the buckets instead of beside them: less memory."""
+    """Let gradients share the memory of the buckets instead of copying them."""
     static_graph: bool = False
-    """The same parameters are used in every step; DDP need not look."""
+    """Tell DDP that the graph is the same in every step, so that it does not search it for unused parameters."""
     find_unused_parameters: bool = False
-    """Walks the graph in every step for parameters that the loss does not reach, and keeps the buckets as
-    they were built: gradients may then become ready out of the buckets' order."""
+    """Search the graph in every step for parameters that the loss does not reach; DDP then keeps its first buckets, and
+    gradients may become ready in another order."""
     broadcast_buffers: bool = True
-    """Rank 0's buffers, such as BatchNorm's running statistics, are sent out before every forward pass, and
-    so count as `forward`."""
-    accumulate: int = Field(default=1, ge=1, strict=True)
-    """Each batch is computed in so many parts, and only the last one's backward sends (`no_sync` before it)."""
+    """Broadcast rank 0's buffers, such as BatchNorm's running statistics, before every forward pass, as part of it."""
+    accumulate: Annotated[int, Unit("parts")] = Field(default=1, ge=1, strict=True)
+    """Split each batch into this many parts and communicate only in the last one's backward (`no_sync`)."""
     compression: Literal["none", "fp16", "bf16", "powersgd"] = "none"
-    """Gradients are averaged in this type: half the bytes, and its rounding. Or their matrices are sent as products of
-    two of low rank, and what that leaves out of a step is kept for the next (PowerSGD)."""
-    matrix_approximation_rank: int = Field(default=1, ge=1, le=256, strict=True)
-    """PowerSGD: that low rank."""
-    start_powersgd_iter: int = Field(default=2, ge=2, le=16, strict=True)
-    """PowerSGD: so many steps come first that are not compressed; they are part of the warm-up. torch's default is
-    1,000, for the sake of the loss; less than 2 it does not allow, because buckets are rebuilt after the first."""
+    """Average gradients in fp16 or bf16, or send gradient matrices as low-rank factors and carry the error over to the
+    next step (`powersgd`)."""
+    matrix_approximation_rank: Annotated[int, Unit("1")] = Field(default=1, ge=1, le=256, strict=True)
+    """Rank of PowerSGD's factors."""
+    start_powersgd_iter: Annotated[int, Unit("steps")] = Field(default=2, ge=2, le=16, strict=True)
+    """Uncompressed steps before PowerSGD starts, part of the warm-up; torch's default is 1,000, and its minimum 2."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
+
+from ddpbench.units import Unit
 
 
 class PipelineOptions(BaseModel, extra="forbid", frozen=True):
     """How a batch goes through the stages."""
 
     order: Literal["gpipe", "1f1b"] = "gpipe"
-    """`gpipe`: forward of all microbatches, then backward of all (Huang et al., NeurIPS 2019). `1f1b`: once the
-    pipeline is full a forward and a backward in turn, so that a stage keeps the activations of no more microbatches
-    than there are stages from it on (PipeDream-Flush: Narayanan et al., SC'21)."""
-    microbatches: int = Field(default=4, ge=1, strict=True)
-    """Into so many equal parts the batch is cut."""
+    """Forward of all microbatches, then backward of all (`gpipe`, Huang et al., NeurIPS 2019); or forward and backward
+    alternately once the pipeline is full, which stores fewer activations (`1f1b`, Narayanan et al., SC'21)."""
+    microbatches: Annotated[int, Unit("parts")] = Field(default=4, ge=1, strict=True)
+    """Number of equal parts that a batch is split into."""

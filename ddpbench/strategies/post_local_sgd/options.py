@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import BaseModel, Field
+
+from ddpbench.units import Unit
 
 
 class PostLocalSgdOptions(BaseModel, extra="forbid", frozen=True):
     """The choices of torch's PostLocalSGDState and PeriodicModelAverager."""
 
-    period: int = Field(default=4, ge=2, le=10, strict=True)
-    """Parameters are averaged after every so many updates; at most as many as the smallest block that is timed has."""
-    start_local_sgd_iter: int = Field(default=2, ge=0, le=16, strict=True)
-    """So many steps come first whose gradients are averaged as DDP's are; they are part of the warm-up."""
+    period: Annotated[int, Unit("steps")] = Field(default=4, ge=2, le=10, strict=True)
+    """Steps from one averaging of parameters to the next; at most 10, as many as the smallest timed block has."""
+    start_local_sgd_iter: Annotated[int, Unit("steps")] = Field(default=2, ge=0, le=16, strict=True)
+    """Steps with gradients averaged as in DDP before ranks train apart, part of the warm-up."""
     within_nodes: bool = True
-    """Where a node has several ranks, and there are several nodes, gradients are averaged within the node."""
+    """Average gradients among the ranks of a node in every step, if there are several nodes with several ranks."""

@@ -9,6 +9,6 @@ class Zero1Options(BaseModel, extra="forbid", frozen=True):
     """The choices of torch.distributed.optim.ZeroRedundancyOptimizer, and one of DDP's."""
 
     parameters_as_bucket_view: bool = False
-    """Each rank's parameters lie in one memory, which is broadcast at once; otherwise one by one."""
+    """Broadcast each rank's parameters as one buffer instead of one by one."""
     gradient_as_bucket_view: bool = False
-    """Gradients live in DDP's buckets instead of beside them: less memory."""
+    """Let gradients share the memory of DDP's buckets instead of copying them."""

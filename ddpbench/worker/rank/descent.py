@@ -54,14 +54,7 @@ def train_to(
     spent_ns = 0
     steps = 1  # how long a step takes is not known yet
     for index in itertools.count():
-        clock.anchor()
-        found: list[torch.Tensor] = []
-        marks = [clock.mark()]
-        for _ in range(steps):
-            loop.step()
-            found.append(loop.unscaled_loss())
-            marks.append(clock.mark())
-        times = clock.resolve(marks)
+        times, found = _train(loop, steps, clock)
         # in the digits that are recorded, so that whoever reads them finds the goal reached at the same step
         own = [float(f"{float(loss):.7g}") if replica.knows_loss else 0.0 for loss in found]
         gathered = gather_numbers(own, control, processes)
@@ -78,13 +71,30 @@ def train_to(
             losses=tuple(own) if replica.knows_loss else (),
         )
         spent_ns += times[-1] - times[0]
-        step_ns = max(spent_ns, 1) / len(job)
-        fitting = max(LEAST_STEPS, min(MOST_STEPS, int(GROUP_S * 1e9 / step_ns)))
-        fitting = min(fitting, max(1, math.ceil((goal.seconds * 1e9 - spent_ns) / step_ns)))
-        wanted = min(fitting, goal.steps - len(job))  # none: its steps are exhausted
+        wanted = _steps_next(goal, made=len(job), spent_ns=spent_ns)  # none: its steps are exhausted
         recent = job[-(steps + window - 1) :]
         over = spent_ns >= goal.seconds * 1e9 or steps_to(goal.loss, recent, window) is not None
         steps = control.agree(0 if over else wanted)
         if not steps:
             break
     replica.close()
+
+
+def _train(loop: StepLoop, steps: int, clock: Clock) -> tuple[list[int], list[torch.Tensor]]:
+    """Makes a group of steps; returns the moments between them, and each one's loss, still on its device."""
+    clock.anchor()
+    losses: list[torch.Tensor] = []
+    marks = [clock.mark()]
+    for _ in range(steps):
+        loop.step()
+        losses.append(loop.unscaled_loss())
+        marks.append(clock.mark())
+    return clock.resolve(marks), losses
+
+
+def _steps_next(goal: Goal, *, made: int, spent_ns: int) -> int:
+    """Return how many steps the next group is to have after so many in that time: about `GROUP_S` of them."""
+    step_ns = max(spent_ns, 1) / made
+    fitting = max(LEAST_STEPS, min(MOST_STEPS, int(GROUP_S * 1e9 / step_ns)))
+    fitting = min(fitting, max(1, math.ceil((goal.seconds * 1e9 - spent_ns) / step_ns)))
+    return min(fitting, goal.steps - made)

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 from ddpbench.errors import DdpbenchError, LaunchError, RequestError
 from ddpbench.records import RunDir
 from ddpbench.worker.place import SlotPlace, host_name
-from ddpbench.worker.slot.leader import Leader
-from ddpbench.worker.slot.slot import (
+from ddpbench.worker.slot.ending import (
     EXIT_INTERRUPTED,
     EXIT_NOT_OK,
     EXIT_REQUEST,
-    Slot,
     StoppedError,
     explained,
 )
+from ddpbench.worker.slot.follower import follow
+from ddpbench.worker.slot.leader import Leader
+from ddpbench.worker.slot.slot import Slot
 
 if TYPE_CHECKING:
     from ddpbench.worker.slot.meeting import Meeting
@@ -47,7 +48,9 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
         try:
             meeting = _meet(place, lives)
             with Slot(RunDir(run_dir), place, meeting, lives) as slot:
-                code = slot.attend(lead=lambda own: Leader(own, retry_failed=retry_failed).lead())
+                code = slot.attend(
+                    lead=lambda own: Leader(own, retry_failed=retry_failed).lead(), follow=follow
+                )
         finally:
             _ignore_signals()  # the last words take seconds at most
     except StoppedError as error:

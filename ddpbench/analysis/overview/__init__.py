@@ -1,0 +1,1 @@
+"""A run directory made into a `RunSummary`: its tables, its sentences, what failed."""

@@ -1,0 +1,175 @@
+"""A run directory made into a `RunSummary`: everything the report draws and the command line prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddpbench.analysis.descents import curves_table, goals_table
+from ddpbench.analysis.findings.answer import answer_of
+from ddpbench.analysis.findings.compared import MOST_FINDINGS, decided_first, findings
+from ddpbench.analysis.findings.inputs import input_findings
+from ddpbench.analysis.findings.lead import lead_findings
+from ddpbench.analysis.findings.loss import loss_findings
+from ddpbench.analysis.findings.precision import precision_findings
+from ddpbench.analysis.findings.settings import setting_findings
+from ddpbench.analysis.findings.table import comparisons_table
+from ddpbench.analysis.findings.virtual import virtual_sentences
+from ddpbench.analysis.invariants import check_cases
+from ddpbench.analysis.network import network_table
+from ddpbench.analysis.overview.failures import failures_of
+from ddpbench.analysis.overview.tables import (
+    breakdown_table,
+    inputs_table,
+    launches_table,
+    phases_table,
+    proofs_table,
+    snapshots_table,
+)
+from ddpbench.analysis.overview.validity import merge_sentences, validity_sentences
+from ddpbench.analysis.read.fabrics import fabric_sentences, fabrics_of
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.positions import position_spread
+from ddpbench.analysis.read.reading import read_cases_of
+from ddpbench.analysis.scaling.curves import CurveLaws, law_findings, laws_of
+from ddpbench.analysis.steps.communication import transfers_table
+from ddpbench.analysis.steps.one_step import one_step
+from ddpbench.analysis.steps.waterfall import waterfall_table
+from ddpbench.analysis.summary import Counts, Finding, RunSummary
+from ddpbench.analysis.table.frame import case_table
+from ddpbench.errors import IdentityError
+from ddpbench.helper_process import Beside
+from ddpbench.records import RunDir
+from ddpbench.records.plan import StoredPlan, read_plan
+
+MOST_ASKED = 3
+"""Sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
+
+
+def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
+    """Return all that a run directory shows. Unfinished launches are left out. `beside` shares the reading.
+
+    Raises:
+        IdentityError: it is not a run directory, or one of another schema.
+    """
+    plan = read_plan(run)
+    cases = read_cases_of(run, plan, beside)
+    machine = run.read_json(run.machine)
+    table = case_table(plan, cases, machine)
+    laws = laws_of(cases, machine)
+    merged = run.read_json(run.merged) if run.merged.exists() else {}
+    fabrics = fabrics_of(run)
+    checks = check_cases(cases, table, fabrics)
+    told = _findings(cases, laws)
+    step, step_absent = one_step(run, cases)
+    sweeps = _sweeps(run)
+    counts = _counts(plan, cases, merged=bool(merged))
+    return RunSummary(
+        name=plan.experiment,
+        question=plan.question,
+        machine=machine,
+        experiment_toml=_text(run),
+        run_path=str(run.path),
+        counts=counts,
+        cases=table,
+        planned={run.case_id: run.case for run in cases},
+        launches=launches_table(cases),
+        breakdown=breakdown_table(cases),
+        phases=phases_table(cases),
+        proofs=proofs_table(cases),
+        findings=told,
+        answer=answer_of(cases, told),
+        validity=(
+            *checks.told,
+            *merge_sentences(merged),
+            *validity_sentences(plan, cases, table, stop_reason=sweeps.stop_reason, path=str(run.path)),
+            *virtual_sentences(cases, table),
+            *fabric_sentences(fabrics),
+        ),
+        failures=tuple(failures_of(cases)),
+        stop_reason=sweeps.stop_reason,
+        measured_share=sweeps.measured_s / sweeps.wall_s if sweeps.wall_s > 0 else None,
+        wall_s=sweeps.wall_s,
+        comparisons=comparisons_table(cases),
+        inputs=inputs_table(cases),
+        snapshots=snapshots_table(cases),
+        waterfall=waterfall_table(cases),
+        transfers=transfers_table(cases),
+        network=network_table(cases),
+        curves=curves_table(cases),
+        goals=goals_table(cases),
+        fabrics=fabrics,
+        checks=checks,
+        one_step=step,
+        one_step_absent=step_absent,
+        laws=laws,
+        position_spread=position_spread(plan.order, counts.rounds),
+        merged_from=tuple(str(origin["path"]) for origin in merged.get("sources", ())),
+    )
+
+
+def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
+    """At most `MOST_FINDINGS` sentences, decided ones first; speed-up and law are always among them."""
+    losses, precision = loss_findings(cases), precision_findings(cases)
+    room = MOST_ASKED - len(losses) - len(precision)
+    settings = (*lead_findings(cases), *setting_findings(cases))[: max(0, room)]
+    inputs = input_findings(cases)[: max(0, room - len(settings))]
+    asked = (*losses, *settings, *inputs, *precision)
+    fitted = law_findings(laws)
+    own = findings(cases, most=MOST_FINDINGS - len(asked) - len(fitted))
+    return decided_first((*asked, *own, *fitted))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sweeps:
+    """What the sweeps of a run took together, and why the last one stopped."""
+
+    wall_s: float
+    measured_s: float
+    stop_reason: str
+
+
+def _sweeps(run: RunDir) -> _Sweeps:
+    """Return what the sweeps that worked here noted of themselves."""
+    sessions = _sessions(run)
+    return _Sweeps(
+        wall_s=sum(float(session.get("wall_s") or 0) for session in sessions),
+        measured_s=sum(float(session.get("measured_s") or 0) for session in sessions),
+        stop_reason=str(sessions[-1].get("stop_reason") or "") if sessions else "interrupted",
+    )
+
+
+def _sessions(run: RunDir) -> list[dict[str, Any]]:
+    """Return the sweeps that worked here; none where the only one was killed before it could note itself."""
+    if not run.sessions.exists():
+        return []
+    sessions = run.read_json(run.sessions).get("sessions")
+    if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
+        raise IdentityError(f"{run.sessions} is damaged: a list of sessions was expected")
+    return sessions
+
+
+def _text(run: RunDir) -> str:
+    try:
+        return run.experiment.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _counts(plan: StoredPlan, cases: Sequence[CaseRun], *, merged: bool) -> Counts:
+    """Launches planned are those of all runnable cases in the rounds begun, and in `rounds_min` at least.
+
+    Of a merged run they are those that are there: no case was planned for the rounds of every run.
+    """
+    runnable = [case for case in cases if case.planned.skip_reason is None]
+    begun = max((launch.round + 1 for case in cases for launch in case.launches), default=0)
+    launches = [launch for case in cases for launch in case.launches]
+    return Counts(
+        planned=len(launches) if merged else len(runnable) * max(begun, plan.budget.rounds_min),
+        succeeded=sum(launch.ok for launch in launches),
+        failed=sum(not launch.ok for launch in launches),
+        skipped_cases=len(cases) - len(runnable),
+        cases=len(cases),
+        rounds=begun,
+    )

@@ -1,0 +1,166 @@
+"""Sentences on what limits a run's numbers, each with how many cases it concerns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.findings.loss import loss_sentences
+from ddpbench.analysis.findings.pairing import pairing_sentences
+from ddpbench.analysis.names import Names
+from ddpbench.analysis.read.cases import resume_command
+from ddpbench.analysis.read.faults import fault_sentences
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.staleness import staleness_sentences
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS
+from ddpbench.records.plan import StoredPlan
+
+_END_WORDS = {
+    "budget": " before the sweep's budget was exhausted",
+    "rounds_max": " in as many rounds as were allowed",
+    "interrupted": " before the sweep was interrupted",
+    "failed": " before the sweep failed",
+}
+"""How the sentence on intervals that stayed wide ends, by why the sweep stopped."""
+_MEANING = {
+    "steal": "the hypervisor gave processor time to others",
+    "foreign load": "other processes used the cores",
+    "clock change": "a core changed its clock",
+    "not steady": "steps still changed while they were timed, in these launches or in what all have in common",
+    "throttled": "a CPU quota held the ranks back",
+    "shared machine": "another sweep was allowed beside this one",
+    "late replay": "one step in 20 or more had a moment that came over 1 % of a step after it was due",
+}
+"""What each flag of a launch says happened."""
+
+
+def merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what a merge of several runs limits."""
+    if merged:
+        origins = ", ".join(f"{o['path']} on {o['host']}" for o in merged["sources"])
+        yield (
+            f"Merged from {len(merged['sources'])} runs ({origins}): ratios are taken within each run's own rounds; "
+            "cases of different runs were not run in turn."
+        )
+        yield from (f"Left out of the merge: {text}." for text in merged["left_out"])
+
+
+def validity_sentences(
+    plan: StoredPlan,
+    cases: Sequence[CaseRun],
+    table: pd.DataFrame,
+    *,
+    stop_reason: str,
+    path: str,
+) -> Iterable[str]:
+    """Yield what limits the numbers of a run's cases; `table` is theirs."""
+    measured = [case for case in cases if case.timings]
+    if not measured:
+        yield "No case has a launch that ended well: there are no numbers."
+        yield from _damage(cases, Names(cases))
+        return
+    names = Names(measured)
+    if stop_reason == "interrupted":
+        launcher = measured[0].case.launcher
+        yield f"The sweep was interrupted; resume with: {resume_command(launcher, path)}"
+    yield from _crowded(measured, names)
+    yield from _too_few_rounds(measured, names)
+    yield from pairing_sentences(measured, names)
+    yield from _disturbances(measured)
+    yield from fault_sentences(measured, names)
+    yield from staleness_sentences(measured, names)
+    yield from _wide(measured, names, table, plan.budget.target_half_width, stop_reason)
+    yield from _unequal_parameters(measured, names)
+    yield from _shared_cores(measured, names)
+    yield from _several_hosts(measured, names)
+    yield from loss_sentences(measured, names)
+    yield from _damage(cases, names)
+    yield from _notes_of_proofs(measured)
+
+
+def _crowded(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    crowded = [case for case in measured if case.planned.oversubscribed]
+    if crowded:
+        yield (
+            f"{names.count(crowded)} ran with more ranks than cores (oversubscribed): their numbers are kept out of "
+            f"headlines and fits{names.listed(crowded)}."
+        )
+
+
+def _too_few_rounds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    few = [case for case in measured if len(case.timings) < MIN_ROUNDS]
+    if few:
+        yield (
+            f"{names.count(few)} {_have(few)} under {MIN_ROUNDS} rounds: too few rounds to conclude "
+            f"anything{names.listed(few)}."
+        )
+
+
+def _disturbances(measured: Sequence[CaseRun]) -> Iterable[str]:
+    """Yield what launches were flagged for, in the order of the first one's flags."""
+    flags = Counter(flag for case in measured for launch in case.good for flag in dict.fromkeys(launch.flags))
+    total = sum(len(case.good) for case in measured)
+    for flag, count in flags.items():
+        yield (
+            f"{flag[:1].upper()}{flag[1:]} in {count} of {total} launches: {_MEANING[flag]}. They are kept, and "
+            "their cases are marked."
+        )
+
+
+def _wide(
+    measured: Sequence[CaseRun], names: Names, table: pd.DataFrame, target: float, stop_reason: str
+) -> Iterable[str]:
+    """Yield which cases' intervals stayed wider than the target, and why the sweep ended."""
+    wide = set(table.loc[~table["ci_reached"].fillna(value=True), "case_id"])
+    if wide:
+        chosen = [case for case in measured if case.case_id in wide]
+        yield (
+            f"{names.count(chosen)} did not reach the target half-width of {100 * target:g} %"
+            f"{_END_WORDS.get(stop_reason, '')}{names.listed(chosen)}."
+        )
+
+
+def _unequal_parameters(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    unequal = [case for case in measured if any(launch.params_equal is False for launch in case.launches)]
+    if unequal:
+        yield f"{names.count(unequal)} ended a launch with parameters that differ between ranks{names.listed(unequal)}."
+
+
+def _shared_cores(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    sharing = [case for case in measured if any(launch.shares_cores for launch in case.good)]
+    if sharing:
+        yield f"{names.count(sharing)} had loader workers on the ranks' own cores{names.listed(sharing)}."
+
+
+def _several_hosts(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    apart = [case for case in measured if any(launch.hosts > 1 for launch in case.good)]
+    if apart:
+        yield (
+            f"{names.count(apart)} ran on several hosts, which share no clock: a transfer that ends on all "
+            "ranks at once took as long as its shortest rank's part; in other transfers waiting for ranks counts as "
+            f"communication{names.listed(apart)}."
+        )
+
+
+def _notes_of_proofs(measured: Sequence[CaseRun]) -> Iterable[str]:
+    notes = dict.fromkeys(p.note for case in measured if case.proof for p in case.proof.proofs if p.note)
+    yield from (f"Proofs: {note}." for note in notes)
+
+
+def _damage(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    damaged = [text for case in cases for launch in case.launches for text in launch.damage]
+    if damaged:
+        more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        yield f"Damaged records: {damaged[0]}{more}. What cannot be read is left out."
+    dropped = [case for case in cases if case.parts is not None and case.parts.dropped_transfers]
+    if dropped:
+        count = sum(case.parts.dropped_transfers for case in dropped if case.parts is not None)
+        lack = "1 transfer lacks" if count == 1 else f"{count} transfers lack"
+        yield f"{lack} a rank's record: left out{names.listed(dropped)}."
+
+
+def _have(cases: Sequence[CaseRun]) -> str:
+    return "has" if len(cases) == 1 else "have"

@@ -1,0 +1,130 @@
+"""A run directory read into cases and their launches. No table, no statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ddpbench.analysis.read.launches import NOT_STEADY, CaseRun, Launch, ProofRun
+from ddpbench.analysis.read.measurement import damage_sentence, read_measurement
+from ddpbench.analysis.read.overlap import breakdown
+from ddpbench.analysis.read.parts import RankSteps
+from ddpbench.analysis.statistics.steady import unsteady
+from ddpbench.errors import IdentityError
+from ddpbench.records import WORST_FIRST, Costs, LaunchDir, LaunchRecords, Proof, RunDir, Status, read_launch
+from ddpbench.records.plan import StoredPlan
+from ddpbench.records.sessions import Sessions
+from ddpbench.spec import Budget, PlannedCase
+
+
+def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
+    """Return every planned case with its launches, in the plan's order. Unfinished launches are not among them.
+
+    Raises:
+        IdentityError: a case's contents do not give the id that the plan names.
+    """
+    found: list[CaseRun] = []
+    sessions = Sessions.of(run)
+    for planned, case_id in zip(plan.cases, plan.ids, strict=True):
+        if planned.case.case_id != case_id:
+            raise IdentityError(
+                f"{run.plan} is damaged: the case called {case_id} has the contents of {planned.case.case_id}"
+            )
+        launches: list[Launch] = []
+        steps: dict[int, dict[int, RankSteps]] = {}
+        for directory in run.launches(case_id):
+            read = read_measurement(directory, case_id, planned.case, sessions)
+            if read is not None:
+                launches.append(read[0])
+                if read[1]:
+                    steps[read[0].round] = read[1]
+        proof = _read_proof(run.launch(case_id, "proof"))
+        status, error = _status(planned, launches, proof, plan.budget, run.path)
+        processes = max((launch.processes for launch in launches), default=1)
+        found.append(
+            CaseRun(
+                planned=planned,
+                launches=tuple(launches),
+                proof=proof,
+                parts=breakdown(list(steps.values()), processes, list(steps), planned.case.backend)
+                if status != "diverged"
+                else None,
+                status=status,
+                error=error,
+                case_id=case_id,
+                baseline_id=planned.case.baseline().case_id,
+            )
+        )
+    return judged(found)
+
+
+def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
+    """All cases of a run, their launches flagged where they were not steady; to be repeated when more cases come."""
+    changes = {run.case_id: [x.change for x in run.good if x.change is not None] for run in cases}
+    found = unsteady(changes)
+    judged_runs: list[CaseRun] = []
+    for run in cases:
+        verdicts = iter(found[run.case_id])
+        good = set(map(id, run.good))
+        launches = tuple(
+            _judged(launch, next(verdicts)) if id(launch) in good and launch.change is not None else launch
+            for launch in run.launches
+        )
+        judged_runs.append(replace(run, launches=launches))
+    return judged_runs
+
+
+def _judged(launch: Launch, changing: bool) -> Launch:
+    """A launch that was steady or not by its timed steps; one whose one-time work was not done stays as it is."""
+    if not launch.ready:
+        return launch
+    others = tuple(flag for flag in launch.flags if flag != NOT_STEADY)
+    return replace(launch, steady=not changing, flags=(*others, NOT_STEADY) if changing else others)
+
+
+def _read_proof(directory: LaunchDir) -> ProofRun | None:
+    if not directory.outcome.exists():
+        return None
+    records: LaunchRecords = read_launch(directory)
+    first = min(records.ranks, key=lambda rank: rank.rank, default=None)
+    costs = first.last(Costs) if first is not None else None
+    outcome = records.outcome
+    return ProofRun(
+        status=outcome.status if outcome is not None else "failed",
+        error=outcome.error if outcome is not None else damage_sentence(records.damage),
+        phase=outcome.phase if outcome is not None else "",
+        last_log_line=outcome.last_log_line if outcome is not None else "",
+        proofs=tuple(first.of(Proof)) if first is not None else (),
+        flops_per_sample=costs.flops_per_sample if costs is not None else None,
+        dataset_samples=costs.dataset_samples if costs is not None else None,
+    )
+
+
+def _status(
+    planned: PlannedCase, launches: Sequence[Launch], proof: ProofRun | None, budget: Budget, path: Path
+) -> tuple[Status, str]:
+    """Return a case's status, and for what is not ok a sentence that says what to do."""
+    if planned.skip_reason is not None:
+        return "skipped", planned.skip_reason
+    if proof is not None and proof.status != "ok":
+        return proof.status, proof.error or "the proof before timing failed; see its log in the case's folder"
+    ok = sum(launch.ok for launch in launches)
+    bad = [launch for launch in launches if not launch.ok]
+    if ok >= budget.rounds_min:
+        return "ok", ""
+    if bad:
+        worst = min(bad, key=lambda launch: WORST_FIRST.index(launch.status))
+        counted = f"{len(bad)} of {len(launches)} launches {'were' if len(bad) != 1 else 'was'} not ok"
+        again = f"ddpbench sweep {path} --retry-failed"
+        if planned.case.launcher != "local":
+            again = f"{resume_command(planned.case.launcher, path)}, with --retry-failed at their end"
+        advice = f"after fixing this, measure again with: {again}"
+        return worst.status, f"round {worst.round + 1}: {worst.error} ({counted}; {advice})"
+    sentence = f"measured in {ok} of at least {budget.rounds_min} rounds so far"
+    return "failed", f"{sentence}; resume with: {resume_command(planned.case.launcher, path)}"
+
+
+def resume_command(launcher: str, path: Path | str) -> str:
+    """Return what goes on with a run: a sweep, or the lines for another launcher."""
+    return f"ddpbench sweep {path}" if launcher == "local" else f"the lines of ddpbench plan {path}"

@@ -1,0 +1,134 @@
+"""When data flow in a transfer's parts, by how they flow: to a root, from it, along a tree, between two.
+
+Hosts share no clock. Across them what every rank's result needs of every rank (`together`) takes as long as the
+shortest rank's part in it, that of the rank that turned to it last, and ends for each rank when that rank has its
+result. Of other transfers nothing tells waiting from communication: all is the latter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpbench.analysis.read.parts import NONE, Ints, Parts, Whole
+from ddpbench.records.operations import Flow, flow_of, tree_parent
+
+_FAR = np.iinfo(np.int64).max
+_FLOWS: tuple[Flow, ...] = ("together", "to_root", "from_root", "through_root", "tree", "pair")
+TOGETHER, TO_ROOT, FROM_ROOT, THROUGH_ROOT, TREE, PAIR = range(len(_FLOWS))
+_ROOTED = (TO_ROOT, FROM_ROOT, THROUGH_ROOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of each part when data begin to flow and until when; of each transfer when they first do, and its end."""
+
+    begin: Ints
+    until: Ints
+    begins: Ints
+    ends: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parts in order of their transfers, which begin at `starts`; `flow` and `roots` are the transfers' own."""
+
+    starts: NDArray[np.intp]
+    transfer: NDArray[np.intp]
+    flow: NDArray[np.intp]
+    roots: Ints
+    rank: Ints
+    served: Ints
+    end: Ints
+    sends: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, parts: Parts, whole: Whole, served: Ints) -> Group:
+        """Return the parts of whole transfers; `served` is when each part of all left its queue."""
+        row, head = whole.row, whole.head
+        base = np.where(np.array(parts.ops)[parts.op[head]] == "broadcast", parts.bucket[head], 0)
+        roots = np.maximum.reduceat(parts.root[row], whole.starts)
+        return cls(
+            starts=whole.starts,
+            transfer=whole.transfer,
+            flow=np.array([_FLOWS.index(flow_of(name)) for name in parts.ops])[parts.op[head]],
+            roots=np.where(roots == NONE, base, roots),
+            rank=parts.rank[row],
+            served=served[row],
+            end=parts.end[row],
+            sends=parts.sent[row] > 0,
+        )
+
+    def times(self, one_clock: NDArray[np.bool_]) -> Times:
+        """Return when data flow; `one_clock` says of each transfer whether its ranks share a clock."""
+        here = self._on_one_clock()
+        return here if one_clock.all() else self._across_hosts(here, one_clock)
+
+    def lanes(self) -> tuple[NDArray[Any], ...]:
+        """Return of each transfer what it has in common with those that use the same links: flow, sender, place."""
+        flow = self.flow
+        sender = np.maximum.reduceat(np.where(self.sends, self.rank, NONE), self.starts)
+        receiver = np.maximum.reduceat(np.where(self.sends, NONE, self.rank), self.starts)
+        place = np.where(flow == PAIR, np.where(sender == NONE, np.arange(len(flow)), receiver), self.roots)
+        place = np.where((flow == TOGETHER) | (flow == TREE), 0, place)
+        return flow, np.where(flow == PAIR, sender, NONE), place
+
+    def _on_one_clock(self) -> Times:
+        flow = self.flow[self.transfer]
+        latest = np.maximum.reduceat(self.served, self.starts)
+        begin, until = latest[self.transfer], self.end.copy()
+        last = np.maximum.reduceat(self.end, self.starts)[self.transfer]
+        if (rooted := np.isin(flow, _ROOTED)).any():
+            at_root = self.rank == self.roots[self.transfer]
+            root_served = self._of(self.served, at_root, np.maximum, -_FAR)
+            root_end = self._of(self.end, at_root, np.maximum, -_FAR)
+            first_other = self._of(self.served, ~at_root, np.minimum, _FAR)
+            known = rooted & (root_served > -_FAR)
+            earliest = np.where(at_root, np.where(first_other < _FAR, first_other, self.served), root_served)
+            begin = np.where(known, np.maximum(self.served, earliest), begin)
+            until = np.where(known & (flow == TO_ROOT), root_end, until)
+            until = np.where(known & at_root & (flow != TO_ROOT), last, until)
+        if (pairs := flow == PAIR).any():
+            received = self._of(self.end, ~self.sends, np.maximum, -_FAR)
+            until = np.where(pairs, np.where(received > -_FAR, received, last), until)
+        for number in np.flatnonzero(self.flow == TREE).tolist():
+            self._along_a_tree(slice(int(self.starts[number]), self._after(number)), begin, until)
+        begins, ends = np.minimum.reduceat(begin, self.starts), np.maximum.reduceat(until, self.starts)
+        return Times(begin, until, begins, ends)
+
+    def _across_hosts(self, here: Times, one_clock: NDArray[np.bool_]) -> Times:
+        """Return them where some transfers' ranks share no clock; `here` are those on one clock."""
+        took = np.minimum.reduceat(self.end - self.served, self.starts)[self.transfer]
+        together = (self.flow == TOGETHER)[self.transfer]
+        afar = np.where(together, self.end - took, self.served)
+        known = one_clock[self.transfer]
+        begin, until = np.where(known, here.begin, afar), np.where(known, here.until, self.end)
+        begins = np.where(one_clock, here.begins, begin[self.starts])
+        ends = np.where(one_clock, here.ends, until[self.starts])
+        return Times(begin, until, begins, ends)
+
+    def _of(self, values: Ints, where: NDArray[np.bool_], extreme: Any, without: int) -> Ints:
+        """Of the chosen parts of each transfer the largest or least, for each of its parts."""
+        found: Ints = extreme.reduceat(np.where(where, values, without), self.starts)[self.transfer]
+        return found
+
+    def _after(self, number: int) -> int:
+        return int(self.starts[number + 1]) if number + 1 < len(self.starts) else len(self.rank)
+
+    def _along_a_tree(self, parts: slice, begin: Ints, until: Ints) -> None:
+        """A rank's part lasts from when it and one of its neighbours have started until its last child has its data."""
+        served = dict(zip(self.rank[parts].tolist(), self.served[parts].tolist(), strict=True))
+        ends = dict(zip(self.rank[parts].tolist(), self.end[parts].tolist(), strict=True))
+        near: dict[int, list[int]] = {rank: [] for rank in served}
+        last = dict(ends)
+        for rank, at in served.items():
+            parent = tree_parent(rank)
+            if rank and parent in served:
+                near[rank].append(served[parent])
+                near[parent].append(at)
+                last[parent] = max(last[parent], ends[rank])
+        begin[parts] = [max(at, min(near[rank], default=at)) for rank, at in served.items()]
+        until[parts] = [last[rank] for rank in served]

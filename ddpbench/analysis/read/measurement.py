@@ -1,0 +1,280 @@
+"""One measuring launch read: its records become times, those of the job.
+
+They go through `virtual.nominal` first: whatever is computed from a launch is the job's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpbench.analysis.checkpoints import snapshot_runs
+from ddpbench.analysis.descents import descent_of
+from ddpbench.analysis.read.faults import faults_per_step
+from ddpbench.analysis.read.launches import NOT_STEADY, Launch
+from ddpbench.analysis.read.pace import LATE_SHARE, pacing
+from ddpbench.analysis.read.parts import RankSteps
+from ddpbench.analysis.read.staleness import added
+from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
+from ddpbench.analysis.read.traffic import node_traffic
+from ddpbench.analysis.read.virtual import nominal
+from ddpbench.analysis.statistics.steady import NOT_READY, launch_change
+from ddpbench.records import (
+    Block,
+    Buckets,
+    CommRecord,
+    Curve,
+    Held,
+    LaunchDir,
+    LaunchOutcome,
+    Noise,
+    Pace,
+    RankOutcome,
+    RankRecords,
+    RankStart,
+    Record,
+    Snapshot,
+    Staleness,
+    StepRecord,
+    Traffic,
+    Warmup,
+    read_launch,
+)
+from ddpbench.records.sessions import UNKNOWN, Sessions
+from ddpbench.spec import Case
+
+STEAL_LIMIT = 0.01
+"""Share of the usable cores' time given to other virtual machines above which a launch is flagged."""
+FOREIGN_LIMIT = 0.05
+"""Likewise, time used by processes that are not the sweep's."""
+CLOCK_LIMIT = 0.05
+"""Relative change of a core's clock during a launch above which it is flagged."""
+
+
+def read_measurement(
+    directory: LaunchDir, case_id: str, case: Case, sessions: Sessions = UNKNOWN
+) -> tuple[Launch, dict[int, RankSteps]] | None:
+    """Return a measuring launch and its instrumented steps by rank, or None while it is unfinished.
+
+    Records that cannot be read make it `failed`; what is not ok has no steps. `sessions` tell which one ran it where
+    its outcome does not.
+    """
+    if not directory.outcome.exists():
+        return None
+    records = read_launch(directory)
+    launch = Launch(
+        case_id=case_id,
+        round=int(directory.path.name.removeprefix("launch-")),
+        status="failed",
+        damage=records.damage,
+    )
+    outcome = records.outcome
+    if outcome is None:
+        return replace(launch, error=damage_sentence(records.damage)), {}
+    ranks = {rank.rank: _Sorted(rank) for rank in nominal(records.ranks, case)}
+    launch = _with_outcome(launch, outcome, sessions, ranks=len(ranks))
+    launch = _with_model(launch, ranks)
+    launch = _with_placement(launch, ranks, case)
+    if launch.status == "ok":
+        launch = _with_times(launch, ranks, case)
+    launch = _with_flags(launch, ranks)
+    return launch, _instrumented(ranks) if launch.status == "ok" else {}
+
+
+def _with_outcome(launch: Launch, outcome: LaunchOutcome, sessions: Sessions, *, ranks: int) -> Launch:
+    """Return it with what the launcher noted of it at its end."""
+    return replace(
+        launch,
+        status=outcome.status,
+        error=outcome.error,
+        phase=outcome.phase,
+        last_log_line=outcome.last_log_line,
+        wall_s=outcome.wall_s,
+        measured_s=outcome.measured_s,
+        server_s=outcome.server_s,
+        noise=outcome.noise,
+        processes=max(len(outcome.exit_codes), ranks),
+        session=sessions.session_of(outcome.session, outcome.started_utc),
+    )
+
+
+def _with_model(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
+    """Return it with what its ranks noted of the model: sizes, buckets, memory, whether parameters ended equal."""
+    start = next(iter(_starts(ranks)), None)
+    buckets = next((record for rank in ranks.values() for record in reversed(rank.of(Buckets))), None)
+    ends = [end for rank in ranks.values() for end in rank.of(RankOutcome)[-1:]]
+    peaks = [end.peak_memory_bytes for end in ends if end.peak_memory_bytes is not None]
+    held = [
+        (each.parameter_bytes, each.gradient_bytes, each.optimizer_bytes)
+        for rank in ranks.values()
+        for each in rank.of(Held)
+    ]
+    checksums = [end.params_checksum for end in ends if end.params_checksum]
+    return replace(
+        launch,
+        parameters=start.parameters if start is not None else None,
+        gradient_bytes=start.gradient_bytes if start is not None else None,
+        bucket_bytes=buckets.bytes if buckets is not None else None,
+        peak_memory_bytes=max(peaks, default=None),
+        held_bytes=max(held, key=sum, default=None),
+        params_equal=len(set(checksums)) == 1 if len(checksums) > 1 else None,
+        staleness=added(record.counts for rank in ranks.values() for record in rank.of(Staleness)),
+    )
+
+
+def _with_placement(launch: Launch, ranks: Mapping[int, _Sorted], case: Case) -> Launch:
+    """Return it with where its ranks ran, and what the links between them carried."""
+    start = next(iter(_starts(ranks)), None)
+    return replace(
+        launch,
+        shares_cores=case.loader_workers > 0 and start is not None and not start.loader_cores,
+        hosts=len(set(_hosts(ranks).values())),
+        traffic=node_traffic(record for rank in ranks.values() for record in rank.of(Traffic)),
+    )
+
+
+def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case) -> Launch:
+    """Return it with what its timed blocks tell, or failed where they are not every rank's."""
+    every = list(ranks.values()) if len(ranks) == launch.processes else []
+    one_host = len(set(_hosts(ranks).values())) <= 1
+    blocks = [_blocks(rank, "timed") for rank in every]
+    timing = time_blocks(launch.round, _times(blocks))
+    evaluation = time_blocks(launch.round, _times([_blocks(rank, "evaluation") for rank in every]))
+    descent = descent_of(launch.round, [rank.of(Curve) for rank in every], case, one_host=one_host)
+    cores = len({core for start in _starts(ranks) for core in start.cores})
+    paces = [_timed_paces(rank) for rank in every]
+    launch = replace(
+        launch,
+        faults_per_step=faults_per_step(blocks),
+        evaluation=replace(evaluation, session=launch.session) if evaluation is not None else None,
+        snapshots=snapshot_runs(launch.round, [rank.of(Snapshot) for rank in every], one_host=one_host),
+        descent=replace(descent, session=launch.session) if descent is not None else None,
+        pace=pacing(blocks, paces, cores=cores, dilation=case.dilation),
+    )
+    if timing is None:
+        damage = launch.damage or ("its records hold no timed steps of every rank",)
+        return replace(launch, status="failed", error=damage_sentence(damage))
+    series = _series(blocks)
+    return replace(
+        launch,
+        timing=replace(timing, session=launch.session),
+        step_ns=np.concatenate(series),
+        change=launch_change(series),
+        own_step_s=tuple(_own_step_s(of) for of in blocks),
+    )
+
+
+def _with_flags(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
+    """Return it with whether one-time work was done before its timed steps, and with words for what disturbed it."""
+    warmups = [warmup for rank in ranks.values() for warmup in rank.of(Warmup)[-1:]]
+    ready = all(warmup.steady or not warmup.reason.startswith(NOT_READY) for warmup in warmups)
+    return replace(
+        launch,
+        steady=ready if warmups else None,
+        ready=ready,
+        flags=(*_flags(launch.noise, ready), *(["late replay"] if _is_late(launch) else [])),
+    )
+
+
+def _is_late(launch: Launch) -> bool:
+    """Return whether a replay kept its moments too late too often."""
+    pace, timing = launch.pace, launch.timing
+    return pace is not None and timing is not None and pace.lateness_p95_s > LATE_SHARE * timing.step_s
+
+
+def _instrumented(ranks: Mapping[int, _Sorted]) -> dict[int, RankSteps]:
+    """Return the instrumented steps of the ranks that have some."""
+    hosts = _hosts(ranks)
+    return {
+        rank: RankSteps(noted, records.of(CommRecord), hosts.get(rank, ""))
+        for rank, records in ranks.items()
+        if (noted := records.of(StepRecord))
+    }
+
+
+def _starts(ranks: Mapping[int, _Sorted]) -> list[RankStart]:
+    return [start for rank in ranks.values() for start in rank.of(RankStart)]
+
+
+def _hosts(ranks: Mapping[int, _Sorted]) -> dict[int, str]:
+    """Return each rank's host, as the rank itself noted it."""
+    return {start.rank: start.host for start in _starts(ranks)}
+
+
+_R = TypeVar("_R", bound=Record)
+
+
+class _Sorted:
+    """One rank's records by kind."""
+
+    def __init__(self, rank: RankRecords) -> None:
+        self._by_kind: dict[type, list[Any]] = defaultdict(list)
+        for record in rank.records:
+            self._by_kind[type(record)].append(record)
+
+    def of(self, kind: type[_R]) -> list[_R]:
+        return self._by_kind[kind]
+
+
+def damage_sentence(damage: Sequence[str]) -> str:
+    """Return what is said of a launch whose records cannot be read."""
+    return f"damaged records: {damage[0]}; rerun the sweep with --retry-failed"
+
+
+def _blocks(rank: _Sorted, phase: str) -> dict[int, Block]:
+    return {record.index: record for record in rank.of(Block) if record.phase == phase}
+
+
+def _timed_paces(rank: _Sorted) -> dict[int, Pace]:
+    return {record.index: record for record in rank.of(Pace) if record.phase == "timed"}
+
+
+def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
+    """Return each rank's blocks as `time_blocks` takes them."""
+    return [
+        {
+            index: BlockTimes(block.end_ns - block.start_ns, block.steps, block.samples, block.step_ns)
+            for index, block in of.items()
+        }
+        for of in ranks
+    ]
+
+
+def _own_step_s(blocks: Mapping[int, Block]) -> float:
+    """Return a rank's mean step over its blocks, seconds."""
+    return (
+        sum(one.end_ns - one.start_ns for one in blocks.values())
+        / sum(one.steps for one in blocks.values())
+        / 1e9
+    )
+
+
+def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
+    """Return the single steps of each rank that takes samples, in blocks that all ranks have."""
+    shared = sorted(set.intersection(*(set(blocks) for blocks in ranks)))
+    return [
+        np.concatenate([np.array(blocks[index].step_ns, np.int64) for index in shared])
+        for blocks in ranks
+        if any(blocks[index].samples > 0 for index in shared)
+    ]
+
+
+def _flags(noise: Noise, ready: bool) -> Iterable[str]:
+    """Words for what disturbed a launch."""
+    if noise.steal_fraction > STEAL_LIMIT:
+        yield "steal"
+    if noise.foreign_fraction > FOREIGN_LIMIT:
+        yield "foreign load"
+    if noise.clock_change is not None and noise.clock_change > CLOCK_LIMIT:
+        yield "clock change"
+    if not ready:
+        yield NOT_STEADY
+    if noise.throttled_s > 0:
+        yield "throttled"
+    if noise.shared_machine:
+        yield "shared machine"

@@ -1,0 +1,156 @@
+"""Ranks' parts in transfers as columns, and which of them are one transfer."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpbench.records import CommRecord, StepRecord
+
+Ints = NDArray[np.int64]
+NONE = -1
+"""In a column: the record does not say."""
+_EVERY = attrgetter("step", "bucket", "bytes", "start_ns", "end_ns")
+_SOME = ("message", "ranks", "begun_ns", "root", "sent_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class RankSteps:
+    """One rank's instrumented steps and its parts in their transfers."""
+
+    steps: Sequence[StepRecord]
+    transfers: Sequence[CommRecord]
+    host: str = ""
+    """Ranks of one host share a clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The records of all launches, by launch, rank and record, as columns; times are nanoseconds.
+
+    `owner` counts the ranks of all launches, `op` is a place in `ops`, `ranks` is how many take part, `begun` is when
+    the rank turned to it.
+    """
+
+    ops: tuple[str, ...]
+    owner: NDArray[np.intp]
+    launch: Ints
+    rank: Ints
+    step: Ints
+    bucket: Ints
+    bytes: Ints
+    start: Ints
+    end: Ints
+    op: Ints
+    message: Ints
+    ranks: Ints
+    begun: Ints
+    root: Ints
+    sent: Ints
+
+    @property
+    def between_two(self) -> NDArray[np.bool_]:
+        """Whether it is one of what only two ranks exchange, and numbered."""
+        found: NDArray[np.bool_] = self.message != NONE
+        return found
+
+
+def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> Parts | None:
+    """Return the columns of what ranks recorded; None where nothing was transferred."""
+    records = [record for ranks in launches for noted in ranks.values() for record in noted.transfers]
+    if not records:
+        return None
+    owners = [(number, rank) for number, ranks in enumerate(launches) for rank in ranks]
+    lengths = [len(noted.transfers) for ranks in launches for noted in ranks.values()]
+    owner = np.repeat(np.arange(len(owners)), lengths)
+    launch, rank = np.array(owners, np.int64)[owner].T
+    step, bucket, size, start, end = np.array(list(map(_EVERY, records)), np.int64).T
+    codes: defaultdict[str, int] = defaultdict(lambda: len(codes))
+    op = np.array([codes[record.op] for record in records], np.int64)
+    message, taking_part, begun, root, sent = (
+        np.array([NONE if (value := each(record)) is None else value for record in records], np.int64)
+        for each in map(attrgetter, _SOME)
+    )
+    return Parts(
+        ops=tuple(codes),
+        owner=owner,
+        launch=launch,
+        rank=rank,
+        step=step,
+        bucket=bucket,
+        bytes=size,
+        start=start,
+        end=end,
+        op=op,
+        message=message,
+        ranks=taking_part,
+        begun=begun,
+        root=root,
+        sent=sent,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Which parts are whole transfers: `row` are the parts in order of these, each transfer from `starts` on.
+
+    `transfer` is a part's transfer, `dropped` how many transfers lack a rank's record.
+    """
+
+    row: NDArray[np.intp]
+    starts: NDArray[np.intp]
+    transfer: NDArray[np.intp]
+    dropped: int
+
+    @property
+    def head(self) -> NDArray[np.intp]:
+        """The first part of each transfer."""
+        return self.row[self.starts]
+
+
+def whole_transfers(parts: Parts, processes: int) -> Whole:
+    """Return the transfers of which there is every rank's part.
+
+    `processes` is how many ranks take part in every transfer that does not say. Two transfers of one step, bucket and
+    operation are told apart by their order; what only two ranks exchange may have a number, for it may be in steps of
+    different numbers.
+    """
+    between_two = parts.between_two
+    name = (np.where(between_two, NONE, parts.step), parts.bucket, parts.op, parts.message)
+    keys = (*name, _occurrence((*name, parts.owner)), parts.launch)
+    order = np.lexsort(keys)
+    starts = np.flatnonzero(changes([key[order] for key in keys]))
+    counts = np.diff(starts, append=len(order))
+    wanted = np.maximum.reduceat(np.where(parts.ranks == NONE, processes, parts.ranks)[order], starts)
+    numbered = between_two[order][starts]  # the other rank's part may belong to a step before the first
+    whole = counts >= np.where(numbered, 2, wanted)
+    kept = counts[whole]
+    return Whole(
+        row=order[np.repeat(whole, counts)],
+        starts=np.cumsum(kept) - kept,
+        transfer=np.repeat(np.arange(len(kept)), kept),
+        dropped=int((~whole & ~numbered).sum()),
+    )
+
+
+def _occurrence(keys: Sequence[NDArray[Any]]) -> Ints:
+    """Return of each row how many rows of the same keys are before it."""
+    order = np.lexsort(keys)
+    first = changes([key[order] for key in keys])
+    index = np.arange(len(first))
+    found = np.empty(len(first), np.int64)
+    found[order] = index - np.maximum.accumulate(np.where(first, index, 0))
+    return found
+
+
+def changes(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
+    """Return where a row of sorted columns differs from the one before; the first one does."""
+    changed = np.ones(len(columns[0]), np.bool_)
+    changed[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return changed

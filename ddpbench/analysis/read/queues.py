@@ -1,0 +1,75 @@
+"""When a rank turned to each of its parts in transfers, which until then is queued behind others.
+
+A queue is known where a rank noted when it turned to the transfer; elsewhere it follows from the backend: of k
+transfers at once, the next begins when fewer than k of those before it are left.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpbench.analysis.read.parts import NONE, Ints, Parts, changes
+from ddpbench.records.operations import slots_of
+
+
+def served_at(parts: Parts, backend: str) -> Ints:
+    """Return when each part left its rank's queue, which is never after its end."""
+    start, end, owner, begun = parts.start, parts.end, parts.owner, parts.begun
+    slots = np.array([slots_of(name, backend) or 0 for name in parts.ops])[parts.op]
+    served = np.where(begun == NONE, start, np.maximum(begun, start))
+    unknown = begun == NONE
+    # A rank's thread for algorithms of this package is a queue apart from its backend's, with one slot as NCCL's: no
+    # rank uses both, for those algorithms need gloo.
+    for count in sorted(set(slots[unknown].tolist()) - {0}):
+        rows = np.flatnonzero(unknown & (slots == count))
+        rows = rows[np.lexsort((start[rows], owner[rows]))]  # stable: in the order of handing over
+        freed = _freed(changes([owner[rows]]), start[rows], end[rows], count)
+        served[rows] = np.maximum(start[rows], freed)
+    kept: Ints = np.minimum(served, np.maximum(end, start))
+    return kept
+
+
+def after_gathers(
+    served: Ints,
+    *,
+    owner: NDArray[np.intp],
+    start: Ints,
+    begin: Ints,
+    until: Ints,
+    gathers: NDArray[np.bool_],
+) -> Ints:
+    """Return when parts left their queue, some of them after `gathers`.
+
+    A sender that was done early turns to what comes next, which the root does not do before it has everything.
+    """
+    if not gathers.any():
+        return served
+    order = np.lexsort((start, owner))
+    over = np.where(gathers, until, start)[order]
+    left = np.empty(len(start), np.int64)
+    left[order] = _freed(changes([owner[order]]), start[order], over, 1)
+    found: Ints = np.minimum(np.maximum(served, left), np.maximum(begin, served))
+    return found
+
+
+def _freed(first: NDArray[np.bool_], start: Ints, end: Ints, slots: int) -> Ints:
+    """When so few of a group's earlier rows were left that one of `slots` was free: the slots-th largest of their ends.
+
+    Groups lie one after the other, each from where `first` is set. One that has not so many rows before gets its start.
+    """
+    number = np.cumsum(first) - 1
+    base = start[first][number]
+    room = int((np.maximum(end, start) - base).max()) + 1
+    bottom = number * room
+    values = np.maximum(end - base, 0) + bottom  # above those of all groups before, for the running maximum
+    for _ in range(slots - 1):
+        values = np.minimum(values, _largest_before(first, values, bottom))  # what the new one displaces
+    freed: Ints = _largest_before(first, values, bottom) - bottom + base
+    return freed
+
+
+def _largest_before(first: NDArray[np.bool_], values: Ints, bottom: Ints) -> Ints:
+    reached = np.roll(np.maximum.accumulate(values), 1)
+    found: Ints = np.where(first, bottom, reached)
+    return found

@@ -1,0 +1,230 @@
+"""A curve as HPC centres ask for it: job sizes, wall times, core- or GPU-hours, and the size to ask for.
+
+Only what was measured on real links with real computation, each rank on a core or GPU of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.scaling.choice import AllocationRequest, check, choose
+from ddpbench.analysis.scaling.curves import CaseCurve
+from ddpbench.analysis.statistics.stats import Interval, compare, samples_rate, step_time
+from ddpbench.errors import RequestError
+from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """One job size. Times are seconds; hours are of all its cores, or of all its GPUs."""
+
+    world_size: int
+    base: bool
+    nodes: int
+    devices: int
+    global_batch: int
+    step_s: Interval
+    speedup: Interval
+    efficiency: Interval
+    launches: int
+    epoch_s: Interval | None = None
+    epoch_hours: Interval | None = None
+    run_s: Interval | None = None
+    run_hours: Interval | None = None
+    wait_s: float | None = None
+
+    @property
+    def finish_s(self) -> float | None:
+        """Queue wait and run time together."""
+        return None if self.wait_s is None or self.run_s is None else self.wait_s + self.run_s.value
+
+    @property
+    def surest_efficiency(self) -> float:
+        """What the choice looks at: the interval's lower end, or the value where there is no interval."""
+        return self.efficiency.value if self.efficiency.low is None else self.efficiency.low
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allocation:
+    """The numbers of a proposal. `first` finishes first where queue waits are given."""
+
+    name: str
+    strategy: str
+    setting: str
+    unit: str
+    """`core` or `GPU`."""
+    scaling: str
+    cut: float
+    jobs: tuple[Job, ...]
+    chosen: Job
+    first: Job | None
+    samples_per_epoch: int | None
+    samples_recorded: bool
+    """`samples_per_epoch` is the dataset's length as recorded, and was not given."""
+    epochs: int | None
+    steps: int | None
+    base_rate: Interval
+    machine: Mapping[str, Any]
+    threads_per_rank: int
+    loader_workers: int
+    dtype: str
+    proved: bool
+    disturbed: int
+    """Launches of these cases that were flagged as disturbed."""
+    launches: int
+    left_out: str
+    """A sentence on job sizes that are not in the table, if there are any."""
+    elsewhere: str
+    """A sentence on the run's other curves, for whoever asks; no part of a proposal."""
+
+
+def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
+    """Return the allocation page's numbers for one curve of a run.
+
+    Raises:
+        RequestError: the request cannot be met from this run.
+        IdentityError: it is not a run directory, or one of another schema.
+    """
+    check(request)
+    cases = read_cases(run, read_plan(run))
+    curve, elsewhere = choose(cases, request, run)
+    base = curve.base
+    assert base is not None  # choose takes none without
+    recorded = request.samples_per_epoch is None
+    request = _with_samples(request, [base, *curve.runs])
+    jobs = _jobs(curve, base, request)
+    case = curve.first.case
+    members = [base, *curve.runs]
+    return Allocation(
+        name=curve.name,
+        strategy=case.strategy,
+        setting=curve.setting,
+        unit="GPU" if case.device == "cuda" else "core",
+        scaling=case.scaling,
+        cut=request.efficiency_cut,
+        jobs=tuple(jobs),
+        chosen=_largest_worth_it(jobs, request.efficiency_cut),
+        first=_first_done(jobs),
+        samples_per_epoch=request.samples_per_epoch,
+        samples_recorded=recorded,
+        epochs=request.epochs,
+        steps=request.steps,
+        base_rate=samples_rate(base.timings),
+        machine=run.read_json(run.machine),
+        threads_per_rank=case.threads_per_rank,
+        loader_workers=case.loader_workers,
+        dtype=case.dtype if case.precision == "full" else f"{case.dtype}, {case.precision} autocast",
+        proved=all(one.proof is not None and one.proof.status == "ok" for one in members),
+        disturbed=sum(bool(launch.flags) for one in members for launch in one.good),
+        launches=sum(len(one.good) for one in members),
+        left_out=_left_out(curve),
+        elsewhere=elsewhere,
+    )
+
+
+def _with_samples(request: AllocationRequest, runs: Sequence[CaseRun]) -> AllocationRequest:
+    """Return it with the dataset's length as recorded where it gives none.
+
+    Raises:
+        RequestError: it asks for epochs, and neither it nor a record says how long one is.
+    """
+    if request.samples_per_epoch is None:
+        request = replace(request, samples_per_epoch=_recorded_samples(runs))
+    if request.epochs is not None and request.samples_per_epoch is None:
+        raise RequestError(
+            "--epochs needs --samples-per-epoch: the dataset of this run has no length that could be recorded"
+        )
+    return request
+
+
+def _jobs(curve: CaseCurve, base: CaseRun, request: AllocationRequest) -> list[Job]:
+    """Return the curve's job sizes, the base case's first.
+
+    Raises:
+        RequestError: a queue wait was given for a size that is not among them.
+    """
+    jobs = [_job(base, base, request, base_case=True)]
+    jobs += [_job(one, base, request, base_case=False) for one in curve.runs]
+    known = sorted({job.world_size for job in jobs})
+    unknown = sorted(set(request.waits_s) - set(known))
+    if unknown:
+        raise RequestError(
+            f"--queue-wait {unknown[0]}=...: {unknown[0]} ranks are not in the table; measured are "
+            f"{', '.join(map(str, known))}"
+        )
+    return jobs
+
+
+def _largest_worth_it(jobs: Sequence[Job], cut: float) -> Job:
+    """Return the largest job size that is surely as efficient as asked; the base case where none is."""
+    able = [job for job in jobs if not job.base and job.surest_efficiency >= cut]
+    return max(able, key=lambda job: job.world_size, default=jobs[0])
+
+
+def _first_done(jobs: Sequence[Job]) -> Job | None:
+    """Return the job that finishes first, queue wait included; None where no wait was given."""
+    timed = [job for job in jobs if job.finish_s is not None]
+    return min(timed, key=lambda job: job.finish_s or 0.0, default=None)
+
+
+def _left_out(curve: CaseCurve) -> str:
+    """Return a sentence on the job sizes that are not in the table; empty where all are."""
+    if not curve.crowded:
+        return ""
+    sizes = ", ".join(str(one.case.world_size) for one in curve.crowded)
+    return f"Not in the table: {sizes} ranks, which were more than there are cores (oversubscribed)."
+
+
+def _recorded_samples(runs: Sequence[CaseRun]) -> int | None:
+    """Return the length of the curve's dataset; None where no proof, or not every one, tells the same."""
+    told = {run.proof.dataset_samples if run.proof is not None else None for run in runs}
+    return told.pop() if len(told) == 1 else None
+
+
+def _job(run: CaseRun, base: CaseRun, request: AllocationRequest, *, base_case: bool) -> Job:
+    case = run.case
+    step = step_time(run.timings)
+    comparison = None if base_case else compare(run.timings, base.timings)
+    if comparison is not None and not comparison.paired:
+        raise RequestError(
+            f"{case.label} shares no rounds with its base case, so that it has no speed-up: resume the sweep"
+        )
+    speedup = Interval(value=1.0) if comparison is None else comparison.rate_ratio()
+    devices = case.world_size * (1 if case.device == "cuda" else case.threads_per_rank + case.loader_workers)
+    epoch = run_s = None
+    if request.samples_per_epoch is not None:
+        epoch = _times(step, math.ceil(request.samples_per_epoch / case.global_batch))
+    if request.epochs is not None and epoch is not None:
+        run_s = _times(epoch, request.epochs)
+    elif request.steps is not None:
+        run_s = _times(step, request.steps)
+    return Job(
+        world_size=case.world_size,
+        base=base_case,
+        nodes=case.nodes,
+        devices=devices,
+        global_batch=case.global_batch,
+        step_s=step,
+        speedup=speedup,
+        efficiency=_times(speedup, 1 / case.world_size),
+        launches=len(run.good),
+        epoch_s=epoch,
+        epoch_hours=None if epoch is None else _times(epoch, devices / 3600),
+        run_s=run_s,
+        run_hours=None if run_s is None else _times(run_s, devices / 3600),
+        wait_s=request.waits_s.get(case.world_size),
+    )
+
+
+def _times(interval: Interval, factor: float) -> Interval:
+    return Interval(
+        value=interval.value * factor,
+        low=None if interval.low is None else interval.low * factor,
+        high=None if interval.high is None else interval.high * factor,
+    )

@@ -1,0 +1,211 @@
+"""Which curve of a run an allocation is asked for: what a request may say, and the one curve that it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.scaling.curves import CaseCurve, curves_of
+from ddpbench.errors import RequestError, nearest
+from ddpbench.records import RunDir
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import cap_order, virtual_words
+from ddpbench.strategies.traits import traits_of
+
+EFFICIENCY_CUT = 0.7
+"""A job size is worth asking for from this efficiency on, unless another cut is given."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AllocationRequest:
+    """What is asked for. `waits_s` are queue waits by world size, seconds; a given, not measured.
+
+    `where` tells curves of one strategy and workload apart: names of `Case`'s fields or of options, and values.
+    `samples_per_epoch` None: the dataset's length as the proof recorded it, where it did.
+    """
+
+    strategy: str | None = None
+    workload: str | None = None
+    where: Mapping[str, str] = field(default_factory=dict)
+    efficiency_cut: float = EFFICIENCY_CUT
+    samples_per_epoch: int | None = None
+    epochs: int | None = None
+    steps: int | None = None
+    waits_s: Mapping[int, float] = field(default_factory=dict)
+
+
+def check(request: AllocationRequest) -> None:
+    """Refuses a request that is wrong by itself.
+
+    Raises:
+        RequestError: something in it is.
+    """
+    if not 0 < request.efficiency_cut <= 1:
+        raise RequestError(f"--efficiency-cut {request.efficiency_cut:g}: give a number above 0 and up to 1")
+    if request.epochs is not None and request.steps is not None:
+        raise RequestError("--epochs and --steps both say how long the run is; give one of them")
+    for flag, value in (
+        ("--epochs", request.epochs),
+        ("--steps", request.steps),
+        ("--samples-per-epoch", request.samples_per_epoch),
+    ):
+        if value is not None and value < 1:
+            raise RequestError(f"{flag} {value}: give a whole number above 0")
+    if request.waits_s and request.epochs is None and request.steps is None:
+        raise RequestError(
+            "--queue-wait: time to finish needs the length of the run as well; give --steps, or --epochs with "
+            "--samples-per-epoch"
+        )
+
+
+def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> tuple[CaseCurve, str]:
+    """Return the curve of the request, DDP's where it names none, and a sentence on the others."""
+    at_cap = _at_cap(cases, request, run)
+    curves = [curve for curve in curves_of(at_cap) if curve.runs and curve.base is not None]
+    real = [curve for curve in curves if not curve.emulated]
+    if not real:
+        labels = ", ".join(virtual_words(curves[0].first.case)) if curves else ""
+        why = (
+            f"all of its curves are emulated, replayed or dilated ({labels}), and an allocation is asked for on what "
+            "was measured on real links"
+            if curves
+            else "no strategy has ok launches on cores or GPUs of its own, and a base case beside them"
+        )
+        raise RequestError(f"{run.path} has nothing to base an allocation on: {why}")
+    for flag, asked, names in (
+        ("--strategy", request.strategy, {curve.first.case.strategy for curve in real}),
+        ("--workload", request.workload, {curve.first.case.workload for curve in real}),
+    ):
+        if asked is not None and asked not in names:
+            raise RequestError(f"{flag} {asked}: no such curve in {run.path}; {nearest(asked, names)}")
+    found = [
+        curve
+        for curve in real
+        if request.strategy in (None, curve.first.case.strategy)
+        and request.workload in (None, curve.first.case.workload)
+    ]
+    if not found:
+        raise RequestError(f"{run.path} has no curve of {request.strategy} on {request.workload}")
+    found = _where(found, request, run)
+    ddp = [curve for curve in found if traits_of(curve.first.case).role == "reference"]
+    able = [curve for curve in found if traits_of(curve.first.case).exchanges]
+    curve = (ddp or able or found)[0]
+    # of equal names the one with more world sizes, for two batches of one strategy are two curves
+    same = [one for one in found if one.first.case.strategy == curve.first.case.strategy]
+    curve = max(same, key=lambda one: len(one.runs))
+    rest = [f"{one.name}, {one.setting} ({_flags(one, curve)})" for one in real if one is not curve]
+    rest += [
+        f"{_told(cap)} buckets (--where bucket_cap_mb={_told(cap)})" for cap in _other_caps(cases, curve)
+    ]
+    if not rest:
+        return curve, ""
+    more = f" and {len(rest) - 4} more" if len(rest) > 4 else ""
+    return curve, f"also in this run: {'; '.join(rest[:4])}{more}"
+
+
+_FIELDS = (
+    *(
+        "local_batch",
+        "global_batch",
+        "bucket_cap_mb",
+        "scaling",
+        "precision",
+        "dtype",
+        "data",
+        "loader_workers",
+    ),
+    *("backend", "algorithm", "schedule", "device", "threads_per_rank", "ranks_per_node", "launcher"),
+    *("evaluation", "checkpoint", "seed", "replicate"),
+)
+"""The fields of a case by which a curve may be chosen, and that all of its cases share."""
+
+
+def _value(curve: CaseCurve, name: str) -> str | None:
+    """Return a field or option that a curve's cases share; None where they have none of that name."""
+    case = curve.first.case
+    if name == ("global_batch" if case.scaling == "weak" else "local_batch"):
+        return None  # it goes with the ranks
+    if name == "ranks_per_node" and case.nodes == 1:
+        return None
+    if name in _FIELDS:
+        return _told(getattr(case, name))
+    options = {**case.workload_options, **case.options}
+    return _told(options[name]) if name in options else None
+
+
+def _told(value: object) -> str:
+    """Return a value as it is given on a command line."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _names(curves: Sequence[CaseCurve]) -> list[str]:
+    options = [name for one in curves for name in (*one.first.case.options, *one.first.case.workload_options)]
+    return list(dict.fromkeys([*_FIELDS, *options]))
+
+
+def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> Sequence[CaseRun]:
+    """Return the cases with the bucket cap that is asked for, those without any beside them."""
+    cap = request.where.get("bucket_cap_mb")
+    if cap is None:
+        return cases
+    caps = {_told(one.case.bucket_cap_mb) for one in cases} - {"none"}
+    if cap not in caps:
+        known = ", ".join(sorted(caps)) or "none"
+        raise RequestError(f"--where bucket_cap_mb={cap}: no such bucket cap in {run.path}; there is {known}")
+    return [one for one in cases if _told(one.case.bucket_cap_mb) in (cap, "none")]
+
+
+def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir) -> list[CaseCurve]:
+    """Return the curves with all the values that are asked for.
+
+    Raises:
+        RequestError: there is none; the sentence says which values there are.
+    """
+    left = list(curves)
+    for name, asked in request.where.items():
+        values = list(dict.fromkeys(value for one in left if (value := _value(one, name)) is not None))
+        if asked in values:
+            left = [one for one in left if _value(one, name) == asked]
+            continue
+        if values:
+            known = f"{name} is {' or '.join(values)}"
+        else:
+            apart = [key for key in _names(left) if len({_value(one, key) for one in left}) > 1]
+            told = f"they differ in {', '.join(apart)}" if apart else "there is one curve, and no choice"
+            known = f"no curve has one {name} for all its ranks; {told}"
+        raise RequestError(f"--where {name}={asked}: no such curve in {run.path}; {known}")
+    return left
+
+
+def _flags(curve: CaseCurve, chosen: CaseCurve) -> str:
+    """Return what chooses a curve in place of the chosen one."""
+    mine, theirs = curve.first.case, chosen.first.case
+    words = [
+        f"--{name} {getattr(mine, name)}"
+        for name in ("strategy", "workload")
+        if getattr(mine, name) != getattr(theirs, name)
+    ]
+    if mine.strategy == theirs.strategy and mine.workload == theirs.workload:
+        words += [
+            f"--where {name}={value}"
+            for name in _names([curve])
+            if (value := _value(curve, name)) is not None and value != _value(chosen, name)
+        ]
+    return " ".join(words)
+
+
+def _other_caps(cases: Sequence[CaseRun], curve: CaseCurve) -> list[float | str]:
+    """Return the bucket caps at which the curve's configuration was run too."""
+    one = curve.first
+    found = {
+        run.case.bucket_cap_mb
+        for run in cases
+        if run.status == "ok"
+        and (grouping.panel(run.case), grouping.variant(run.case))
+        == (grouping.panel(one.case), grouping.variant(one.case))
+        and run.case.bucket_cap_mb != one.case.bucket_cap_mb
+    }
+    return [cap for cap in sorted(found, key=cap_order) if cap is not None]

@@ -1,0 +1,219 @@
+"""Cases joined into curves over world sizes, and the laws of each; what of it makes a finding.
+
+A curve's cases differ in nothing but how many ranks they have. On several nodes it fills a node before the next
+one: nodes of eight ranks continue the curve of one to eight ranks on one node, and nodes of four are another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddpbench.analysis.findings.groups import grouped, panels
+from ddpbench.analysis.findings.wording import labels_of, name_of, plain, sentence
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.scaling.fits import Fit
+from ddpbench.analysis.scaling.laws import Laws, fit_laws
+from ddpbench.analysis.scaling.model import LAW_NAMES
+from ddpbench.analysis.scaling.speedups import Curve
+from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import cap_order, is_virtual
+from ddpbench.strategies.traits import traits_named, traits_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseCurve:
+    """The ok cases of one configuration by world size, one rank included where it was measured.
+
+    `runs` had cores or GPUs of their own; `crowded` ran oversubscribed. `panel` counts the groups of comparable
+    cases, `variant` those of its strategy and algorithm within one, both from 0.
+    """
+
+    name: str
+    setting: str
+    panel: int
+    variant: int
+    base: CaseRun | None
+    runs: tuple[CaseRun, ...]
+    crowded: tuple[CaseRun, ...]
+
+    @property
+    def first(self) -> CaseRun:
+        """One of its cases: what they share can be read off it. On emulated links not the one rank, which uses none."""
+        return (self.runs or self.crowded)[-1]
+
+    @property
+    def emulated(self) -> bool:
+        """Whether links were shaped, or computation replayed, dilated or shrunk."""
+        return any(is_virtual(run.case) for run in (*self.runs, *self.crowded))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurveLaws:
+    """A curve by name and by its cases' ids, and what laws make of it."""
+
+    name: str
+    setting: str
+    panel: int
+    variant: int
+    strategy: str
+    algorithm: str
+    case_ids: Mapping[int, str]
+    """By world size, those with cores of their own."""
+    laws: Laws
+
+
+def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
+    """Return every curve of a run, groups with the most ok cases first; each strategy at its first bucket cap.
+
+    That is the default cap where it was run, otherwise the smallest: the choice of the other figures.
+    """
+    able = [run for run in cases if run.status == "ok" and run.timings]
+    by_id = {run.case_id: run for run in able}
+    found: list[CaseCurve] = []
+    seen: set[tuple[str, ...]] = set()  # a curve that uses no link is in the group of every fabric
+    for number, members in enumerate(sorted(panels(able), key=lambda members: -len(members))):
+        own = [run for run in members if traits_of(run.case).role != "base"]
+        variants: dict[tuple[str, str], int] = {}
+        for key, group in grouped(own, lambda run: grouping.variant(run.case)).items():
+            strategy = group[0].case.strategy
+            kind = (strategy, group[0].case.algorithm)
+            variant = variants[kind] = variants.get(kind, -1) + 1
+            cap = min((run.case.bucket_cap_mb for run in group), key=cap_order)
+            caps = {run.case.bucket_cap_mb for run in group}
+            at_cap = [run for run in group if run.case.bucket_cap_mb == cap]
+            others = [
+                run for run in own if run.case.strategy == strategy and grouping.variant(run.case) != key
+            ]
+            for runs, nodes in _ladders(at_cap):
+                ids = tuple(run.case_id for run in runs)
+                if ids in seen:
+                    continue
+                seen.add(ids)
+                alike = [run for run in others if run.case.nodes == runs[0].case.nodes] or others
+                words = [name_of(runs[0], alike[0] if alike else None)]
+                if len(caps) > 1:
+                    words.append(f"with {'default' if isinstance(cap, str) else f'{cap:g} MiB'} buckets")
+                found.append(
+                    CaseCurve(
+                        name=" ".join([*words, *([nodes] if nodes else [])]),
+                        setting=_setting(runs[-1]),
+                        panel=number,
+                        variant=variant,
+                        base=by_id.get(runs[0].baseline_id),
+                        runs=tuple(run for run in runs if not run.planned.oversubscribed),
+                        crowded=tuple(run for run in runs if run.planned.oversubscribed),
+                    )
+                )
+    return found
+
+
+def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
+    """Yield the cases split so that no world size comes twice, each with what its nodes are where that differs.
+
+    One node is a curve of its own where it held more ranks than each of several did.
+    """
+    ordered = sorted(runs, key=lambda run: run.case.world_size)
+    one = [run for run in ordered if run.case.nodes == 1]
+    several = grouped([run for run in ordered if run.case.nodes > 1], lambda run: (run.case.ranks_per_node,))
+    alone = not several or any(run.case.world_size > max(several)[0] for run in one)
+    if alone:
+        yield one, "on 1 node" if several else ""
+    for (per_node,), beyond in several.items():
+        words = f"on nodes of {per_node}" if len(several) + alone > 1 else ""
+        yield [run for run in one if run.case.world_size <= per_node] + beyond, words
+
+
+def _setting(run: CaseRun) -> str:
+    """Workload, scaling and batch, and the labels that must stand beside a number."""
+    case = run.case
+    held, batch = ("local", case.local_batch) if case.scaling == "weak" else ("global", case.global_batch)
+    return f"{case.workload}, {case.scaling} scaling with a {held} batch of {batch:,}{labels_of(run)}"
+
+
+def laws_of(cases: Sequence[CaseRun], machine: Mapping[str, object]) -> tuple[CurveLaws, ...]:
+    """Return the laws of every curve that has its base case and a world size above one with cores of its own.
+
+    Args:
+        cases: a run's cases.
+        machine: its `machine.json`, which knows how many devices there are.
+    """
+    return tuple(
+        CurveLaws(
+            name=curve.name,
+            setting=curve.setting,
+            panel=curve.panel,
+            variant=curve.variant,
+            strategy=curve.first.case.strategy,
+            algorithm=curve.first.case.algorithm,
+            case_ids={run.case.world_size: run.case_id for run in curve.runs},
+            laws=fit_laws(
+                _numbers(curve, curve.base),
+                devices=_devices(curve, machine),
+                batch=curve.first.case.global_batch if curve.first.case.scaling == "strong" else None,
+            ),
+        )
+        for curve in curves_of(cases)
+        if curve.base is not None and any(run.case.world_size > 1 for run in curve.runs)
+    )
+
+
+def _numbers(curve: CaseCurve, base: CaseRun) -> Curve:
+    return Curve(
+        scaling=curve.first.case.scaling,
+        base=tuple(base.timings),
+        sizes={run.case.world_size: tuple(run.timings) for run in curve.runs if run.case.world_size > 1},
+    )
+
+
+def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
+    """Return the most ranks that get a device of their own here; None across nodes, of which there may be more."""
+    identity = machine.get("identity")
+    case = curve.first.case
+    found = identity.get("gpus" if case.device == "cuda" else "cores") if isinstance(identity, dict) else None
+    several = any(run.case.nodes > 1 for run in curve.runs)
+    if not isinstance(found, list) or several or case.compute != "real":  # a replay needs no core
+        return None
+    return len(found) if case.device == "cuda" else len(found) // case.threads_per_rank
+
+
+def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
+    """Return one sentence on the first curve of a strategy that aggregates: which law it follows, and its knee."""
+    for curve in laws:
+        if not traits_named(curve.strategy).exchanges or not curve.laws.fits:
+            continue
+        sizes = [1, *(point.world_size for point in curve.laws.points)]
+        fits = sorted(curve.laws.fits, key=lambda fit: _TELLING.index(fit.goodness))
+        fit = fits[0]
+        workload, *setting = curve.setting.split(", ")
+        missed = [other for other in fits[1:] if other.goodness == fit.goodness == "beyond error"]
+        text = (
+            f"{curve.name} from 1 to {sizes[-1]} ranks, {workload}: {LAW_NAMES[fit.law]} with {parameter_words(fit)} "
+            f"{fit.judged}"
+        )
+        finding = Finding(
+            kind="law",
+            text=sentence(text),
+            tags=(
+                fit.detail,
+                *(f"nor does {LAW_NAMES[other.law]}" for other in missed),
+                *((curve.laws.knee_words.removesuffix("."),) if curve.laws.knee_words else ()),
+                *setting,
+            ),
+            evidence="laws",
+            verdict="note",
+            cases=tuple(curve.case_ids.values()),
+        )
+        return (finding,)
+    return ()
+
+
+_TELLING = ("within error", "beyond error", "undetermined")
+_WORDS = {"s": "a serial fraction of", "alpha": "a contention of", "beta": "a coherency cost of"}
+
+
+def parameter_words(fit: Fit) -> str:
+    """Return the parameters in a sentence, gamma left out: `a serial fraction of 0.052 [0.048, 0.056]`."""
+    words = [f"{_WORDS[name]} {plain(value)}" for name, value in fit.parameters.items() if name in _WORDS]
+    return " and ".join(words)

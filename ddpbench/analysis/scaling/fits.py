@@ -1,0 +1,162 @@
+"""One law fitted to a curve: its parameters, how well it fits, and what that says in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ddpbench.analysis.scaling.jackknife import Estimated
+from ddpbench.analysis.scaling.model import EXACT, Law, Model
+from ddpbench.analysis.statistics.stats import ALPHA, Interval
+from ddpbench.units import counted
+
+Goodness = Literal["within error", "beyond error", "undetermined"]
+_PARAMETERS: Mapping[Law, tuple[str, ...]] = {
+    "amdahl": ("s",),
+    "gustafson": ("s",),
+    "usl": ("alpha", "beta", "gamma"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """A law fitted to a curve.
+
+    `parameters`: `s`, a fraction; or `alpha`, `beta`, and `gamma` in samples/s. `residuals` are the law's
+    speed-up over the measured one, minus 1, by world size. `line` are (world size, speed-up) up to
+    `EXTRAPOLATION` times the largest measured world size. `goodness` asks whether some residual's interval,
+    corrected for their number (Bonferroni), excludes 0; it is undetermined where no point is left to ask, or where
+    none does and one has no interval. `unseen` is the largest misfit, a fraction, that those intervals leave open.
+    """
+
+    law: Law
+    parameters: Mapping[str, Interval]
+    residuals: Mapping[int, Interval]
+    goodness: Goodness
+    r_squared: float | None
+    unseen: float | None
+    line: tuple[tuple[float, float], ...]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def worst(self) -> tuple[int, float]:
+        """The world size with the largest residual, and that residual."""
+        size = max(self.residuals, key=lambda n: abs(self.residuals[n].value))
+        return size, self.residuals[size].value
+
+    @property
+    def judged(self) -> str:
+        """Its goodness in a few words."""
+        return _JUDGED[self.goodness]
+
+    @property
+    def detail(self) -> str:
+        """What its goodness rests on."""
+        size, residual = self.worst
+        off = f"off by {_percent(residual)} at most, at {counted(size, 'rank')}"
+        if self.goodness == "within error":
+            hidden = (
+                "" if self.unseen is None else f"; a misfit of up to {_percent(self.unseen)} would go unseen"
+            )
+            return f"{off}{hidden}"
+        if self.goodness == "beyond error":
+            return f"{off}, more than the measurement's error"
+        if any(one.low is None for one in self.residuals.values()):
+            return "without one of the rounds it has no speed-up at some world size"
+        return "as many parameters as points: nothing is left to judge it by"
+
+    @property
+    def verdict(self) -> str:
+        """Its goodness, and what it rests on."""
+        return f"{self.judged} ({self.detail})"
+
+
+_JUDGED: dict[Goodness, str] = {
+    "within error": "fits within the measurement's error",
+    "beyond error": "does not fit",
+    "undetermined": "cannot be judged",
+}
+
+
+def fit_of(model: Model, law: Law, found: Mapping[str, Estimated]) -> Fit | None:
+    """Return the fit of a law, or None where the data give none."""
+    estimated, off = found[law], found[f"{law} residual"]
+    if not np.isfinite(estimated.value).all() or not np.isfinite(off.value).all():
+        return None
+    sizes = [int(n) for n in (model.all_sizes if law == "usl" else model.sizes)]
+    log_base = model.curve.log_base_rate()
+    measured = np.exp(model.curve.log_speedups())
+    speedup = np.concatenate([[1.0], measured]) if law == "usl" else measured
+    predicted = speedup * np.exp(off.value)
+    spread = float(((speedup - speedup.mean()) ** 2).sum())
+    goodness: Goodness = "undetermined"
+    unseen: float | None = None
+    if len(sizes) > len(estimated.value) - (law == "usl" and model.beta_held):
+        level = ALPHA / len(sizes)
+        asked = [off.interval(index, level) for index in range(len(sizes))]
+        ends = [abs(end) for one in asked for end in (one.low, one.high) if end is not None]
+        if any(excludes_zero(one) for one in asked):
+            goodness = "beyond error"
+        elif len(ends) == 2 * len(asked):
+            goodness, unseen = "within error", math.expm1(max(ends))
+    logs = model.log_speedup(law, estimated.value, model.grid, log_base)
+    parameters = {name: estimated.interval(index) for index, name in enumerate(_PARAMETERS[law])}
+    if law == "usl" and model.beta_held:
+        parameters["beta"] = Interval(value=0.0)
+    return Fit(
+        law=law,
+        parameters=parameters,
+        residuals={size: _expm1(off.interval(index)) for index, size in enumerate(sizes)},
+        goodness=goodness,
+        r_squared=1 - float(((speedup - predicted) ** 2).sum()) / spread if spread > 0 else None,
+        unseen=unseen,
+        line=tuple(
+            (float(n), math.exp(log)) for n, log in zip(model.grid, logs, strict=True) if math.isfinite(log)
+        ),
+        remarks=tuple(_remarks(law, parameters, beta_held=model.beta_held)),
+    )
+
+
+def _expm1(log: Interval) -> Interval:
+    return Interval(
+        value=math.expm1(log.value),
+        low=None if log.low is None else math.expm1(log.low),
+        high=None if log.high is None else math.expm1(log.high),
+    )
+
+
+def excludes_zero(interval: Interval) -> bool:
+    """Return whether an interval says that its value is not 0, which takes more than rounding."""
+    if interval.low is None or interval.high is None or abs(interval.value) < EXACT:
+        return False
+    return not interval.low <= 0 <= interval.high
+
+
+def _remarks(law: Law, parameters: Mapping[str, Interval], *, beta_held: bool) -> list[str]:
+    """Return what parameters outside their usual range mean."""
+    words: list[str] = []
+    if law != "usl":
+        s = parameters["s"]
+        if s.high is not None and s.high < 0:
+            words.append("The serial fraction is negative: speed-up is superlinear, as when data fit caches.")
+        elif not excludes_zero(s):
+            words.append("The serial fraction's interval includes 0.")
+        return words
+    alpha, beta = parameters["alpha"], parameters["beta"]
+    if alpha.high is not None and alpha.high < 0:
+        words.append("Contention is negative: speed-up is superlinear somewhere.")
+    elif not excludes_zero(alpha):
+        words.append("The interval of contention includes 0.")
+    if beta_held:
+        words.append("Coherency would come out negative and is held at 0: no peak shows in these points.")
+    elif not excludes_zero(beta):
+        words.append("The interval of coherency includes 0: whether throughput peaks at all cannot be told.")
+    return words
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * abs(fraction):.1f} %" if abs(fraction) >= 0.0005 else "under 0.1 %"

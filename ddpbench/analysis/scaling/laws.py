@@ -1,0 +1,197 @@
+"""What scaling laws make of one curve: their fits, serial fractions, the knee, the peak, what to measure next.
+
+A curve is one configuration at several world sizes (`speedups.py`). `model.py` has the laws, `jackknife.py` how
+intervals come about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ddpbench.analysis.scaling.fits import Fit, excludes_zero, fit_of
+from ddpbench.analysis.scaling.jackknife import jackknife
+from ddpbench.analysis.scaling.model import EXTRAPOLATION, Law, Model
+from ddpbench.analysis.scaling.next_size import NextSize, candidates, next_size, next_without_fit
+from ddpbench.analysis.scaling.speedups import Curve, speedup_of
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval
+
+MIN_POINTS = 3
+"""World sizes, one rank among them, under which nothing is fitted."""
+KNEE_CUT = 0.5
+"""The knee is the last world size up to which an added rank brings at least this much of a rank."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LawPoint:
+    """A measured world size. `serial_fraction` is Karp-Flatt's (strong) or Gustafson's (weak).
+
+    `marginal` is what each rank added since the next smaller world size brought, in ranks.
+    """
+
+    world_size: int
+    speedup: Interval
+    serial_fraction: Interval
+    marginal: Interval
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Laws:
+    """What laws make of a curve. Without fits `absent` says why."""
+
+    scaling: Literal["weak", "strong"]
+    points: tuple[LawPoint, ...] = ()
+    fits: tuple[Fit, ...] = ()
+    refused: tuple[str, ...] = ()
+    """The laws that are about other data, each with the reason."""
+    trend: str = ""
+    """What the serial fractions say."""
+    knee: int | None = None
+    """The knee, where there is one within the measured world sizes."""
+    knee_words: str = ""
+    peak_words: str = ""
+    next: NextSize | None = None
+    absent: str = ""
+
+    def fit(self, law: Law) -> Fit | None:
+        """Return the fit of one law, if it could be made."""
+        return next((fit for fit in self.fits if fit.law == law), None)
+
+
+def fit_laws(curve: Curve, *, devices: int | None = None, batch: int | None = None) -> Laws:
+    """Fits what may be fitted to a curve.
+
+    Args:
+        curve: its launches.
+        devices: the most ranks this machine has devices for; None where that is not known.
+        batch: the global batch that world sizes must divide, under strong scaling.
+    """
+    sizes = list(curve.paired)
+    refused = _refused(curve.scaling)
+    if len(sizes) + 1 < MIN_POINTS:
+        return Laws(
+            scaling=curve.scaling,
+            refused=refused,
+            absent=_too_few(curve),
+            next=next_without_fit(sizes, devices, batch),
+        )
+    model = Model(curve, candidates(sizes, devices=None, batch=batch))
+    found = jackknife(curve, model.everything)
+    fits = tuple(fit for fit in (fit_of(model, law, found) for law in model.laws) if fit is not None)
+    fraction = found["fraction"]
+    points = tuple(
+        LawPoint(
+            world_size=size,
+            speedup=speedup_of(curve, size),
+            serial_fraction=fraction.interval(index),
+            marginal=found["marginal"].interval(index),
+            rounds=len(curve.paired[size]),
+        )
+        for index, size in enumerate(sizes)
+    )
+    usl = next((fit for fit in fits if fit.law == "usl"), None)
+    knee, knee_words = _knee(points)
+    return Laws(
+        scaling=curve.scaling,
+        points=points,
+        fits=fits,
+        refused=refused,
+        trend=_trend(curve.scaling, sizes, found["rise"].interval(0)),
+        knee=knee,
+        knee_words=knee_words,
+        peak_words=_peak(usl, found["peak"].interval(0), points[-1].world_size),
+        next=next_size(model, fits, found, devices),
+    )
+
+
+def _refused(scaling: str) -> tuple[str, ...]:
+    if scaling == "strong":
+        why = (
+            "Gustafson's law is not fitted: it is about work that grows with the ranks (weak scaling), and here "
+            "the global batch is fixed."
+        )
+        return (why,)
+    why = (
+        "Amdahl's law and Karp-Flatt's fraction are not used: they are about a fixed amount of work (strong "
+        "scaling), and here it grows with the ranks."
+    )
+    return (why,)
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    words = [str(size) for size in sizes]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _too_few(curve: Curve) -> str:
+    honest = [1, *curve.paired]
+    short = [size for size in curve.sizes if size > 1 and size not in curve.paired]
+    few = f" ({_listed(sorted(short))} with under {MIN_ROUNDS} rounds)" if short else ""
+    ranks = "rank" if honest == [1] else "ranks"
+    return (
+        f"too few points: {_listed(honest)} {ranks} measured{few}, and a law needs {MIN_POINTS} world sizes"
+    )
+
+
+def _signed(value: float) -> str:
+    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
+    """Return what the serial fraction does from the first measured world size to the last."""
+    name = "Karp-Flatt's serial fraction" if scaling == "strong" else "The serial fraction"
+    where = f"from {sizes[0]} to {sizes[-1]} ranks"
+    if not excludes_zero(rise):
+        return f"{name} does not measurably change {where}."
+    if rise.value > 0:
+        return f"{name} rises {where}: it is overhead that grows with ranks, not work that cannot be divided."
+    return f"{name} falls {where}: part of the loss comes with the second rank and grows no further."
+
+
+def _knee(points: Sequence[LawPoint]) -> tuple[int | None, str]:
+    """Return the last world size before an added rank brings less than `KNEE_CUT` of a rank, and a sentence on it."""
+    largest = points[-1].world_size
+    words: list[str] = []
+    knee: int | None = None
+    for before, point in zip([1, *(p.world_size for p in points)], points, strict=False):
+        marginal = point.marginal
+        if marginal.value >= KNEE_CUT:
+            continue
+        knee = before
+        sure = (
+            ""
+            if marginal.high is None or marginal.high < KNEE_CUT
+            else ", though its interval reaches the cut"
+        )
+        words.append(
+            f"The knee is at {before} rank{'s' if before != 1 else ''}: from there to {point.world_size} an added "
+            f"rank brings {_signed(marginal.value)} of a rank, less than {KNEE_CUT:g}{sure}."
+        )
+        break
+    else:
+        words.append(
+            f"No knee up to {largest} ranks: every added rank brings {KNEE_CUT:g} of a rank or more "
+            f"({points[-1].marginal.value:.2f} in the last stretch)."
+        )
+    return knee, " ".join(words)
+
+
+def _peak(usl: Fit | None, peak: Interval, largest: int) -> str:
+    """Return a sentence on the USL's peak; empty where it cannot be told that there is one."""
+    if usl is None or not _positive(usl.parameters["beta"]) or not math.isfinite(peak.value):
+        return ""
+    if peak.value > EXTRAPOLATION * largest:
+        return (
+            f"By the USL throughput peaks beyond {EXTRAPOLATION * largest} ranks, too far out to say where."
+        )
+    ends = "" if peak.low is None or peak.high is None else f" [{peak.low:.1f}, {peak.high:.1f}]"
+    label = ", an extrapolation" if peak.value > largest else ""
+    doubt = "" if usl.goodness != "beyond error" else "; but it does not fit these points"
+    return f"By the USL throughput peaks at {peak.value:.1f}{ends} ranks{label}{doubt}."
+
+
+def _positive(interval: Interval) -> bool:
+    return excludes_zero(interval) and interval.value > 0

@@ -1,0 +1,91 @@
+"""Which world size is worth measuring next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ddpbench.analysis.scaling.fits import Fit
+from ddpbench.analysis.scaling.jackknife import Estimated
+from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NextSize:
+    """The world size most worth measuring next; `here` says whether this machine has the devices for it."""
+
+    world_size: int
+    reason: str
+    here: bool = True
+
+
+def candidates(sizes: Sequence[int], *, devices: int | None, batch: int | None) -> list[int]:
+    """Return world sizes not measured that might be: powers of two, and one between each two that are apart.
+
+    None is beyond `EXTRAPOLATION` times the largest measured; under strong scaling each divides the batch.
+    """
+    known = sorted({1, *sizes})
+    limit = EXTRAPOLATION * known[-1]
+    powers = [1 << k for k in range(limit.bit_length())]
+    between = [round(math.sqrt(a * b)) for a, b in pairwise(known)]
+    return sorted(
+        n
+        for n in {*powers, *between}
+        if n <= limit
+        and n not in known
+        and (devices is None or n <= devices)
+        and (batch is None or batch % n == 0)
+    )
+
+
+def next_without_fit(sizes: Sequence[int], devices: int | None, batch: int | None) -> NextSize | None:
+    """Return what would make a law's third point: the next power of two where devices allow, or a size between."""
+    measured = [*sizes] or [1]
+    here = candidates(measured, devices=devices, batch=batch)
+    beyond = candidates(measured, devices=None, batch=batch)
+    found = here or beyond
+    if not found:
+        return None
+    reason = "it is the next power of two, and a law needs one more point"
+    if found[-1].bit_count() != 1:
+        reason = "it lies between those measured, and a law needs one more point"
+    return NextSize(world_size=found[-1], reason=reason, here=bool(here))
+
+
+def next_size(
+    model: Model, fits: Sequence[Fit], found: Mapping[str, Estimated], devices: int | None
+) -> NextSize | None:
+    """Return where the laws disagree most, or where the USL knows least about itself, relative to its value."""
+    usable = [n for n in model.candidates if devices is None or n <= devices] or model.candidates
+    largest = int(model.sizes[-1])
+    # what is known not to hold is asked only where nothing is known to hold
+    fits = [fit for fit in fits if fit.goodness != "beyond error"] or fits
+    best: tuple[float, int, str] | None = None
+    for n in usable:
+        index = model.candidates.index(n)
+        label = ", extrapolated" if n > largest else ""
+        said = {fit.law: found[f"{fit.law} ahead"].interval(index) for fit in fits}
+        said = {law: one for law, one in said.items() if math.isfinite(one.value)}
+        options: list[tuple[float, str]] = []
+        if len(said) == 2:
+            (a, first), (b, second) = said.items()
+            reason = (
+                f"there the laws disagree most: {LAW_NAMES[a]} gives a speed-up of {math.exp(first.value):.2f} and "
+                f"{LAW_NAMES[b]} {math.exp(second.value):.2f}{label}"
+            )
+            options.append((abs(first.value - second.value), reason))
+        for law, one in said.items():
+            if one.low is not None and one.high is not None and (law == "usl" or len(said) == 1):
+                reason = (
+                    f"there {LAW_NAMES[law]} is least sure of itself: a speed-up between "
+                    f"{math.exp(one.low):.2f} and {math.exp(one.high):.2f}{label}"
+                )
+                options.append(((one.high - one.low) / 2, reason))
+        for score, reason in options:
+            if best is None or score > best[0]:
+                best = (score, n, reason)
+    if best is None:
+        return None
+    return NextSize(world_size=best[1], reason=best[2], here=devices is None or best[1] <= devices)

@@ -1,0 +1,1 @@
+"""What instrumented steps show: losses of efficiency, how long transfers take, one step as it happened."""

@@ -1,0 +1,224 @@
+"""One instrumented step as it happened: every rank's spans, transfers and waits on one clock.
+
+The case is the one that the run's sentences hold others against; its launch the one with the median step, and
+the step the one nearest that launch's median. A step's length is that of its slowest rank.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ddpbench.analysis.findings.groups import compared_panels, reference_of
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.parts import RankSteps
+from ddpbench.analysis.read.transfers import transfers_of
+from ddpbench.analysis.read.virtual import nominal
+from ddpbench.records import COMPUTE_SPANS, CommRecord, RankStart, RunDir, StepRecord, read_launch
+from ddpbench.spec import labels
+
+MOST_LANES = 8
+"""With more ranks only the fastest, the median, the slowest and rank 0 are told."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Transfer:
+    """A rank's part in one transfer, seconds from the step's start: ready, out of its queue, data flowing, done."""
+
+    bucket: int
+    op: str
+    bytes: int
+    ready_s: float
+    left_s: float
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lane:
+    """What one rank did in the step. `spans` are (name, start, end), seconds from the step's start."""
+
+    rank: int
+    role: str
+    """Why it is among those told, where not all are: `fastest`, `median`, `slowest`."""
+    spans: tuple[tuple[str, float, float], ...]
+    transfers: tuple[Transfer, ...]
+    exposed: tuple[tuple[float, float], ...]
+    """When a transfer was under way and the rank did not compute."""
+    computed_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OneStep:
+    """A step of a launch. Times are seconds from the earliest rank's start of it."""
+
+    case_id: str
+    round: int
+    step: int
+    steps: int
+    """How many instrumented steps the launch has."""
+    launches: int
+    median_s: float
+    length_s: float
+    lanes: tuple[Lane, ...]
+    omitted: tuple[int, ...]
+    """Ranks that are not told."""
+    backward_end_s: float | None
+    """When the slowest rank's backward ended."""
+    backward_rank: int | None
+    comm_end_s: float | None
+    """When the last transfer was done on its last rank."""
+    events: bool
+    """Whether times are CUDA events placed on the clock, and not readings of it."""
+
+
+def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str]:
+    """Return the step to look at, or None and a sentence that says why there is none."""
+    exchanging = [
+        reference
+        for members in compared_panels(cases)
+        if (reference := reference_of(members)).parts is not None and reference.parts.has_transfers
+    ]
+    if not exchanging:
+        return None, (
+            "No case above one rank, with cores of its own, has instrumented transfers: there is no step to draw."
+        )
+    case = exchanging[0]
+    assert case.parts is not None
+    lengths = {number: sum(parts.values()) for number, parts in case.parts.by_round.items()}
+    number = statistics.median_low((length, number) for number, length in lengths.items())[1]
+    ranks = nominal(read_launch(run.launch(case.case_id, "measure", number)).ranks, case.case)
+    label = labels(run.case for run in cases)[case.case_id]
+    hosts = sorted({start.host for rank in ranks for start in rank.of(RankStart)})
+    if len(hosts) > 1:
+        return None, (
+            f"The ranks of {label} ran on {len(hosts)} hosts ({', '.join(hosts[:4])}), whose clocks are "
+            "not aligned: their spans cannot be drawn on one clock."
+        )
+    steps = {rank.rank: {step.step: step for step in rank.of(StepRecord)} for rank in ranks}
+    launch = {
+        rank.rank: RankSteps(rank.of(StepRecord), rank.of(CommRecord))
+        for rank in sorted(ranks, key=lambda one: one.rank)
+    }
+    whole = sorted(set.intersection(*(set(found) for found in steps.values())))
+    if not whole or len(ranks) < max(launch.processes for launch in case.launches):
+        return None, f"No instrumented step of {label} was recorded by all of its ranks."
+    length = {
+        step: max(noted[step].end_ns - noted[step].start_ns for noted in steps.values()) for step in whole
+    }
+    median = statistics.median(length.values())
+    step = min(whole, key=lambda one: (abs(length[one] - median), one))
+    chosen = {rank: noted[step] for rank, noted in steps.items()}
+    origin = min(one.start_ns for one in chosen.values())
+    transfers = _transfers(launch, step, origin, case.case.backend)
+    lanes = [_lane(rank, one, transfers[rank], origin) for rank, one in sorted(chosen.items())]
+    kept = _kept(lanes)
+    ends = [(end, lane.rank) for lane in lanes for name, _, end in lane.spans if name == "backward"]
+    backward_end, backward_rank = max(ends, default=(None, None))
+    found = OneStep(
+        case_id=case.case_id,
+        round=number,
+        step=step,
+        steps=len(whole),
+        launches=len(lengths),
+        median_s=median / 1e9,
+        length_s=length[step] / 1e9,
+        lanes=tuple(kept),
+        omitted=tuple(lane.rank for lane in lanes if lane.rank not in {one.rank for one in kept}),
+        backward_end_s=backward_end,
+        backward_rank=backward_rank,
+        comm_end_s=max((one.end_s for lane in lanes for one in lane.transfers), default=None),
+        events=case.case.device == "cuda",
+    )
+    return found, ""
+
+
+def _transfers(
+    launch: Mapping[int, RankSteps], step: int, origin: int, backend: str
+) -> dict[int, list[Transfer]]:
+    """Each rank's transfers of a step in the order in which they were handed over; one that lacks a rank is left out.
+
+    What two ranks exchange may be in a step of another number to the other.
+    """
+    result: dict[int, list[Transfer]] = {rank: [] for rank in launch}
+    found = transfers_of([launch], len(launch), backend)
+    if found is None:
+        return result
+    records = [record for noted in launch.values() for record in noted.transfers]
+    columns = (found.row, found.rank, found.handed, found.served, found.begin, found.end)
+    for row, rank, *times in zip(*(each.tolist() for each in columns), strict=True):
+        record = records[row]
+        if record.step == step:
+            ready, left, begin, end = ((at - origin) / 1e9 for at in times)
+            result[rank].append(
+                Transfer(
+                    bucket=record.bucket,
+                    op=record.op,
+                    bytes=record.bytes,
+                    ready_s=ready,
+                    left_s=left,
+                    begin_s=begin,
+                    end_s=end,
+                )
+            )
+    for transfers in result.values():
+        transfers.sort(key=lambda one: (one.ready_s, one.bucket))
+    return result
+
+
+def _lane(rank: int, step: StepRecord, transfers: Sequence[Transfer], origin: int) -> Lane:
+    spans = tuple((name, (start - origin) / 1e9, (end - origin) / 1e9) for name, start, end in step.spans)
+    computing = merged((start, end) for name, start, end in spans if name in COMPUTE_SPANS)
+    return Lane(
+        rank=rank,
+        role="",
+        spans=spans,
+        transfers=tuple(transfers),
+        exposed=tuple(without(merged((one.begin_s, one.end_s) for one in transfers), computing)),
+        computed_s=sum(end - start for start, end in computing),
+    )
+
+
+def _kept(lanes: Sequence[Lane]) -> list[Lane]:
+    """Return all of them, or where they are too many those that tell most: by how long a rank computed."""
+    if len(lanes) <= MOST_LANES:
+        return list(lanes)
+    ordered = sorted(lanes, key=lambda lane: (lane.computed_s, lane.rank))
+    roles = {
+        ordered[(len(ordered) - 1) // 2].rank: "median",
+        ordered[0].rank: "fastest",
+        ordered[-1].rank: "slowest",
+    }
+    return [
+        replace(lane, role=roles.get(lane.rank, "")) for lane in lanes if lane.rank in roles or not lane.rank
+    ]
+
+
+def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Their union as intervals that do not touch, in order; what does not end after its start is empty."""
+    result: list[tuple[float, float]] = []
+    for start, end in sorted(one for one in intervals if one[1] > one[0]):
+        if result and start <= result[-1][1]:
+            result[-1] = (result[-1][0], max(end, result[-1][1]))
+        else:
+            result.append((start, end))
+    return result
+
+
+def without(
+    whole: Iterable[tuple[float, float]], taken: Sequence[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """Return what is left of intervals outside others; both are unions as `merged` gives them."""
+    result: list[tuple[float, float]] = []
+    for start, end in whole:
+        at = start
+        for begin, until in taken:
+            if until <= at or begin >= end:
+                continue
+            if begin > at:
+                result.append((at, begin))
+            at = until
+        if at < end:
+            result.append((at, end))
+    return result

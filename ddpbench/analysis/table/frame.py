@@ -1,0 +1,89 @@
+"""The table of a run: one row per case, exactly `COLUMNS`; its CSV file, written and read back."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.table.columns import COLUMNS, DTYPES, TABLE
+from ddpbench.analysis.table.row import compute_times, row_of
+from ddpbench.errors import OutputError
+from ddpbench.records import RunDir, explain_os_error, write_atomically
+from ddpbench.records.plan import StoredPlan, read_plan
+
+_ALWAYS = COLUMNS[: COLUMNS.index("dilation") + 1]
+"""What every table has."""
+
+
+def load(run: RunDir | Path | str) -> pd.DataFrame:
+    """Return the table of a run directory, regenerated from its records: one row per case, in the plan's order.
+
+    Raises:
+        IdentityError: it is not a run directory, or one of another schema.
+    """
+    found = run if isinstance(run, RunDir) else RunDir(Path(run))
+    plan = read_plan(found)
+    machine = found.read_json(found.machine) if found.machine.exists() else {}
+    return case_table(plan, read_cases(found, plan), machine)
+
+
+def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the table of cases already read; `machine` is machine.json."""
+    by_id = {case.case_id: case for case in cases}
+    computing, target = compute_times(cases), plan.budget.target_half_width
+    rows = [row_of(case, by_id.get(case.baseline_id), computing, target, machine) for case in cases]
+    columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in COLUMNS}
+    for column in TABLE:
+        if column.kind == "text":
+            columns[column.name] = [value if value != "" else None for value in columns[column.name]]
+    return pd.DataFrame({name: pd.Series(columns[name], dtype=DTYPES[name]) for name in COLUMNS})
+
+
+def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
+    """Writes `cases.csv`, and `cases.parquet` where pyarrow is installed; returns the former's path.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        write_atomically(run.table, frame.to_csv(index=False, lineterminator="\n"))
+        if importlib.util.find_spec("pyarrow") is not None:
+            beside = run.table.with_name(".cases.parquet.new")
+            frame.to_parquet(beside, index=False)
+            beside.replace(run.table.with_suffix(".parquet"))
+    except OSError as error:
+        raise OutputError(f"{run.table} cannot be written: {explain_os_error(error)}") from None
+    return run.table
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """Return a table back from its file, with the dtypes it was written with; columns of a later version are kept.
+
+    Columns that its version did not have yet are empty.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not such a table.
+    """
+    text = path.read_text(encoding="utf-8")
+    names = text.partition("\n")[0].split(",")
+    missing = [name for name in _ALWAYS if name not in names]
+    if missing:
+        raise ValueError(f"{path} is not a table of cases: the columns {', '.join(missing[:5])} are missing")
+    frame = pd.read_csv(
+        io.StringIO(text),
+        dtype={name: dtype for name, dtype in DTYPES.items() if name in names},
+        keep_default_na=False,
+        na_values=[""],
+    )
+    for name in COLUMNS:
+        if name not in names:
+            frame[name] = pd.Series([None] * len(frame), dtype=DTYPES[name])
+    return frame

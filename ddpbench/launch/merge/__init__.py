@@ -1,0 +1,1 @@
+"""Several runs made into one, as `ddpbench merge` does it."""

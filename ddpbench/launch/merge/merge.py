@@ -1,0 +1,177 @@
+"""Several runs made into one run directory, where machine and program are alike."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ddpbench.errors import OutputError, RequestError
+from ddpbench.launch.merge.launches import Merged, all_cases, copy_case, copy_proofs, write_json
+from ddpbench.launch.merge.sources import Source, check_alike, check_different, devices_of, read
+from ddpbench.records import SCHEMA_VERSION, RunDir, explain_os_error
+from ddpbench.version import VERSION
+
+
+def merge(paths: Sequence[Path], out: Path) -> Merged:
+    """Makes a run directory of several, from which tables and reports are made as from any other.
+
+    Raises:
+        RequestError: fewer than two different runs, or something that is not a run directory.
+        IdentityError: they were measured on unlike machines or by unlike programs; every difference is named.
+        OutputError: `out` exists, or cannot be written.
+    """
+    if len(paths) < 2:
+        raise RequestError(
+            "a merge needs two run directories or more: ddpbench merge RUN_DIR RUN_DIR --out DIR"
+        )
+    sources = [read(path) for path in paths]
+    check_different(sources)
+    check_alike(sources)
+    if out.exists() or out.is_symlink():
+        raise OutputError(f"{out} exists already; a merge makes a new directory: choose another --out")
+    beside = out.with_name(f".{out.name}.merging-{os.getpid()}")
+    try:
+        (beside / "cases").mkdir(parents=True)
+        merged = _write(sources, RunDir(beside), out)
+        beside.rename(out)
+    except OSError as error:
+        raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    merged.run = RunDir(out)
+    return merged
+
+
+def refuse_merged(run: RunDir) -> None:
+    """A merged directory holds several sweeps, none of which can go on there.
+
+    Raises:
+        RequestError: it is one.
+    """
+    if run.merged.exists():
+        origins = [str(origin["path"]) for origin in run.read_json(run.merged)["sources"]]
+        raise RequestError(
+            f"{run.path} was merged from {', '.join(origins)} and cannot be resumed; resume one of those and "
+            "merge again, or give another --out"
+        )
+
+
+def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
+    merged = Merged(run=run)
+    cases = all_cases(sources)
+    order: list[dict[str, Any]] = []
+    origins: list[Mapping[str, Any]] = []
+    offset = 0
+    for source in sources:
+        rounds = [
+            number
+            for case_id in cases
+            for number in copy_case(source, case_id, cases[case_id], offset, merged)
+        ]
+        count = max(rounds, default=-1) + 1
+        for launch in source.plan["launches"]:
+            directory = run.launch(launch["case_id"], "measure", offset + launch["round"])
+            if launch["case_id"] in cases and directory.path.exists():
+                order.append({"round": offset + launch["round"], "case_id": launch["case_id"]})
+        origins += source.origins
+        offset += count
+    copy_proofs(sources, cases, run)
+    write_json(run.machine, _machine(sources))
+    write_json(
+        run.merged, {"schema_version": SCHEMA_VERSION, "sources": origins, "left_out": merged.left_out}
+    )
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    end = {"session": "merge", "started_utc": now, "ended_utc": now, "wall_s": 0.0, "measured_s": 0.0}
+    end |= {"launches": 0, "stop_reason": "merged"}
+    sessions = [session for source in sources for session in source.sessions]
+    write_json(run.sessions, {"schema_version": SCHEMA_VERSION, "sessions": [*sessions, end]})
+    run.experiment.write_text(_experiments(sources, out), encoding="utf-8")
+    names = dict.fromkeys(source.plan["experiment"] for source in sources)
+    questions = dict.fromkeys(source.plan["question"] for source in sources if source.plan["question"])
+    plan = {
+        "schema_version": SCHEMA_VERSION,
+        "experiment": "+".join(names),
+        "question": " ".join(questions),
+        "budget": _budget(sources, offset),
+        "cases": list(cases.values()),
+        "launches": order,
+    }
+    write_json(run.plan, plan)
+    return merged
+
+
+def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
+    """No case that was ok becomes anything else: the fewest rounds asked for; and the narrowest target."""
+    budgets = [source.plan["budget"] for source in sources]
+    fewest = min(budget["rounds_min"] for budget in budgets)
+    return {
+        **budgets[0],
+        "rounds_min": fewest,
+        "rounds_max": max(rounds, fewest),
+        "target_half_width": min(budget["target_half_width"] for budget in budgets),
+        "total": sum(budget["total"] for budget in budgets),
+    }
+
+
+def _machine(sources: Sequence[Source]) -> dict[str, Any]:
+    """Return the machine type's identity with the largest allocation; the context tells where the parts come from."""
+    largest = max(
+        sources,
+        key=lambda source: (
+            sum(source.identity.get("slots") or ()),
+            len(devices_of(source.identity.get("gpus"))),
+            _cores(source),
+        ),
+    )
+    contexts = [source.context for source in sources]
+    origins = [origin for source in sources for origin in source.origins]
+
+    def listed(key: str) -> str:
+        return ", ".join(dict.fromkeys(str(context[key]) for context in contexts if context.get(key)))
+
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "identity": {
+            **sources[0].identity,
+            **{key: largest.identity.get(key) for key in ("cores", "cpu_quota", "gpus")},
+            **({"slots": largest.identity["slots"]} if "slots" in largest.identity else {}),
+            "experiment_digest": "merged",
+        },
+        "context": {
+            "host": listed("host"),
+            "started_utc": min(
+                (str(c["started_utc"]) for c in contexts if c.get("started_utc")), default=None
+            ),
+            "command": shlex.join(["ddpbench", *sys.argv[1:]]),
+            "ddpbench_version": VERSION,
+            "git_commit": listed("git_commit"),
+            "merged_from": [
+                f"{o['path']} ({o['host']}, {o['started_utc']}, {o['cores']} cores, {o['gpus']} GPUs)"
+                for o in origins
+            ],
+        },
+    }
+
+
+def _cores(source: Source) -> int:
+    return len(devices_of(source.identity.get("cores")))
+
+
+def _experiments(sources: Sequence[Source], out: Path) -> str:
+    """Return the runs' experiments as comments: none of them is the merged directory's own."""
+    parts = [f"# {out} was merged from {len(sources)} runs and cannot be resumed. Their experiments:\n"]
+    for source in sources:
+        try:
+            text = source.run.experiment.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            text = "(not readable)"
+        parts.append(
+            f"#\n# {source.path}\n#\n" + "".join(f"# {line}".rstrip() + "\n" for line in text.splitlines())
+        )
+    return "".join(parts)

@@ -1,0 +1,166 @@
+"""The runs that a merge joins: what is read of each, and whether their results belong together.
+
+What must agree is the kind of machine and what ran on it: every key of `identity` but those in `ALLOCATION`,
+which say how much of that kind an allocation had: how many nodes, which cores and how large a quota, how many
+GPUs, and which cases the experiment asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddpbench.errors import IdentityError, RequestError
+from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
+from ddpbench.workloads import is_import_path
+from ddpbench.workloads.shipped import PREFIX
+
+ALLOCATION = ("cores", "cpu_quota", "slots", "experiment_digest")
+"""Keys of `identity` that may differ. Of `gpus` only the number may, not the kinds; `workload_digest`, which names
+all of a run's workloads at once, is only compared where the runs have the same ones."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A run to be merged. `first_round` is where its rounds begin in the merged run."""
+
+    path: Path
+    machine: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    sessions: Sequence[Any]
+    fingerprints: frozenset[str]
+    """Digests of the run, or of the runs that it was itself merged from."""
+    origins: Sequence[Mapping[str, Any]]
+
+    @property
+    def run(self) -> RunDir:
+        """Its directory."""
+        return RunDir(self.path)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What it was measured on."""
+        found = self.machine.get("identity")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """What is worth knowing beside."""
+        found = self.machine.get("context")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def workloads(self) -> set[str]:
+        """The names of its cases' workloads."""
+        return {case["workload"] for case in self.plan["cases"]}
+
+
+def read(path: Path) -> Source:
+    """Return the run of a directory.
+
+    Raises:
+        RequestError: it is none.
+    """
+    if not path.is_dir():
+        what = "is a file" if path.exists() else "does not exist"
+        raise RequestError(f"{path} {what}; a merge takes run directories")
+    run = RunDir(path)
+    read_plan(run)  # whole, or refused with what is wrong
+    machine, plan = run.read_json(run.machine), run.read_json(run.plan)
+    sessions = run.read_json(run.sessions)["sessions"] if run.sessions.exists() else []
+    contents = json.dumps([machine, plan["cases"]], sort_keys=True)
+    own = hashlib.sha256(contents.encode()).hexdigest()[:16]
+    context = machine.get("context") or {}
+    identity = machine.get("identity") or {}
+    origins: list[dict[str, Any]] = [
+        {
+            "path": str(path),
+            "fingerprint": own,
+            "host": context.get("host"),
+            "started_utc": context.get("started_utc"),
+            "git_commit": context.get("git_commit"),
+            "cores": len(devices_of(identity.get("cores"))),
+            "gpus": len(devices_of(identity.get("gpus"))),
+        }
+    ]
+    if run.merged.exists():
+        origins = run.read_json(run.merged)["sources"]
+    return Source(
+        path=path,
+        machine=machine,
+        plan=plan,
+        sessions=sessions,
+        fingerprints=frozenset(str(origin["fingerprint"]) for origin in origins),
+        origins=origins,
+    )
+
+
+def check_different(sources: Sequence[Source]) -> None:
+    """Refuses a run that is there twice.
+
+    Raises:
+        RequestError: one is.
+    """
+    for index, source in enumerate(sources):
+        for other in sources[:index]:
+            if source.path.samefile(other.path):
+                raise RequestError(f"{source.path} is given twice; every launch may count once only")
+            if source.fingerprints & other.fingerprints:
+                raise RequestError(
+                    f"{other.path} and {source.path} hold the same run, or a merge of it: the same host, start and "
+                    "cases; every launch may count once only"
+                )
+
+
+def check_alike(sources: Sequence[Source]) -> None:
+    """Holds every run against the first, and names all that differs.
+
+    Raises:
+        IdentityError: something does.
+    """
+    first = sources[0]
+    lines = [
+        f"  {key}: {mine!r} in {first.path}, {theirs!r} in {other.path}"
+        for other in sources[1:]
+        for key, mine, theirs in _differences(first, other)
+    ]
+    if lines:
+        listed = "\n".join(lines)
+        raise IdentityError(
+            "these runs were measured on unlike machines or by unlike programs, so that their results do not belong "
+            f"in one curve\n{listed}"
+        )
+
+
+def _differences(first: Source, other: Source) -> list[tuple[str, object, object]]:
+    found: list[tuple[str, object, object]] = []
+    for key in dict.fromkeys([*first.identity, *other.identity]):
+        mine, theirs = first.identity.get(key), other.identity.get(key)
+        if key in ALLOCATION or mine == theirs:
+            continue
+        if key == "gpus":
+            mine, theirs = sorted(set(devices_of(mine))), sorted(set(devices_of(theirs)))
+        elif key == "workload_digest" and first.workloads != other.workloads:
+            # with other workloads in the run the digest tells nothing; ddpbench's own are in rank_code_digest
+            own = {
+                name
+                for name in first.workloads | other.workloads
+                if is_import_path(name) or name.startswith(PREFIX)
+            }
+            if not own & first.workloads & other.workloads:
+                continue
+        if mine != theirs:
+            found.append((key, mine, theirs))
+    return found
+
+
+def devices_of(value: Any) -> list[Any]:
+    """Cores or GPUs of a machine, or of all nodes where they differ and are listed by host."""
+    if isinstance(value, Mapping):
+        return [one for own in value.values() for one in own or ()]
+    return list(value or ())

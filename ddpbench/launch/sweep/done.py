@@ -1,0 +1,88 @@
+"""Which launches of a sweep are done, and which are left."""
+
+from __future__ import annotations
+
+import shutil
+
+from ddpbench.launch.plan import Plan, proof_key
+from ddpbench.machine.finished import Key, finished_launches, given_up
+from ddpbench.records import LaunchOutcome, RunDir
+from ddpbench.records.rundir import Purpose
+from ddpbench.spec import PlannedCase
+
+
+class Done:
+    """The finished launches of a plan, by the outcomes they left."""
+
+    def __init__(self, run: RunDir, plan: Plan) -> None:
+        self._run, self._plan = run, plan
+        self.outcomes: dict[Key, LaunchOutcome] = {}
+        self._damaged: set[Key] = set()
+
+    def read(self) -> None:
+        """Takes over what earlier sessions finished."""
+        ids = [entry.case.case_id for entry in self._plan.runnable]
+        self.outcomes, self._damaged = finished_launches(self._run, ids)
+
+    def set_failed_aside(self) -> None:
+        """Has launches that were not ok, or whose records are damaged, done again."""
+        for key, outcome in list(self.outcomes.items()):
+            if outcome.status != "ok" or key in self._damaged:
+                self._run.set_aside(self._run.launch(*key))
+                del self.outcomes[key]
+
+    def finished(self, entry: PlannedCase, purpose: Purpose, number: int) -> bool:
+        """Return whether a launch is done."""
+        return (entry.case.case_id, purpose, number) in self.outcomes
+
+    @property
+    def unproved(self) -> list[PlannedCase]:
+        """The cases whose proof is not done."""
+        return [entry for entry in self._plan.runnable if not self.finished(entry, "proof", 0)]
+
+    @property
+    def worthwhile(self) -> list[PlannedCase]:
+        """The cases that are not given up: launching such a one again would teach nothing."""
+        return [entry for entry in self._plan.runnable if not self.given_up(entry)]
+
+    def given_up(self, entry: PlannedCase) -> bool:
+        """Return whether launching the case again would teach nothing: its proof failed, or it keeps failing."""
+        return given_up(entry.case.case_id, self.outcomes)
+
+    def left_of_round(self, number: int) -> list[PlannedCase]:
+        """Return what a round has left to launch, in its order."""
+        entries = [self._plan.case(case_id) for at, case_id in self._plan.order if at == number]
+        return [
+            entry
+            for entry in entries
+            if not self.finished(entry, "measure", number) and not self.given_up(entry)
+        ]
+
+    def unfinished(self, entry: PlannedCase, rounds: int) -> int:
+        """Return how many of a case's launches of the first rounds are not done."""
+        return sum(not self.finished(entry, "measure", number) for number in range(rounds))
+
+    def rounds_todo(self, rounds: int) -> int:
+        """Return how many launches of the first rounds are not done and not given up."""
+        return sum(self.unfinished(entry, rounds) for entry in self.worthwhile)
+
+    def take_proof(self, entry: PlannedCase) -> bool:
+        """Gives a case the proof of one that differs from it in nothing but its links' rates, if there is one.
+
+        The records keep the name of the case that was launched.
+        """
+        case_id = entry.case.case_id
+        for other in self._plan.runnable:
+            outcome = self.outcomes.get((other.case.case_id, "proof", 0))
+            if outcome is None or outcome.status != "ok" or proof_key(other.case) != proof_key(entry.case):
+                continue
+            target = self._run.launch(case_id, "proof").path
+            beside = target.with_name(".proof")
+            shutil.rmtree(beside, ignore_errors=True)  # of a sweep that was killed right here
+            shutil.copytree(self._run.launch(other.case.case_id, "proof").path, beside)
+            if target.exists():
+                self._run.set_aside(self._run.launch(case_id, "proof"))
+            beside.rename(target)
+            self.outcomes[case_id, "proof", 0] = outcome
+            return True
+        return False

@@ -1,0 +1,65 @@
+"""What ties a run directory to its machine, its experiment and its cases: written once, compared on a resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from ddpbench.errors import IdentityError
+from ddpbench.launch.listener import Listener
+from ddpbench.launch.plan import Plan
+from ddpbench.launch.sweep.preparation import Prepared
+from ddpbench.machine.identity import check_identity, machine_record
+from ddpbench.machine.server import ServerProcess
+from ddpbench.machine.trial import inspect_own, told
+from ddpbench.records import RunDir, write_atomically
+from ddpbench.records.plan import read_plan
+
+
+def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> list[str | None]:
+    """Writes machine.json, plan.json and experiment.toml, or compares them with what is there.
+
+    Returns the GPUs' addresses.
+
+    Raises:
+        IdentityError: the directory is another machine's or another experiment's.
+        WorkloadError: a user's own workload does not work.
+    """
+    run, plan = prepared.run, prepared.plan
+    probe = server.probe(run.path)
+    (run.path / "probe.json").unlink(missing_ok=True)
+    (run.path / "probe.log").unlink(missing_ok=True)
+    toml = prepared.experiment.to_toml()
+    found = machine_record(prepared.hardware, probe, toml, plan.cases)
+    own = inspect_own(server, [entry.case for entry in plan.runnable], run.path)
+    found["context"]["own_workloads"] = dict(own)
+    for name, facts in own.items():
+        listener.looked_at(told(name, facts))
+    if prepared.resumes:
+        check_identity(run.read_json(run.machine), found, run.path)
+        _check_cases(run, plan)
+    else:
+        write_atomically(run.machine, json.dumps(found, indent=1) + "\n")
+        write_atomically(run.experiment, toml)
+        write_atomically(run.plan, plan.dumps())  # last: with it the directory can be resumed
+    return [gpu["pci"] for gpu in probe["gpus"]]
+
+
+def _check_cases(run: RunDir, plan: Plan) -> None:
+    """Compares the cases planned now with those planned before, whose ids their contents make.
+
+    Raises:
+        IdentityError: they differ.
+    """
+    stored = set(read_plan(run).ids)
+    now = {entry.case.case_id for entry in plan.cases}
+    if stored != now:
+        raise IdentityError(
+            f"{run.path} was planned with other cases: {_few(stored - now) or 'none'} not planned now, "
+            f"{_few(now - stored) or 'none'} not then; give another --out"
+        )
+
+
+def _few(ids: Iterable[str]) -> str:
+    """Return the first of them."""
+    return ", ".join(sorted(ids)[:3])

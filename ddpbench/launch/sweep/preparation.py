@@ -1,0 +1,151 @@
+"""What is asked of a sweep, and how it is understood: all that can be refused is, before anything is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ddpbench.errors import IdentityError, MachineError, OutputError, RequestError
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.devices import check_devices, usable_devices, within_gpus, within_precision
+from ddpbench.launch.fabrics import check_drawable
+from ddpbench.launch.memory import memory_limit, within_memory
+from ddpbench.launch.merge.merge import refuse_merged
+from ddpbench.launch.own_workloads import with_located
+from ddpbench.launch.plan import Plan, make_plan, skip_reasons
+from ddpbench.machine.hardware import Hardware, read_hardware
+from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
+from ddpbench.spec import Devices, Experiment, PlannedCase, expand, left_out, load_experiment, resolve
+
+_OWN_FILES = {
+    ".lock",
+    ".writable",
+    "cases",
+    "server.log",
+    "fabric.log",
+    "fabric.json",
+    "probe.json",
+    "probe.log",
+    "machine.json",
+    "experiment.toml",
+}
+"""What a sweep that ended before its plan stood may leave in its directory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SweepRequest:
+    """What to sweep and where to. `experiment` is a TOML file, or a run directory to resume."""
+
+    experiment: Path
+    overrides: Sequence[str] = ()
+    out: Path | None = None
+    retry_failed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """A request understood: everything that can be refused has been looked at, and nothing started."""
+
+    experiment: Experiment
+    plan: Plan
+    hardware: Hardware
+    devices: Devices
+    run: RunDir
+    resumes: bool
+    draws_seed: bool
+    """The order's seed was drawn just now: another run of the experiment gets another one."""
+    retry_failed: bool
+    notes: tuple[str, ...] = ()
+    """What of the request is not run, and why."""
+
+
+def prepare(request: SweepRequest) -> Prepared:
+    """Reads, validates and plans; starts nothing but, beside GPUs, a probe of what torch can use.
+
+    Raises:
+        RequestError: the request cannot be met; the message says why.
+    """
+    source, out = request.experiment, request.out
+    if source.is_dir():
+        out, source = out or source, RunDir(source).experiment
+    elif source.name == "experiment.toml" and (source.parent / "plan.json").is_file() and out is None:
+        out = source.parent
+    if out is not None:
+        refuse_merged(RunDir(out))
+    catalog = TableCatalog(source.parent)
+    experiment = with_located(load_experiment(source, catalog, request.overrides), source.parent)
+    _check_launcher(experiment, request.experiment)
+    if importlib.util.find_spec("torch") is None:
+        raise MachineError("torch is not installed in this environment: pip install torch")
+    hardware = read_hardware()
+    devices = usable_devices(hardware)
+    check_devices(experiment, devices)
+    note = left_out(experiment)
+    experiment = resolve(experiment, devices)
+    planned = expand(experiment, catalog, devices)
+    memory = memory_limit()
+    cases = [
+        within_memory(within_precision(within_gpus(entry, devices), devices), memory) for entry in planned
+    ]
+    if all(entry.skip_reason is not None for entry in cases):
+        raise RequestError(f"{source}: no case of this experiment can run here\n{skip_reasons(cases)}")
+    _check_checkpoint_dirs(cases)
+    check_drawable(entry.case for entry in cases if entry.skip_reason is None)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
+    resumes = run.plan.exists()
+    seeded = experiment.budget.seed is not None
+    if not resumes and run.path.is_dir() and any(path.name not in _OWN_FILES for path in run.path.iterdir()):
+        raise OutputError(f"{run.path} holds other files and is not a run directory; choose another --out")
+    stored = None
+    with suppress(
+        IdentityError
+    ):  # a damaged plan is refused when the run is worked on, which its lock decides first
+        stored = read_plan(run) if resumes else None
+    plan = make_plan(experiment, cases, stored)
+    return Prepared(
+        experiment=plan.experiment,
+        plan=plan,
+        hardware=hardware,
+        devices=devices,
+        run=run,
+        resumes=resumes,
+        draws_seed=not seeded and not resumes,
+        retry_failed=request.retry_failed,
+        notes=(note,) if note else (),
+    )
+
+
+def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
+    """Refuses a directory for snapshots that is none or cannot be written, before anything is measured.
+
+    Raises:
+        OutputError: it is not there, or may not be written.
+    """
+    for name in dict.fromkeys(entry.case.checkpoint_dir for entry in cases):
+        if name and not (Path(name).is_dir() and os.access(name, os.W_OK | os.X_OK)):
+            what = "may not be written" if Path(name).is_dir() else "is not a directory"
+            raise OutputError(
+                f"base.checkpoint_dir = {name!r} {what}: make it, name another, or leave the setting out, and "
+                "snapshots go into the run directory"
+            )
+
+
+def _check_launcher(experiment: Experiment, source: Path) -> None:
+    """Refuses to sweep what another launcher is to start.
+
+    Raises:
+        RequestError: a case has launcher = "torchrun".
+    """
+    if "torchrun" in experiment.axes.get("launcher", [experiment.base.launcher]):
+        nodes = "" if source.is_dir() else " --nodes hostA,hostB --ranks-per-node N"
+        raise RequestError(
+            f'{source}: with launcher = "torchrun" you start the ranks: ddpbench plan {source}{nodes} prints '
+            "the lines for your nodes"
+        )

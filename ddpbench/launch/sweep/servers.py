@@ -1,0 +1,46 @@
+"""The fork servers of a sweep, and which round bears the start of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from ddpbench.machine.server import ServerProcess
+from ddpbench.spec import PlannedCase
+
+
+class Servers(AbstractContextManager["Servers"]):
+    """Fork servers by environment, started when first asked for, all ended with the context or before."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._stack = ExitStack()
+        self._running: dict[str, ServerProcess] = {}
+        self._first_round: dict[ServerProcess, int] = {}
+
+    def of(self, env: Mapping[str, str]) -> ServerProcess:
+        """Return the one of an environment."""
+        key = json.dumps(dict(env), sort_keys=True)
+        if key not in self._running or not self._running[key].alive:
+            self._running[key] = self._stack.enter_context(ServerProcess(env, self._log))
+        return self._running[key]
+
+    def charged_s(self, server: ServerProcess, number: int) -> float:
+        """Return what a round bears of a server's start: the first one that it serves bears all, seconds."""
+        return server.start_s if self._first_round.setdefault(server, number) == number else 0.0
+
+    def end(self) -> None:
+        """Ends those that run; who asks again gets new ones."""
+        self._running.clear()
+        self._first_round.clear()
+        self._stack.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def launches_of_one_server(entry: PlannedCase, todo: Sequence[PlannedCase]) -> int:
+    """Return how many launches of a round share this one's fork server: those of the same environment."""
+    return sum(other.case.threads_per_rank == entry.case.threads_per_rank for other in todo)

@@ -1,0 +1,252 @@
+"""Carries out a sweep that is prepared: proofs first, then round after round, until it is to stop."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from ddpbench.errors import FabricError, WorkloadError
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.estimate import about
+from ddpbench.launch.fabrics import Fabrics
+from ddpbench.launch.listener import Listener
+from ddpbench.launch.plan import LaunchPlan, plan_launch, to_prove
+from ddpbench.launch.sweep.done import Done
+from ddpbench.launch.sweep.expected import Expected
+from ddpbench.launch.sweep.identification import identify
+from ddpbench.launch.sweep.preparation import Prepared
+from ddpbench.launch.sweep.servers import Servers, launches_of_one_server
+from ddpbench.launch.sweep.stopping import StoppingRule
+from ddpbench.launch.sweep.throughput import ThroughputSoFar, launch_throughput
+from ddpbench.launch.watch import LaunchRunner
+from ddpbench.machine.claim import claimed
+from ddpbench.machine.disturbance import own_environment_allows_sharing
+from ddpbench.machine.sessions import Session, note_session
+from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
+from ddpbench.records.rundir import Purpose
+from ddpbench.spec import Case, PlannedCase
+
+
+@dataclass(slots=True)
+class SweepResult:
+    """How a sweep ended."""
+
+    run: RunDir
+    stop_reason: str = ""
+    wall_s: float = 0.0
+    measured_s: float = 0.0
+    launches: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def measured_share(self) -> float | None:
+        """Share of this session's wall time spent in warm-up and measured steps."""
+        return self.measured_s / self.wall_s if self.wall_s else None
+
+
+class Sweep:
+    """Carries out a prepared request."""
+
+    def __init__(self, prepared: Prepared, listener: Listener) -> None:
+        self._prepared = prepared
+        self._plan = prepared.plan
+        self._run = prepared.run
+        self._listener = listener
+        self._catalog = TableCatalog()
+        self._budget = prepared.experiment.budget
+        self._shared = own_environment_allows_sharing()
+        self._session = Session.begin()
+        self._runner = LaunchRunner(
+            self._run,
+            hang_timeout_s=self._budget.hang_timeout,
+            hang_setting="budget.hang_timeout",
+            shared=self._shared,
+            session=self._session.id,
+        )
+        self._gpu_addresses: list[str | None] = []
+        self._done = Done(self._run, self._plan)
+        self._expected = Expected(self._plan, self._done, shared=self._shared)
+        self._rule = StoppingRule(self._run, self._done, self._expected, self._budget, listener)
+        self._identified = False
+        self._fabrics = Fabrics(self._run, listener.preparing)
+        self.result = SweepResult(self._run)
+
+    def run(self) -> SweepResult:
+        """Runs to the stopping rule; on an interruption what was finished stays, and the rest can be resumed.
+
+        Raises:
+            RequestError: the output cannot be used, or belongs to another machine or experiment.
+            LaunchError: ranks cannot be started or their records not be written.
+        """
+        started = time.monotonic()
+        claim = nullcontext() if self._shared else claimed(self._prepared.hardware.cores)
+        if self._prepared.resumes:
+            self._run.read_json(self._run.plan)  # a damaged or newer one is refused before anything starts
+            if self._run.packed.exists() and not self._run.cases.exists():
+                read_plan(self._run)  # unpacks its records, before there is a folder for new ones
+        with claim:
+            self._run.create()
+            with self._run.locked(), self._fabrics:
+                try:
+                    self._work(started)
+                except KeyboardInterrupt:
+                    self.result.stop_reason = "interrupted"
+                    raise
+                except WorkloadError:
+                    if not self._prepared.resumes:
+                        shutil.rmtree(
+                            self._run.path, ignore_errors=True
+                        )  # nothing but what it has just begun
+                    raise
+                except FabricError:
+                    if (
+                        not self._prepared.resumes and not self._done.outcomes
+                    ):  # so that another try is not a resume
+                        for path in (self._run.plan, self._run.experiment, self._run.machine):
+                            path.unlink(missing_ok=True)
+                        self._identified = False
+                    raise
+                finally:
+                    self.result.wall_s = time.monotonic() - started
+                    if self._identified:
+                        self._note_session()
+        return self.result
+
+    def _work(self, started: float) -> None:
+        self._read_outcomes()
+        self._tell_plan()
+        self._listener.preparing("starting torch")
+        with Servers(self._run.path / "server.log") as servers:
+            first = self.launch_plan(self._plan.runnable[0].case, "proof", 0)
+            self._gpu_addresses = identify(self._prepared, servers.of(first.server_env), self._listener)
+            self._identified = True
+            if self._prepared.retry_failed:
+                self._done.set_failed_aside()
+            self._fabrics.make(
+                entry.case
+                for entry in self._done.worthwhile
+                if self._done.unfinished(entry, self._budget.rounds_min)
+            )
+            for entry in self._done.unproved:
+                if not self._done.take_proof(entry):
+                    self._launch(entry, "proof", 0, servers)
+            for number in range(self._budget.rounds_max):
+                reason = self._rule.reason(number, started)
+                if reason:
+                    self.result.stop_reason = reason
+                    return
+                self._round(number, servers)
+        self.result.stop_reason = "rounds_max"
+
+    def _read_outcomes(self) -> None:
+        """Takes over what earlier sessions finished, and how long it took."""
+        if not self._prepared.resumes:
+            return
+        self._done.read()
+        cases = {entry.case.case_id: entry.case for entry in self._plan.runnable}
+        for (case_id, purpose, _), outcome in self._done.outcomes.items():
+            if purpose == "measure" and outcome.status == "ok":
+                self._expected.note(cases[case_id], outcome, outcome.wall_s)
+
+    def _tell_plan(self) -> None:
+        """Tells how much is left of the promised rounds, and warns where that is more than the budget."""
+        budget, done = self._budget, self._done
+        left = {entry.case.case_id: done.unfinished(entry, budget.rounds_min) for entry in done.worthwhile}
+        estimate = self._plan.estimate_s(
+            budget.rounds_min, left, to_prove(done.unproved), shared=self._shared
+        )
+        self._listener.planned(self._plan, self._run, len(done.outcomes), estimate)
+        if estimate > budget.total:
+            lower = "measured_s, " if budget.goal is None else "until_s, measured_s, "
+            self._warn(
+                f"{budget.rounds_min} rounds take {about(budget)} {estimate / 60:.0f} min, and "
+                f"budget.total is less; it will run anyway: lower {lower}rounds_min or the number of cases to "
+                "stay within it"
+            )
+
+    def _round(self, number: int, servers: Servers) -> None:
+        """Launches what is not done of a round, from servers that then end: the next round gets its own.
+
+        Where sweeps share the cores no number counts, and the servers serve on: starting one takes seconds.
+        """
+        todo = self._done.left_of_round(number)
+        if not todo:
+            return
+        self._listener.preparing(f"starting round {number + 1}")
+        for entry in todo:
+            if not self._done.given_up(entry):
+                self._launch(entry, "measure", number, servers, sharing=todo)
+        if not self._shared:
+            servers.end()
+
+    def _launch(
+        self,
+        entry: PlannedCase,
+        purpose: Purpose,
+        number: int,
+        servers: Servers,
+        *,
+        sharing: Sequence[PlannedCase] = (),
+    ) -> None:
+        """`sharing` are those whose launches bear a part each of their server's start; no proof does."""
+        case = entry.case
+        plan = self._fabrics.placed(self.launch_plan(case, purpose, number))
+        self._tell_launch(entry, purpose, number)
+        server = servers.of(plan.server_env)
+        share = launches_of_one_server(entry, sharing)
+        began = time.monotonic()
+        outcome = self._runner.run_launch(
+            server,
+            plan,
+            measured_s=self._budget.measured_s,
+            goal=self._budget.goal,
+            server_share_s=servers.charged_s(server, number) / share if share else 0.0,
+            on_pulse=ThroughputSoFar(entry, self._listener).pulse,
+        )
+        if purpose == "measure":
+            self._expected.note(case, outcome, time.monotonic() - began)
+        self._done.outcomes[case.case_id, purpose, number] = outcome
+        self.result.launches += 1
+        self.result.measured_s += outcome.measured_s
+        rate = launch_throughput(self._run, case, number) if purpose == "measure" else None
+        self._listener.launch_ended(entry, outcome, rate if outcome.status == "ok" else None)
+
+    def _tell_launch(self, entry: PlannedCase, purpose: Purpose, number: int) -> None:
+        """Tells that a launch begins, how many there are, and how long the rest will take."""
+        what = "proof" if purpose == "proof" else f"round {number + 1}"
+        done = len(self._done.outcomes)
+        todo = self._done.rounds_todo(max(self._budget.rounds_min, number + 1))
+        total = done + len(to_prove(self._done.unproved)) + todo
+        self._listener.launch_started(entry, what, done, total, self._expected.left_s(number))
+
+    def launch_plan(self, case: Case, purpose: Purpose, number: int) -> LaunchPlan:
+        """Return the launch of a case, placed on this machine."""
+        return plan_launch(
+            case,
+            purpose,
+            number,
+            directory=self._run.launch(case.case_id, purpose, number),
+            hardware=self._prepared.hardware,
+            catalog=self._catalog,
+            gpu_addresses=self._gpu_addresses,
+        )
+
+    def _note_session(self) -> None:
+        problem = note_session(
+            self._run,
+            self._session,
+            wall_s=self.result.wall_s,
+            measured_s=self.result.measured_s,
+            launches=self.result.launches,
+            stop_reason=self.result.stop_reason or "failed",
+        )
+        if problem:
+            self._warn(problem)
+
+    def _warn(self, text: str) -> None:
+        self.result.warnings.append(text)
+        self._listener.warn(text)

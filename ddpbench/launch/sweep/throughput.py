@@ -1,0 +1,40 @@
+"""A launch's throughput, while it is under way and after it, for lines of progress; the table's is `analysis`'."""
+
+from __future__ import annotations
+
+import time
+
+from ddpbench.launch.listener import Listener
+from ddpbench.records import Block, RunDir, read_launch
+from ddpbench.records.heartbeat import Pulse
+from ddpbench.spec import Case, PlannedCase
+
+
+class ThroughputSoFar:
+    """Turns a rank's step counts into throughput so far, for the listener."""
+
+    def __init__(self, entry: PlannedCase, listener: Listener) -> None:
+        self._entry, self._listener = entry, listener
+        self._first: tuple[float, int] | None = None
+
+    def pulse(self, pulse: Pulse) -> None:
+        """Tells the listener of a rank's heartbeat, with the rate of timed steps since the first of them."""
+        now = time.monotonic()
+        rate: float | None = None
+        if pulse.phase == "timed steps":
+            if self._first is None:
+                self._first = (now, pulse.steps)
+            elif pulse.steps > self._first[1] and now > self._first[0]:
+                steps, case = pulse.steps - self._first[1], self._entry.case
+                rate = case.dilation * steps * case.global_batch / (now - self._first[0])
+        self._listener.pulse(self._entry, pulse, rate)
+
+
+def launch_throughput(run: RunDir, case: Case, number: int) -> float | None:
+    """A launch's samples per second by rank 0's own clock, for progress lines; the table's figure is `analysis`'."""
+    for rank in read_launch(run.launch(case.case_id, "measure", number)).ranks:
+        blocks = [block for block in rank.of(Block) if block.phase == "timed"]
+        if rank.rank == 0 and blocks:
+            seconds = sum(block.end_ns - block.start_ns for block in blocks) / 1e9 / case.dilation
+            return sum(block.steps for block in blocks) * case.global_batch / seconds
+    return None

@@ -1,0 +1,104 @@
+"""What a watchdog sees of a launch's ranks, and when that is enough to end them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddpbench.records.heartbeat import Pulse
+
+POLL_S = 0.2
+"""A watchdog wakes this often; each time costs tens of microseconds on a core that ranks may be using."""
+REAP_S = 10.0
+"""How long after killing ranks their ends are waited for."""
+GRACE_S = 3.0
+"""How long the other ranks may take to end by themselves after one has failed."""
+STACKS_S = 0.3
+"""How long ranks are given to write their stacks into their logs."""
+_UNBORN = Pulse(0, "starting")
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the watchdog knows of a launch under way. `now` is always its own monotonic clock, seconds."""
+
+    ranks: int
+    alive_at: float
+    codes: dict[int, int] = field(default_factory=dict)
+    cpu_s: float = 0.0
+    pulses: dict[int, Pulse] = field(default_factory=dict)
+    first_bad: int | None = None
+    first_bad_at: float = 0.0
+    ended_by_us: set[int] = field(default_factory=set)
+    ended_at: float | None = None
+    hang: str = ""
+    hung_rank: int | None = None
+    server_gone: str = ""
+
+    @property
+    def left(self) -> list[int]:
+        """The ranks that have not ended."""
+        return [rank for rank in range(self.ranks) if rank not in self.codes]
+
+    def exited(self, rank: int, code: int, cpu_s: float, now: float) -> None:
+        """A rank has ended; minus a signal's number is the code of one that was killed."""
+        self.codes[rank] = code
+        self.cpu_s += cpu_s
+        self.alive_at = now
+        if code == 0 or rank in self.ended_by_us:
+            return
+        if self.first_bad is None:
+            self.first_bad, self.first_bad_at = rank, now
+        elif code < 0 <= self.codes[self.first_bad]:
+            self.first_bad = rank  # the others failed because this one was killed, and were heard of first
+
+    def beat(self, rank: int, pulse: Pulse, now: float) -> None:
+        """A rank's heartbeat as it reads now; a change is a sign of life of the whole launch."""
+        if self.pulses.get(rank) != pulse:
+            self.pulses[rank] = pulse
+            self.alive_at = now
+
+    def pulse(self, rank: int) -> Pulse:
+        """Return a rank's last known heartbeat."""
+        return self.pulses.get(rank, _UNBORN)
+
+    def must_end(self, now: float) -> bool:
+        """Return whether a rank has failed and the others have had their time to end by themselves."""
+        return self.first_bad is not None and now - self.first_bad_at > GRACE_S
+
+    def hangs(self, now: float, timeout_s: float) -> bool:
+        """Return whether no rank has shown life for so long; False once that has been explained."""
+        return not self.hang and now - self.alive_at > timeout_s
+
+    def end(self, now: float) -> None:
+        """Notes that all ranks that are left are being ended."""
+        self.ended_by_us.update(self.left)
+        self.ended_at = self.ended_at or now
+
+    def unheard(self, now: float) -> bool:
+        """Return whether ranks were killed and have not been heard of: their codes stay unknown."""
+        return self.ended_at is not None and now - self.ended_at > REAP_S
+
+    def explain_hang(self, stopped: Sequence[int], timeout_s: float, setting: str) -> None:
+        """Notes which rank holds the others up. `setting` is what a user changes to wait longer."""
+        if stopped:
+            self.hung_rank = stopped[0]
+            what = f"rank {stopped[0]} is stopped (by SIGSTOP or a debugger)"
+        else:
+            self.hung_rank = min(self.left, key=lambda rank: self.pulse(rank).steps)
+            what = f"rank {self.hung_rank} made no step"
+        pulse = self.pulse(self.hung_rank)
+        self.hang = (
+            f"{what} in {pulse.phase} after {pulse.steps} steps; ended after {timeout_s:g} s without "
+            f"progress. The ranks' stacks are in their logs; raise {setting} if steps take that long"
+        )
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped, by SIGSTOP or a debugger."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in "Tt"

@@ -1,0 +1,76 @@
+"""How a launch ended and what the machine did beside it: the record that the controlling side writes, once a launch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from ddpbench.records.schema import SCHEMA_VERSION, Status
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Noise:
+    """What the machine did beside a launch. Fractions are of the time of the cores its ranks may use."""
+
+    steal_fraction: float = 0.0
+    """Time the hypervisor gave to others."""
+    foreign_fraction: float = 0.0
+    """Time used by processes that are not this launch's."""
+    clock_change: float | None = None
+    """Largest relative change of a core's reported frequency; None where the system reports none."""
+    throttled_s: float = 0.0
+    """Seconds for which a CPU quota held the ranks back."""
+    shared_machine: bool = False
+    """Another sweep was allowed to run beside this one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchOutcome:
+    """How a launch ended, written once by the controlling side when all its ranks are gone.
+
+    `wall_s` runs from the request to the last rank's end; `measured_s` is its part spent in warm-up and
+    measured steps; `server_s` this launch's share of its fork server's start.
+    """
+
+    kind: Literal["launch"] = "launch"
+    schema_version: int = SCHEMA_VERSION
+    case_id: str
+    round: int
+    purpose: Literal["proof", "measure"]
+    status: Status
+    error: str = ""
+    failed_rank: int | None = None
+    phase: str = ""
+    last_log_line: str = ""
+    exit_codes: tuple[int | None, ...] = ()
+    started_utc: str = ""
+    wall_s: float = 0.0
+    measured_s: float = 0.0
+    server_s: float = 0.0
+    noise: Noise = field(default_factory=Noise)
+    session: str = ""
+    """The id of the sweep that ran it, which `sessions.json` names too; empty in records of older versions."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the outcome as a JSON object."""
+        return asdict(self)
+
+
+_OUTCOME: TypeAdapter[LaunchOutcome] = TypeAdapter(LaunchOutcome)
+
+
+def outcome_from_json(text: str | bytes) -> LaunchOutcome:
+    """Return a launch's outcome from the text of its `outcome.json`.
+
+    Raises:
+        ValueError: the text is not an outcome of this schema.
+    """
+    try:
+        outcome = _OUTCOME.validate_json(text)
+    except ValidationError as error:
+        raise ValueError(str(error.errors(include_url=False)[0]["msg"])) from None
+    if outcome.schema_version != SCHEMA_VERSION:
+        raise ValueError(f"schema {outcome.schema_version}; this ddpbench reads schema {SCHEMA_VERSION}")
+    return outcome

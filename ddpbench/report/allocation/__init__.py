@@ -1,0 +1,34 @@
+"""The allocation page as Markdown, LaTeX and a picture: the same words and numbers in each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ddpbench.analysis.scaling.allocation import Allocation
+from ddpbench.errors import OutputError
+from ddpbench.records import explain_os_error, write_atomically
+from ddpbench.report.allocation.figure import picture
+from ddpbench.report.allocation.latex_page import latex
+from ddpbench.report.allocation.markdown_page import markdown
+
+
+def write_allocation(allocation: Allocation, folder: Path) -> list[Path]:
+    """Writes `allocation.md`, `allocation.tex` and `allocation.png`; returns their paths.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    from ddpbench.report.draw.canvas import draw
+
+    paths = [folder / f"allocation.{ending}" for ending in ("md", "tex", "png")]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(paths[0], markdown(allocation))
+        write_atomically(paths[1], latex(allocation))
+        beside = paths[2].with_name(f".{paths[2].name}.new")
+        beside.write_bytes(draw(picture(allocation)).png)
+        os.replace(beside, paths[2])  # noqa: PTH105 - the pair of write_atomically, for bytes
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be written: {explain_os_error(error)}") from None
+    return paths

@@ -1,0 +1,57 @@
+"""The columns of the allocation page's table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ddpbench.analysis.scaling.allocation import Allocation, Job
+from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.report.words import estimate_of
+from ddpbench.units import format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class JobColumn:
+    """A column's title, and what it says of a job size."""
+
+    title: str
+    text: Callable[[Job], str]
+
+
+def columns_of(allocation: Allocation) -> list[JobColumn]:
+    """Return the table's columns: times of epochs and runs where their length is known, waits where they are given."""
+    head = allocation.unit[:1].upper() + allocation.unit[1:]
+    found = [
+        JobColumn("Nodes", lambda job: str(job.nodes)),
+        JobColumn("Ranks", lambda job: f"{job.world_size} (base case)" if job.base else str(job.world_size)),
+        JobColumn(f"{head}s", lambda job: f"{job.devices:,}"),
+        JobColumn("Global batch", lambda job: f"{job.global_batch:,}"),
+        JobColumn("Step, ms", lambda job: str(estimate_of(job.step_s).scaled(1e3))),
+    ]
+    if allocation.samples_per_epoch is not None:
+        found.append(JobColumn("Epoch", lambda job: _time(job.epoch_s)))
+        found.append(JobColumn(f"{head}-hours per epoch", lambda job: _hours(job.epoch_hours)))
+    if allocation.epochs is not None or allocation.steps is not None:
+        found.append(JobColumn("Run", lambda job: _time(job.run_s)))
+        found.append(JobColumn(f"{head}-hours per run", lambda job: _hours(job.run_hours)))
+    found.append(JobColumn("Speed-up", lambda job: str(estimate_of(job.speedup))))
+    found.append(JobColumn("Efficiency", lambda job: str(estimate_of(job.efficiency))))
+    if allocation.first is not None:
+        found.append(
+            JobColumn("Queue wait", lambda job: "" if job.wait_s is None else format_seconds(job.wait_s))
+        )
+        found.append(
+            JobColumn(
+                "Time to finish", lambda job: "" if job.finish_s is None else format_seconds(job.finish_s)
+            )
+        )
+    return found
+
+
+def _time(interval: Interval | None) -> str:
+    return "" if interval is None else format_seconds(interval.value)
+
+
+def _hours(interval: Interval | None) -> str:
+    return "" if interval is None else str(estimate_of(interval))

@@ -1,0 +1,66 @@
+"""What stands beside the numbers of rows, in words: their label, their setting, and what tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from ddpbench.report.rows import Row
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import FACETS, batch_words, loading, virtual_words
+from ddpbench.spec.links import short_links
+
+
+def label_of(rows: Iterable[Row]) -> tuple[str, ...]:
+    """What must stand beside a figure's numbers: the labels of the rows in it that have most; empty if none has."""
+    return max((tuple(virtual_words(row.case)) for row in rows), key=_count, default=())
+
+
+def _count(words: tuple[str, ...]) -> int:
+    return len(words)
+
+
+def fullest(rows: Sequence[Row]) -> Row:
+    """Return the one whose setting holds for a figure: on emulated links not the one rank, which uses none."""
+    return max(rows, key=lambda row: len(virtual_words(row.case)))
+
+
+def setting_of(row: Row, *, but: Collection[str] = ()) -> str:
+    """A panel's fixed setting in words, for captions, without the fields `but`: workload, scaling, batch, link, ..."""
+    case = row.case
+    kind = case.dtype if case.precision == "full" else f"{case.dtype} with {case.precision} autocast"
+    found = {
+        "workload": case.workload,
+        "scaling": f"{case.scaling} scaling with a {batch_words(case)}",
+        "threads_per_rank": FACETS["threads_per_rank"].word(case),
+        "dtype": kind,
+        "device": FACETS["device"].word(case),
+        "data": loading(case) if case.data == "memory" or case.loader_workers else "",
+    }
+    words = [word for name, word in found.items() if word and name not in but]
+    words += virtual_words(case, but=but)
+    return ", ".join([*words, *(["times virtual"] if case.dilation != 1 else [])])
+
+
+def setting_but_links(rows: Sequence[Row]) -> str:
+    """Return the setting of rows that differ in their links: without those."""
+    return setting_of(fullest(rows), but=("fabric",))
+
+
+def label_but_links(row: Row) -> tuple[str, ...]:
+    """Return a figure's label where links differ from point to point."""
+    return ("emulated links", *virtual_words(row.case, but=("fabric",)))
+
+
+def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
+    """For each case the links and options that tell these rows apart, by its id."""
+    among = [row.case for row in rows]
+    linked = len({case.fabric for case in among}) > 1
+    return {
+        row.case_id: ", ".join(
+            [
+                *([short_links(row.case.fabric)] if linked and row.case.fabric else []),
+                *grouping.words(row.case, ("workload_options_json",), among),
+            ]
+        )
+        for row in rows
+    }

@@ -1,0 +1,63 @@
+"""Horizontal bars with whiskers, one a row: how both figures on what stands beside training draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ddpbench.report.draw import style
+from ddpbench.report.words import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def whiskered(
+    axes: Axes, place: float, estimate: Estimate, fill: style.Fill, *, height: float, label: str
+) -> None:
+    """Draws a row's bar with its whiskers, and `label` at the right."""
+    axes.barh(
+        place,
+        estimate.value,
+        height=height,
+        color=fill.colour,
+        edgecolor=fill.edge,
+        hatch=fill.hatch or None,
+        linewidth=0.6,
+        zorder=2,
+    )
+    if estimate.low is not None and estimate.high is not None:
+        axes.errorbar(
+            [estimate.value],
+            [place],
+            xerr=[[estimate.value - estimate.low], [estimate.high - estimate.value]],
+            fmt="none",
+            ecolor=style.INK,
+            elinewidth=1.1,
+            capsize=2.5,
+            zorder=4,
+        )
+    axes.annotate(
+        label,
+        (1.01, place),
+        xycoords=("axes fraction", "data"),
+        fontsize=style.SMALLEST_PT,
+        va="center",
+        annotation_clip=False,
+    )
+
+
+def right_end(estimates: Sequence[Estimate]) -> float:
+    """Room for all bars, and for whiskers as long as they leave the bars to be seen."""
+    longest = max(estimate.value for estimate in estimates)
+    return 1.04 * min(max(estimate.high or estimate.value for estimate in estimates), 2 * longest)
+
+
+def finish(axes: Axes, names: Sequence[str], unit: str) -> None:
+    """Names the rows, the first on top, and the unit beneath."""
+    axes.set_ylim(len(names) - 0.45, -0.55)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(unit)
+    axes.grid(visible=True, axis="x")
+    axes.spines["left"].set_visible(False)

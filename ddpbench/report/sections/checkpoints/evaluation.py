@@ -1,0 +1,126 @@
+"""The figure of evaluation: its throughput beside that of training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ddpbench.report.captions import label_of, setting_of
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Table
+from ddpbench.report.rows import Row
+from ddpbench.report.sections.checkpoints.bars import finish, right_end, whiskered
+from ddpbench.report.words import launches_each, series_of
+from ddpbench.strategies.traits import traits_of
+
+if TYPE_CHECKING:
+    from ddpbench.report.draw.canvas import Sheet
+
+_PITCH_IN = 0.5
+_TRAINING = style.PHASES["backward"]
+_EVALUATION = style.PHASES["forward"]
+
+
+def evaluation_picture(rows: Sequence[Row]) -> Picture:
+    """Return the figure of throughput in training and in evaluation."""
+    heading = _heading(rows)
+    settings = {setting_of(row) for row in rows}
+    caption = " ".join(
+        [
+            *([f"{next(iter(settings))}."] if len(settings) == 1 else []),
+            "Evaluation: forward and loss without gradients, in eval mode, on each rank's own batches, in blocks",
+            "between barriers with nothing exchanged inside them. Means of the whole job",
+            f"({launches_each(row.launches for row in rows)}); whiskers: 95 % t-intervals over launches.",
+            *(
+                ["Grey: more ranks than cores (oversubscribed)."]
+                if any(r.oversubscribed for r in rows)
+                else []
+            ),
+        ]
+    )
+    return Picture(
+        file_name="evaluation",
+        heading=heading,
+        caption=caption,
+        alt=(
+            "Horizontal bars of throughput, samples per second, in training and in evaluation, for "
+            f"{series_of([row.name for row in rows])}. {heading}."
+        ),
+        table=Table(
+            caption="Training and evaluation",
+            columns=(
+                Column("Case"),
+                Column("Training, samples/s", number=True),
+                Column("Evaluation, samples/s", number=True),
+                Column("Evaluation over training", number=True),
+                Column("Launches", number=True),
+                Column("Notes"),
+            ),
+            rows=tuple(
+                (
+                    Cell(text=row.name),
+                    Cell.estimate(row.samples_per_s),
+                    Cell.estimate(row.evaluation_samples_per_s),
+                    Cell(text=_times(row), key=_over(row), number=True),
+                    Cell.count(row.launches),
+                    Cell(text=row.badges),
+                )
+                for row in rows
+            ),
+        ),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=0.95 + _PITCH_IN * len(rows),
+        paint=partial(_paint, rows=rows),
+        label=label_of(rows),
+        missing={},
+    )
+
+
+def _over(row: Row) -> float | None:
+    if row.samples_per_s is None or row.evaluation_samples_per_s is None:
+        return None
+    return row.evaluation_samples_per_s.value / row.samples_per_s.value
+
+
+def _times(row: Row) -> str:
+    over = _over(row)
+    return "" if over is None else f"{over:.2f}"
+
+
+def _heading(rows: Sequence[Row]) -> str:
+    fair = [row for row in rows if not row.oversubscribed]
+    most = max(fair or rows, key=lambda row: (row.case.world_size, traits_of(row.case).role == "reference"))
+    return (
+        f"{most.name}: {most.evaluation_samples_per_s} samples/s in evaluation, {_times(most)} times the "
+        "samples/s in training"
+    )
+
+
+def _paint(sheet: Sheet, *, rows: Sequence[Row]) -> None:
+    from matplotlib.patches import Patch
+
+    from ddpbench.report.draw.canvas import text_width_in
+
+    left = 0.3 + max(text_width_in(row.name, style.TICK_PT) for row in rows)
+    axes = sheet.axes(left, 0.5, sheet.width_in - left - 1.9, sheet.height_in - 0.85)
+    for place, row in enumerate(rows):
+        if row.oversubscribed:
+            axes.axhspan(place - 0.5, place + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
+        for fill, offset, estimate in (
+            (_TRAINING, -0.19, row.samples_per_s),
+            (_EVALUATION, 0.19, row.evaluation_samples_per_s),
+        ):
+            if estimate is not None:
+                whiskered(axes, place + offset, estimate, fill, height=0.34, label=str(estimate))
+    finish(axes, [row.name for row in rows], "samples/s")
+    estimates = [each for row in rows for each in (row.samples_per_s, row.evaluation_samples_per_s)]
+    axes.set_xlim(0, right_end([each for each in estimates if each is not None]))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    sheet.legend(
+        [
+            Patch(facecolor=fill.colour, edgecolor=fill.edge, linewidth=0.6, label=name)
+            for fill, name in ((_TRAINING, "training"), (_EVALUATION, "evaluation"))
+        ],
+        columns=2,
+    )

@@ -1,0 +1,208 @@
+"""The figure of snapshots: what one takes, and its share of the time by how often it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from ddpbench.analysis.checkpoints import INTERVALS, share
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import label_of, setting_of
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Table
+from ddpbench.report.rows import Row
+from ddpbench.report.sections.checkpoints.bars import finish, right_end, whiskered
+from ddpbench.report.words import Estimate, launches_each, milliseconds, percent, series_of
+from ddpbench.units import counted
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.draw.canvas import Sheet
+
+_METHODS = {"plain": "rank 0, torch.save", "dcp": "all ranks, DCP"}
+_MARKERS = {"plain": "o", "dcp": "s"}
+_COLOURS = {"plain": "#0072B2", "dcp": "#D55E00"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """A case's snapshots of one method. Times are seconds."""
+
+    row: Row
+    method: str
+    cost_s: Estimate
+    first_s: float
+    write_s: float
+    size_bytes: int
+    writers: int
+    snapshots: int
+    launches: int
+    step_s: float
+    shares: tuple[float, ...]
+    steps_for_1_percent: int
+
+
+def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
+    """Return what snapshots cost, by case and method: those with cores of their own and the most ranks first."""
+    by_id = {row.case_id: row for row in rows if row.ok}
+    found: list[Cost] = []
+    for record in summary.snapshots.to_dict("records"):
+        row = by_id.get(str(record["case_id"]))
+        if row is None:
+            continue
+        low, high = record["cost_ci_low_s"], record["cost_ci_high_s"]
+        found.append(
+            Cost(
+                row=row,
+                method=str(record["method"]),
+                cost_s=Estimate(float(record["cost_s"]), _optional(low), _optional(high)),
+                first_s=float(record["first_s"]),
+                write_s=float(record["write_s"]),
+                size_bytes=int(record["bytes"]),
+                writers=int(record["writers"]),
+                snapshots=int(record["snapshots"]),
+                launches=int(record["launches"]),
+                step_s=float(record["step_time_s"]),
+                shares=tuple(float(record[f"share_{steps}"]) for steps in INTERVALS),
+                steps_for_1_percent=int(record["steps_for_1_percent"]),
+            )
+        )
+    found.sort(key=lambda cost: (cost.row.oversubscribed, -cost.row.case.world_size, cost.row.strategy_name))
+    return found
+
+
+def _optional(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)
+
+
+def snapshot_picture(costs: Sequence[Cost]) -> Picture:
+    """Return the figure of what a snapshot takes, and of its share of the time."""
+    heading = _heading(costs)
+    settings = {setting_of(cost.row) for cost in costs}
+    sizes = sorted({round(cost.size_bytes / 1e6, 1) for cost in costs})
+    megabytes = f"{sizes[0]:,g}" if len(sizes) == 1 else f"{sizes[0]:,g} to {sizes[-1]:,g}"
+    caption = " ".join(
+        [
+            *([f"{next(iter(settings))}."] if len(settings) == 1 else []),
+            f"State of model and optimizer, {megabytes} MB, on the disk and flushed (fsync), from barrier to barrier.",
+            f"Means, each launch's first included ({launches_each(cost.launches for cost in costs)},",
+            f"{counted(min(cost.snapshots // cost.launches for cost in costs), 'snapshot')} of a method in each);",
+            f"whiskers: 95 % t-intervals over launches. Right, for {costs[0].row.name}: the snapshot's time over",
+            "that of a snapshot and the steps between two of them; dotted: 1 %; for the others see the table.",
+        ]
+    )
+    return Picture(
+        file_name="snapshots",
+        heading=heading,
+        caption=caption,
+        alt=(
+            "Left: horizontal bars of the time of one snapshot, ms, by case and method. Right: line chart of the "
+            f"share of time, %, against steps between snapshots. {heading}."
+        ),
+        table=_table(costs),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=max(3.0, 1.0 + 0.4 * len(costs)),
+        paint=partial(_paint, costs=costs),
+        label=label_of(cost.row for cost in costs),
+        missing={},
+    )
+
+
+def _heading(costs: Sequence[Cost]) -> str:
+    first = costs[0]
+    told = [cost for cost in costs if cost.row.case_id == first.row.case_id]
+    words = series_of([f"{_ms(cost.cost_s)} ({_METHODS[cost.method]})" for cost in told], "or")
+    steps = series_of([f"{cost.steps_for_1_percent:,}" for cost in told], "or")
+    return f"{first.row.name}: a snapshot takes {words}, 1 % of the time at one in {steps} steps"
+
+
+def _ms(estimate: Estimate) -> str:
+    scaled = estimate.scaled(1e3)
+    return f"{scaled.number} ms {scaled.interval}".strip()
+
+
+def _table(costs: Sequence[Cost]) -> Table:
+    columns = (
+        Column("Case"),
+        Column("Method"),
+        Column("Snapshot, ms", number=True),
+        Column("First, ms", number=True),
+        Column("Longest rank's own part, ms", number=True),
+        Column("MB", number=True),
+        Column("Ranks that write", number=True),
+        *(Column(f"Share at one in {steps:,} steps", number=True) for steps in INTERVALS),
+        Column("Steps for 1 %", number=True),
+        Column("Launches", number=True),
+    )
+    rows = tuple(
+        (
+            Cell(text=cost.row.name),
+            Cell(text=_METHODS[cost.method]),
+            Cell.estimate(cost.cost_s.scaled(1e3)),
+            Cell.ms(cost.first_s),
+            Cell.ms(cost.write_s),
+            Cell(text=f"{cost.size_bytes / 1e6:,.1f}", key=cost.size_bytes, number=True),
+            Cell.count(cost.writers),
+            *(Cell(text=_share(part), key=part, number=True) for part in cost.shares),
+            Cell.count(cost.steps_for_1_percent),
+            Cell.count(cost.launches),
+        )
+        for cost in costs
+    )
+    return Table(caption="Snapshots of model and optimizer", columns=columns, rows=rows)
+
+
+def _share(fraction: float) -> str:
+    return percent(fraction) if fraction >= 0.0005 else "< 0.1 %"
+
+
+def _paint(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
+    from ddpbench.report.draw.canvas import text_width_in
+
+    names = [f"{cost.row.name}\n{_METHODS[cost.method]}" for cost in costs]
+    left = 0.3 + max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
+    height = sheet.height_in - 0.8
+    bars = sheet.axes(left, 0.5, 5.3 - left, height)
+    for place, cost in enumerate(costs):
+        fill = style.Fill("", _COLOURS[cost.method])
+        estimate = cost.cost_s.scaled(1e3)
+        whiskered(bars, place, estimate, fill, height=0.5, label=milliseconds(cost.cost_s.value))
+    finish(bars, names, "ms a snapshot")
+    bars.set_xlim(0, right_end([cost.cost_s.scaled(1e3) for cost in costs]))
+    bars.set_title("One snapshot")
+    lines = sheet.axes(6.55, 0.5, sheet.width_in - 6.55 - 0.25, height)
+    _paint_shares(lines, [cost for cost in costs if cost.row.case_id == costs[0].row.case_id])
+
+
+def _paint_shares(axes: Axes, costs: Sequence[Cost]) -> None:
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    steps = [10 ** (1 + index / 10) for index in range(41)]
+    for cost in costs:
+        ys = [100 * share(cost.cost_s.value, cost.step_s, round(count)) for count in steps]
+        axes.plot(steps, ys, color=_COLOURS[cost.method], linewidth=1.1, zorder=3)
+        axes.plot(
+            INTERVALS,
+            [100 * part for part in cost.shares],
+            _MARKERS[cost.method],
+            color=_COLOURS[cost.method],
+            markersize=4.5,
+            zorder=4,
+            label=_METHODS[cost.method],
+        )
+    axes.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("steps between two snapshots")
+    axes.set_title("Share of time, % (log scales)")
+    axes.legend(loc="upper right", borderpad=0)
+    axes.grid(visible=True, axis="y")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_locator(NullLocator())
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))

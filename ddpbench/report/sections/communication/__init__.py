@@ -1,0 +1,51 @@
+"""The section on transfers: time and bus bandwidth against size. Is communication bound by latency or bandwidth?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddpbench.analysis.steps.communication import MIN_SIZES
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.parts import Picture, Section
+from ddpbench.report.rows import Row
+from ddpbench.report.sections.communication.curves import bound_by, curves_of
+from ddpbench.report.sections.communication.figure import picture
+from ddpbench.report.words import not_drawn
+
+MOST_FIGURES = 2
+_QUESTION = "Is communication bound by latency or by bandwidth?"
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
+    """Return the section on transfers, with a figure for each strategy that has enough sizes."""
+    by_id = {row.case_id: row for row in rows}
+    groups: dict[int, list[Mapping[Any, Any]]] = {}
+    for record in summary.transfers.to_dict("records"):
+        if str(record["case_id"]) in by_id:
+            groups.setdefault(int(record["group"]), []).append(record)
+    pictures: list[Picture] = []
+    left: list[str] = []
+    bound: list[str] = []
+    for records in groups.values():
+        row = by_id[str(records[0]["case_id"])]
+        if len(pictures) < MOST_FIGURES:
+            curves = curves_of(records)
+            pictures.append(picture(row, rows, curves, len(pictures)))
+            bound += [sentence for curve in curves if (sentence := bound_by(row, curve))]
+        else:
+            left.append(f"{row.strategy_name}, {row.case.workload}")
+    absent = ""
+    if not pictures:
+        absent = (
+            f"No strategy has instrumented transfers of {MIN_SIZES} or more sizes on one number of ranks above one, "
+            "with cores of its own: too few to tell latency from bandwidth. A sweep over bucket_cap_mb gives them."
+        )
+    return Section(
+        anchor="communication",
+        title="Communication",
+        question=_QUESTION,
+        pictures=tuple(pictures),
+        notes=(*bound, *not_drawn(left)),
+        absent=absent,
+    )

@@ -1,0 +1,119 @@
+"""Transfers by size, one curve an operation and number of ranks, and what bounds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.report.rows import Row
+from ddpbench.report.words import Estimate, number, percent, ranks
+from ddpbench.units import format_bytes
+
+MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """Transfers of one size: time in milliseconds, busbw in GB/s (None where no factor is known)."""
+
+    bytes: int
+    time_ms: Estimate
+    busbw: Estimate | None
+    rounds: int
+    transfers: int
+    latency_share: float | None = None
+    """How much of its time is latency, by the line through its curve; None where there is none that fits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Curve:
+    """One operation on one number of ranks, by size."""
+
+    op: str
+    world_size: int
+    variant: int
+    points: tuple[Point, ...]
+    latency_ms: Estimate | None = None
+    """Where the line through its points is at no bytes; None where sizes are too few or too near."""
+    mib_ms: float = 0.0
+    """What a MiB more takes, by that line."""
+    misfit: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """As the figure labels it."""
+        return f"{self.op}, {ranks(self.world_size)}"
+
+
+def curves_of(records: Sequence[Mapping[Any, Any]]) -> list[Curve]:
+    """Return the transfers of one strategy as curves, their sizes ascending."""
+    points: dict[tuple[str, int], list[Point]] = {}
+    line_of: dict[tuple[str, int], Mapping[Any, Any]] = {}
+    for record in records:
+        busbw = _estimate(record, "busbw", "busbw_ci_low", "busbw_ci_high")
+        time = _estimate(record, "time_s", "time_ci_low_s", "time_ci_high_s")
+        assert time is not None
+        points.setdefault((str(record["op"]), int(record["world_size"])), []).append(
+            Point(
+                bytes=int(record["bytes"]),
+                time_ms=time.scaled(1e3),
+                busbw=None if busbw is None else busbw.scaled(1e-9),
+                rounds=int(record["rounds"]),
+                transfers=int(record["transfers"]),
+                latency_share=None if pd.isna(record["latency_share"]) else float(record["latency_share"]),
+            )
+        )
+        line_of[str(record["op"]), int(record["world_size"])] = record
+    curves = []
+    for index, (key, found) in enumerate(sorted(points.items())):
+        latency = _estimate(line_of[key], "latency_s", "latency_ci_low_s", "latency_ci_high_s")
+        per_byte, misfit = (
+            math.nan if pd.isna(line_of[key][name]) else float(line_of[key][name])
+            for name in ("byte_s", "misfit")
+        )
+        curves.append(
+            Curve(
+                op=key[0],
+                world_size=key[1],
+                variant=index,
+                points=tuple(sorted(found, key=lambda one: one.bytes)),
+                latency_ms=None if latency is None else latency.scaled(1e3),
+                mib_ms=1e3 * MIB * per_byte,
+                misfit=misfit,
+            )
+        )
+    return curves
+
+
+def _estimate(record: Mapping[Any, Any], value: str, low: str, high: str) -> Estimate | None:
+    found = [None if pd.isna(record[name]) else float(record[name]) for name in (value, low, high)]
+    return None if found[0] is None else Estimate(found[0], found[1], found[2])
+
+
+def bound_by(row: Row, curve: Curve) -> str:
+    """Whether latency or bandwidth takes a transfer's time, at the smallest and the largest size; or why none can tell.
+
+    Empty where sizes are too few or too near for a line.
+    """
+    latency, first, last = curve.latency_ms, curve.points[0], curve.points[-1]
+    if latency is None:
+        return ""
+    name = f"{row.strategy_name}, {curve.name}"
+    if first.latency_share is None or last.latency_share is None:
+        return (
+            f"{name}: no line of time over size comes nearer to all sizes than {percent(curve.misfit)}, so latency "
+            "cannot be told from bandwidth."
+        )
+    line = f"time grows by {number(curve.mib_ms)} ms per MiB, within {percent(curve.misfit)} at every size"
+    if latency.value <= 0 or (latency.low is not None and latency.low <= 0):
+        most = "" if latency.high is None else f" (at most {number(max(latency.high, 0.0))} ms)"
+        return f"{name}: {line}, and no latency can be told from 0{most}: bandwidth takes the time."
+    return (
+        f"{name}: {line}, on top of a latency of {latency} ms. It is {percent(first.latency_share)} of the time of "
+        f"{format_bytes(first.bytes)} and {percent(last.latency_share)} of that of {format_bytes(last.bytes)}; the "
+        "rest is bandwidth."
+    )

@@ -1,0 +1,151 @@
+"""The figure of transfers by size: its words and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from ddpbench.analysis.steps.communication import FACTORS
+from ddpbench.report.captions import label_of, setting_of
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Table
+from ddpbench.report.rows import Row
+from ddpbench.report.sections.communication.curves import MIB, Curve, Point
+from ddpbench.report.sections.communication.painting import link_rate, paint
+from ddpbench.report.series import MOST_SERIES, panels_of, variant_words
+from ddpbench.report.words import series_of
+from ddpbench.spec import BucketCap
+from ddpbench.spec.grouping import cap_order, cap_words
+from ddpbench.units import counted, format_bytes
+
+
+def picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int) -> Picture:
+    """Return the figure of the curves of one strategy, of which `row` is a case among all `rows`."""
+    words = variant_words(rows)[row.case_id]
+    name = f"{row.strategy_name} {words}".strip()
+    drawn = curves[:MOST_SERIES]
+    panel = next((one for one in panels_of(rows) if any(m.case_id == row.case_id for m in one.rows)), None)
+    heading = _heading(name, drawn)
+    if panel and panel.name:
+        heading = f"{panel.name} · {heading}"
+    caps = _caps_run(row, panel.rows if panel else rows)
+    lines = _cap_lines(caps, drawn)
+    return Picture(
+        file_name="communication" if index == 0 else f"communication-{index + 1}",
+        heading=heading,
+        caption=_caption(name, row, curves, _marks(row, curves, caps, lines)),
+        alt=(
+            f"Two dot plots against transfer size: time, ms, and bus bandwidth, GB/s, for "
+            f"{series_of([curve.name for curve in drawn])}. {heading}."
+        ),
+        table=_table(name, curves),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=4.0,
+        paint=partial(paint, row=row, curves=drawn, caps=lines),
+        label=label_of([row]),
+        missing={},
+    )
+
+
+def _caps_run(row: Row, rows: Sequence[Row]) -> list[BucketCap]:
+    """Return the bucket caps at which its strategy was run among these."""
+    same = [one for one in rows if one.case.strategy == row.case.strategy]
+    return sorted(
+        {one.case.bucket_cap_mb for one in same if one.variant == row.variant and one.ok}, key=cap_order
+    )
+
+
+def _marks(
+    row: Row, curves: Sequence[Curve], caps: Sequence[BucketCap], lines: Mapping[BucketCap, float]
+) -> list[str]:
+    """Return what the figure's lines mean, and what of its curves and caps is not in it: sentences."""
+    marks = []
+    outside = [cap_words(cap) for cap in caps if cap is not None and cap not in lines]
+    if lines:
+        marks.append(f"Vertical lines: the bucket caps {series_of([cap_words(cap) for cap in lines])}.")
+    if outside:
+        marks.append(
+            f"Beyond the sizes shown: the {series_of(outside)} cap{'s' if len(outside) > 1 else ''}."
+        )
+    if len(curves) > MOST_SERIES:
+        marks.append(
+            f"Only {MOST_SERIES} fit; in the table: {series_of([c.name for c in curves[MOST_SERIES:]])}."
+        )
+    if link_rate(row) is not None:
+        marks.append("Dotted, right: the rate of the slowest node's link, headers included.")
+    unknown = [op for op in dict.fromkeys(c.op for c in curves) if op not in FACTORS]
+    if unknown:
+        marks.append(f"nccl-tests has no factor for {series_of(unknown)}: no busbw.")
+    return marks
+
+
+def _caption(name: str, row: Row, curves: Sequence[Curve], marks: Sequence[str]) -> str:
+    """Return what a transfer's time and its busbw are, and over how many rounds they are means."""
+    factors = [f"{op}: {FACTORS[op][0]}" for op in dict.fromkeys(c.op for c in curves) if op in FACTORS]
+    rounds = sorted({point.rounds for curve in curves for point in curve.points})
+    return " ".join(
+        [
+            f"{name}, {setting_of(row)}, {row.case.backend or 'no backend'}. A transfer takes from when its data can",
+            "flow until its last rank has the result; time in a queue behind others is not in it, and time that",
+            "several share over the same links is divided evenly among them. Transfers run beside computation and",
+            "differ with it, so no line joins them. One point a size: the mean over all instrumented",
+            f"transfers of it; whiskers: 95 % t-intervals over {rounds[0]} to {rounds[-1]} rounds."
+            if len(rounds) > 1
+            else f"transfers of it; whiskers: 95 % t-intervals over {counted(rounds[0], 'round')}.",
+            *(
+                [f"busbw is bytes over time, times nccl-tests' factor for n ranks ({'; '.join(factors)})."]
+                if factors
+                else []
+            ),
+            *marks,
+        ]
+    )
+
+
+def _heading(name: str, curves: Sequence[Curve]) -> str:
+    """Return the smallest and the largest transfer on the most ranks: what more bytes cost, and what they yield."""
+    curve = max(curves, key=lambda one: (one.world_size, len(one.points)))
+    first, last = curve.points[0], curve.points[-1]
+    return (
+        f"{name}, {curve.name}: {format_bytes(first.bytes)} take {_time(first)}, "
+        f"{format_bytes(last.bytes)} take {_time(last)}"
+    )
+
+
+def _time(point: Point) -> str:
+    rate = f" ({point.busbw.number} GB/s)" if point.busbw is not None else ""
+    return f"{point.time_ms} ms{rate}"
+
+
+def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[Curve]) -> dict[BucketCap, float]:
+    """Return the caps near the sizes drawn, each with its bytes; the default's is 25 MiB."""
+    sizes = [point.bytes for curve in curves for point in curve.points]
+    low, high = min(sizes) / 2, max(sizes) * 2
+    found = {cap: MIB * (25.0 if isinstance(cap, str) else cap) for cap in caps if cap is not None}
+    return {cap: size for cap, size in found.items() if low <= size <= high}
+
+
+def _table(name: str, curves: Sequence[Curve]) -> Table:
+    rows = tuple(
+        (
+            Cell(text=curve.op),
+            Cell.count(curve.world_size),
+            Cell(text=format_bytes(point.bytes), key=point.bytes, number=True),
+            Cell.estimate(point.time_ms),
+            Cell.estimate(point.busbw),
+            Cell.count(point.transfers),
+            Cell.count(point.rounds),
+        )
+        for curve in curves
+        for point in curve.points
+    )
+    columns = (
+        Column("Operation"),
+        Column("Ranks", number=True),
+        Column("Size", number=True),
+        Column("Time, ms", number=True),
+        Column("busbw, GB/s", number=True),
+        Column("Transfers", number=True),
+        Column("Rounds", number=True),
+    )
+    return Table(caption=f"Transfers by size, {name}", columns=columns, rows=rows)

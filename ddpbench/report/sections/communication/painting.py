@@ -1,0 +1,145 @@
+"""Paints transfers by size: time on the left, bus bandwidth on the right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ddpbench.report.draw import style
+from ddpbench.report.rows import Row
+from ddpbench.report.sections.communication.curves import Curve
+from ddpbench.report.words import Estimate
+from ddpbench.spec import BucketCap
+from ddpbench.spec.grouping import cap_words
+from ddpbench.spec.links import links_of
+from ddpbench.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.draw.canvas import Sheet
+
+
+def paint(sheet: Sheet, *, row: Row, curves: Sequence[Curve], caps: Mapping[BucketCap, float]) -> None:
+    """Paints both plots, with the bucket caps as vertical lines and the curves' names at the right."""
+    from ddpbench.report.draw.canvas import decades
+
+    height = sheet.height_in - 0.85
+    left = sheet.axes(0.75, 0.55, 3.4, height)
+    right = sheet.axes(4.85, 0.55, 3.1, height)
+    left.set_title("time per transfer")
+    right.set_title("bus bandwidth")
+    sizes = [point.bytes for curve in curves for point in curve.points]
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        _size_axis(axes, min(sizes) / 1.4, max(sizes) * 1.4)
+        axes.set_xlabel("bytes per transfer")
+        axes.grid(visible=True, axis="y")
+        for size in caps.values():
+            axes.axvline(size, color=style.MUTED, linewidth=0.9, linestyle="--", zorder=1)
+    middle = math.sqrt(min(sizes) * max(sizes))
+    at_size: dict[float, list[str]] = {}
+    for cap, size in caps.items():
+        at_size.setdefault(size, []).append(cap_words(cap))
+    for size, names in at_size.items():
+        left.annotate(
+            f"{' and '.join(names)} cap{'s' if len(names) > 1 else ''}",
+            (size, 0.02),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, 0) if size < middle else (-3, 0),
+            textcoords="offset points",
+            fontsize=style.SMALLEST_PT,
+            rotation=90,
+            ha="left" if size < middle else "right",
+            va="bottom",
+        )
+    for curve in curves:
+        times = [(float(point.bytes), point.time_ms) for point in curve.points]
+        rates = [(float(point.bytes), point.busbw) for point in curve.points if point.busbw is not None]
+        _curve(left, row, curve, times)
+        if rates:
+            _curve(right, row, curve, rates)
+    left.set_yscale("log")
+    left.set_ylabel("ms")
+    decades(left, [e for curve in curves for p in curve.points for e in _ends(p.time_ms)])
+    rate = link_rate(row)
+    if rate is not None:
+        right.axhline(rate, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
+    right.set_ylim(bottom=0)
+    right.set_ylabel("GB/s")
+    _label(right, row, curves)
+
+
+def link_rate(row: Row) -> float | None:
+    """Return the rate of an emulated fabric's slowest link, GB/s: what a ring's busbw cannot exceed."""
+    links = links_of(row.case.fabric)
+    return None if links is None else min(links.bandwidth) / 8e9
+
+
+def _ends(estimate: Estimate) -> list[float]:
+    return [
+        value for value in (estimate.value, estimate.low, estimate.high) if value is not None and value > 0
+    ]
+
+
+def _size_axis(axes: Axes, low: float, high: float) -> None:
+    """Ticks at powers of two, in KiB and MiB; as many as fit."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    exponents = list(range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1))
+    step = max(1, math.ceil(len(exponents) / 6))
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(FixedLocator([2.0**exponent for exponent in exponents[::step]]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _curve(axes: Axes, row: Row, curve: Curve, points: Sequence[tuple[float, Estimate]]) -> None:
+    look = style.look(row.case.strategy, curve.variant, row.case.algorithm)
+    values = [estimate.value for _, estimate in points]
+    whiskers = [
+        [0.0 if e.low is None else e.value - e.low for _, e in points],
+        [0.0 if e.high is None else e.high - e.value for _, e in points],
+    ]
+    axes.errorbar(
+        [size for size, _ in points],
+        values,
+        yerr=whiskers,
+        fmt=look.marker,
+        linestyle="none",
+        color=look.colour,
+        markersize=5,
+        markerfacecolor="white" if row.emulated else look.colour,
+        markeredgecolor=look.outline or look.colour,
+        elinewidth=1.1,
+        capsize=2,
+        zorder=3,
+    )
+
+
+def _label(axes: Axes, row: Row, curves: Sequence[Curve]) -> None:
+    """Each curve's name in the right margin, at the height of its last point."""
+    from ddpbench.report.draw.canvas import spread
+
+    top = axes.get_ylim()[1]
+    ends = [
+        (curve, point.busbw.value / top)
+        for curve in curves
+        if (point := curve.points[-1]).busbw is not None and point.busbw is not None
+    ]
+    places = spread([height for _, height in ends], gap=0.08, low=0.04, high=0.96)
+    for (curve, _), place in zip(ends, places, strict=True):
+        look = style.look(row.case.strategy, curve.variant, row.case.algorithm)
+        axes.plot(
+            [1.05],
+            [place],
+            look.marker,
+            transform=axes.transAxes,
+            clip_on=False,
+            color=look.colour,
+            markeredgecolor=look.outline or look.colour,
+            markerfacecolor="white" if row.emulated else look.colour,
+            markersize=5,
+        )
+        axes.text(1.09, place, curve.name, transform=axes.transAxes, va="center", fontsize=style.NOTE_PT)

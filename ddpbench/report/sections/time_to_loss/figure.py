@@ -1,0 +1,154 @@
+"""The figure of training to a loss: which lines it has, its words, and its points as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from ddpbench.report.captions import label_of
+from ddpbench.report.draw import style
+from ddpbench.report.parts import Cell, Column, Picture, Table
+from ddpbench.report.rows import Row
+from ddpbench.report.sections.time_to_loss.lines import Line, setting_words, task
+from ddpbench.report.sections.time_to_loss.painting import LEGEND_LINE_IN, paint
+from ddpbench.report.series import MOST_SERIES
+from ddpbench.report.words import launches_each, number, series_of
+from ddpbench.spec import grouping
+from ddpbench.spec.goal import SMOOTHED_BATCHES
+from ddpbench.spec.grouping import cap_order
+from ddpbench.strategies.traits import traits_of
+
+TOLD_POINTS = 10
+"""Of each curve so many points are in the figure's table."""
+
+
+def drawn_lines(group: Sequence[Line]) -> tuple[list[Line], list[Line]]:
+    """Return the lines of a figure, and those it has no room for: one bucket cap each, and one device once a batch."""
+    chosen: dict[tuple[Any, ...], Line] = {}
+    batches = ("local_batch", "global_batch", "scaling")
+    for line in sorted(group, key=lambda line: cap_order(line.row.case.bucket_cap_mb)):
+        row = line.row
+        twice = (
+            () if traits_of(row.case).role == "base" else (row.case.scaling,)
+        )  # one device is the same under both
+        place = (row.case.world_size, row.case.nodes, row.case.global_batch)
+        key = (row.variant, grouping.panel(row.case, but=batches), place, twice)
+        if line.points:
+            chosen.setdefault(key, line)
+    kept = [line for line in group if any(line is one for one in chosen.values())]
+    kept.sort(key=lambda line: traits_of(line.row.case).role != "base")
+    devices = {line.drawn_name for line in kept if traits_of(line.row.case).role == "base"}
+    most = MOST_SERIES + len(devices)
+    omitted = [
+        line
+        for line in group
+        if line.points and not any(line is one for one in kept[:most]) and line.drawn_name not in devices
+    ]
+    return kept[:most], omitted
+
+
+def picture(
+    place: int, lines: Sequence[Line], group: Sequence[Line], rows: Sequence[Row], apart: str
+) -> Picture:
+    """Return the figure of a group, with those of its cases that are `lines`; `place` counts the figures from 0."""
+    heading = _heading(group) + (f" ({apart})" if apart else "")
+    members = [line.row for line in lines]
+    missing = {
+        row.case_id: f"{row.name} ({row.status})"
+        for row in rows
+        if not row.ok and traits_of(row.case).role != "bound" and task(row) == task(group[0].row)
+    }
+    windows = sorted({line.window for line in lines})
+    over = f"{windows[0]}" if len(windows) == 1 else f"{windows[0]} to {windows[-1]}"
+    caption = " ".join(
+        [
+            f"{setting_words(group)}.",
+            f"Mean loss of the last {over} steps (as many samples in each case as {SMOOTHED_BATCHES} steps of its base",
+            f"case have), means over launches ({launches_each(line.launches for line in lines)}), against training",
+            "time and samples of the whole job. Markers beneath the target, a row a case: where it was reached;",
+            "whiskers: 95 % t-intervals over launches. Grey: one device. Equal curves hide each other: with the same",
+            "batches a strategy that averages every step's gradients has one device's, unless the model has BatchNorm",
+            "or draws random numbers.",
+            *(
+                ["A line without a marker: not every launch reached it."]
+                if any(x.time_s is None for x in lines)
+                else []
+            ),
+            *(
+                ["Some cases ran with more ranks than cores (oversubscribed)."]
+                if any(r.oversubscribed for r in members)
+                else []
+            ),
+            *(["Hollow markers: emulated."] if any(row.emulated for row in members) else []),
+        ]
+    )
+    return Picture(
+        file_name="time-to-loss" if not place else f"time-to-loss-{place + 1}",
+        heading=heading,
+        caption=caption,
+        alt=(
+            "Two line charts of the mean training loss, left against time, s, right against samples, for "
+            f"{series_of([line.drawn_name for line in lines])}. {heading}."
+        ),
+        table=_points_table(lines),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=3.5 + LEGEND_LINE_IN * -(-len(lines) // 2),
+        paint=partial(paint, lines=lines),
+        label=label_of(members),
+        missing=missing,
+    )
+
+
+def _heading(lines: Sequence[Line]) -> str:
+    target = lines[0].target
+    reached = _fair(lines)
+    others = [line for line in reached if traits_of(line.row.case).exchanges]
+    bases = [line for line in reached if traits_of(line.row.case).role == "base"]
+    if not reached:
+        who = "in every launch" if any(line.reached for line in lines) else "in any launch"
+        return f"No case with cores of its own reached a loss of {target:g} {who}"
+    first = min(others or reached, key=_seconds)
+    text = f"{first.drawn_name}: {first.time_s} s to a loss of {target:g}"
+    if others and bases:
+        best = min(bases, key=_seconds)
+        text += f"; {best.drawn_name}: {best.time_s} s"
+    return text
+
+
+def _fair(lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if line.time_s is not None and not line.row.oversubscribed]
+
+
+def _seconds(line: Line) -> float:
+    assert line.time_s is not None
+    return line.time_s.value
+
+
+def _points_table(lines: Sequence[Line]) -> Table:
+    def told(line: Line) -> list[tuple[int, int, float, float]]:
+        last = len(line.points) - 1
+        places = sorted({round(index * last / (TOLD_POINTS - 1)) for index in range(TOLD_POINTS)})
+        return [line.points[place] for place in places]
+
+    return Table(
+        caption="Mean loss by step; of each curve some points",
+        columns=(
+            Column("Case"),
+            Column("Step", number=True),
+            Column("Samples", number=True),
+            Column("Time, s", number=True),
+            Column("Mean loss", number=True),
+        ),
+        rows=tuple(
+            (
+                Cell(text=line.drawn_name),
+                Cell.count(step),
+                Cell.count(samples),
+                Cell(text=number(time_s), key=time_s, number=True),
+                Cell(text=f"{loss:.3f}", key=loss, number=True),
+            )
+            for line in lines
+            for step, samples, time_s, loss in told(line)
+        ),
+    )

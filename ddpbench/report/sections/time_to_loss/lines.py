@@ -1,0 +1,160 @@
+"""The cases that were trained to a loss, in groups for which it means the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import fullest, setting_of
+from ddpbench.report.rows import Row
+from ddpbench.report.series import variant_words
+from ddpbench.report.words import Estimate, ranks
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import PANEL, Key
+from ddpbench.spec.links import link_words
+from ddpbench.strategies.traits import traits_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A case that was trained to a loss. Times are seconds; its points are (step, samples, time, mean loss)."""
+
+    row: Row
+    name: str
+    target: float
+    window: int
+    batch: int
+    launches: int
+    reached: int
+    lowest: float | None
+    steps_trained: int
+    apart: float | None
+    time_s: Estimate | None
+    steps: float | None
+    samples: float | None
+    speedup: Estimate | None
+    points: tuple[tuple[int, int, float, float], ...]
+
+    @property
+    def drawn_name(self) -> str:
+        """Its name in the figure, where one device stands once for both kinds of scaling."""
+        scaling = f", {self.row.case.scaling} scaling"
+        return self.name.removesuffix(scaling) if traits_of(self.row.case).role == "base" else self.name
+
+
+def groups_of(summary: RunSummary, rows: Sequence[Row]) -> list[list[Line]]:
+    """Return the cases trained to a loss, those together for which it means the same; the largest groups first."""
+    if summary.goals.empty:
+        return []
+    by_id = {row.case_id: row for row in rows if row.ok}
+    table = {str(record["case_id"]): record for record in summary.cases.to_dict("records")}
+    points: dict[str, list[tuple[int, int, float, float]]] = {}
+    for record in summary.curves.to_dict("records"):
+        point = (int(record["step"]), int(record["samples"]), float(record["time_s"]), float(record["loss"]))
+        points.setdefault(str(record["case_id"]), []).append(point)
+    found: dict[tuple[Any, ...], list[tuple[Row, Mapping[Any, Any]]]] = {}
+    for goal in summary.goals.to_dict("records"):
+        row = by_id.get(str(goal["case_id"]))
+        if row is not None:
+            found.setdefault((task(row), float(goal["target"])), []).append((row, goal))
+    groups = []
+    for members in found.values():
+        names = _names([row for row, _ in members])
+        groups.append(
+            [
+                _line(row, names[row.case_id], goal, table[row.case_id], points.get(row.case_id, ()))
+                for row, goal in members
+            ]
+        )
+    return sorted(groups, key=lambda group: -len(group))
+
+
+def task(row: Row) -> Key:
+    """Return what cases must share for one loss to mean the same for all of them."""
+    return grouping.deciding("loss", row.case)
+
+
+def _line(
+    row: Row,
+    name: str,
+    goal: Mapping[Any, Any],
+    record: Mapping[Any, Any],
+    points: Sequence[tuple[int, int, float, float]],
+) -> Line:
+    def estimate(pattern: str) -> Estimate | None:
+        value = _optional(record[pattern.format("")])
+        ends = (_optional(record[pattern.format(end)]) for end in ("_ci_low", "_ci_high"))
+        return None if value is None else Estimate(value, *ends)
+
+    return Line(
+        row=row,
+        name=name,
+        target=float(goal["target"]),
+        window=int(goal["window"]),
+        batch=int(goal["batch"]),
+        launches=int(goal["launches"]),
+        reached=int(goal["reached"]),
+        lowest=_optional(goal["lowest_loss"]),
+        steps_trained=int(goal["steps_trained"]),
+        apart=_optional(goal["apart"]),
+        time_s=estimate("time_to_loss{}_s"),
+        steps=_optional(record["steps_to_loss"]),
+        samples=_optional(record["samples_to_loss"]),
+        speedup=estimate("speedup_to_loss{}"),
+        points=tuple(points),
+    )
+
+
+def _optional(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)
+
+
+def _names(rows: Sequence[Row]) -> dict[str, str]:
+    """Strategy, ranks and samples per step; caps, links, threads, loaders and scaling where they tell cases apart."""
+    variants = variant_words(rows)
+    caps = {
+        name: len({row.case.bucket_cap_mb for row in rows if row.case.strategy == name}) > 1
+        for name in {r.case.strategy for r in rows}
+    }
+    linked = len({row.case.fabric for row in rows if not row.needs_no_link}) > 1
+    cases = [row.case for row in rows]
+    told = {"local_batch", "global_batch", "scaling", "fabric"}  # by the batch, and below
+    apart = [name for name in grouping.differing(cases, PANEL) if name not in told]
+    names: dict[str, str] = {}
+    for row in rows:
+        words = [
+            " ".join([row.strategy_name, variants[row.case_id]]).rstrip(),
+            ranks(row.case.world_size),
+            f"batch {row.case.global_batch:,}",
+            *([f"{row.bucket_name} buckets"] if caps[row.case.strategy] else []),
+            *(
+                [link_words(row.case.fabric) or "the machine's own links"]
+                if linked and not row.needs_no_link
+                else []
+            ),
+            *grouping.words(row.case, apart, cases),
+        ]
+        names[row.case_id] = ", ".join(words)
+    counts = list(names.values())
+    scaling = {row.case_id: row.case.scaling for row in rows}
+    return {
+        case_id: f"{name}, {scaling[case_id]} scaling" if counts.count(name) > 1 else name
+        for case_id, name in names.items()
+    }
+
+
+def setting_words(group: Sequence[Line]) -> str:
+    """Return the setting in words, but for scaling and batch, which differ from line to line."""
+    return setting_of(fullest([line.row for line in group]), but=("scaling",))
+
+
+def apart_words(groups: Sequence[Sequence[Line]]) -> list[str]:
+    """Return what tells the groups from each other; empty where there is one."""
+    cases = [fullest([line.row for line in group]).case for group in groups]
+    names = [name for name in PANEL if name not in ("local_batch", "global_batch", "scaling")]
+    apart = grouping.differing(cases, names)
+    return [", ".join(grouping.words(case, apart, cases)) for case in cases]

@@ -1,0 +1,142 @@
+"""Paints the curves of training to a loss, and where each reached it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ddpbench.report.draw import style
+from ddpbench.report.sections.time_to_loss.lines import Line
+from ddpbench.report.words import Estimate
+from ddpbench.strategies.traits import traits_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.draw.canvas import Sheet
+
+LEGEND_LINE_IN = 0.17
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.4, 1.2, 1.4)), (0, (3, 3)))
+_BASE_DASHES: tuple[Any, ...] = ((0, (3, 3)), (0, (1.2, 2.4)), (0, (5, 2.5, 1.2, 2.5)))
+_ROW = 0.055
+"""Of the losses' range: how far apart the rows of markers beneath the target are."""
+
+
+def paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
+    """Paints the lines twice, against time and against samples, with their names above."""
+    from matplotlib.lines import Line2D
+
+    top = 0.28 + LEGEND_LINE_IN * -(-len(lines) // 2)
+    left, gap, bottom = 0.6, 0.35, 0.5
+    width = (sheet.width_in - left - gap - 0.2) / 2
+    height = sheet.height_in - bottom - top - 0.1
+    panels = [sheet.axes(left + index * (width + gap), bottom, width, height) for index in range(2)]
+    looks = _looks(lines)
+    for axes, column in zip(panels, (2, 1), strict=True):
+        for place, (line, (look, dash)) in enumerate(zip(lines, looks, strict=True), start=1):
+            axes.plot(
+                [point[column] for point in line.points],
+                [point[3] for point in line.points],
+                color=look.colour,
+                linestyle=dash,
+                linewidth=1.8 if traits_of(line.row.case).role == "base" else 1.4,
+                zorder=4 if traits_of(line.row.case).role == "base" else 3,  # to be seen on what follows it
+            )
+            at = line.time_s if column == 2 else _exact(line.samples)
+            _reach(axes, line, look, at, line.target - place * _ROW * _range(lines))
+    _finish(panels, lines)
+    sheet.legend(
+        [
+            Line2D(
+                [],
+                [],
+                color=look.colour,
+                linestyle=dash,
+                linewidth=1.4,
+                marker=look.marker,
+                markersize=5.5,
+                markerfacecolor="white" if line.row.emulated else look.colour,
+                markeredgecolor=look.outline or look.colour,
+                label=line.drawn_name,
+            )
+            for line, (look, dash) in zip(lines, looks, strict=True)
+        ],
+        columns=2,
+        length=3.4,
+    )
+
+
+def _looks(lines: Sequence[Line]) -> list[tuple[style.Look, Any]]:
+    """Colour and marker by strategy; lines of one colour have different dashes, and markers of their own."""
+    seen: dict[str, int] = {}
+    looks = []
+    for line in lines:
+        colour = style.look(line.row.case.strategy, algorithm=line.row.case.algorithm).colour
+        variant = seen[colour] = seen.get(colour, -1) + 1
+        dashes = _BASE_DASHES if traits_of(line.row.case).role == "base" else _DASHES
+        look = style.look(line.row.case.strategy, variant, line.row.case.algorithm)
+        looks.append((look, dashes[variant % len(dashes)]))
+    return looks
+
+
+def _exact(value: float | None) -> Estimate | None:
+    return None if value is None else Estimate(value)
+
+
+def _range(lines: Sequence[Line]) -> float:
+    """From the target, or the lowest loss that is drawn, to the highest."""
+    losses = [lines[0].target, *(point[3] for line in lines for point in line.points)]
+    return max(losses) - min(losses)
+
+
+def _reach(axes: Axes, line: Line, look: style.Look, at: Estimate | None, place: float) -> None:
+    if at is None:
+        return
+    whiskers = None
+    if at.low is not None and at.high is not None:
+        whiskers = [[at.value - at.low], [at.high - at.value]]
+    axes.errorbar(
+        [at.value],
+        [place],
+        xerr=whiskers,
+        fmt=look.marker,
+        color=look.colour,
+        markersize=6.5,
+        markerfacecolor="white" if line.row.emulated else look.colour,
+        markeredgecolor=look.outline or look.colour,
+        markeredgewidth=0.8,
+        elinewidth=1.2,
+        capsize=2.5,
+        clip_on=False,
+        zorder=5,
+    )
+
+
+def _finish(panels: Sequence[Axes], lines: Sequence[Line]) -> None:
+    target = lines[0].target
+    losses = [point[3] for line in lines for point in line.points]
+    high, whole = max([target, *losses]), _range(lines)
+    low = min(target - _ROW * whole * (len(lines) + 1), *losses)
+    for axes, title, unit in zip(
+        panels,
+        ("Mean loss against training time", "Mean loss against samples"),
+        ("s", "samples"),
+        strict=True,
+    ):
+        axes.axhline(target, color=style.MUTED, linestyle=":", linewidth=1.0, zorder=1)
+        axes.set_ylim(low, high + 0.04 * whole)
+        axes.set_xlim(left=0)
+        axes.set_title(title)
+        axes.set_xlabel(unit)
+        axes.grid(visible=True, axis="y")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        axes.annotate(
+            f"target {target:g}",
+            (0, target),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 3),
+            textcoords="offset points",
+            fontsize=style.SMALLEST_PT,
+            color=style.MUTED,
+        )
+    panels[1].tick_params(axis="y", labelleft=False)

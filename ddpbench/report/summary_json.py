@@ -1,0 +1,76 @@
+"""A run's summary as JSON, for the page to hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.summary import RunSummary
+
+
+def embedded_json(summary: RunSummary) -> str:
+    """Return the whole summary as JSON: every number of the page, and those it has no room for."""
+    frames = {
+        name: json.loads(_json(getattr(summary, name)))
+        for name in (
+            *("cases", "launches", "breakdown", "phases", "proofs", "comparisons"),
+            *("inputs", "snapshots", "waterfall", "transfers", "network", "curves", "goals"),
+        )
+    }
+    data = {
+        "name": summary.name,
+        "question": summary.question,
+        "counts": {name: getattr(summary.counts, name) for name in _COUNTS},
+        "stop_reason": summary.stop_reason,
+        "answer": [one.line for one in summary.answer],
+        "findings": [
+            {
+                "text": item.text,
+                "tags": item.tags,
+                "evidence": item.evidence,
+                "verdict": item.verdict,
+                "kind": item.kind,
+                "cases": item.cases,
+                "ratio": None if item.ratio is None else asdict(item.ratio),
+            }
+            for item in summary.findings
+        ],
+        "validity": list(summary.validity),
+        "checks": {
+            "outcome": summary.checks.outcome,
+            "rules": [asdict(rule) for rule in summary.checks.rules],
+            "violations": [violation.to_json() for violation in summary.checks.violations],
+        },
+        "fabrics": [asdict(one) for one in summary.fabrics],
+        "failures": [{name: getattr(item, name) for name in _FAILURE} for item in summary.failures],
+        "machine": summary.machine,
+        "experiment_toml": summary.experiment_toml,
+        "laws": [_plain(curve) for curve in summary.laws],
+        "one_step": asdict(summary.one_step) if summary.one_step is not None else None,
+        **frames,
+    }
+    return json.dumps(data, default=str, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    """`asdict` without its deep copies: JSON is made of it at once."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+_COUNTS = ("planned", "succeeded", "failed", "skipped_cases", "cases", "rounds")
+_FAILURE = ("case_id", "label", "round", "status", "phase", "reason", "last_log_line")
+
+
+def _json(frame: pd.DataFrame) -> str:
+    text: str = frame.to_json(orient="split", index=False, double_precision=15)
+    return text

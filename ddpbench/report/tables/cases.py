@@ -1,0 +1,180 @@
+"""The summary table: all cases, with a column for each setting that varies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.parts import Cell, Column, Table
+from ddpbench.report.rows import Row
+from ddpbench.report.series import variant_words
+from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, stands
+from ddpbench.report.words import Estimate, series_of
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import PANEL, cap_order, virtual_words
+from ddpbench.spec.links import link_words, short_links
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Settings:
+    """What differs among the cases, and has columns; and what holds for all of them, and is told in the caption."""
+
+    caps: Collection[str]
+    """The bucket caps; a column where there are several."""
+    launches: Collection[int]
+    """How many launches cases have; a column where they differ."""
+    extra: Sequence[grouping.Setting]
+    """Settings that vary, and have a column each."""
+    rest: Sequence[grouping.Setting]
+    """Settings that vary, and share one column."""
+    shared: Sequence[str]
+    """Words on what is emulated that hold for all cases."""
+    links: str
+    """The links of all cases that use any, where those are the same; empty otherwise."""
+
+
+def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
+    """Return one row a case, failed and skipped ones included; columns for every setting that varies.
+
+    Bucket caps and launches that are alike are told in the caption instead: notes need the room.
+    """
+    settings = _settings(rows)
+    best = {case_id for case_id, one in stands(summary, "ranks").items() if one.verdict == BEST}
+    variants = variant_words(rows)
+    ties = _ties(summary)
+    return Table(
+        caption=_caption(settings),
+        columns=_columns(settings),
+        rows=tuple(
+            (
+                Cell(text=row.strategy_name, under=variants[row.case_id]),
+                Cell.count(row.case.world_size),
+                *([_cap(row)] if len(settings.caps) > 1 else []),
+                *(Cell(text=setting.text(row.case)) for setting in settings.extra),
+                *([Cell(text=_rest(row, settings.rest))] if settings.rest else []),
+                _backend(row, settings),
+                *_numbers(row, strong=row.case_id in best),
+                *([Cell.count(row.launches)] if len(settings.launches) > 1 else []),
+                Cell(text="; ".join(word for word in (ties.get(row.case_id, ""), row.flaws) if word)),
+            )
+            for row in rows
+        ),
+        row_ids=tuple(f"case-{row.case_id}" for row in rows),
+    )
+
+
+def _settings(rows: Sequence[Row]) -> _Settings:
+    caps = {row.bucket_name for row in rows if row.case.bucket_cap_mb is not None}
+    launches = {row.launches for row in rows} or {0}
+    cases = [row.case for row in rows]
+    names = [name for name in (*PANEL, "nodes") if name not in _TOLD_BESIDE]
+    varied = grouping.settings_apart(cases, names)
+    room = _MOST_COLUMNS - _ALWAYS - (len(caps) > 1) - (len(launches) > 1)
+    most = len(varied) if len(varied) <= room else room - 1
+    shared = (
+        [word for word in virtual_words(rows[0].case) if all(word in virtual_words(row.case) for row in rows)]
+        if rows
+        else []
+    )
+    fabrics = {row.case.fabric for row in rows if row.case.fabric}
+    links = link_words(fabrics.pop()) if len(fabrics) == 1 else ""
+    return _Settings(
+        caps=caps, launches=launches, extra=varied[:most], rest=varied[most:], shared=shared, links=links
+    )
+
+
+def _caption(settings: _Settings) -> str:
+    caps, launches, shared, links = settings.caps, settings.launches, settings.shared, settings.links
+    told = [
+        f"All cases{f', each with {series_of(shared)}' if shared else ''}",
+        f"links, where they are used: {links}" if links and links not in shared else "",
+        *(f"buckets, where there are any: {cap}" for cap in caps if len(caps) == 1),
+        f"in brackets 95 % t-intervals over launches{f', {max(launches)} each' if len(launches) == 1 else ''}",
+    ]
+    return (
+        f"{'; '.join(filter(None, told))}. Bold: best at its number of ranks among cases that exchange gradients, "
+        "where every other is shown to be slower."
+    )
+
+
+def _columns(settings: _Settings) -> tuple[Column, ...]:
+    return (
+        Column("Strategy"),
+        Column("Ranks", number=True),
+        *([Column("Bucket")] if len(settings.caps) > 1 else []),
+        *(Column(setting.title) for setting in settings.extra),
+        *([Column("Other settings")] if settings.rest else []),
+        Column("Backend, link"),
+        Column("Samples/s", number=True),
+        Column("Speed-up", number=True),
+        Column("Efficiency", number=True),
+        Column("Step, ms", number=True),
+        Column("Exposed, ms", number=True),
+        *([Column("Launches", number=True)] if len(settings.launches) > 1 else []),
+        Column("Notes"),
+    )
+
+
+def _backend(row: Row, settings: _Settings) -> Cell:
+    """Return its backend, and what of it is emulated that the caption does not tell."""
+    return Cell(
+        text=row.case.backend,
+        under=", ".join(
+            "emulated" if word == settings.links else word
+            for word in virtual_words(row.case)
+            if word not in settings.shared
+        ),
+        key=f"{row.case.backend} {short_links(row.case.fabric)}",
+    )
+
+
+_TOLD_BESIDE = ("fabric", "compute", "dilation", "shrink")
+"""Settings that stand with the backend."""
+_MOST_COLUMNS = 13
+"""More do not fit beside each other at 1280 pixels: settings that vary are then told together in the last one."""
+_ALWAYS = 9
+"""Columns that every summary has."""
+
+
+def _rest(row: Row, settings: Sequence[grouping.Setting]) -> str:
+    return "; ".join(
+        f"{setting.title.lower()} {text}" for setting in settings if (text := setting.text(row.case))
+    )
+
+
+def _cap(row: Row) -> Cell:
+    return Cell(
+        text=row.bucket_name,
+        key=1e9 * cap_order(row.case.bucket_cap_mb)[0] + cap_order(row.case.bucket_cap_mb)[1],
+    )
+
+
+def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
+    shown = row.ok
+    step: Estimate | None = row.step_time_s.scaled(1e3) if row.step_time_s is not None else None
+    yield Cell.estimate(row.samples_per_s if shown else None, strong=strong)
+    yield Cell.estimate(row.speedup if shown else None)
+    yield Cell.estimate(row.efficiency if shown else None)
+    yield Cell.estimate(step if shown else None)
+    exposed = row.exposed_comm_s.scaled(1e3) if row.exposed_comm_s is not None else None
+    yield Cell.estimate(exposed if shown else None)
+
+
+def _ties(summary: RunSummary) -> dict[str, str]:
+    """Words for the best of each compared group, for those shown to be as good, and for what cannot be told."""
+    words: dict[str, list[str]] = {}
+    for topic, what in _TOPICS.items():
+        for case_id, one in stands(summary, topic).items():
+            if one.verdict in (BEST, AS_GOOD, CANNOT_TELL) and not (topic == "ranks" and case_id in words):
+                words.setdefault(case_id, []).append(one.words(what))
+    return {case_id: "; ".join(items) for case_id, items in words.items()}
+
+
+_TOPICS = {
+    "buckets": "bucket cap",
+    "strategies": "strategy",
+    "layouts": "layout",
+    "ranks": "case of its ranks",
+}
+"""What is compared, the widest group last: it is told of cases that are in no other."""

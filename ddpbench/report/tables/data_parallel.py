@@ -1,0 +1,56 @@
+"""What data_parallel's phases are, and their times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.parts import Cell, Column, Section, Table
+from ddpbench.report.rows import Row
+from ddpbench.strategies.traits import traits_of
+
+
+def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Section:
+    """Says what data_parallel's phases are, or why there are none."""
+    anchor, title = "data-parallel", "DataParallel's phases"
+    rows = [row for row in all_rows if traits_of(row.case).one_process]
+    if not rows:
+        absent = "This sweep has no data_parallel case."
+        return Section(anchor=anchor, title=title, absent=absent)
+    notes: tuple[str, ...] = ()
+    if any(row.case.device == "cpu" for row in rows):
+        notes = (
+            (
+                "On CPU torch.nn.DataParallel would call the bare module. What was measured is a threaded "
+                "equivalent of torch.nn.DataParallel: one process, a thread for each replica, and the same phases "
+                "(scatter, replicate, parallel forward, gather, backward, reduce to the master)."
+            ),
+        )
+    absent = ""
+    if summary.phases.empty:
+        absent = "No data_parallel case has instrumented steps: its phases are not known."
+    return Section(anchor=anchor, title=title, notes=notes, absent=absent)
+
+
+def phases_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
+    """Mean time of each named span, one column a case, in the order in which they occur."""
+    frame = summary.phases
+    if frame.empty:
+        return None
+    by_id = {row.case_id: row for row in rows}
+    cases = [case for case in dict.fromkeys(map(str, frame["case_id"])) if case in by_id][:8]
+    spans = list(dict.fromkeys(map(str, frame.sort_values("order", kind="stable")["span"])))
+    means = {
+        (str(record["case_id"]), str(record["span"])): float(record["mean_s"])
+        for record in frame.to_dict("records")
+    }
+    left = frame["case_id"].nunique() - len(cases)
+    more = f" {left} further cases are in the embedded JSON." if left else ""
+    return Table(
+        caption=f"Mean time of each phase of an instrumented step, ms.{more}",
+        columns=(Column("Phase"), *(Column(f"{by_id[case].name}, ms", number=True) for case in cases)),
+        rows=tuple(
+            (Cell(text=span), *(Cell.ms(means.get((case, span))) for case in cases)) for span in spans
+        ),
+        sortable=False,
+    )

@@ -1,0 +1,100 @@
+"""Why a case of the matrix will not run, in a sentence that says what to do."""
+
+from __future__ import annotations
+
+from ddpbench.spec.case import Case
+from ddpbench.spec.catalog import Catalog, StrategyInfo, WorkloadInfo
+from ddpbench.spec.settings import Experiment
+
+
+def skip_reason(
+    case: Case,
+    experiment: Experiment,
+    strategy: StrategyInfo,
+    workload: WorkloadInfo,
+    *,
+    catalog: Catalog,
+    trainers: int,
+) -> str | None:
+    """Return the first reason that there is, or None; `trainers` is how many of the case's ranks train."""
+    return (
+        _layout_reason(case)
+        or _virtual_reason(case)
+        or _loss_reason(case, experiment)
+        or strategy.check(case)
+        or _trainers_reason(case, trainers)
+        or _pieces_reason(case, strategy, workload, catalog)
+        or workload.check(case)
+        or _backend_reason(case)
+    )
+
+
+def _trainers_reason(case: Case, trainers: int) -> str | None:
+    """Return why the ranks that train, where others only serve, cannot share the batch evenly, or None."""
+    if case.local_batch * trainers == case.global_batch:
+        return None
+    return (
+        f"of {case.world_size} ranks {trainers} train under {case.strategy}, and {case.global_batch} samples do not "
+        f"divide evenly over them: set global_batch to a multiple of {trainers}"
+    )
+
+
+def _pieces_reason(
+    case: Case, strategy: StrategyInfo, workload: WorkloadInfo, catalog: Catalog
+) -> str | None:
+    """Return why this workload's model cannot be cut into a piece for each rank, or None."""
+    if not strategy.pieces:
+        return None
+    found = workload.pieces(strategy.pieces)
+    if not found:
+        able = [name for name in catalog.workload_names() if catalog.workload(name).pieces(strategy.pieces)]
+        names = dict.fromkeys(name.partition(":")[0] for name in able)
+        return f"{case.workload} cannot be cut into {strategy.pieces}: take {' or '.join(names)}"
+    if strategy.pieces == "branches" and found != case.world_size:
+        return f"{case.workload} has {found} branches, a rank each: set world_size = {found}"
+    if found < case.world_size:
+        few = f"too few for {case.world_size} stages: use a world size of {found} or less"
+        return f"{case.workload} has {found} layers to cut at, {few}"
+    return None
+
+
+def _virtual_reason(case: Case) -> str | None:
+    """Return why this case cannot be slowed down or shrunk, or be on a fabric, or None."""
+    if case.compute == "real" and (case.dilation != 1 or case.shrink != 1):
+        what = "dilation" if case.dilation != 1 else "shrink"
+        return f'{what} needs replayed computation: workload = "replay:PROFILE" (ddpbench profile makes one)'
+    if case.fabric and case.launcher != "local":
+        return 'a fabric is made on this machine, by the local launcher: launcher = "local"'
+    if case.fabric and case.device == "cuda":
+        return (
+            "GPUs have links of their own: a fabric is for ranks on the CPU, and a replay can stand for a GPU"
+        )
+    return None
+
+
+def _loss_reason(case: Case, experiment: Experiment) -> str | None:
+    """Return why this case cannot be trained down to a loss that was asked for, or None."""
+    if experiment.budget.until_loss is None or case.compute == "real":
+        return None
+    return "a replay has no loss to bring down: leave budget.until_loss out, or train the workload itself"
+
+
+def _layout_reason(case: Case) -> str | None:
+    """Return why these ranks cannot stand on that many nodes, or None."""
+    nodes = case.nodes
+    if nodes > 1 and case.launcher == "local" and not case.fabric:
+        return (
+            f'the local launcher has one node; for {nodes} set launcher = "torchrun", or emulate a [fabric]'
+        )
+    if case.world_size % nodes:
+        return f"{case.world_size} rank{'s' if case.world_size != 1 else ''} do not divide evenly over {nodes} nodes"
+    return None
+
+
+def _backend_reason(case: Case) -> str | None:
+    """Return why this backend cannot move data of this device, or None; of a strategy without one there is none."""
+    if case.backend == "nccl" and case.device != "cuda":
+        return "nccl moves data between GPUs only; use gloo on CPU"
+    if case.backend == "gloo" and case.device == "cuda":
+        return "gloo copies GPU memory through the host, and its completion cannot be timed; use nccl on GPUs"
+    return None

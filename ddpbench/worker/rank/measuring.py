@@ -1,0 +1,253 @@
+"""A measuring launch as one rank goes through it: warm-up, timed steps, instrumented steps, and what follows them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddpbench.measure.blocks import (
+    MAX_STEPS_UNTIL_READY,
+    REPLAYING,
+    TRAINING,
+    Control,
+    Stepper,
+    run_block,
+    timed_blocks,
+    warm_up,
+)
+from ddpbench.measure.clock import Clock, CudaClock, HostClock
+from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
+from ddpbench.records import Block, Buckets, Held, LaunchDir, LaunchRequest, RecordWriter
+from ddpbench.records.heartbeat import Heartbeat
+from ddpbench.strategies import Replica
+from ddpbench.worker.rank.descent import train_to
+from ddpbench.worker.rank.edges import Edges
+from ddpbench.worker.rank.evaluation import evaluate
+from ddpbench.worker.rank.memory import peak_memory, reset_peak_memory
+from ddpbench.worker.rank.snapshots import Saver
+from ddpbench.worker.rank.traffic import link_of
+from ddpbench.worker.training.batches import in_memory
+from ddpbench.worker.training.storage import fetched
+from ddpbench.worker.training.training import DivergedError, StepLoop, Training, all_equal, checksum
+
+INSTRUMENTED_SHARE = 0.15
+"""Instrumented steps take about this share of the timed steps' time."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What a rank knows of its training by the time it ends, however it ends."""
+
+    params_checksum: str = ""
+    final_loss: float | None = None
+    peak_memory_bytes: int | None = None
+
+
+class Measurement:
+    """One rank's way through a measuring launch, with one replica after another. All of it is recorded."""
+
+    def __init__(
+        self,
+        training: Training,
+        model: torch.nn.Module,
+        control: Control,
+        *,
+        directory: LaunchDir,
+        request: LaunchRequest,
+        heartbeat: Heartbeat,
+        writer: RecordWriter,
+        known: Known,
+    ) -> None:
+        """`known` is filled in as things come to be known."""
+        self._training, self._model, self._control = training, model, control
+        self._directory, self._heartbeat, self._writer = directory, heartbeat, writer
+        self._measured_s, self._goal = request.measured_s, request.goal
+        self._case, self._known = training.case, known
+        self._least = TRAINING if self._case.compute == "real" else REPLAYING
+        self._distributed = dist.is_initialized() and training.strategy.uses_backend
+        self._batches = self._batches_from_the_first()
+        samples = training.share
+        self._edges = Edges(training.workload.pacer, link_of(self._case, training.place))
+        self._replica, self._loop = self._replica_and_loop(NullRecorder())
+        clock: Clock = CudaClock() if self._case.device == "cuda" else HostClock()
+        period = training.strategy.period(training.options)
+        self._stepper = Stepper(self._loop.step, samples, clock, control, period, self._edges.at_edge)
+
+    def run(self) -> None:
+        """Measures from the warm-up to the end.
+
+        Raises:
+            DivergedError: the loss is not finite, or the ranks' parameters differ where they must not.
+        """
+        warm_step_ns = self._warm_up()
+        timed_ns, step_ns = self._time_steps(warm_step_ns)
+        self._check_ranks_agree()
+        self._known.peak_memory_bytes = peak_memory(self._case.device)  # a second replica follows
+        self._instrument_steps(wanted=round(timed_ns * INSTRUMENTED_SHARE / step_ns))
+        if self._training.strategy.whole_state:
+            self._evaluate()
+            self._save()
+        self._replica.close()
+        self._train_to_the_goal()
+
+    def _batches_from_the_first(self) -> Iterator[tuple[Any, Any]]:
+        """Return the rank's batches from their first on, as the case wants them."""
+        batches = self._training.batches()
+        if self._case.data == "memory":
+            batches = in_memory(batches, self._heartbeat.beat)
+        if store := os.environ.get("DDPBENCH_STORAGE"):
+            batches = fetched(batches, store, self._training.batch_bytes())
+        return batches
+
+    def _replica_and_loop(self, recorder: Recorder) -> tuple[Replica, StepLoop]:
+        """Return a replica of the model whose steps this recorder notes, and the loop that makes them."""
+        training = self._training
+        replica = training.replica(self._model, recorder, distributed=self._distributed)
+        pacer = training.workload.pacer
+        loop = StepLoop(replica, self._batches, recorder, self._heartbeat, training.precision, pacer=pacer)
+        return replica, loop
+
+    def _warm_up(self) -> float:
+        """Steps until steps no longer change; returns how long one then takes, ns."""
+        self._heartbeat.enter("warm-up")
+        warmup = warm_up(self._stepper, self._replica.ready, self._measured_s, self._least)
+        self._loop.check_loss()
+        self._replica.notes()  # the warm-up's
+        self._writer.write(warmup)
+        reset_peak_memory(self._case.device)
+        return warmup.step_ns
+
+    def _time_steps(self, warm_step_ns: float) -> tuple[int, float]:
+        """Times the steps that count; returns how long all took, and one of the last block's, ns."""
+        loop, replica, edges = self._loop, self._replica, self._edges
+        has_loss = self._training.workload.has_loss
+        self._heartbeat.enter("timed steps")
+        timed_ns, step_ns = 0, warm_step_ns
+        for block in timed_blocks(self._stepper, self._measured_s, warm_step_ns, self._least):
+            loss = loop.check_loss()
+            self._known.final_loss = loss if has_loss and replica.knows_loss else None
+            self._writer.write(block, *edges.records(block), *replica.notes())
+            timed_ns += block.end_ns - block.start_ns
+            step_ns = (block.end_ns - block.start_ns) / block.steps
+        return timed_ns, step_ns
+
+    def _check_ranks_agree(self) -> None:
+        """Compares the lengths of the ranks' data, and their parameters where the strategy keeps those equal.
+
+        Raises:
+            DivergedError: parameters differ.
+        """
+        training, processes = self._training, self._training.place.processes
+        if training.shards_itself:
+            training.check_even(self._control)
+        if training.strategy.replicas_equal and processes > 1:
+            self._known.params_checksum = checksum(self._model)
+            if not all_equal(self._known.params_checksum, self._control, processes):
+                raise DivergedError("the ranks' parameters differ after the timed steps")
+
+    def _instrument_steps(self, *, wanted: int) -> None:
+        """Makes at least so many steps with a new replica that notes their spans and transfers."""
+        self._heartbeat.enter("instrumented steps")
+        self._replica.close()
+        clock, samples, period = self._stepper.clock, self._stepper.samples_per_step, self._stepper.period
+        recorder = StepRecorder(clock)
+        self._replica, self._loop = self._replica_and_loop(recorder)
+        again = _warm_again(self._loop, recorder, self._stepper)
+        loop, numbers = self._loop, itertools.count()
+
+        def instrumented_step() -> None:
+            recorder.begin_step(next(numbers))
+            loop.step()
+            recorder.end_step()
+
+        self._stepper = Stepper(instrumented_step, samples, clock, self._control, period)
+        block = run_block(self._stepper, max(self._least.instrumented, wanted), 0, "instrumented")
+        records = [record for record in recorder.records() if record.step > 0]  # step 0 follows the barrier
+        buckets = self._replica.bucket_bytes()
+        made = [Buckets(bytes=tuple(buckets))] if buckets is not None else []
+        self._writer.write(again, block, *made, *records, self._held())
+        self._loop.check_loss()
+
+    def _held(self) -> Held:
+        """Return what the rank holds of the model's state between a step's backward and its update: one more step."""
+        replica = self._replica
+        replica.gradients_of(*(next(self._batches) if replica.draws else (None, None)))
+        parameters, gradients, optimizer = replica.held_bytes()
+        self._training.precision.update(replica)
+        return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
+
+    def _evaluate(self) -> None:
+        """Times forward and loss without gradients, if that is asked for."""
+        if self._case.evaluation:
+            self._heartbeat.enter("evaluation")
+            beat = self._heartbeat.beat
+            self._writer.write(*evaluate(self._replica, self._batches, self._stepper, self._measured_s, beat))
+
+    def _save(self) -> None:
+        """Times snapshots, if asked for; of ranks that train models of their own there is no common state to save."""
+        strategy, case, place = self._training.strategy, self._case, self._training.place
+        if not case.checkpoint or not (strategy.replicas_equal or case.world_size == 1):
+            return
+        self._heartbeat.enter("snapshots")
+        saver = Saver(
+            model=self._replica.job.model,
+            optimizer=self._replica.optimizer,
+            folder=self._directory.snapshots(case.checkpoint_dir),
+            rank=place.rank,
+            processes=place.processes,
+            clock=self._stepper.clock,
+            control=self._control,
+            on_snapshot=self._heartbeat.beat,
+        )
+        self._writer.write(*saver.run())
+
+    def _train_to_the_goal(self) -> None:
+        """Trains a fresh model down to the loss, if one is asked for; the replica is given up for it."""
+        training, clock = self._training, self._stepper.clock
+        if self._goal is None or training.strategy.promise(training.options) == "nothing":
+            return
+        self._heartbeat.enter("training to a loss")
+        del self._replica, self._loop, self._stepper  # there is another model's state to be held now
+        self._batches = self._batches_from_the_first()
+        for part in train_to(
+            self._goal,
+            training,
+            self._batches,
+            clock=clock,
+            control=self._control,
+            heartbeat=self._heartbeat,
+        ):
+            self._writer.write(part)
+
+
+def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Block:
+    """Return a new replica's warm-up: its one-time work, again, and two steps more. Nothing of it is recorded."""
+    clock, more = stepper.clock, 2
+    clock.anchor()
+    marks = [clock.mark()]
+    is_ready = False
+    while more and len(marks) <= MAX_STEPS_UNTIL_READY:
+        more -= is_ready
+        recorder.begin_step(-1)
+        loop.step()
+        recorder.end_step()
+        is_ready = is_ready or bool(stepper.control.agree(int(loop.replica.ready())))
+        marks.append(clock.mark())
+    recorder.records()
+    times = clock.resolve(marks)
+    steps = len(marks) - 1
+    return Block(
+        phase="warmup",
+        index=0,
+        steps=steps,
+        samples=steps * stepper.samples_per_step,
+        start_ns=times[0],
+        end_ns=times[-1],
+        step_ns=tuple(after - before for before, after in itertools.pairwise(times)),
+    )

@@ -1,0 +1,125 @@
+"""What the leading slot settles before anything is launched: the run directory, who sees it, what the nodes are."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from ddpbench.errors import LaunchError, RequestError
+from ddpbench.machine.identity import RANK_CODE, check_identity, code_digest, nodes_record
+from ddpbench.machine.placement import thread_env
+from ddpbench.machine.trial import inspect_own, told
+from ddpbench.records import write_atomically
+from ddpbench.records.plan import StoredPlan
+from ddpbench.worker.slot.roster import members_of, oversubscribed
+from ddpbench.worker.slot.slot import LEADER_LOST_S, QUICK_POLL_S, Slot, processes_of, say
+
+_FACTS = (
+    "cpu",
+    "cores",
+    "cpu_quota",
+    "gpus",
+    "driver",
+    "kernel",
+    "torch",
+    "cuda",
+    "nccl",
+    "cpu_capability",
+    "python",
+)
+"""What machine.json holds of a node, as its first slot's card names it."""
+
+
+def open_run(slot: Slot, plan: StoredPlan, stack: ExitStack) -> None:
+    """Locks and identifies the directory, and learns which slots see it; all slots go on or none."""
+    meeting = slot.meeting
+    refusal = ""
+    try:
+        stack.enter_context(slot.run.locked())
+        _identify(slot, plan)
+    except RequestError as error:
+        refusal = str(error)
+    nonce = slot.run.path / f".meeting-{secrets.token_hex(8)}"
+    nonce.touch()
+    try:
+        meeting.put("nonce", {"nonce": nonce.name})
+        slot.share(nonce.name)
+        keys = [f"shared/{rank}" for rank in range(slot.place.slots)]
+        deadline = time.monotonic() + LEADER_LOST_S
+        while missing := meeting.missing(keys):
+            slot.lives()
+            slot.check_stop()
+            if time.monotonic() > deadline:
+                raise LaunchError(f"no response from {', '.join(missing)}: slots that had joined are gone")
+            time.sleep(QUICK_POLL_S)
+    finally:
+        nonce.unlink(missing_ok=True)
+    answers = meeting.get(*keys)
+    refusal = refusal or next((answer["problem"] for answer in answers if answer["problem"]), "")
+    unshared = [rank for rank, answer in enumerate(answers) if not answer["sees"]]
+    meeting.put("go", {"refusal": refusal, "unshared": unshared})
+    slot.go()
+    if unshared:
+        apart = sorted({one.host for one in slot.seats if one.rank in unshared})
+        say(f"{', '.join(apart)}: a directory of its own; records are gathered here, on {slot.seat.host}")
+
+
+def _identify(slot: Slot, plan: StoredPlan) -> None:
+    """Completes machine.json and plan.json with what only the nodes know, or compares them with it."""
+    digests = {
+        "experiment_digest": slot.cards[0].experiment,
+        "workload_digest": slot.cards[0].workloads,
+        "rank_code_digest": code_digest(RANK_CODE),
+    }
+    firsts = {
+        one.node: (one.host, card)
+        for card in reversed(slot.cards)
+        for one in slot.seats
+        if one.rank == card.rank
+    }
+    slots: dict[int, int] = {}
+    for one in slot.seats:
+        slots[one.node] = slots.get(one.node, 0) + 1
+    planned = slot.run.read_json(slot.run.machine)
+    found = nodes_record(
+        [
+            (host, slots[node], {name: getattr(card, name) for name in _FACTS})
+            for node, (host, card) in sorted(firsts.items())
+        ],
+        digests,
+        planned,
+    )
+    if planned.get("identity"):
+        check_identity(planned, found, slot.run.path)
+    else:
+        write_atomically(slot.run.machine, json.dumps(found, indent=1) + "\n")
+    data = slot.run.read_json(slot.run.plan)
+    for entry, stored in zip(plan.cases, data["cases"], strict=True):
+        members = members_of(entry.case, processes_of(entry.case), slot.seats)
+        if entry.skip_reason is None and members is not None:
+            stored["oversubscribed"] = oversubscribed(entry.case, members)
+    write_atomically(slot.run.plan, json.dumps(data, indent=1) + "\n")
+
+
+def try_own_workloads(slot: Slot, plan: StoredPlan) -> None:
+    """Tries them as a sweep does, on the leader's node alone, and notes in machine.json what they are.
+
+    Raises:
+        WorkloadError: some cannot be used; nothing is launched, and the other slots hear of it.
+    """
+    cases = [entry.case for entry in plan.runnable]
+    if not cases:
+        return
+    with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
+        server = slot.server(thread_env(cases[0]))
+        own = inspect_own(server, cases, Path(folder), before_each=slot.beat)
+    if own:
+        for name, facts in own.items():
+            say(told(name, facts))
+        machine = slot.run.read_json(slot.run.machine)
+        machine["context"]["own_workloads"] = dict(own)
+        write_atomically(slot.run.machine, json.dumps(machine, indent=1) + "\n")

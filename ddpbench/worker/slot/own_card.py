@@ -1,0 +1,78 @@
+"""What this slot says of itself to the others: its place, its machine, its versions and what it is to run."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ddpbench.errors import DdpbenchError
+from ddpbench.machine.hardware import numa_cores, read_hardware
+from ddpbench.machine.identity import RANK_CODE, code_digest, driver_version, text_digest, workloads_digest
+from ddpbench.machine.placement import thread_env
+from ddpbench.machine.server import ServerProcess
+from ddpbench.records import RunDir
+from ddpbench.records.plan import StoredPlan, read_plan
+from ddpbench.worker.place import SlotPlace, host_name
+from ddpbench.worker.slot.ending import explained
+from ddpbench.worker.slot.roster import Card
+
+_SLOT_CODE = (*RANK_CODE, "machine", "records", "spec")
+
+
+def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]], ServerProcess]) -> Card:
+    """Return what this slot says of itself; `server` gives the fork server of an environment."""
+    problem = ""
+    facts: dict[str, Any] = {}
+    try:
+        plan = read_plan(run)
+        hardware = read_hardware()
+        probe = _probe(plan, server)
+        pci = [gpu["pci"] for gpu in probe["gpus"]]
+        near = pci[place.local_rank] if place.local_rank < len(pci) else None
+        facts = {
+            "cores": hardware.cores,
+            "physical": hardware.physical,
+            "cpu_quota": hardware.quota,
+            "cpu": hardware.cpu_model,
+            "kernel": os.uname().release,
+            "driver": driver_version(),
+            "gpus": tuple(gpu["name"] for gpu in probe["gpus"]),
+            "gpu_cores": numa_cores(near),
+            **{name: probe[name] for name in ("torch", "python", "cuda", "nccl", "cpu_capability")},
+            "code": code_digest(_SLOT_CODE),
+            "workloads": workloads_digest(entry.case.workload for entry in plan.cases),
+            "experiment": text_digest(run.experiment.read_text(encoding="utf-8")),
+            "plan": _plan_digest(run),
+            "finished": sum(1 for _ in run.path.glob("cases/*/*/outcome.json")),
+        }
+    except (DdpbenchError, OSError) as error:
+        problem = explained(error)
+    return Card(
+        rank=place.rank,
+        local_rank=place.local_rank,
+        node=place.node,
+        host=host_name(),
+        boot_id=Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
+        run_dir=str(run.path.absolute()),
+        problem=problem,
+        **facts,
+    )
+
+
+def _probe(plan: StoredPlan, server: Callable[[Mapping[str, str]], ServerProcess]) -> dict[str, Any]:
+    """Return what a rank with torch finds here."""
+    first = plan.runnable[0].case if plan.runnable else plan.cases[0].case
+    with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
+        return server(thread_env(first)).probe(Path(folder))
+
+
+def _plan_digest(run: RunDir) -> str:
+    """Return a digest of the plan but for what the leader fills in when it knows the nodes."""
+    data = run.read_json(run.plan)
+    for entry in data["cases"]:
+        del entry["oversubscribed"]
+    return text_digest(json.dumps(data, sort_keys=True))

@@ -1,0 +1,165 @@
+"""A slot's own rank in one launch: forked by the slot's server, watched, ended when that is ordered, and told of."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ddpbench.errors import ServerGoneError
+from ddpbench.machine.disturbance import NoiseWatch, oom_kills
+from ddpbench.machine.placement import thread_env
+from ddpbench.machine.seen import STACKS_S, is_stopped
+from ddpbench.records import LaunchRequest
+from ddpbench.records.heartbeat import Pulse
+from ddpbench.worker.slot.roster import Seat, members_of, stands
+from ddpbench.worker.slot.slot import BEAT_S, Slot, processes_of
+
+_LOG_TAIL_BYTES = 1 << 16
+"""So much of a rank's log goes to the leader from a node with a directory of its own."""
+
+
+class OwnRank:
+    """This slot's rank in one launch, from its fork to the last word on it."""
+
+    def __init__(
+        self, slot: Slot, number: int, request: LaunchRequest, members: Sequence[Seat], rank: int
+    ) -> None:
+        self._slot, self._number, self._request, self._rank = slot, number, request, rank
+        self._directory = slot.run.launch(request.case.case_id, request.purpose, request.round)
+        own = members[rank]
+        placed = stands(request.case, members)
+        there = [n for n, one in enumerate(members) if one.host == own.host]
+        self._speaks_for_host = there[0] == rank
+        watched = [core for n in there for core in (*placed[n].cores, *placed[n].loader_cores)]
+        self._code: int | None = None
+        self._cpu_s = 0.0
+        self._gone = ""
+        self._told: dict[str, Any] = {}
+        self._oom_before = oom_kills()
+        self._directory.path.mkdir(parents=True, exist_ok=True)
+        if slot.place.rank in slot.unshared:  # what an unfinished try left there
+            for stale in (self._directory.records(rank), self._directory.log(rank)):
+                stale.unlink(missing_ok=True)
+        self._server = slot.server(thread_env(request.case))
+        self._noise = NoiseWatch(
+            sorted(set(watched)) if self._speaks_for_host else (),
+            self._server.pid,
+            shared_machine=slot.shared_machine,
+            helpers=request.case.loader_workers > 0,
+        )
+        per_node = sum(1 for one in members if one.node == own.node)
+        env = {
+            **thread_env(request.case),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(members)),
+            # A launcher that gives each slot its own GPU shows it as the only one.
+            "LOCAL_RANK": str(0 if request.case.device == "cuda" and own.gpus == 1 else own.local_rank),
+            "LOCAL_WORLD_SIZE": str(per_node),
+            "TORCHELASTIC_RESTART_COUNT": "0",  # a slot's restart is not its rank's
+            "DDPBENCH_STORE": f"{slot.place.prefix}/launch/{number}",
+            "DDPBENCH_HOST": own.host,
+            **placed[rank].env,
+        }
+        try:
+            self._server.launch([env], self._directory, request)
+        except ServerGoneError as error:
+            self._gone = str(error)
+        self._tell()
+
+    @classmethod
+    def of(cls, slot: Slot, number: int, request: LaunchRequest) -> OwnRank | None:
+        """Return the slot's rank of a launch, started; None where the launch does without this slot."""
+        members = members_of(request.case, processes_of(request.case), slot.seats)
+        assert members is not None  # `check_places` has seen to it
+        ranks = [rank for rank, one in enumerate(members) if one.rank == slot.place.rank]
+        return cls(slot, number, request, members, ranks[0]) if ranks else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the rank is gone."""
+        return self._code is not None or bool(self._gone)
+
+    def poll(self, timeout_s: float) -> None:
+        """Hears of the rank's end within this time, does what is ordered, and tells how it goes.
+
+        Raises:
+            StoppedError: another slot had to leave.
+            LaunchError: the launcher is gone.
+        """
+        if self.ended:
+            self._slot.idle(timeout_s)
+            return
+        self._slot.lives()
+        try:
+            for event in self._server.events(timeout_s):
+                if event["event"] == "exited":
+                    self._server.signal_ranks(signal.SIGKILL)  # loader workers outlive a killed rank
+                    self._code, self._cpu_s = int(event["code"]), float(event["cpu_s"])
+        except ServerGoneError as error:
+            self._server.signal_ranks(signal.SIGKILL)
+            self._gone = str(error)
+        self._noise.tick(computing=self._pulse.phase == "timed steps")
+        order, stop = self._slot.meeting.get("order", "stop")
+        if stop:
+            self._slot.check_stop()
+        if order.get("end") == self._number and not self.ended:
+            self._end(stacks=order["stacks"])
+        self._tell()
+
+    @property
+    def _pulse(self) -> Pulse:
+        return self._server.pulse(0)
+
+    def _end(self, *, stacks: bool) -> None:
+        """Kills the rank, after it has written its stacks into its log where they tell why it hangs."""
+        if stacks and not any(is_stopped(pid) for pid in self._server.pids):
+            self._server.signal_ranks(signal.SIGUSR1)
+            time.sleep(STACKS_S)
+        self._server.signal_ranks(signal.SIGKILL)
+
+    def _tell(self) -> None:
+        pulse = self._pulse
+        state: dict[str, Any] = {
+            "job": self._number,
+            "steps": pulse.steps,
+            "phase": pulse.phase,
+            "stopped": any(is_stopped(pid) for pid in self._server.pids),
+        }
+        if self.ended:
+            self._server.pids = ()
+            case = self._request.case
+            if case.checkpoint:  # what a rank that was killed could not remove, on whichever node
+                shutil.rmtree(self._directory.snapshots(case.checkpoint_dir), ignore_errors=True)
+            state |= {
+                "code": self._code,
+                "gone": self._gone,
+                "cpu_s": round(self._cpu_s + self._noise.helper_cpu_s, 6),
+                "oom": oom_kills() > self._oom_before,
+                "totals": asdict(self._noise.totals()) if self._speaks_for_host else None,
+                "files": self._send_files() if self._slot.place.rank in self._slot.unshared else None,
+            }
+        elif state["phase"] == self._told.get("phase") and time.monotonic() - self._slot.told_at < BEAT_S:
+            return  # steps alone can wait
+        self._told = state
+        self._slot.tell(**state)
+
+    def _send_files(self) -> dict[str, int]:
+        """Puts records and the end of the log into the store; returns how many parts each has."""
+        directory, key = self._directory, f"file/{self._number}/{self._rank}"
+        parts: dict[str, int] = {}
+        for name, path in (
+            ("records", directory.records(self._rank)),
+            ("log", directory.log(self._rank)),
+        ):
+            data = b""
+            with contextlib.suppress(FileNotFoundError):
+                data = path.read_bytes()
+            if name == "log":
+                data = data[-_LOG_TAIL_BYTES:]
+            parts[name] = self._slot.meeting.send(f"{key}/{name}", data)
+        return parts

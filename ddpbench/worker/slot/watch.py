@@ -1,0 +1,90 @@
+"""The leader's watchdog over the slots of one launch: what they tell of their ranks, and when those are ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ddpbench.errors import LaunchError
+from ddpbench.machine.disturbance import Totals, worst_of
+from ddpbench.machine.seen import Seen
+from ddpbench.records import Noise
+from ddpbench.records.heartbeat import Pulse
+from ddpbench.worker.slot.roster import Seat
+from ddpbench.worker.slot.slot import LEADER_LOST_S, Slot
+
+LOST_S = 20.0
+"""A slot with a rank under way that says nothing for so long is lost, and its node perhaps with it."""
+_HANG_SETTING = "budget.hang_timeout"
+
+
+class Watch:
+    """The watchdog over all slots of one launch."""
+
+    def __init__(self, slot: Slot, job: int, members: Sequence[Seat], *, hang_timeout_s: float) -> None:
+        now = time.monotonic()
+        self._slot, self._job, self._members = slot, job, members
+        self._hang_timeout_s = hang_timeout_s
+        self._heard = [(-1, now)] * len(members)
+        self._ordered = False
+        self.seen = Seen(ranks=len(members), alive_at=now)
+        self.states: list[dict[str, Any]] = [{} for _ in members]
+        self.over = False
+
+    def look(self) -> None:
+        """Reads all states, and ends the launch where a rank has failed or none makes progress.
+
+        Raises:
+            LaunchError: a slot is lost.
+        """
+        now, seen = time.monotonic(), self.seen
+        keys = [f"state/{one.rank}" for one in self._members]
+        for rank, state in enumerate(self._slot.meeting.get(*keys)):
+            tick, heard_at = self._heard[rank]
+            # Until its rank is forked a slot is silent: its server may be started, or import the workload.
+            limit_s = LOST_S if state["job"] == self._job else LEADER_LOST_S
+            if state["tick"] != tick:
+                self._heard[rank] = (state["tick"], now)
+            elif rank not in seen.codes and now - heard_at > limit_s:
+                raise LaunchError(
+                    f"{self._members[rank]} has not been heard of for {limit_s:.0f} s: its process or node is "
+                    "gone. Run the same lines again to resume"
+                )
+            if state["job"] != self._job:
+                continue
+            self.states[rank] = state
+            seen.beat(rank, Pulse(state["steps"], state["phase"]), now)
+            if rank in seen.codes:
+                continue
+            if state.get("gone"):
+                seen.server_gone = f"on {self._members[rank].host} {state['gone']}"
+                seen.ended_by_us.add(rank)
+                seen.exited(rank, -9, state["cpu_s"], now)
+            elif state.get("code") is not None:
+                seen.exited(rank, state["code"], state["cpu_s"], now)
+        if seen.left:
+            if seen.must_end(now) or seen.server_gone:
+                self._end(stacks=False)
+            elif seen.hangs(now, self._hang_timeout_s):
+                stopped = [rank for rank in seen.left if self.states[rank].get("stopped")]
+                seen.explain_hang(stopped, self._hang_timeout_s, _HANG_SETTING)
+                self._end(stacks=True)
+        self.over = not seen.left or seen.unheard(now)
+
+    def _end(self, *, stacks: bool) -> None:
+        self.seen.end(time.monotonic())
+        if not self._ordered:
+            self._slot.meeting.put("order", {"end": self._job, "stacks": stacks})
+            self._ordered = True
+
+
+def noise_of(members: Sequence[Seat], states: Sequence[dict[str, Any]], *, shared_machine: bool) -> Noise:
+    """Return the worst host's noise: on each, what was used of the watched cores beside its own ranks."""
+    own_s: dict[str, float] = {}
+    totals: dict[str, Totals] = {}
+    for one, state in zip(members, states, strict=True):
+        own_s[one.host] = own_s.get(one.host, 0.0) + float(state.get("cpu_s") or 0.0)
+        if found := state.get("totals"):
+            totals[one.host] = Totals(**found)
+    return worst_of([seen.noise(own_s[host], shared_machine=shared_machine) for host, seen in totals.items()])
