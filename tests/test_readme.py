@@ -164,7 +164,7 @@ def test_the_makefile_has_the_readmes_targets() -> None:
 def titles() -> set[str]:
     """The titles of the report's sections, by its code."""
     report = ROOT / "ddpbench/report"
-    texts = [path.read_text(encoding="utf-8") for path in (report / "sections").glob("*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in (report / "sections").rglob("*.py")]
     found = re.findall(r'(?:title=|"title": )"([^"]+)"', "".join(texts))
     return {*found, *re.findall(r'heading\("[^"]+", "([^"]+)"\)', (report / "page.html").read_text("utf-8"))}
 

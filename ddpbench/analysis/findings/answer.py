@@ -156,7 +156,9 @@ def _sure(choice: _Choice) -> tuple[str, ...]:
     """Return how much slower than the best of the others it may be, and what was not ranked."""
     most = choice.standings[choice.chosen.case_id].ratio.high
     bound = (
-        (f"at most {100 * (most - 1):.2g} % slower than the best of them",) if choice.tied and most else ()
+        (f"its step at most {100 * (most - 1):.2g} % longer than the best one's",)
+        if choice.tied and most
+        else ()
     )
     few = len(choice.family) - len(choice.ranked)
     return (*bound, *((f"{counted(few, 'case')} not ranked: too few rounds",) if few else ()))

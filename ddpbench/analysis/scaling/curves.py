@@ -198,7 +198,7 @@ def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
             tags=(
                 fit.detail,
                 *(f"nor does {LAW_NAMES[other.law]}" for other in missed),
-                *((curve.laws.knee_words.removesuffix("."),) if curve.laws.knee_words else ()),
+                *((_tag(curve.laws.knee_words),) if curve.laws.knee_words else ()),
                 *setting,
             ),
             evidence="laws",
@@ -207,6 +207,11 @@ def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
         )
         return (finding,)
     return ()
+
+
+def _tag(words: str) -> str:
+    """Return a sentence as a tag."""
+    return f"{words[:1].lower()}{words[1:].removesuffix('.')}"
 
 
 _TELLING = ("within error", "beyond error", "undetermined")
