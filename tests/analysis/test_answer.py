@@ -49,7 +49,7 @@ def test_of_cases_that_cannot_be_told_apart_the_reference_is_used_and_no_other_i
     """Whichever happens to be the fastest: a choice by the mean would be luck."""
     told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 11.9}, noise=0.08))
     assert told.startswith("Use DDP at 2 ranks")
-    assert "; master cannot be told from it (at most " in told
+    assert "; master cannot be told from it (its step at most " in told
     assert "longer" not in told
 
 
