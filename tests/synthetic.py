@@ -73,7 +73,7 @@ class RankLaunch:
     buckets: Sequence[int] | None = None
     evaluation: Sequence[Sequence[int]] = ()
     """Blocks of evaluation steps."""
-    snapshots: Sequence[tuple[str, int, int, int, int | None]] = ()
+    checkpoints: Sequence[tuple[str, int, int, int, int | None]] = ()
     """(method, bytes, start, end, write) of each, `start` from the blocks' end."""
     curve: Sequence[tuple[int, Sequence[int], Sequence[float]]] = ()
     """Groups of a training to a loss: (start from the blocks' end, step times, losses)."""
@@ -181,7 +181,7 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
         records.append(_block("evaluation", index, step_ns, at, what.samples_per_step))
         at += sum(step_ns) + 5 * MS
     seen: dict[str, int] = {}
-    for method, size, begin, until, write in what.snapshots:
+    for method, size, begin, until, write in what.checkpoints:
         index = seen[method] = seen.get(method, -1) + 1
         records.append(
             {
@@ -545,7 +545,7 @@ def rank_launch(case: Case, rank: int, factor: float, model: Model, *, blocks: i
         gradient_bytes=sum(TWO_BUCKETS),
         buckets=sizes if case.strategy == "ddp" else None,
         evaluation=[[parts["forward"]] * 10] * 2 if case.evaluation else (),
-        snapshots=_snapshots(rank, factor) if case.checkpoint else (),
+        checkpoints=_checkpoints(rank, factor) if case.checkpoint else (),
     )
 
 
@@ -555,8 +555,8 @@ def _ends(begin: int, comm: int, sizes: Sequence[int], *, even: bool) -> list[in
     return [begin + comm * sum(costs[: index + 1]) // sum(costs) for index in range(len(costs))]
 
 
-def _snapshots(rank: int, factor: float) -> list[tuple[str, int, int, int, int | None]]:
-    """Three snapshots of each method, one after the other."""
+def _checkpoints(rank: int, factor: float) -> list[tuple[str, int, int, int, int | None]]:
+    """Three checkpoints of each method, one after the other."""
     found: list[tuple[str, int, int, int, int | None]] = []
     at = 0
     for method, ms in (("plain", 40), ("dcp", 25)):

@@ -1,8 +1,8 @@
-"""What snapshots cost: a launch's snapshots of one method, and their share of training at an interval.
+"""What checkpoints cost: a launch's checkpoints of one method, and their share of training at an interval.
 
-A snapshot runs from the earliest rank's start to the latest one's end, barriers included: it happens once, so that its
-time is a duration, not the period that a training step has (`steptime.py`). A launch gives one
-number a method, total time over snapshots, its first one included; intervals are t-intervals over launches.
+A checkpoint lasts from the earliest rank's start to the latest one's end, barriers included. It happens once, so its
+time is a duration, unlike a training step's period (`steptime.py`). A launch gives one number per method: total time
+over checkpoints, the first one included. Intervals are t-intervals over launches.
 """
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpbench.analysis.statistics.stats import Interval, Timing, step_time
-from ddpbench.records import Snapshot
+from ddpbench.records import Checkpoint
 
 METHODS = ("plain", "dcp")
 INTERVALS = (100, 1_000, 10_000)
-"""Steps between two snapshots for which the share is told."""
+"""Steps between two checkpoints for which the share is told."""
 SMALL_SHARE = 0.01
 """The share for which the interval is told."""
 
 
-def share(snapshot_s: float, step_s: float, steps: int) -> float:
-    """Return the share of time spent on snapshots with one after every `steps` steps: s / (s + k t)."""
-    return snapshot_s / (snapshot_s + steps * step_s)
+def share(checkpoint_s: float, step_s: float, steps: int) -> float:
+    """Return the share of time spent on checkpoints with one after every `steps` steps: s / (s + k t)."""
+    return checkpoint_s / (checkpoint_s + steps * step_s)
 
 
-def steps_for_share(snapshot_s: float, step_s: float, wanted: float = SMALL_SHARE) -> int:
+def steps_for_share(checkpoint_s: float, step_s: float, wanted: float = SMALL_SHARE) -> int:
     """Return the shortest interval, in steps, at which the share is at most `wanted`: s (1 - p) / (p t), rounded up."""
-    exact = snapshot_s * (1 - wanted) / (wanted * step_s)
+    exact = checkpoint_s * (1 - wanted) / (wanted * step_s)
     return max(1, math.ceil(exact * (1 - 1e-12)))  # 990.0000000001 is 990
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SnapshotRun:
-    """A launch's snapshots of one method. Times are seconds, sizes bytes."""
+class CheckpointRun:
+    """A launch's checkpoints of one method. Times are seconds, sizes bytes."""
 
     timing: Timing
-    """Time and number of all of them; a snapshot counts as a step."""
+    """Time and number of all of them; a checkpoint counts as a step."""
     first_s: float
     write_s: float
-    """The longest that a rank was itself at work on one, mean over snapshots."""
+    """The longest that a rank was itself at work on one, mean over checkpoints."""
     bytes: int
     """What all ranks together wrote for one."""
     writers: int
     """How many ranks wrote anything."""
 
 
-def snapshot_runs(
-    number: int, ranks: Sequence[Sequence[Snapshot]], *, one_host: bool
-) -> dict[str, SnapshotRun]:
-    """Return a launch's snapshots by method, from every rank's records; those that a rank lacks are left out.
+def checkpoint_runs(
+    number: int, ranks: Sequence[Sequence[Checkpoint]], *, one_host: bool
+) -> dict[str, CheckpointRun]:
+    """Return a launch's checkpoints by method, from every rank's records; those that a rank lacks are left out.
 
-    Hosts do not share a clock: across them a snapshot takes as long as its slowest rank's.
+    Hosts do not share a clock: across them a checkpoint takes as long as its slowest rank's.
     """
-    found: dict[str, SnapshotRun] = {}
+    found: dict[str, CheckpointRun] = {}
     for method in METHODS:
         by_rank = [{each.index: each for each in own if each.method == method} for own in ranks]
         shared = sorted(set.intersection(*(set(each) for each in by_rank))) if by_rank else []
@@ -63,7 +63,7 @@ def snapshot_runs(
             continue
         times = [_length_s(group, one_host=one_host) for group in groups]
         writing = [max(each.write_ns or 0 for each in group) / 1e9 for group in groups]
-        found[method] = SnapshotRun(
+        found[method] = CheckpointRun(
             timing=Timing(round=number, time_s=math.fsum(times), steps=len(times), samples=len(times)),
             first_s=times[0],
             write_s=math.fsum(writing) / len(writing),
@@ -73,15 +73,15 @@ def snapshot_runs(
     return found
 
 
-def _length_s(group: Sequence[Snapshot], *, one_host: bool) -> float:
+def _length_s(group: Sequence[Checkpoint], *, one_host: bool) -> float:
     if one_host:
         return (max(each.end_ns for each in group) - min(each.start_ns for each in group)) / 1e9
     return max(each.end_ns - each.start_ns for each in group) / 1e9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SnapshotCost:
-    """A case's snapshots of one method over its launches; `step_s` is its training step, seconds."""
+class CheckpointCost:
+    """A case's checkpoints of one method over its launches; `step_s` is its training step, seconds."""
 
     method: str
     cost: Interval
@@ -89,12 +89,12 @@ class SnapshotCost:
     write_s: float
     bytes: int
     writers: int
-    snapshots: int
+    checkpoints: int
     launches: int
     step_s: float
 
     def share(self, steps: int) -> float:
-        """Return the share of time at one snapshot every `steps` steps."""
+        """Return the share of time at one checkpoint every `steps` steps."""
         return share(self.cost.value, self.step_s, steps)
 
     @property
@@ -103,22 +103,22 @@ class SnapshotCost:
         return steps_for_share(self.cost.value, self.step_s)
 
 
-def snapshot_costs(launches: Sequence[Mapping[str, SnapshotRun]], step_s: float) -> list[SnapshotCost]:
+def checkpoint_costs(launches: Sequence[Mapping[str, CheckpointRun]], step_s: float) -> list[CheckpointCost]:
     """Return what a case's launches say of each method; none for a method that none of them has."""
-    costs: list[SnapshotCost] = []
+    costs: list[CheckpointCost] = []
     for method in METHODS:
         runs = [launch[method] for launch in launches if method in launch]
         if not runs:
             continue
         costs.append(
-            SnapshotCost(
+            CheckpointCost(
                 method=method,
                 cost=step_time([run.timing for run in runs]),
                 first_s=math.fsum(run.first_s for run in runs) / len(runs),
                 write_s=math.fsum(run.write_s for run in runs) / len(runs),
                 bytes=max(run.bytes for run in runs),
                 writers=max(run.writers for run in runs),
-                snapshots=sum(run.timing.steps for run in runs),
+                checkpoints=sum(run.timing.steps for run in runs),
                 launches=len(runs),
                 step_s=step_s,
             )

@@ -111,9 +111,9 @@ class RunSummary:
         inputs: one row a measured case: `group` (a number; its members differ only in where batches come
             from), `case_id, data, loader_workers, waited_s, waited_share` (of an instrumented step), `ratio,
             ratio_ci_low, ratio_ci_high` (step time over that from memory), `verdict` (`analysis/inputs.py`).
-        snapshots: one row per case and method: `case_id, method, cost_s, cost_ci_low_s, cost_ci_high_s,
-            first_s, write_s, bytes, writers, snapshots, launches, step_time_s, share_100, share_1000,
-            share_10000` (of time, at one snapshot in so many steps), `steps_for_1_percent`.
+        checkpoints: one row per case and method: `case_id, method, cost_s, cost_ci_low_s, cost_ci_high_s,
+            first_s, write_s, bytes, writers, checkpoints, launches, step_time_s, share_100, share_1000,
+            share_10000` (of time, at one checkpoint in so many steps), `steps_for_1_percent`.
         waterfall: one row for each loss of a case and one for its efficiency: `case_id, item` (one of
             `waterfall.LOSSES`, or `efficiency`), `share, share_ci_low, share_ci_high, rounds, split` (whether
             contention is told apart). A case's losses and its efficiency add up to 1.
@@ -124,8 +124,8 @@ class RunSummary:
         network: one row per case whose transfers went over emulated links, as `analysis/network.py` works it out:
             `case_id, network_s, network_ci_low_s, network_ci_high_s, rounds, formula, formula_s, bound_s,
             gradient_bytes, sent_bytes, formula_bytes`.
-        curves: points of the trainings to a loss: `descents.CURVE_COLUMNS`.
-        goals: one row per case that was trained to one: `descents.GOAL_COLUMNS`.
+        loss_curves: points of the trainings to a loss: `time_to_loss.LOSS_CURVE_COLUMNS`.
+        time_to_loss: one row per case that was trained to one: `time_to_loss.TIME_TO_LOSS_COLUMNS`.
     """
 
     name: str
@@ -155,12 +155,12 @@ class RunSummary:
     wall_s: float
     comparisons: pd.DataFrame = field(default_factory=pd.DataFrame)
     inputs: pd.DataFrame = field(default_factory=pd.DataFrame)
-    snapshots: pd.DataFrame = field(default_factory=pd.DataFrame)
+    checkpoints: pd.DataFrame = field(default_factory=pd.DataFrame)
     waterfall: pd.DataFrame = field(default_factory=pd.DataFrame)
     transfers: pd.DataFrame = field(default_factory=pd.DataFrame)
     network: pd.DataFrame = field(default_factory=pd.DataFrame)
-    curves: pd.DataFrame = field(default_factory=pd.DataFrame)
-    goals: pd.DataFrame = field(default_factory=pd.DataFrame)
+    loss_curves: pd.DataFrame = field(default_factory=pd.DataFrame)
+    time_to_loss: pd.DataFrame = field(default_factory=pd.DataFrame)
     fabrics: tuple[FabricRun, ...] = ()
     """The emulated networks as they were made and proved, where the run tells."""
     one_step: OneStep | None = None

@@ -16,7 +16,7 @@ WARMUP_AND_INSTRUMENTED = 0.5
 """Warm-up and instrumented steps as a share of the timed steps."""
 EVALUATION = 0.3
 """Evaluation as a share of the timed steps, its warm-up included."""
-SNAPSHOTS_S = 1.0
+CHECKPOINTS_S = 1.0
 LOADER_START_S = 2.5
 """A rank's loader workers are forked from a process that imports torch first."""
 REPLAY_STEPS = 22
@@ -35,7 +35,7 @@ PROOF_S_PER_BYTE = 3e-8
 
 def about(budget: Budget) -> str:
     """Return what an estimate is: `about` so long, or `at most` where launches train to a loss."""
-    return "about" if budget.goal is None else "at most"
+    return "about" if budget.target_loss is None else "at most"
 
 
 def server_starts_s(rounds: int, *, shared: bool) -> float:
@@ -50,9 +50,9 @@ def launch_s(case: Case, budget: Budget) -> float:
     """What one launch takes, seconds; at most, where it trains to a loss: nobody knows yet how soon it gets there."""
     extra_s = (
         case.evaluation * EVALUATION * budget.measured_s
-        + case.checkpoint * SNAPSHOTS_S
+        + case.checkpoint * CHECKPOINTS_S
         + (case.loader_workers > 0) * LOADER_START_S
-        + (budget.goal.seconds if budget.goal is not None else 0.0)
+        + (budget.target_loss.seconds if budget.target_loss is not None else 0.0)
     )
     steps_s = budget.measured_s * (1 + WARMUP_AND_INSTRUMENTED)
     replay = replay_of(case)

@@ -17,7 +17,7 @@ from ddpbench.machine.seen import POLL_S, STACKS_S, Seen, is_stopped
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse
-from ddpbench.spec import Goal
+from ddpbench.spec import TargetLoss
 
 
 class LaunchRunner:
@@ -43,7 +43,7 @@ class LaunchRunner:
         *,
         measured_s: float,
         server_share_s: float,
-        goal: Goal | None = None,
+        target_loss: TargetLoss | None = None,
         on_pulse: Callable[[Pulse], None] = lambda _: None,
     ) -> LaunchOutcome:
         """Return one launch from request to outcome.
@@ -57,7 +57,11 @@ class LaunchRunner:
             self._run.set_aside(directory)
         directory.path.mkdir(parents=True)
         request = LaunchRequest(
-            case=plan.case, purpose=plan.purpose, round=plan.round, measured_s=measured_s, goal=goal
+            case=plan.case,
+            purpose=plan.purpose,
+            round=plan.round,
+            measured_s=measured_s,
+            target_loss=target_loss,
         )
         request.write(directory.request)
         started_utc = datetime.now(UTC).isoformat(timespec="seconds")
@@ -80,7 +84,7 @@ class LaunchRunner:
         wall_s = time.monotonic() - start
         directory.rendezvous.unlink(missing_ok=True)
         if plan.case.checkpoint:  # what a rank that was killed could not remove
-            shutil.rmtree(directory.snapshots(plan.case.checkpoint_dir), ignore_errors=True)
+            shutil.rmtree(directory.checkpoints(plan.case.checkpoint_dir), ignore_errors=True)
         return conclude(
             directory,
             request,

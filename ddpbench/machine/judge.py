@@ -11,15 +11,15 @@ from ddpbench.errors import LaunchError
 from ddpbench.machine.seen import Seen
 from ddpbench.records import (
     Block,
-    Curve,
+    Checkpoint,
     LaunchDir,
     LaunchOutcome,
     LaunchRecords,
     LaunchRequest,
+    LossCurve,
     Noise,
     Proof,
     RankOutcome,
-    Snapshot,
     Status,
     Warmup,
     read_launch,
@@ -237,14 +237,14 @@ def last_log_line(directory: LaunchDir, rank: int | None) -> str:
 
 
 def measured_seconds(records: LaunchRecords) -> float:
-    """Rank 0's time in warm-up, steps of every kind and snapshots, seconds; building and proof are not in it."""
+    """Rank 0's time in warm-up, steps of every kind and checkpoints, seconds; building and proof are not in it."""
     for rank in records.ranks:
         warmup, blocks = rank.last(Warmup), rank.of(Block)
         if rank.rank != 0 or warmup is None or not blocks:
             continue
         timed = [block.end_ns for block in blocks if block.phase == "timed"]
         extra = sum(block.end_ns - block.start_ns for block in blocks if block.phase != "timed")
-        extra += sum(snapshot.end_ns - snapshot.start_ns for snapshot in rank.of(Snapshot))
-        extra += sum(curve.end_ns - curve.start_ns for curve in rank.of(Curve))
+        extra += sum(checkpoint.end_ns - checkpoint.start_ns for checkpoint in rank.of(Checkpoint))
+        extra += sum(curve.end_ns - curve.start_ns for curve in rank.of(LossCurve))
         return (max(timed, default=warmup.end_ns) - warmup.start_ns + extra) / 1e9
     return 0.0

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddpbench.records.schema import SCHEMA_VERSION
-from ddpbench.spec import Case, Goal
+from ddpbench.spec import Case, TargetLoss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchRequest:
     """One launch. `measured_s` is the timed steps' share of it, seconds; a proof ignores it.
 
-    With a `goal` it trains down to a loss besides.
+    With a `target_loss` it trains down to a loss besides.
     """
 
     case: Case
     purpose: Literal["proof", "measure"]
     round: int = 0
     measured_s: float = 2.0
-    goal: Goal | None = None
+    target_loss: TargetLoss | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the request as a JSON object."""
@@ -32,19 +32,19 @@ class LaunchRequest:
             "purpose": self.purpose,
             "round": self.round,
             "measured_s": self.measured_s,
-            "goal": None if self.goal is None else asdict(self.goal),
+            "target_loss": None if self.target_loss is None else asdict(self.target_loss),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> LaunchRequest:
         """Return the request back from its JSON object."""
-        goal = data.get("goal")
+        target_loss = data.get("target_loss")
         return cls(
             case=Case.from_json(data["case"]),
             purpose=data["purpose"],
             round=data["round"],
             measured_s=data["measured_s"],
-            goal=None if goal is None else Goal(**goal),
+            target_loss=None if target_loss is None else TargetLoss(**target_loss),
         )
 
     def write(self, path: Path) -> None:

@@ -59,8 +59,8 @@ class LaunchDir:
         """The file in which the ranks of one host meet."""
         return self.path / "rendezvous"
 
-    def snapshots(self, parent: str = "") -> Path:
-        """Return the folder its snapshots are written to, here or in `parent`; it is gone when the launch has ended."""
+    def checkpoints(self, parent: str = "") -> Path:
+        """Return the folder of its checkpoints, here or in `parent`; it is gone when the launch has ended."""
         if not parent:
             return self.path / "snapshots"
         *_, run, _, case_id, launch = self.path.absolute().parts

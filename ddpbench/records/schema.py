@@ -157,8 +157,8 @@ class CommRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Snapshot:
-    """One snapshot of model and optimizer state as one rank saw it, from the barrier before to the one after.
+class Checkpoint:
+    """One checkpoint of model and optimizer state as one rank saw it, from the barrier before to the one after.
 
     `plain`: rank 0 calls torch.save and the others wait; `dcp`: all ranks call
     torch.distributed.checkpoint.save. Either ends when the bytes are on the disk (fsync).
@@ -177,7 +177,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Curve:
+class LossCurve:
     """Consecutive steps of a training to a loss, which begins with a fresh model and the data's first batch.
 
     Ranks agree between these records whether to go on; the time for it is in none of them. `samples` are this rank's.
@@ -314,8 +314,8 @@ Record = (
     | Held
     | StepRecord
     | CommRecord
-    | Snapshot
-    | Curve
+    | Checkpoint
+    | LossCurve
     | Proof
     | Costs
     | Traffic

@@ -45,7 +45,7 @@ def _stale_figures(now: set[str], found: Iterable[str]) -> list[str]:
     """Files of this package's naming that an earlier report left and this one does not write."""
     kinds = {"breakdown", "buckets", "communication", "evaluation", "heatmap", "heatmap-links", "inputs"}
     kinds |= {"laws", "layouts", "links", "links-settings", "network", "one-step", "precision", "scaling"}
-    kinds |= {"snapshots", "strategies", "time-to-loss", "waterfall"}
+    kinds |= {"checkpoints", "snapshots", "strategies", "time-to-loss", "waterfall"}
     return [
         name
         for name in found

@@ -181,7 +181,7 @@ TERMS: tuple[tuple[str, str], ...] = (
         ),
     ),
     (
-        "snapshot",
+        "checkpoint",
         (
             "Model and optimizer state, written to disk and flushed (fsync) between two barriers, after all training "
             "steps. Each launch takes three by each method, and the mean includes the first. plain: rank 0 calls "

@@ -18,7 +18,7 @@ def embedded_json(summary: RunSummary) -> str:
         name: json.loads(_json(getattr(summary, name)))
         for name in (
             *("cases", "launches", "breakdown", "phases", "proofs", "comparisons"),
-            *("inputs", "snapshots", "waterfall", "transfers", "network", "curves", "goals"),
+            *("inputs", "checkpoints", "waterfall", "transfers", "network", "loss_curves", "time_to_loss"),
         )
     }
     data = {

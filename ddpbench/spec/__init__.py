@@ -5,10 +5,10 @@ from ddpbench.spec.case import BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, NoOptions, Pieces, StrategyInfo, WorkloadInfo
 from ddpbench.spec.experiment import load_experiment, parse_experiment
 from ddpbench.spec.fabric import FabricSettings, Links
-from ddpbench.spec.goal import Goal
 from ddpbench.spec.labels import labels
 from ddpbench.spec.matrix import PlannedCase, expand
 from ddpbench.spec.settings import Base, Budget, Experiment
+from ddpbench.spec.target_loss import TargetLoss
 
 __all__ = [
     "Base",
@@ -19,12 +19,12 @@ __all__ = [
     "Devices",
     "Experiment",
     "FabricSettings",
-    "Goal",
     "Links",
     "NoOptions",
     "Pieces",
     "PlannedCase",
     "StrategyInfo",
+    "TargetLoss",
     "WorkloadInfo",
     "expand",
     "labels",

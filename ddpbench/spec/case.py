@@ -48,7 +48,7 @@ class Case:
 
     `dtype` is that of parameters and gradients; `precision` other than `full` runs forward and loss under
     autocast to it. `data` says whether batches come through a DataLoader or lie ready on the device.
-    `evaluation` and `checkpoint` have a launch time them too, after its timed steps; snapshots go to a
+    `evaluation` and `checkpoint` have a launch time them too, after its timed steps; checkpoints go to a
     folder in `checkpoint_dir`, or in the launch's own where that is empty.
 
     `fabric` names the emulated links its ranks talk over (`ddpbench.spec.fabric.Links`), nominal rates; empty:

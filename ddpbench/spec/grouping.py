@@ -199,12 +199,14 @@ FACETS: dict[str, Facet] = {
         "panel", "Evaluation", lambda case: "with evaluation" if case.evaluation else "without evaluation"
     ),
     "checkpoint": Facet(
-        "panel", "Snapshots", lambda case: "with snapshots" if case.checkpoint else "without snapshots"
+        "panel", "Checkpoints", lambda case: "with checkpoints" if case.checkpoint else "without checkpoints"
     ),
     "checkpoint_dir": Facet(
         "panel",
-        "Snapshots in",
-        lambda case: f"snapshots in {case.checkpoint_dir}" if case.checkpoint_dir else "snapshots in the run",
+        "Checkpoints in",
+        lambda case: (
+            f"checkpoints in {case.checkpoint_dir}" if case.checkpoint_dir else "checkpoints in the run"
+        ),
     ),
     "shrink": Facet(
         "panel",

@@ -8,7 +8,7 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, Field
 
 from ddpbench.spec.fabric import FabricSettings
-from ddpbench.spec.goal import Goal
+from ddpbench.spec.target_loss import TargetLoss
 from ddpbench.units import Unit, parse_seconds
 
 
@@ -72,9 +72,9 @@ class Base(BaseModel, extra="forbid", frozen=True):
     evaluation: Annotated[bool, Field(strict=True)] = False
     """Also time evaluation (forward and loss without gradients) in every launch."""
     checkpoint: Annotated[bool, Field(strict=True)] = False
-    """Also time snapshots of model and optimizer in every launch."""
+    """Also time checkpoints of model and optimizer in every launch."""
     checkpoint_dir: str = ""
-    """Folder for the timed snapshots, which are deleted afterwards; the run directory if empty."""
+    """Folder for the timed checkpoints, which are deleted afterwards; the run directory if empty."""
     launcher: Literal["local", "torchrun"] = "local"
     """What starts the ranks: ddpbench, on this machine only, or torchrun."""
     nodes: Annotated[Positive, Unit("nodes")] = 1
@@ -115,11 +115,11 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     """Give up on `until_loss` after this long."""
 
     @property
-    def goal(self) -> Goal | None:
+    def target_loss(self) -> TargetLoss | None:
         """The loss that launches train down to, where they shall."""
         if self.until_loss is None:
             return None
-        return Goal(loss=self.until_loss, steps=self.until_steps, seconds=self.until_s)
+        return TargetLoss(loss=self.until_loss, steps=self.until_steps, seconds=self.until_s)
 
 
 class Experiment(BaseModel, extra="forbid", frozen=True):

@@ -208,7 +208,7 @@ class Strategy(ABC, Generic[OptionsT]):
     whole_batches: ClassVar[bool] = False
     """Every rank that takes batches takes the job's whole batch, as the stages of a pipeline do."""
     whole_state: ClassVar[bool] = True
-    """Every rank holds the whole model and optimizer: snapshots and evaluation are those of any replica."""
+    """Every rank holds the whole model and optimizer: checkpoints and evaluation are those of any replica."""
     pieces: ClassVar[Pieces] = ""
     """What the model is cut into, a piece a rank: `stages` or `branches`. Empty: it stays whole."""
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()

@@ -83,7 +83,7 @@ def _asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchReque
         purpose="proof" if what == "proof" else "measure",
         round=0 if what == "proof" else int(what),
         measured_s=plan.budget.measured_s,
-        goal=plan.budget.goal,
+        target_loss=plan.budget.target_loss,
     )
 
 

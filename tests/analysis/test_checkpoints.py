@@ -1,4 +1,4 @@
-"""What snapshots cost: shares worked out by hand, and a case's columns from a few written launches."""
+"""What checkpoints cost: shares worked out by hand, and a case's columns from a few written launches."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import load, summarize
-from ddpbench.analysis.checkpoints import share, snapshot_runs, steps_for_share
-from ddpbench.records import RunDir, Snapshot
+from ddpbench.analysis.checkpoints import checkpoint_runs, share, steps_for_share
+from ddpbench.records import Checkpoint, RunDir
 from ddpbench.spec import Budget
 from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan, write_sessions
 
@@ -17,13 +17,13 @@ DDP = case_of("ddp", 2)
 
 
 def test_the_share_is_that_of_time_and_not_of_steps() -> None:
-    # 2 s for a snapshot and 100 steps of 0.18 s: 2 of 20 s
+    # 2 s for a checkpoint and 100 steps of 0.18 s: 2 of 20 s
     assert share(2.0, 0.18, 100) == pytest.approx(0.1)
     assert share(2.0, 0.18, 10_000) == pytest.approx(2 / 1802)
 
 
 @pytest.mark.parametrize(
-    ("snapshot_s", "step_s", "steps"),
+    ("checkpoint_s", "step_s", "steps"),
     [
         (1.0, 0.1, 990),  # 99 s of steps for 1 s
         (1.0, 0.3, 330),
@@ -31,15 +31,15 @@ def test_the_share_is_that_of_time_and_not_of_steps() -> None:
         (0.0001, 1.0, 1),
     ],
 )
-def test_the_interval_for_one_per_cent(snapshot_s: float, step_s: float, steps: int) -> None:
-    assert steps_for_share(snapshot_s, step_s) == steps
-    assert share(snapshot_s, step_s, steps) <= 0.01 + 1e-12
+def test_the_interval_for_one_per_cent(checkpoint_s: float, step_s: float, steps: int) -> None:
+    assert steps_for_share(checkpoint_s, step_s) == steps
+    assert share(checkpoint_s, step_s, steps) <= 0.01 + 1e-12
     if steps > 1:
-        assert share(snapshot_s, step_s, steps - 1) > 0.01
+        assert share(checkpoint_s, step_s, steps - 1) > 0.01
 
 
-def snapshot(start_ms: int, end_ms: int, *, size: int, write_ms: int | None, index: int = 0) -> Snapshot:
-    return Snapshot(
+def checkpoint(start_ms: int, end_ms: int, *, size: int, write_ms: int | None, index: int = 0) -> Checkpoint:
+    return Checkpoint(
         method="dcp",
         index=index,
         bytes=size,
@@ -49,28 +49,28 @@ def snapshot(start_ms: int, end_ms: int, *, size: int, write_ms: int | None, ind
     )
 
 
-def test_a_snapshot_runs_from_the_first_rank_to_the_last() -> None:
-    ranks = [[snapshot(0, 100, size=40, write_ms=80)], [snapshot(2, 103, size=60, write_ms=90)]]
-    run = snapshot_runs(3, ranks, one_host=True)["dcp"]
+def test_a_checkpoint_runs_from_the_first_rank_to_the_last() -> None:
+    ranks = [[checkpoint(0, 100, size=40, write_ms=80)], [checkpoint(2, 103, size=60, write_ms=90)]]
+    run = checkpoint_runs(3, ranks, one_host=True)["dcp"]
     assert run.timing.time_s == pytest.approx(0.103)
     assert (run.timing.round, run.timing.steps) == (3, 1)
     assert (run.write_s, run.bytes, run.writers) == (pytest.approx(0.090), 100, 2)
-    apart = snapshot_runs(3, ranks, one_host=False)["dcp"]
+    apart = checkpoint_runs(3, ranks, one_host=False)["dcp"]
     assert apart.timing.time_s == pytest.approx(0.101)
 
 
-def test_a_snapshot_that_a_rank_lacks_is_left_out() -> None:
-    whole = [snapshot(0, 10, size=1, write_ms=1), snapshot(20, 90, size=1, write_ms=1, index=1)]
-    run = snapshot_runs(0, [whole, whole[:1]], one_host=True)["dcp"]
+def test_a_checkpoint_that_a_rank_lacks_is_left_out() -> None:
+    whole = [checkpoint(0, 10, size=1, write_ms=1), checkpoint(20, 90, size=1, write_ms=1, index=1)]
+    run = checkpoint_runs(0, [whole, whole[:1]], one_host=True)["dcp"]
     assert run.timing.steps == 1
     assert run.timing.time_s == pytest.approx(0.010)
-    assert snapshot_runs(0, [whole, []], one_host=True) == {}
+    assert checkpoint_runs(0, [whole, []], one_host=True) == {}
 
 
 def launch(plain_ms: tuple[int, int], evaluation_ms: int = 4) -> list[RankLaunch]:
-    """Ranks that train at 10 ms a step; rank 1 begins and ends each snapshot 1 ms later and never writes."""
+    """Ranks that train at 10 ms a step; rank 1 begins and ends each checkpoint 1 ms later and never writes."""
 
-    def snapshots(late: int) -> list[tuple[str, int, int, int, int | None]]:
+    def checkpoints(late: int) -> list[tuple[str, int, int, int, int | None]]:
         first, second = plain_ms
         return [
             ("plain", 0 if late else 900, late * MS, (first + late) * MS, None if late else 5 * MS),
@@ -84,7 +84,8 @@ def launch(plain_ms: tuple[int, int], evaluation_ms: int = 4) -> list[RankLaunch
         ]
 
     return [
-        RankLaunch(evaluation=[[evaluation_ms * MS] * 10] * 2, snapshots=snapshots(late)) for late in (0, 1)
+        RankLaunch(evaluation=[[evaluation_ms * MS] * 10] * 2, checkpoints=checkpoints(late))
+        for late in (0, 1)
     ]
 
 
@@ -102,9 +103,9 @@ def test_the_columns_of_a_case(tmp_path: Path) -> None:
     assert pd.isna(row["snapshot_dcp_s"])
     assert row["evaluation_step_time_s"] == pytest.approx(0.006)
     assert row["evaluation_samples_per_s"] == pytest.approx(16 / 0.006)  # 8 samples per step and rank
-    (costs,) = summarize(run).snapshots.to_dict("records")
+    (costs,) = summarize(run).checkpoints.to_dict("records")
     assert (costs["method"], costs["bytes"], costs["writers"]) == ("plain", 900, 1)
-    assert (costs["snapshots"], costs["launches"]) == (4, 2)
+    assert (costs["checkpoints"], costs["launches"]) == (4, 2)
     assert costs["first_s"] == pytest.approx((40 + 20) / 2 / 1e3)
     assert costs["write_s"] == pytest.approx(0.006)
     assert costs["share_100"] == pytest.approx(0.025 / (0.025 + 1.0))
@@ -121,4 +122,4 @@ def test_a_run_that_asked_for_neither_has_empty_columns(tmp_path: Path) -> None:
     names = [name for name in frame.columns if name.startswith(("evaluation_", "snapshot_"))]
     assert len(names) == 13
     assert frame[names].isna().all().all()
-    assert summarize(run).snapshots.empty
+    assert summarize(run).checkpoints.empty

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddpbench.analysis.scaling.laws import Laws, fit_laws
-from ddpbench.analysis.scaling.speedups import Curve
+from ddpbench.analysis.scaling.speedups import SpeedupCurve
 from ddpbench.analysis.statistics.stats import Timing
 
 BASE_RATE = 100.0
@@ -30,7 +30,7 @@ def curve_of(
     rounds: int = 5,
     noise: float = 0.0,
     seed: int = 0,
-) -> Curve:
+) -> SpeedupCurve:
     """Launches around a law, each with its own log-normal error, the base case's too; rounds drift by 10 %."""
     generator = np.random.default_rng(seed)
     drift = np.exp(0.1 * generator.standard_normal(rounds)) if noise else np.ones(rounds)
@@ -39,7 +39,7 @@ def curve_of(
         errors = np.exp(noise * generator.standard_normal(rounds)) * drift
         return tuple(timing(number, rate * float(error)) for number, error in enumerate(errors))
 
-    return Curve(
+    return SpeedupCurve(
         scaling="strong" if scaling == "strong" else "weak",
         base=launches(BASE_RATE),
         sizes={n: launches(BASE_RATE * speedup(n)) for n in sizes},
@@ -124,10 +124,12 @@ def test_fewer_than_three_world_sizes_are_too_few_points() -> None:
 
 def test_a_world_size_with_few_rounds_or_unpaired_ones_is_no_point() -> None:
     curve = curve_of(amdahl(0.1), (2, 4))
-    few = Curve(scaling="strong", base=curve.base, sizes={2: curve.sizes[2], 4: curve.sizes[4][:4]})
+    few = SpeedupCurve(scaling="strong", base=curve.base, sizes={2: curve.sizes[2], 4: curve.sizes[4][:4]})
     assert "4 with under 5 rounds" in fit_laws(few).absent
     apart = tuple(timing(number + 100, 300) for number in range(5))
-    assert not fit_laws(Curve(scaling="strong", base=curve.base, sizes={2: curve.sizes[2], 4: apart})).fits
+    assert not fit_laws(
+        SpeedupCurve(scaling="strong", base=curve.base, sizes={2: curve.sizes[2], 4: apart})
+    ).fits
 
 
 def test_three_points_leave_nothing_to_judge_the_usl_by() -> None:
@@ -214,7 +216,7 @@ def test_exact_curves_give_their_parameters_back(
     weak = curve_of(gustafson(s), sorted(sizes), scaling="weak")
     assert parameter(fit_laws(weak), "gustafson", "s") == pytest.approx(s, abs=1e-7)
     bent = curve_of(usl(alpha, beta), sorted(sizes))
-    scaled = Curve(
+    scaled = SpeedupCurve(
         scaling="strong",
         base=tuple(timing(t.round, rate) for t in bent.base),
         sizes={
@@ -264,7 +266,7 @@ def test_intervals_cover_where_no_round_has_all_world_sizes() -> None:
             for n, times in far.sizes.items()
         }
         base = tuple(Timing(round=t.round + 5, time_s=t.time_s, steps=50, samples=400) for t in far.base)
-        curve = Curve(scaling="strong", base=(*near.base, *base), sizes={**near.sizes, **moved})
+        curve = SpeedupCurve(scaling="strong", base=(*near.base, *base), sizes={**near.sizes, **moved})
         hits += covered(0.06, fit_laws(curve), "amdahl", "s")
     # Each half has a base case of five rounds, so that the intervals hold it a little less often: 91 to 92 %.
     assert 0.89 <= hits / count <= 0.985, hits

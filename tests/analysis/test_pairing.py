@@ -16,7 +16,7 @@ import pytest
 
 from ddpbench.analysis import load, noise_of, so_far, summarize
 from ddpbench.analysis.rounds import SoFar, width_of
-from ddpbench.analysis.scaling.speedups import Curve
+from ddpbench.analysis.scaling.speedups import SpeedupCurve
 from ddpbench.analysis.statistics.stats import Comparison, Timing, compare, judge, pairs
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.merge.merge import merge
@@ -233,7 +233,7 @@ def test_an_a_against_a_run_is_of_pairs(tmp_path: Path) -> None:
 
 def test_laws_take_pairs_and_keep_what_two_sessions_ran_of_a_round_apart() -> None:
     base = tuple(timing(n, 1.0, "one") for n in range(6))
-    curve = Curve(
+    curve = SpeedupCurve(
         scaling="weak",
         base=base,
         sizes={

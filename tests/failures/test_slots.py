@@ -84,7 +84,7 @@ def test_nodes_without_a_common_directory_send_their_records_to_the_leader(
     (directory,) = leads.glob("cases/ddp-w2-*/launch-00")
     assert len(list(directory.glob("rank-*.jsonl"))) == 2
     assert (frame["snapshot_dcp_s"] > 0).all()
-    assert not list(tmp_path.glob("?/run/cases/*/*/snapshots"))  # on neither node
+    assert not list(tmp_path.glob("?/run/cases/*/*/checkpoints"))  # on neither node
     case_id = directory.parent.name
     starts = [rank.last(RankStart) for rank in read_launch(RunDir(leads).launch(case_id, "measure", 0)).ranks]
     assert {start.host for start in starts if start} == {"alpha", "beta"}

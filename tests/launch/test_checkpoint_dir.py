@@ -1,4 +1,4 @@
-"""Where snapshots go: a directory that is none is refused before anything starts; the case carries it."""
+"""Where checkpoints go: a directory that is none is refused before anything starts; the case carries it."""
 
 from __future__ import annotations
 

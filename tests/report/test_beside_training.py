@@ -86,14 +86,14 @@ def test_a_panel_has_one_source_of_data(tmp_path: Path) -> None:
 
 @pytest.fixture
 def costs(tmp_path: Path) -> RunSummary:
-    """DDP that trains at 10 ms a step, evaluates at 4 ms, and takes 50 ms for a snapshot of 2 MB."""
+    """DDP that trains at 10 ms a step, evaluates at 4 ms, and takes 50 ms for a checkpoint of 2 MB."""
     run = RunDir(tmp_path / "run")
     write_plan(run, [DDP], Budget(rounds_min=1, rounds_max=5))
     for number in range(5):
         saved = [("plain", 2_000_000, 0, 50 * MS, 40 * MS), ("dcp", 1_000_000, 0, 99 * MS, 90 * MS)]
-        ranks = [RankLaunch(evaluation=[[4 * MS] * 10] * 2, snapshots=saved)]
+        ranks = [RankLaunch(evaluation=[[4 * MS] * 10] * 2, checkpoints=saved)]
         waited = [("plain", 0, 0, 50 * MS, None), ("dcp", 1_100_000, 0, 100 * MS, 90 * MS)]
-        ranks += [RankLaunch(evaluation=[[4 * MS] * 10] * 2, snapshots=waited)]
+        ranks += [RankLaunch(evaluation=[[4 * MS] * 10] * 2, checkpoints=waited)]
         write_launch(run, DDP, number, ranks)
     write_sessions(run)
     return summarize(run)
@@ -113,10 +113,10 @@ def test_evaluation_stands_beside_training(costs: RunSummary) -> None:
     assert "4,000" in picture.heading
 
 
-def test_snapshots_are_told_with_their_share_at_intervals(costs: RunSummary) -> None:
+def test_checkpoints_are_told_with_their_share_at_intervals(costs: RunSummary) -> None:
     picture = made(costs).pictures[1]
     assert cells(picture, "Method") == ["rank 0, torch.save", "all ranks, DCP"]
-    assert cells(picture, "Snapshot, ms") == ["50.0", "100"]
+    assert cells(picture, "Checkpoint, ms") == ["50.0", "100"]
     assert cells(picture, "MB") == ["2.0", "2.1"]
     assert cells(picture, "Ranks that write") == ["1", "2"]
     assert cells(picture, "Share at one in 100 steps") == ["4.8 %", "9.1 %"]  # 50 of 1,050 ms, 100 of 1,100
@@ -127,6 +127,6 @@ def test_snapshots_are_told_with_their_share_at_intervals(costs: RunSummary) -> 
 def test_the_section_is_there_only_where_something_was_measured(costs: RunSummary, tmp_path: Path) -> None:
     page = write_report(costs, RunDir(tmp_path / "run")).read_text(encoding="utf-8")
     assert '<h2 id="checkpoints">' in page
-    assert {path.stem for path in (tmp_path / "run/figures").iterdir()} >= {"evaluation", "snapshots"}
+    assert {path.stem for path in (tmp_path / "run/figures").iterdir()} >= {"evaluation", "checkpoints"}
     plain = handmade_summary()
     assert checkpoints.section(plain, rows_of(plain)) is None

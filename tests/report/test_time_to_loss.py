@@ -14,7 +14,7 @@ from ddpbench.report.parts import Section, Table
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import time_to_loss
 from ddpbench.spec import Budget, Case
-from tests.analysis.test_descents import DDP, SINGLE, STRONG, STRONG_SINGLE, falling, rank
+from tests.analysis.test_time_to_loss import DDP, SINGLE, STRONG, STRONG_SINGLE, falling, rank
 from tests.report.handmade import handmade_summary
 from tests.report.reading import read
 from tests.synthetic import RankLaunch, case_of, write_launch, write_plan, write_sessions

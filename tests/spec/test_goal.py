@@ -6,17 +6,17 @@ import pytest
 
 from ddpbench.errors import ExperimentError
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.spec import Case, Devices, Goal, expand, parse_experiment
-from ddpbench.spec.goal import mean_losses, smoothed, smoothing_steps, steps_to
+from ddpbench.spec import Case, Devices, TargetLoss, expand, parse_experiment
+from ddpbench.spec.target_loss import mean_losses, smoothed, smoothing_steps, steps_to
 
 CATALOG = TableCatalog()
 FOUR_CORES = Devices(kind="cpu", gpus=0, cores=4)
 
 
 def test_a_budget_without_a_loss_has_no_goal_and_one_with_it_has_limits() -> None:
-    assert parse_experiment("", CATALOG, name="none").budget.goal is None
+    assert parse_experiment("", CATALOG, name="none").budget.target_loss is None
     given = parse_experiment('[budget]\nuntil_loss = 2\nuntil_s = "1 min"', CATALOG, name="some")
-    assert given.budget.goal == Goal(loss=2.0, steps=2000, seconds=60.0)
+    assert given.budget.target_loss == TargetLoss(loss=2.0, steps=2000, seconds=60.0)
     assert parse_experiment(given.to_toml(), CATALOG, name="again") == given
 
 

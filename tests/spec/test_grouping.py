@@ -165,5 +165,5 @@ def test_options_are_compared_among_those_who_have_them() -> None:
     assert (setting.title, [setting.text(case) for case in cases]) == ("accumulate", ["1", "2", ""])
     (workload,) = grouping.settings_apart([BASE, replace(BASE, workload="two_branch")], ["workload"])
     assert workload.text(replace(BASE, workload="two_branch")) == "two_branch"
-    (snapshots,) = grouping.settings_apart(pair("checkpoint"), ["checkpoint"])
-    assert [snapshots.text(case) for case in pair("checkpoint")] == ["no", "yes"]
+    (checkpoints,) = grouping.settings_apart(pair("checkpoint"), ["checkpoint"])
+    assert [checkpoints.text(case) for case in pair("checkpoint")] == ["no", "yes"]

@@ -1,4 +1,4 @@
-"""Workloads for tests of input data and snapshots; experiments name them by this file's path."""
+"""Workloads for tests of input data and checkpoints; experiments name them by this file's path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launch does beside its timed steps, on real ranks: evaluation, snapshots, data in memory, workers."""
+"""What a launch does beside its timed steps, on real ranks: evaluation, checkpoints, data in memory, workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpbench.analysis import load, summarize
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
-from ddpbench.records import Block, LaunchDir, RankStart, RunDir, Snapshot, StepRecord, Warmup, read_launch
+from ddpbench.records import Block, Checkpoint, LaunchDir, RankStart, RunDir, StepRecord, Warmup, read_launch
 from tests.processes import nothing_left_behind
 
 __all__ = ["nothing_left_behind"]
@@ -53,7 +53,7 @@ NO_SINGLE_AT_2 = (
 )
 
 
-def test_evaluation_and_snapshots_follow_the_training_of_one_rank_and_of_two(tmp_path: Path) -> None:
+def test_evaluation_and_checkpoints_follow_the_training_of_one_rank_and_of_two(tmp_path: Path) -> None:
     run = sweep(tmp_path, "Small", BOTH + NO_SINGLE_AT_2)
     frame = load(run).set_index("strategy")
     assert list(frame["status"]) == ["ok", "ok"]
@@ -62,39 +62,40 @@ def test_evaluation_and_snapshots_follow_the_training_of_one_rank_and_of_two(tmp
     assert frame.loc["ddp", "params_equal"]
     for strategy, processes in (("single", 1), ("ddp", 2)):
         directory = launches(run)[strategy]
-        assert not directory.snapshots().exists()
+        assert not directory.checkpoints().exists()
         records = read_launch(directory)
         assert len(records.ranks) == processes
         trained = max(step.end_ns for rank in records.ranks for step in rank.of(StepRecord))
         for rank in records.ranks:
             evaluated = [block for block in rank.of(Block) if block.phase == "evaluation"]
-            saved = rank.of(Snapshot)
+            saved = rank.of(Checkpoint)
             assert len(evaluated) >= 2
             assert all(block.steps >= 10 and block.start_ns > trained for block in evaluated)
-            assert [snapshot.method for snapshot in saved] == ["plain"] * 3 + ["dcp"] * 3
+            assert [checkpoint.method for checkpoint in saved] == ["plain"] * 3 + ["dcp"] * 3
             assert saved[0].start_ns > evaluated[-1].end_ns
             assert all(
-                (snapshot.bytes > 0) == (snapshot.method == "dcp" or rank.rank == 0) for snapshot in saved
+                (checkpoint.bytes > 0) == (checkpoint.method == "dcp" or rank.rank == 0)
+                for checkpoint in saved
             )
             assert all(
-                (snapshot.write_ns is None) == (snapshot.method == "plain" and rank.rank > 0)
-                for snapshot in saved
+                (checkpoint.write_ns is None) == (checkpoint.method == "plain" and rank.rank > 0)
+                for checkpoint in saved
             )
         # What all ranks hold is written once: together they write as much as one rank alone.
         (costs,) = (
             summarize(run)
-            .snapshots.query(f"case_id == '{directory.path.parent.name}' and method == 'dcp'")
+            .checkpoints.query(f"case_id == '{directory.path.parent.name}' and method == 'dcp'")
             .to_dict("records")
         )
         assert costs["writers"] == processes
-    sizes = summarize(run).snapshots.query("method == 'dcp'")["bytes"]
+    sizes = summarize(run).checkpoints.query("method == 'dcp'")["bytes"]
     assert max(sizes) < 1.5 * min(sizes)
 
 
 def test_what_is_not_asked_for_is_not_done(tmp_path: Path) -> None:
     run = sweep(tmp_path, "Small", "strategy = 'single'\n")
     (rank,) = read_launch(launches(run)["single"]).ranks
-    assert not rank.of(Snapshot)
+    assert not rank.of(Checkpoint)
     assert {block.phase for block in rank.of(Block)} == {"warmup", "timed", "instrumented"}
     assert load(run)["evaluation_samples_per_s"].isna().all()
 
@@ -134,8 +135,8 @@ def test_a_rank_killed_while_it_saves_leaves_no_files(tmp_path: Path) -> None:
     outcome = read_launch(launches(run)["single"]).outcome
     assert outcome is not None
     assert (outcome.status, outcome.phase) == ("failed", "snapshots")
-    assert "killed by SIGKILL in snapshots" in outcome.error
-    assert not launches(run)["single"].snapshots().exists()
+    assert "killed by SIGKILL in checkpoints" in outcome.error
+    assert not launches(run)["single"].checkpoints().exists()
 
 
 @pytest.mark.root
@@ -151,7 +152,7 @@ def test_a_full_disk_fails_the_case_with_a_sentence_and_leaves_nothing(tmp_path:
         frame = load(run).set_index("strategy")
         assert frame.loc["ddp", "status"] == "failed"
         error = frame.loc["ddp", "error"]
-        assert f"a snapshot could not be written to {disk}: No space left on device" in error
+        assert f"a checkpoint could not be written to {disk}: No space left on device" in error
         assert pd.isna(frame.loc["ddp", "snapshot_plain_s"])
         assert list(disk.iterdir()) == []
     finally:

@@ -16,12 +16,12 @@ from torch import nn
 from ddpbench import strategies
 from ddpbench.measure.blocks import AloneControl, Control
 from ddpbench.measure.clock import HostClock
-from ddpbench.records import Curve
+from ddpbench.records import LossCurve
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
-from ddpbench.spec import Case, Goal
-from ddpbench.spec.goal import mean_losses, steps_to
+from ddpbench.spec import Case, TargetLoss
+from ddpbench.spec.target_loss import mean_losses, steps_to
 from ddpbench.worker.place import Place
-from ddpbench.worker.rank.descent import LEAST_STEPS, MOST_STEPS, train_to
+from ddpbench.worker.rank.time_to_loss import LEAST_STEPS, MOST_STEPS, train_to
 from ddpbench.worker.training.control import GroupControl
 from ddpbench.worker.training.training import Training
 from tests.ranks import run_ranks
@@ -33,12 +33,17 @@ FILE = Path(__file__).parent / "small_task.py"
 GLOBAL_BATCH = 12
 SEED = 3
 STEPS = 60
-NEVER = Goal(loss=1e-9, steps=STEPS, seconds=600.0)
+NEVER = TargetLoss(loss=1e-9, steps=STEPS, seconds=600.0)
 
 
 def train(
-    rank: int, processes: int, strategy: str, changes: dict[str, Any], goal: Goal, before: int = 0
-) -> tuple[list[Curve], int]:
+    rank: int,
+    processes: int,
+    strategy: str,
+    changes: dict[str, Any],
+    target_loss: TargetLoss,
+    before: int = 0,
+) -> tuple[list[LossCurve], int]:
     """A rank's records, and how many steps it made; `before` batches are taken first."""
     if strategy == "served":
         strategies.TABLE["served"] = strategies.Entry("tests.worker.small_task:Served", "a server")
@@ -66,22 +71,26 @@ def train(
     for _ in range(before):
         next(earlier)
     heartbeat = Heartbeat(bytearray(PAGE_BYTES), 0)
-    records: list[Curve] = []
+    records: list[LossCurve] = []
     records.extend(
-        train_to(goal, training, training.batches(), clock=HostClock(), control=control, heartbeat=heartbeat)
+        train_to(
+            target_loss, training, training.batches(), clock=HostClock(), control=control, heartbeat=heartbeat
+        )
     )
     return records, heartbeat.pulse.steps
 
 
 @cache
-def ranks(strategy: str, processes: int, goal: Goal = NEVER, **changes: Any) -> list[list[Curve]]:
-    found = run_ranks(train, processes, strategy, changes, goal)
+def ranks(
+    strategy: str, processes: int, target_loss: TargetLoss = NEVER, **changes: Any
+) -> list[list[LossCurve]]:
+    found = run_ranks(train, processes, strategy, changes, target_loss)
     for records, beats in found:
         assert beats == sum(len(record.step_ns) for record in records)
     return [records for records, _ in found]
 
 
-def job(records: list[list[Curve]]) -> list[float]:
+def job(records: list[list[LossCurve]]) -> list[float]:
     """The job's loss by step."""
     return mean_losses([[loss for record in own for loss in record.losses] for own in records])
 
@@ -156,7 +165,7 @@ def test_ranks_stop_together_once_the_mean_loss_is_low_enough() -> None:
     assert means[0] > means[9] > means[-1]  # or this test says little
     target = (means[8] + means[9]) / 2
     reached = next(number for number, mean in enumerate(means, start=32) if mean <= target)
-    records = ranks("ddp", 2, Goal(loss=target, steps=1000, seconds=600.0))
+    records = ranks("ddp", 2, TargetLoss(loss=target, steps=1000, seconds=600.0))
     losses = job(records)
     assert steps_to(target, losses, 32) == reached
     for own in records:
@@ -174,7 +183,7 @@ def test_ranks_stop_together_once_the_mean_loss_is_low_enough() -> None:
 def test_it_gives_up_after_its_steps_and_after_its_seconds() -> None:
     for own in ranks("master", 2):
         assert sum(len(record.step_ns) for record in own) == STEPS
-    (own,) = ranks("single", 1, Goal(loss=1e-9, steps=10**6, seconds=1e-4))
+    (own,) = ranks("single", 1, TargetLoss(loss=1e-9, steps=10**6, seconds=1e-4))
     assert len(own) == 1
 
 

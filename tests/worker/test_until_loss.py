@@ -11,9 +11,9 @@ from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import Plan
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
-from ddpbench.records import Block, Curve, LaunchDir, RunDir, StepRecord, read_launch
+from ddpbench.records import Block, LaunchDir, LossCurve, RunDir, StepRecord, read_launch
 from ddpbench.records.plan import read_plan
-from ddpbench.spec import Goal, PlannedCase
+from ddpbench.spec import PlannedCase, TargetLoss
 from tests.processes import nothing_left_behind
 
 __all__ = ["nothing_left_behind"]
@@ -70,7 +70,7 @@ def test_a_sweep_trains_to_a_loss_after_its_measured_steps_and_resumes(tmp_path:
     run = Sweep(prepare(SweepRequest(experiment=path, out=out)), heard).run().run
     assert heard.first_s > 3 * 200  # before any launch: as if each took all of its seconds
     assert heard.left_s[-1] < 200  # and then what launches took
-    assert read_plan(run).budget.goal == Goal(loss=0.5, steps=400, seconds=200.0)
+    assert read_plan(run).budget.target_loss == TargetLoss(loss=0.5, steps=400, seconds=200.0)
 
     frame = load(run).set_index("strategy")
     assert set(frame["status"]) == {"ok"}
@@ -89,7 +89,7 @@ def test_a_sweep_trains_to_a_loss_after_its_measured_steps_and_resumes(tmp_path:
         records = read_launch(next(iter(run.launches(case_id))))
         assert not records.damage
         for rank in records.ranks:
-            curve = rank.of(Curve)
+            curve = rank.of(LossCurve)
             assert curve[0].start_ns > max(block.end_ns for block in rank.of(Block))
             assert curve[0].start_ns > max(step.end_ns for step in rank.of(StepRecord))
 
@@ -109,4 +109,4 @@ def test_a_sweep_trains_to_a_loss_after_its_measured_steps_and_resumes(tmp_path:
 
 def losses_of(launch: LaunchDir) -> list[float]:
     """Rank 0's."""
-    return [loss for part in read_launch(launch).ranks[0].of(Curve) for loss in part.losses]
+    return [loss for part in read_launch(launch).ranks[0].of(LossCurve) for loss in part.losses]

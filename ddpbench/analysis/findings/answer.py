@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ddpbench.analysis.descents import cost_of, descents_of, to_loss
 from ddpbench.analysis.findings.groups import exchanges_gradients, fair_panels, grouped, reference_of
 from ddpbench.analysis.findings.wording import (
     RATIO_THRESHOLD,
@@ -25,6 +24,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.best import Standing, standings
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, Timing, compare
 from ddpbench.analysis.summary import Finding, FindingKind
+from ddpbench.analysis.time_to_loss import cost_of, loss_curves_of, to_loss
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import FACETS, PANEL, SCALE, VARIANT
 from ddpbench.strategies.traits import traits_of
@@ -249,7 +249,7 @@ def _listed(names: Sequence[str]) -> str:
 def _to_the_loss(cases: Sequence[CaseRun]) -> Finding | None:
     """Return who reaches the loss first; None where fewer than two cases on the same links reached it."""
     able = [
-        run for run in cases if run.status == "ok" and not run.planned.oversubscribed and descents_of(run)
+        run for run in cases if run.status == "ok" and not run.planned.oversubscribed and loss_curves_of(run)
     ]
     groups = sorted(grouped(able, _same_loss).values(), key=lambda group: -len(group))
     family = [run for run in groups[0] if to_loss(run)] if groups else []
@@ -288,7 +288,7 @@ def _to_the_loss(cases: Sequence[CaseRun]) -> Finding | None:
 
 
 def _same_loss(run: CaseRun) -> grouping.Key:
-    return (*grouping.deciding("loss", run.case), descents_of(run)[0].target)
+    return (*grouping.deciding("loss", run.case), loss_curves_of(run)[0].target)
 
 
 def _with_ranks(run: CaseRun, family: Sequence[CaseRun]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from ddpbench.analysis.descents import against_base, cost_of, descents_of, to_loss
 from ddpbench.analysis.findings.groups import grouped
 from ddpbench.analysis.findings.wording import launch_tags, name_of, plain, sentence
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Comparison, Interval, compare, judge_all, step_time
 from ddpbench.analysis.summary import Finding
+from ddpbench.analysis.time_to_loss import against_base, cost_of, loss_curves_of, to_loss
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key
 from ddpbench.strategies.traits import traits_of
@@ -25,7 +25,7 @@ MOST_TOLD = 3
 def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """At most two sentences: two cases whose order in samples/s and to the loss differ, and a speed-up to the loss."""
     able = [
-        run for run in cases if run.status == "ok" and not run.planned.oversubscribed and descents_of(run)
+        run for run in cases if run.status == "ok" and not run.planned.oversubscribed and loss_curves_of(run)
     ]
     groups = sorted(grouped(able, _data).values(), key=lambda group: -len(group))
     found = [
@@ -40,7 +40,7 @@ def _data(run: CaseRun) -> Key:
     """Return what cases must share for one loss to mean the same for all of them."""
     return (
         *grouping.deciding("loss", run.case),
-        descents_of(run)[0].target,
+        loss_curves_of(run)[0].target,
         run.case.baseline().global_batch,
     )
 
@@ -78,7 +78,7 @@ def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
         more, longer = rate.time_ratio(), loss.rate_ratio()
     text = (
         f"{_who(quick, soon)} trains {plain(more)} times as many samples/s as {_who(soon, quick)}, but takes "
-        f"{plain(longer)} times as long to a loss of {descents_of(quick)[0].target:g}"
+        f"{plain(longer)} times as long to a loss of {loss_curves_of(quick)[0].target:g}"
     )
     return Finding(
         kind="loss",
@@ -149,21 +149,21 @@ def _samples(run: CaseRun, other: CaseRun) -> tuple[str, ...]:
 
 def loss_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
     """Yield which cases did not reach the loss, and how far they came."""
-    short = [run for run in cases if descents_of(run) and not to_loss(run)]
+    short = [run for run in cases if loss_curves_of(run) and not to_loss(run)]
     if not short:
         return
     told = []
     for run in short[:MOST_TOLD]:
-        descents, cost = descents_of(run), cost_of(run)
-        reached = sum(descent.steps is not None for descent in descents)
-        steps = max(len(descent.losses) for descent in descents)
+        curves, cost = loss_curves_of(run), cost_of(run)
+        reached = sum(curve.steps is not None for curve in curves)
+        steps = max(len(curve.losses) for curve in curves)
         lowest = f"{cost.lowest:.3g}" if cost is not None and cost.lowest is not None else "none"
         told.append(
-            f"{names.of(run)}: {reached} of {len(descents)} launches did, lowest mean loss {lowest} in up to "
+            f"{names.of(run)}: {reached} of {len(curves)} launches did, lowest mean loss {lowest} in up to "
             f"{steps:,} steps"
         )
     more = f"; and {len(short) - MOST_TOLD} more" if len(short) > MOST_TOLD else ""
-    target = descents_of(short[0])[0].target
+    target = loss_curves_of(short[0])[0].target
     yield (
         f"{names.count(short)} did not reach the loss of {target:g} in every launch ({'; '.join(told)}{more}): no time "
         "to it is told, for the other launches' would be too short. budget.until_steps and until_s give more."

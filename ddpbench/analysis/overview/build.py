@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ddpbench.analysis.descents import curves_table, goals_table
 from ddpbench.analysis.findings.answer import answer_of
 from ddpbench.analysis.findings.compared import MOST_FINDINGS, decided_first, findings
 from ddpbench.analysis.findings.inputs import input_findings
@@ -21,11 +20,11 @@ from ddpbench.analysis.network import network_table
 from ddpbench.analysis.overview.failures import failures_of
 from ddpbench.analysis.overview.tables import (
     breakdown_table,
+    checkpoints_table,
     inputs_table,
     launches_table,
     phases_table,
     proofs_table,
-    snapshots_table,
 )
 from ddpbench.analysis.overview.validity import merge_sentences, validity_sentences
 from ddpbench.analysis.read.fabrics import fabric_sentences, fabrics_of
@@ -38,6 +37,7 @@ from ddpbench.analysis.steps.one_step import one_step
 from ddpbench.analysis.steps.waterfall import waterfall_table
 from ddpbench.analysis.summary import Counts, Finding, RunSummary
 from ddpbench.analysis.table.frame import case_table
+from ddpbench.analysis.time_to_loss import loss_curves_table, time_to_loss_table
 from ddpbench.errors import IdentityError
 from ddpbench.helper_process import Beside
 from ddpbench.records import RunDir
@@ -93,12 +93,12 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
         wall_s=sweeps.wall_s,
         comparisons=comparisons_table(cases),
         inputs=inputs_table(cases),
-        snapshots=snapshots_table(cases),
+        checkpoints=checkpoints_table(cases),
         waterfall=waterfall_table(cases),
         transfers=transfers_table(cases),
         network=network_table(cases),
-        curves=curves_table(cases),
-        goals=goals_table(cases),
+        loss_curves=loss_curves_table(cases),
+        time_to_loss=time_to_loss_table(cases),
         fabrics=fabrics,
         checks=checks,
         one_step=step,

@@ -1,4 +1,4 @@
-"""Cases as tables: their launches, parts of a step, spans, proofs, inputs and snapshots."""
+"""Cases as tables: their launches, parts of a step, spans, proofs, inputs and checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pandas as pd
 
-from ddpbench.analysis.checkpoints import INTERVALS, snapshot_costs
+from ddpbench.analysis.checkpoints import INTERVALS, checkpoint_costs
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS, STANDARD_SPANS
@@ -39,7 +39,7 @@ _RATIO = ("ratio", "ratio_ci_low", "ratio_ci_high")
 _INPUTS = ("group", "case_id", "data", "loader_workers", "waited_s", "waited_share", *_RATIO, "verdict")
 _COST = ("cost_s", "cost_ci_low_s", "cost_ci_high_s", "first_s", "write_s", "bytes", "writers")
 _SHARES = (*(f"share_{steps}" for steps in INTERVALS), "steps_for_1_percent")
-_SNAPSHOTS = ("case_id", "method", *_COST, "snapshots", "launches", "step_time_s", *_SHARES)
+_CHECKPOINTS = ("case_id", "method", *_COST, "checkpoints", "launches", "step_time_s", *_SHARES)
 
 
 def launches_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
@@ -135,8 +135,8 @@ def inputs_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(_INPUTS))
 
 
-def snapshots_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """Return what each case's snapshots cost, by method, and their share at some intervals."""
+def checkpoints_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
+    """Return what each case's checkpoints cost, by method, and their share at some intervals."""
     rows = [
         (
             case.case_id,
@@ -148,7 +148,7 @@ def snapshots_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
             cost.write_s,
             cost.bytes,
             cost.writers,
-            cost.snapshots,
+            cost.checkpoints,
             cost.launches,
             cost.step_s,
             *(cost.share(steps) for steps in INTERVALS),
@@ -156,6 +156,8 @@ def snapshots_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         )
         for case in cases
         if case.timings
-        for cost in snapshot_costs([launch.snapshots for launch in case.good], step_time(case.timings).value)
+        for cost in checkpoint_costs(
+            [launch.checkpoints for launch in case.good], step_time(case.timings).value
+        )
     ]
-    return pd.DataFrame(rows, columns=list(_SNAPSHOTS))
+    return pd.DataFrame(rows, columns=list(_CHECKPOINTS))

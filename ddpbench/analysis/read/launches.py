@@ -11,12 +11,12 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpbench.analysis.checkpoints import SnapshotRun
-from ddpbench.analysis.descents import Descent
+from ddpbench.analysis.checkpoints import CheckpointRun
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
 from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.read.traffic import NodeTraffic
 from ddpbench.analysis.statistics.stats import Timing
+from ddpbench.analysis.time_to_loss import LossCurveRun
 from ddpbench.records import Noise, Proof, Status
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.trend import Change
@@ -61,9 +61,9 @@ class Launch:
     """Its loader workers run on the ranks' cores."""
     evaluation: Timing | None = None
     """Evaluation steps, where it was asked for."""
-    snapshots: Mapping[str, SnapshotRun] = field(default_factory=dict)
+    checkpoints: Mapping[str, CheckpointRun] = field(default_factory=dict)
     """By method."""
-    descent: Descent | None = None
+    loss_curve: LossCurveRun | None = None
     """Its training to a loss, where it was asked for."""
     own_step_s: tuple[float, ...] = ()
     """Each rank's own mean time of a timed step, in the order of ranks; of ranks in step they are all the step time."""

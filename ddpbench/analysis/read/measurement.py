@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpbench.analysis.checkpoints import snapshot_runs
-from ddpbench.analysis.descents import descent_of
+from ddpbench.analysis.checkpoints import checkpoint_runs
 from ddpbench.analysis.read.faults import faults_per_step
 from ddpbench.analysis.read.launches import NOT_STEADY, Launch
 from ddpbench.analysis.read.pace import LATE_SHARE, pacing
@@ -24,21 +23,22 @@ from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.read.traffic import node_traffic
 from ddpbench.analysis.read.virtual import nominal
 from ddpbench.analysis.statistics.steady import NOT_READY, launch_change
+from ddpbench.analysis.time_to_loss import loss_curve_of
 from ddpbench.records import (
     Block,
     Buckets,
+    Checkpoint,
     CommRecord,
-    Curve,
     Held,
     LaunchDir,
     LaunchOutcome,
+    LossCurve,
     Noise,
     Pace,
     RankOutcome,
     RankRecords,
     RankStart,
     Record,
-    Snapshot,
     Staleness,
     StepRecord,
     Traffic,
@@ -145,15 +145,15 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case) -> Lau
     blocks = [_blocks(rank, "timed") for rank in every]
     timing = time_blocks(launch.round, _times(blocks))
     evaluation = time_blocks(launch.round, _times([_blocks(rank, "evaluation") for rank in every]))
-    descent = descent_of(launch.round, [rank.of(Curve) for rank in every], case, one_host=one_host)
+    loss_curve = loss_curve_of(launch.round, [rank.of(LossCurve) for rank in every], case, one_host=one_host)
     cores = len({core for start in _starts(ranks) for core in start.cores})
     paces = [_timed_paces(rank) for rank in every]
     launch = replace(
         launch,
         faults_per_step=faults_per_step(blocks),
         evaluation=replace(evaluation, session=launch.session) if evaluation is not None else None,
-        snapshots=snapshot_runs(launch.round, [rank.of(Snapshot) for rank in every], one_host=one_host),
-        descent=replace(descent, session=launch.session) if descent is not None else None,
+        checkpoints=checkpoint_runs(launch.round, [rank.of(Checkpoint) for rank in every], one_host=one_host),
+        loss_curve=replace(loss_curve, session=launch.session) if loss_curve is not None else None,
         pace=pacing(blocks, paces, cores=cores, dilation=case.dilation),
     )
     if timing is None:

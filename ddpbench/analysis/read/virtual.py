@@ -5,7 +5,7 @@ job; with a shrinking of m its parameters, gradients and what its links carried 
 run's records passes through here, and whatever is computed from it afterwards is the job's: times are virtual.
 
 A machine's own facts stay as they are: processor time, memory, the wall time of a
-launch, and snapshots, for a disk is not dilated.
+launch, and checkpoints, for a disk is not dilated.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.laws import Laws, fit_laws
 from ddpbench.analysis.scaling.model import LAW_NAMES
-from ddpbench.analysis.scaling.speedups import Curve
+from ddpbench.analysis.scaling.speedups import SpeedupCurve
 from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order, is_virtual
@@ -159,8 +159,8 @@ def laws_of(cases: Sequence[CaseRun], machine: Mapping[str, object]) -> tuple[Cu
     )
 
 
-def _numbers(curve: CaseCurve, base: CaseRun) -> Curve:
-    return Curve(
+def _numbers(curve: CaseCurve, base: CaseRun) -> SpeedupCurve:
+    return SpeedupCurve(
         scaling=curve.first.case.scaling,
         base=tuple(base.timings),
         sizes={run.case.world_size: tuple(run.timings) for run in curve.runs if run.case.world_size > 1},

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from ddpbench.analysis.scaling.speedups import Array, Curve
+from ddpbench.analysis.scaling.speedups import Array, SpeedupCurve
 from ddpbench.analysis.statistics.stats import ALPHA, Interval, Pair
 
 
@@ -38,7 +38,9 @@ class Estimated:
         return Interval(value=value, low=value - half, high=value + half)
 
 
-def jackknife(curve: Curve, statistic: Callable[[Pair | None], Mapping[str, Array]]) -> dict[str, Estimated]:
+def jackknife(
+    curve: SpeedupCurve, statistic: Callable[[Pair | None], Mapping[str, Array]]
+) -> dict[str, Estimated]:
     """Return every quantity that `statistic` gives for all rounds but one, with its error over rounds."""
     whole = statistic(None)
     left = {one: statistic(one) for stratum in curve.strata for one in stratum}

@@ -15,7 +15,7 @@ from ddpbench.analysis.scaling.fits import Fit, excludes_zero, fit_of
 from ddpbench.analysis.scaling.jackknife import jackknife
 from ddpbench.analysis.scaling.model import EXTRAPOLATION, Law, Model
 from ddpbench.analysis.scaling.next_size import NextSize, candidates, next_size, next_without_fit
-from ddpbench.analysis.scaling.speedups import Curve, speedup_of
+from ddpbench.analysis.scaling.speedups import SpeedupCurve, speedup_of
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval
 
 MIN_POINTS = 3
@@ -61,7 +61,7 @@ class Laws:
         return next((fit for fit in self.fits if fit.law == law), None)
 
 
-def fit_laws(curve: Curve, *, devices: int | None = None, batch: int | None = None) -> Laws:
+def fit_laws(curve: SpeedupCurve, *, devices: int | None = None, batch: int | None = None) -> Laws:
     """Fits what may be fitted to a curve.
 
     Args:
@@ -126,7 +126,7 @@ def _listed(sizes: Sequence[int]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _too_few(curve: Curve) -> str:
+def _too_few(curve: SpeedupCurve) -> str:
     honest = [1, *curve.paired]
     short = [size for size in curve.sizes if size > 1 and size not in curve.paired]
     few = f" ({_listed(sorted(short))} with under {MIN_ROUNDS} rounds)" if short else ""

@@ -23,7 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from ddpbench.analysis.scaling.speedups import Array, Curve, standard_error
+from ddpbench.analysis.scaling.speedups import Array, SpeedupCurve, standard_error
 from ddpbench.analysis.statistics.stats import Pair
 
 EXTRAPOLATION = 2
@@ -45,7 +45,7 @@ LAW_NAMES: Mapping[Law, str] = {
 class Model:
     """The laws of one curve: fits them to all rounds, or to all but one, with the same weights."""
 
-    def __init__(self, curve: Curve, candidates: Sequence[int]) -> None:
+    def __init__(self, curve: SpeedupCurve, candidates: Sequence[int]) -> None:
         self.curve = curve
         self.candidates = list(candidates)
         self.sizes = np.array(list(curve.paired), np.float64)

@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
+class SpeedupCurve:
     """One configuration's launches by world size above one, each world size with cores of its own.
 
     `base` are the base case's launches; those that share no round with it are not used.
@@ -79,7 +79,7 @@ class Curve:
         return math.log(samples_rate([one for one in self.base if one.pair != without]).value)
 
 
-def speedup_of(curve: Curve, size: int) -> Interval:
+def speedup_of(curve: SpeedupCurve, size: int) -> Interval:
     """Return the speed-up at one of the paired world sizes."""
     both = curve.paired[size].values()
     comparison = compare([own for own, _ in both], [base for _, base in both])
@@ -87,7 +87,7 @@ def speedup_of(curve: Curve, size: int) -> Interval:
     return comparison.rate_ratio()
 
 
-def standard_error(curve: Curve, size: int) -> float:
+def standard_error(curve: SpeedupCurve, size: int) -> float:
     """Return the standard error of the logarithm of that speed-up; 0 where there is none."""
     both = curve.paired[size].values()
     comparison = compare([own for own, _ in both], [base for _, base in both])

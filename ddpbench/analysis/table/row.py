@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ddpbench.analysis.checkpoints import snapshot_costs
-from ddpbench.analysis.descents import against_base, cost_of
+from ddpbench.analysis.checkpoints import checkpoint_costs
 from ddpbench.analysis.network import bytes_to_aggregate
 from ddpbench.analysis.read.launches import CaseRun, noise_words
 from ddpbench.analysis.read.pace import dilation_needed, host_share, lateness_p95_s
@@ -19,6 +18,7 @@ from ddpbench.analysis.rounds import width_of
 from ddpbench.analysis.statistics.stats import Comparison, Interval, Timing, compare, samples_rate, step_time
 from ddpbench.analysis.table.columns import COLUMNS, TABLE
 from ddpbench.analysis.table.peaks import mfu, peak_of
+from ddpbench.analysis.time_to_loss import against_base, cost_of
 from ddpbench.formulas import busiest_node_bytes
 from ddpbench.spec import Case, grouping
 from ddpbench.strategies.traits import traits_of
@@ -74,7 +74,7 @@ def row_of(
     row |= _times(run) | _single_steps(run) | _speedup(run, baseline) | _reached(run, baseline, target)
     row |= _model(run) | _memory(run) | _evaluation(run)
     row["mfu"] = mfu(run.case, row["flops_per_sample"], row["samples_per_s"], peak_of(run.case, machine))
-    row |= _snapshots(run, row["step_time_s"]) | _traffic(run, row["gradient_bytes"]) | _pace(run)
+    row |= _checkpoints(run, row["step_time_s"]) | _traffic(run, row["gradient_bytes"]) | _pace(run)
     return row | _staleness(run) | _to_loss(run, baseline)
 
 
@@ -167,9 +167,9 @@ def _evaluation(run: CaseRun) -> dict[str, Any]:
     )
 
 
-def _snapshots(run: CaseRun, step_s: float) -> dict[str, Any]:
+def _checkpoints(run: CaseRun, step_s: float) -> dict[str, Any]:
     row: dict[str, Any] = {}
-    for cost in snapshot_costs([launch.snapshots for launch in run.good], step_s):
+    for cost in checkpoint_costs([launch.checkpoints for launch in run.good], step_s):
         row |= _with_ends(f"snapshot_{cost.method}{{}}_s", cost.cost)
         row.setdefault("snapshot_bytes", cost.bytes)  # plain's, which comes first
     return row

@@ -123,7 +123,7 @@ def prepare(request: SweepRequest) -> Prepared:
 
 
 def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
-    """Refuses a directory for snapshots that is none or cannot be written, before anything is measured.
+    """Refuses a directory for checkpoints that is none or cannot be written, before anything is measured.
 
     Raises:
         OutputError: it is not there, or may not be written.
@@ -133,7 +133,7 @@ def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
             what = "may not be written" if Path(name).is_dir() else "is not a directory"
             raise OutputError(
                 f"base.checkpoint_dir = {name!r} {what}: make it, name another, or leave the setting out, and "
-                "snapshots go into the run directory"
+                "checkpoints go into the run directory"
             )
 
 

@@ -161,7 +161,7 @@ class Sweep:
         )
         self._listener.planned(self._plan, self._run, len(done.outcomes), estimate)
         if estimate > budget.total:
-            lower = "measured_s, " if budget.goal is None else "until_s, measured_s, "
+            lower = "measured_s, " if budget.target_loss is None else "until_s, measured_s, "
             self._warn(
                 f"{budget.rounds_min} rounds take {about(budget)} {estimate / 60:.0f} min, and "
                 f"budget.total is less; it will run anyway: lower {lower}rounds_min or the number of cases to "
@@ -203,7 +203,7 @@ class Sweep:
             server,
             plan,
             measured_s=self._budget.measured_s,
-            goal=self._budget.goal,
+            target_loss=self._budget.target_loss,
             server_share_s=servers.charged_s(server, number) / share if share else 0.0,
             on_pulse=ThroughputSoFar(entry, self._listener).pulse,
         )

@@ -26,11 +26,11 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import Block, Buckets, Held, LaunchDir, LaunchRequest, RecordWriter
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.strategies import Replica
-from ddpbench.worker.rank.descent import train_to
+from ddpbench.worker.rank.checkpoints import Saver
 from ddpbench.worker.rank.edges import Edges
 from ddpbench.worker.rank.evaluation import evaluate
 from ddpbench.worker.rank.memory import peak_memory, reset_peak_memory
-from ddpbench.worker.rank.snapshots import Saver
+from ddpbench.worker.rank.time_to_loss import train_to
 from ddpbench.worker.rank.traffic import link_of
 from ddpbench.worker.training.batches import in_memory
 from ddpbench.worker.training.storage import fetched
@@ -67,7 +67,7 @@ class Measurement:
         """`known` is filled in as things come to be known."""
         self._training, self._model, self._control = training, model, control
         self._directory, self._heartbeat, self._writer = directory, heartbeat, writer
-        self._measured_s, self._goal = request.measured_s, request.goal
+        self._measured_s, self._target_loss = request.measured_s, request.target_loss
         self._case, self._known = training.case, known
         self._least = TRAINING if self._case.compute == "real" else REPLAYING
         self._distributed = dist.is_initialized() and training.strategy.uses_backend
@@ -94,7 +94,7 @@ class Measurement:
             self._evaluate()
             self._save()
         self._replica.close()
-        self._train_to_the_goal()
+        self._train_to_the_loss()
 
     def _batches_from_the_first(self) -> Iterator[tuple[Any, Any]]:
         """Return the rank's batches from their first on, as the case wants them."""
@@ -190,7 +190,7 @@ class Measurement:
             self._writer.write(*evaluate(self._replica, self._batches, self._stepper, self._measured_s, beat))
 
     def _save(self) -> None:
-        """Times snapshots, if asked for; of ranks that train models of their own there is no common state to save."""
+        """Times checkpoints, if asked for; of ranks that train models of their own there is no common state to save."""
         strategy, case, place = self._training.strategy, self._case, self._training.place
         if not case.checkpoint or not (strategy.replicas_equal or case.world_size == 1):
             return
@@ -198,25 +198,25 @@ class Measurement:
         saver = Saver(
             model=self._replica.job.model,
             optimizer=self._replica.optimizer,
-            folder=self._directory.snapshots(case.checkpoint_dir),
+            folder=self._directory.checkpoints(case.checkpoint_dir),
             rank=place.rank,
             processes=place.processes,
             clock=self._stepper.clock,
             control=self._control,
-            on_snapshot=self._heartbeat.beat,
+            on_checkpoint=self._heartbeat.beat,
         )
         self._writer.write(*saver.run())
 
-    def _train_to_the_goal(self) -> None:
+    def _train_to_the_loss(self) -> None:
         """Trains a fresh model down to the loss, if one is asked for; the replica is given up for it."""
         training, clock = self._training, self._stepper.clock
-        if self._goal is None or training.strategy.promise(training.options) == "nothing":
+        if self._target_loss is None or training.strategy.promise(training.options) == "nothing":
             return
         self._heartbeat.enter("training to a loss")
         del self._replica, self._loop, self._stepper  # there is another model's state to be held now
         self._batches = self._batches_from_the_first()
         for part in train_to(
-            self._goal,
+            self._target_loss,
             training,
             self._batches,
             clock=clock,

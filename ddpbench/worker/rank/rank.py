@@ -21,8 +21,8 @@ from ddpbench.records import (
 )
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.worker.place import Place
+from ddpbench.worker.rank.checkpoints import CheckpointError
 from ddpbench.worker.rank.measuring import Known, Measurement
-from ddpbench.worker.rank.snapshots import SnapshotError
 from ddpbench.worker.training.control import leave, meet
 from ddpbench.worker.training.training import DivergedError, Training
 from ddpbench.worker.verify.proof import Prover
@@ -157,7 +157,7 @@ def _classify(problem: BaseException) -> tuple[Status, str]:
     first = text[0] if text else type(problem).__name__
     if isinstance(problem, DivergedError):
         return "diverged", str(problem)
-    if isinstance(problem, SnapshotError):
+    if isinstance(problem, CheckpointError):
         return "failed", str(problem)
     lowered = str(problem).lower()
     no_memory = ("can't allocate memory", "cannot allocate memory", "out of memory")

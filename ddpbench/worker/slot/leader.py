@@ -182,7 +182,11 @@ class Leader:
         directory.path.mkdir(parents=True)
         budget = self._plan.budget
         request = LaunchRequest(
-            case=case, purpose=purpose, round=number, measured_s=budget.measured_s, goal=budget.goal
+            case=case,
+            purpose=purpose,
+            round=number,
+            measured_s=budget.measured_s,
+            target_loss=budget.target_loss,
         )
         request.write(directory.request)
         started_utc = datetime.now(UTC).isoformat(timespec="seconds")

@@ -134,7 +134,7 @@ class OwnRank:
             self._server.pids = ()
             case = self._request.case
             if case.checkpoint:  # what a rank that was killed could not remove, on whichever node
-                shutil.rmtree(self._directory.snapshots(case.checkpoint_dir), ignore_errors=True)
+                shutil.rmtree(self._directory.checkpoints(case.checkpoint_dir), ignore_errors=True)
             state |= {
                 "code": self._code,
                 "gone": self._gone,

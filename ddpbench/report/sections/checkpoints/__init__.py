@@ -1,4 +1,4 @@
-"""The section on what a job does beside training: evaluation, and snapshots of its state."""
+"""The section on what a job does beside training: evaluation, and checkpoints of its state."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Section
 from ddpbench.report.rows import Row
+from ddpbench.report.sections.checkpoints.costs import checkpoint_picture, costs_of
 from ddpbench.report.sections.checkpoints.evaluation import evaluation_picture
-from ddpbench.report.sections.checkpoints.snapshots import costs_of, snapshot_picture
 from ddpbench.report.words import series_of
 from ddpbench.strategies import TABLE, load_strategy
 from ddpbench.strategies.traits import traits_of
@@ -17,7 +17,7 @@ MOST_CASES = 8
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
-    """Return the section on evaluation and snapshots; None where no case was asked for either."""
+    """Return the section on evaluation and checkpoints; None where no case was asked for either."""
     evaluated = [row for row in rows if row.ok and row.evaluation_samples_per_s is not None]
     evaluated.sort(key=lambda row: (row.oversubscribed, -row.case.world_size))
     costs = costs_of(summary, rows)
@@ -32,18 +32,18 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
             f"{len(shown)} of {len(evaluated)} evaluated cases are drawn, those with most ranks first."
         )
     if len({cost.row.case_id for cost in costs}) > len(names):
-        notes.append("Not all snapshots are drawn; cases.csv has them all.")
+        notes.append("Not all checkpoints are drawn; cases.csv has them all.")
     bare = [row.strategy_name for row in shown if traits_of(row.case).one_process and row.case.world_size > 1]
     if bare:
         notes.append(f"{bare[0]} evaluates the bare model on one device: its replicas are not used for it.")
     if any(traits_of(row.case).role == "bound" for row in evaluated) and costs:
-        notes.append("Independent ranks have no common state to save: no snapshots.")
+        notes.append("Independent ranks have no common state to save: no checkpoints.")
     cut = {row.case.strategy: row.strategy_name for row in rows if row.ok}
     parted = [name for key, name in cut.items() if key in TABLE and not load_strategy(key).whole_state]
     if parted:
         notes.append(f"Not timed for {series_of(parted)}, whose ranks hold parts of model or optimizer.")
     pictures = [evaluation_picture(shown)] if shown else []
-    pictures += [snapshot_picture(drawn)] if drawn else []
+    pictures += [checkpoint_picture(drawn)] if drawn else []
     return Section(
         anchor="checkpoints",
         title="Checkpoints and evaluation",

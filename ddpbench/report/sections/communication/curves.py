@@ -30,7 +30,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Curve:
+class TransferCurve:
     """One operation on one number of ranks, by size."""
 
     op: str
@@ -49,7 +49,7 @@ class Curve:
         return f"{self.op}, {ranks(self.world_size)}"
 
 
-def curves_of(records: Sequence[Mapping[Any, Any]]) -> list[Curve]:
+def curves_of(records: Sequence[Mapping[Any, Any]]) -> list[TransferCurve]:
     """Return the transfers of one strategy as curves, their sizes ascending."""
     points: dict[tuple[str, int], list[Point]] = {}
     line_of: dict[tuple[str, int], Mapping[Any, Any]] = {}
@@ -76,7 +76,7 @@ def curves_of(records: Sequence[Mapping[Any, Any]]) -> list[Curve]:
             for name in ("byte_s", "misfit")
         )
         curves.append(
-            Curve(
+            TransferCurve(
                 op=key[0],
                 world_size=key[1],
                 variant=index,
@@ -94,7 +94,7 @@ def _estimate(record: Mapping[Any, Any], value: str, low: str, high: str) -> Est
     return None if found[0] is None else Estimate(found[0], found[1], found[2])
 
 
-def bound_by(row: Row, curve: Curve) -> str:
+def bound_by(row: Row, curve: TransferCurve) -> str:
     """Whether latency or bandwidth takes a transfer's time, at the smallest and the largest size; or why none can tell.
 
     Empty where sizes are too few or too near for a line.

@@ -10,7 +10,7 @@ from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.sections.communication.curves import MIB, Curve, Point
+from ddpbench.report.sections.communication.curves import MIB, Point, TransferCurve
 from ddpbench.report.sections.communication.painting import link_rate, paint
 from ddpbench.report.series import MOST_SERIES, panels_of, variant_words
 from ddpbench.report.words import series_of
@@ -19,7 +19,7 @@ from ddpbench.spec.grouping import cap_order, cap_words
 from ddpbench.units import counted, format_bytes
 
 
-def picture(row: Row, rows: Sequence[Row], curves: Sequence[Curve], index: int) -> Picture:
+def picture(row: Row, rows: Sequence[Row], curves: Sequence[TransferCurve], index: int) -> Picture:
     """Return the figure of the curves of one strategy, of which `row` is a case among all `rows`."""
     words = variant_words(rows)[row.case_id]
     name = f"{row.strategy_name} {words}".strip()
@@ -56,7 +56,7 @@ def _caps_run(row: Row, rows: Sequence[Row]) -> list[BucketCap]:
 
 
 def _marks(
-    row: Row, curves: Sequence[Curve], caps: Sequence[BucketCap], lines: Mapping[BucketCap, float]
+    row: Row, curves: Sequence[TransferCurve], caps: Sequence[BucketCap], lines: Mapping[BucketCap, float]
 ) -> list[str]:
     """Return what the figure's lines mean, and what of its curves and caps is not in it: sentences."""
     marks = []
@@ -79,7 +79,7 @@ def _marks(
     return marks
 
 
-def _caption(name: str, row: Row, curves: Sequence[Curve], marks: Sequence[str]) -> str:
+def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequence[str]) -> str:
     """Return what a transfer's time and its busbw are, and over how many rounds they are means."""
     factors = [f"{op}: {FACTORS[op][0]}" for op in dict.fromkeys(c.op for c in curves) if op in FACTORS]
     rounds = sorted({point.rounds for curve in curves for point in curve.points})
@@ -102,7 +102,7 @@ def _caption(name: str, row: Row, curves: Sequence[Curve], marks: Sequence[str])
     )
 
 
-def _heading(name: str, curves: Sequence[Curve]) -> str:
+def _heading(name: str, curves: Sequence[TransferCurve]) -> str:
     """Return the smallest and the largest transfer on the most ranks: what more bytes cost, and what they yield."""
     curve = max(curves, key=lambda one: (one.world_size, len(one.points)))
     first, last = curve.points[0], curve.points[-1]
@@ -117,7 +117,7 @@ def _time(point: Point) -> str:
     return f"{point.time_ms} ms{rate}"
 
 
-def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[Curve]) -> dict[BucketCap, float]:
+def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[TransferCurve]) -> dict[BucketCap, float]:
     """Return the caps near the sizes drawn, each with its bytes; the default's is 25 MiB."""
     sizes = [point.bytes for curve in curves for point in curve.points]
     low, high = min(sizes) / 2, max(sizes) * 2
@@ -125,7 +125,7 @@ def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[Curve]) -> dict[Bucke
     return {cap: size for cap, size in found.items() if low <= size <= high}
 
 
-def _table(name: str, curves: Sequence[Curve]) -> Table:
+def _table(name: str, curves: Sequence[TransferCurve]) -> Table:
     rows = tuple(
         (
             Cell(text=curve.op),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.report.draw import style
 from ddpbench.report.rows import Row
-from ddpbench.report.sections.communication.curves import Curve
+from ddpbench.report.sections.communication.curves import TransferCurve
 from ddpbench.report.words import Estimate
 from ddpbench.spec import BucketCap
 from ddpbench.spec.grouping import cap_words
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.canvas import Sheet
 
 
-def paint(sheet: Sheet, *, row: Row, curves: Sequence[Curve], caps: Mapping[BucketCap, float]) -> None:
+def paint(
+    sheet: Sheet, *, row: Row, curves: Sequence[TransferCurve], caps: Mapping[BucketCap, float]
+) -> None:
     """Paints both plots, with the bucket caps as vertical lines and the curves' names at the right."""
     from ddpbench.report.draw.canvas import decades
 
@@ -95,7 +97,7 @@ def _size_axis(axes: Axes, low: float, high: float) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _curve(axes: Axes, row: Row, curve: Curve, points: Sequence[tuple[float, Estimate]]) -> None:
+def _curve(axes: Axes, row: Row, curve: TransferCurve, points: Sequence[tuple[float, Estimate]]) -> None:
     look = style.look(row.case.strategy, curve.variant, row.case.algorithm)
     values = [estimate.value for _, estimate in points]
     whiskers = [
@@ -118,7 +120,7 @@ def _curve(axes: Axes, row: Row, curve: Curve, points: Sequence[tuple[float, Est
     )
 
 
-def _label(axes: Axes, row: Row, curves: Sequence[Curve]) -> None:
+def _label(axes: Axes, row: Row, curves: Sequence[TransferCurve]) -> None:
     """Each curve's name in the right margin, at the height of its last point."""
     from ddpbench.report.draw.canvas import spread
 

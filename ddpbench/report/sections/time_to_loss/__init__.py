@@ -9,7 +9,7 @@ from ddpbench.report.parts import Section
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.time_to_loss.figure import drawn_lines, picture
 from ddpbench.report.sections.time_to_loss.lines import Line, apart_words, groups_of, setting_words
-from ddpbench.report.sections.time_to_loss.table import goal_table
+from ddpbench.report.sections.time_to_loss.table import loss_table
 from ddpbench.report.words import not_drawn, series_of
 from ddpbench.strategies.traits import traits_of
 
@@ -47,6 +47,6 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
             for number, (lines, group) in enumerate(zip(drawn, shown, strict=True))
             if lines
         ),
-        tables=tuple(goal_table(group, words) for group, words in zip(shown, apart, strict=True)),
+        tables=tuple(loss_table(group, words) for group, words in zip(shown, apart, strict=True)),
         notes=tuple(notes),
     )

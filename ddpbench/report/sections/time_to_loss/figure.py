@@ -15,8 +15,8 @@ from ddpbench.report.sections.time_to_loss.painting import LEGEND_LINE_IN, paint
 from ddpbench.report.series import MOST_SERIES
 from ddpbench.report.words import launches_each, number, series_of
 from ddpbench.spec import grouping
-from ddpbench.spec.goal import SMOOTHED_BATCHES
 from ddpbench.spec.grouping import cap_order
+from ddpbench.spec.target_loss import SMOOTHED_BATCHES
 from ddpbench.strategies.traits import traits_of
 
 TOLD_POINTS = 10

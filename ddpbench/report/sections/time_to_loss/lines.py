@@ -48,26 +48,26 @@ class Line:
 
 def groups_of(summary: RunSummary, rows: Sequence[Row]) -> list[list[Line]]:
     """Return the cases trained to a loss, those together for which it means the same; the largest groups first."""
-    if summary.goals.empty:
+    if summary.time_to_loss.empty:
         return []
     by_id = {row.case_id: row for row in rows if row.ok}
     table = {str(record["case_id"]): record for record in summary.cases.to_dict("records")}
     points: dict[str, list[tuple[int, int, float, float]]] = {}
-    for record in summary.curves.to_dict("records"):
+    for record in summary.loss_curves.to_dict("records"):
         point = (int(record["step"]), int(record["samples"]), float(record["time_s"]), float(record["loss"]))
         points.setdefault(str(record["case_id"]), []).append(point)
     found: dict[tuple[Any, ...], list[tuple[Row, Mapping[Any, Any]]]] = {}
-    for goal in summary.goals.to_dict("records"):
-        row = by_id.get(str(goal["case_id"]))
+    for entry in summary.time_to_loss.to_dict("records"):
+        row = by_id.get(str(entry["case_id"]))
         if row is not None:
-            found.setdefault((task(row), float(goal["target"])), []).append((row, goal))
+            found.setdefault((task(row), float(entry["target"])), []).append((row, entry))
     groups = []
     for members in found.values():
         names = _names([row for row, _ in members])
         groups.append(
             [
-                _line(row, names[row.case_id], goal, table[row.case_id], points.get(row.case_id, ()))
-                for row, goal in members
+                _line(row, names[row.case_id], entry, table[row.case_id], points.get(row.case_id, ()))
+                for row, entry in members
             ]
         )
     return sorted(groups, key=lambda group: -len(group))
@@ -81,7 +81,7 @@ def task(row: Row) -> Key:
 def _line(
     row: Row,
     name: str,
-    goal: Mapping[Any, Any],
+    entry: Mapping[Any, Any],
     record: Mapping[Any, Any],
     points: Sequence[tuple[int, int, float, float]],
 ) -> Line:
@@ -93,14 +93,14 @@ def _line(
     return Line(
         row=row,
         name=name,
-        target=float(goal["target"]),
-        window=int(goal["window"]),
-        batch=int(goal["batch"]),
-        launches=int(goal["launches"]),
-        reached=int(goal["reached"]),
-        lowest=_optional(goal["lowest_loss"]),
-        steps_trained=int(goal["steps_trained"]),
-        apart=_optional(goal["apart"]),
+        target=float(entry["target"]),
+        window=int(entry["window"]),
+        batch=int(entry["batch"]),
+        launches=int(entry["launches"]),
+        reached=int(entry["reached"]),
+        lowest=_optional(entry["lowest_loss"]),
+        steps_trained=int(entry["steps_trained"]),
+        apart=_optional(entry["apart"]),
         time_s=estimate("time_to_loss{}_s"),
         steps=_optional(record["steps_to_loss"]),
         samples=_optional(record["samples_to_loss"]),

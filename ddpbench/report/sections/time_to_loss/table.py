@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpbench.analysis.descents import FIRST_STEPS
+from ddpbench.analysis.time_to_loss import FIRST_STEPS
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.sections.time_to_loss.lines import Line
 from ddpbench.units import counted
 
 
-def goal_table(group: Sequence[Line], apart: str) -> Table:
+def loss_table(group: Sequence[Line], apart: str) -> Table:
     """Return what each case needs to reach the loss, beside its speed-up in samples/s."""
     notes = {line.row.case_id: _notes(line) for line in group}
     noted = any(notes.values())

@@ -1,4 +1,4 @@
-"""Snapshots of one process: that they are whole, what is recorded of them, and that nothing stays behind."""
+"""Checkpoints of one process: that they are whole, what is recorded of them, and that nothing stays behind."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch import nn
 from ddpbench.measure.blocks import AloneControl
 from ddpbench.measure.clock import HostClock
 from ddpbench.records import LaunchDir
-from ddpbench.worker.rank.snapshots import REPETITIONS, Saver, SnapshotError
+from ddpbench.worker.rank.checkpoints import REPETITIONS, CheckpointError, Saver
 
 
 class Seen:
-    """Looks at each snapshot while it is there."""
+    """Looks at each checkpoint while it is there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,7 +33,7 @@ class Seen:
             self.plain = torch.load(path, weights_only=True)
 
 
-def saver_of(folder: Path, on_snapshot: Any) -> Saver:
+def saver_of(folder: Path, on_checkpoint: Any) -> Saver:
     model = nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.Linear(128, 4))
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(8, 64)).sum().backward()
@@ -46,11 +46,11 @@ def saver_of(folder: Path, on_snapshot: Any) -> Saver:
         processes=1,
         clock=HostClock(),
         control=AloneControl(),
-        on_snapshot=on_snapshot,
+        on_checkpoint=on_checkpoint,
     )
 
 
-def test_a_snapshot_is_whole_and_is_gone_afterwards(tmp_path: Path) -> None:
+def test_a_checkpoint_is_whole_and_is_gone_afterwards(tmp_path: Path) -> None:
     folder = tmp_path / "snapshots"
     folder.mkdir()
     (folder / "left-by-a-killed-launch").touch()
@@ -86,7 +86,7 @@ def test_a_full_disk_is_told_in_a_sentence_and_leaves_nothing(
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(SnapshotError, match="No space left on device; free some space") as caught:
+    with pytest.raises(CheckpointError, match="No space left on device; free some space") as caught:
         list(saver_of(folder, lambda: done.append(None)).run())
     assert str(tmp_path) in str(caught.value)
     assert "checkpoint_dir" in str(caught.value)
@@ -94,13 +94,13 @@ def test_a_full_disk_is_told_in_a_sentence_and_leaves_nothing(
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SnapshotError, match="No such file or directory") as caught:
-        list(saver_of(tmp_path / "missing/snapshots", lambda: None).run())
+    with pytest.raises(CheckpointError, match="No such file or directory") as caught:
+        list(saver_of(tmp_path / "missing/checkpoints", lambda: None).run())
     assert str(tmp_path / "missing") in str(caught.value)
 
 
 def test_two_launches_never_share_a_folder_in_a_directory_of_the_users() -> None:
     one, two = (LaunchDir(Path(f"/r/{run}/cases/ddp-w2/launch-00")) for run in ("a", "b"))
-    assert one.snapshots() == Path("/r/a/cases/ddp-w2/launch-00/snapshots")
-    assert one.snapshots("/big") == Path("/big/ddpbench-a-ddp-w2-launch-00")
-    assert one.snapshots("/big") != two.snapshots("/big")
+    assert one.checkpoints() == Path("/r/a/cases/ddp-w2/launch-00/snapshots")
+    assert one.checkpoints("/big") == Path("/big/ddpbench-a-ddp-w2-launch-00")
+    assert one.checkpoints("/big") != two.checkpoints("/big")

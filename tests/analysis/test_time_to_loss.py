@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import RunSummary, load, summarize
-from ddpbench.analysis.descents import MOST_POINTS
+from ddpbench.analysis.time_to_loss import MOST_POINTS
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_sessions
@@ -144,8 +144,8 @@ def test_a_loss_that_one_launch_missed_has_no_time_and_is_told(run: RunDir) -> N
 
 def test_a_case_that_was_not_asked_has_no_curve(run: RunDir) -> None:
     summary = write(run, {SINGLE: [[RankLaunch()]]}, 1)
-    assert summary.curves.empty
-    assert summary.goals.empty
+    assert summary.loss_curves.empty
+    assert summary.time_to_loss.empty
     assert pd.isna(row_of(run, SINGLE)["target_loss"])
 
 
@@ -163,18 +163,18 @@ def test_one_devices_losses_are_those_of_the_same_batch(run: RunDir) -> None:
         STRONG: [[rank(6, far, samples_per_step=4)] * 2],
         DDP: [[rank(8, falling(20, 15))] * 2],
     }
-    goals = write(run, launches, 1).goals.set_index("case_id")
-    assert goals.loc[STRONG.case_id, "one_device_case_id"] == STRONG_SINGLE.case_id
-    assert goals.loc[STRONG.case_id, "apart"] == pytest.approx(1e-6, rel=1e-3)
-    assert pd.isna(goals.loc[DDP.case_id, "one_device_case_id"])  # its batch is twice as large
-    assert goals.loc[DDP.case_id, "batch"] == 16
-    assert pd.isna(goals.loc[STRONG_SINGLE.case_id, "apart"])
+    table = write(run, launches, 1).time_to_loss.set_index("case_id")
+    assert table.loc[STRONG.case_id, "one_device_case_id"] == STRONG_SINGLE.case_id
+    assert table.loc[STRONG.case_id, "apart"] == pytest.approx(1e-6, rel=1e-3)
+    assert pd.isna(table.loc[DDP.case_id, "one_device_case_id"])  # its batch is twice as large
+    assert table.loc[DDP.case_id, "batch"] == 16
+    assert pd.isna(table.loc[STRONG_SINGLE.case_id, "apart"])
 
 
 def test_a_curve_is_the_mean_over_launches_thinned_out(run: RunDir) -> None:
     long = [3.0 - number / 1000 for number in range(900)]
     rounds = [[rank(step, long, group=100)] for step in (10, 12)]
-    curve = write(run, {SINGLE: rounds}, 2).curves
+    curve = write(run, {SINGLE: rounds}, 2).loss_curves
     assert len(curve) == MOST_POINTS
     assert list(curve["samples"]) == [8 * step for step in curve["step"]]
     first, last = curve.iloc[0], curve.iloc[-1]

@@ -1,4 +1,4 @@
-"""The figure of snapshots: what one takes, and its share of the time by how often it is taken."""
+"""The figure of checkpoints: what one takes, and its share of the time by how often it is taken."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COLOURS = {"plain": "#0072B2", "dcp": "#D55E00"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """A case's snapshots of one method. Times are seconds."""
+    """A case's checkpoints of one method. Times are seconds."""
 
     row: Row
     method: str
@@ -40,7 +40,7 @@ class Cost:
     write_s: float
     size_bytes: int
     writers: int
-    snapshots: int
+    checkpoints: int
     launches: int
     step_s: float
     shares: tuple[float, ...]
@@ -48,10 +48,10 @@ class Cost:
 
 
 def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
-    """Return what snapshots cost, by case and method: those with cores of their own and the most ranks first."""
+    """Return what checkpoints cost, by case and method: those with cores of their own and the most ranks first."""
     by_id = {row.case_id: row for row in rows if row.ok}
     found: list[Cost] = []
-    for record in summary.snapshots.to_dict("records"):
+    for record in summary.checkpoints.to_dict("records"):
         row = by_id.get(str(record["case_id"]))
         if row is None:
             continue
@@ -65,7 +65,7 @@ def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
                 write_s=float(record["write_s"]),
                 size_bytes=int(record["bytes"]),
                 writers=int(record["writers"]),
-                snapshots=int(record["snapshots"]),
+                checkpoints=int(record["checkpoints"]),
                 launches=int(record["launches"]),
                 step_s=float(record["step_time_s"]),
                 shares=tuple(float(record[f"share_{steps}"]) for steps in INTERVALS),
@@ -80,8 +80,8 @@ def _optional(value: Any) -> float | None:
     return None if pd.isna(value) else float(value)
 
 
-def snapshot_picture(costs: Sequence[Cost]) -> Picture:
-    """Return the figure of what a snapshot takes, and of its share of the time."""
+def checkpoint_picture(costs: Sequence[Cost]) -> Picture:
+    """Return the figure of what a checkpoint takes, and of its share of the time."""
     heading = _heading(costs)
     settings = {setting_of(cost.row) for cost in costs}
     sizes = sorted({round(cost.size_bytes / 1e6, 1) for cost in costs})
@@ -91,18 +91,18 @@ def snapshot_picture(costs: Sequence[Cost]) -> Picture:
             *([f"{next(iter(settings))}."] if len(settings) == 1 else []),
             f"State of model and optimizer, {megabytes} MB, on the disk and flushed (fsync), from barrier to barrier.",
             f"Means, each launch's first included ({launches_each(cost.launches for cost in costs)},",
-            f"{counted(min(cost.snapshots // cost.launches for cost in costs), 'snapshot')} of a method in each);",
-            f"whiskers: 95 % t-intervals over launches. Right, for {costs[0].row.name}: the snapshot's time over",
-            "that of a snapshot and the steps between two of them; dotted: 1 %; for the others see the table.",
+            f"{counted(min(cost.checkpoints // cost.launches for cost in costs), 'checkpoint')} of a method in each);",
+            f"whiskers: 95 % t-intervals over launches. Right, for {costs[0].row.name}: the checkpoint's time over",
+            "that of a checkpoint and the steps between two of them; dotted: 1 %; for the others see the table.",
         ]
     )
     return Picture(
-        file_name="snapshots",
+        file_name="checkpoints",
         heading=heading,
         caption=caption,
         alt=(
-            "Left: horizontal bars of the time of one snapshot, ms, by case and method. Right: line chart of the "
-            f"share of time, %, against steps between snapshots. {heading}."
+            "Left: horizontal bars of the time of one checkpoint, ms, by case and method. Right: line chart of the "
+            f"share of time, %, against steps between checkpoints. {heading}."
         ),
         table=_table(costs),
         width_in=style.FULL_WIDTH_IN,
@@ -118,7 +118,7 @@ def _heading(costs: Sequence[Cost]) -> str:
     told = [cost for cost in costs if cost.row.case_id == first.row.case_id]
     words = series_of([f"{_ms(cost.cost_s)} ({_METHODS[cost.method]})" for cost in told], "or")
     steps = series_of([f"{cost.steps_for_1_percent:,}" for cost in told], "or")
-    return f"{first.row.name}: a snapshot takes {words}, 1 % of the time at one in {steps} steps"
+    return f"{first.row.name}: a checkpoint takes {words}, 1 % of the time at one in {steps} steps"
 
 
 def _ms(estimate: Estimate) -> str:
@@ -130,7 +130,7 @@ def _table(costs: Sequence[Cost]) -> Table:
     columns = (
         Column("Case"),
         Column("Method"),
-        Column("Snapshot, ms", number=True),
+        Column("Checkpoint, ms", number=True),
         Column("First, ms", number=True),
         Column("Longest rank's own part, ms", number=True),
         Column("MB", number=True),
@@ -154,7 +154,7 @@ def _table(costs: Sequence[Cost]) -> Table:
         )
         for cost in costs
     )
-    return Table(caption="Snapshots of model and optimizer", columns=columns, rows=rows)
+    return Table(caption="Checkpoints of model and optimizer", columns=columns, rows=rows)
 
 
 def _share(fraction: float) -> str:
@@ -172,9 +172,9 @@ def _paint(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
         fill = style.Fill("", _COLOURS[cost.method])
         estimate = cost.cost_s.scaled(1e3)
         whiskered(bars, place, estimate, fill, height=0.5, label=milliseconds(cost.cost_s.value))
-    finish(bars, names, "ms a snapshot")
+    finish(bars, names, "ms a checkpoint")
     bars.set_xlim(0, right_end([cost.cost_s.scaled(1e3) for cost in costs]))
-    bars.set_title("One snapshot")
+    bars.set_title("One checkpoint")
     lines = sheet.axes(6.55, 0.5, sheet.width_in - 6.55 - 0.25, height)
     _paint_shares(lines, [cost for cost in costs if cost.row.case_id == costs[0].row.case_id])
 
@@ -198,7 +198,7 @@ def _paint_shares(axes: Axes, costs: Sequence[Cost]) -> None:
     axes.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("steps between two snapshots")
+    axes.set_xlabel("steps between two checkpoints")
     axes.set_title("Share of time, % (log scales)")
     axes.legend(loc="upper right", borderpad=0)
     axes.grid(visible=True, axis="y")

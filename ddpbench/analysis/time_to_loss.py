@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 from ddpbench.analysis.statistics.stats import Comparison, Interval, Timing, compare, step_time
-from ddpbench.records import Curve
+from ddpbench.records import LossCurve
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.goal import mean_losses, smoothed, smoothing_steps, steps_to
 from ddpbench.spec.grouping import Key
+from ddpbench.spec.target_loss import mean_losses, smoothed, smoothing_steps, steps_to
 from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
@@ -30,15 +30,15 @@ FIRST_STEPS = 20
 """Over so many steps a curve is held against one device's: rounding grows into another path later on."""
 MOST_POINTS = 200
 """Of a curve so many points are kept for drawing."""
-CURVE_COLUMNS = ("case_id", "step", "samples", "time_s", "loss")
-GOAL_COLUMNS = (
+LOSS_CURVE_COLUMNS = ("case_id", "step", "samples", "time_s", "loss")
+TIME_TO_LOSS_COLUMNS = (
     *("case_id", "target", "window", "batch", "launches", "reached", "lowest_loss", "steps_trained"),
     *("one_device_case_id", "apart"),
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Descent:
+class LossCurveRun:
     """One launch's training to a loss: of each step the job's loss before its update, and when it ended."""
 
     round: int
@@ -68,9 +68,9 @@ class Descent:
         return min(smoothed(self.losses, self.window), default=None)
 
 
-def descent_of(
-    number: int, ranks: Sequence[Sequence[Curve]], case: Case, *, one_host: bool
-) -> Descent | None:
+def loss_curve_of(
+    number: int, ranks: Sequence[Sequence[LossCurve]], case: Case, *, one_host: bool
+) -> LossCurveRun | None:
     """Return a launch's curve from every rank's records; None where there are none, or not all of every rank's.
 
     Hosts do not share a clock: across them a step ends when its slowest rank's does, counted from that rank's start.
@@ -94,7 +94,7 @@ def descent_of(
         losses += mean_losses([part.losses for part in parts])
         batch = sum(part.samples for part in parts) // len(parts[0].step_ns)
     window, target = smoothing_steps(case), groups[0][0].target
-    return Descent(
+    return LossCurveRun(
         round=number,
         target=target,
         window=window,
@@ -105,22 +105,22 @@ def descent_of(
     )
 
 
-def descents_of(run: CaseRun) -> list[Descent]:
+def loss_curves_of(run: CaseRun) -> list[LossCurveRun]:
     """Return a case's, those of its first launch's target: a merge may have brought others."""
-    found = [launch.descent for launch in run.good if launch.descent is not None]
-    return [descent for descent in found if descent.target == found[0].target]
+    found = [launch.loss_curve for launch in run.good if launch.loss_curve is not None]
+    return [curve for curve in found if curve.target == found[0].target]
 
 
 def to_loss(run: CaseRun) -> list[Timing]:
     """The time to the loss of every launch; empty unless all of them reached it: the others would have taken longer."""
-    timings = [descent.timing for descent in descents_of(run)]
+    timings = [curve.timing for curve in loss_curves_of(run)]
     known = [timing for timing in timings if timing is not None]
     return known if len(known) == len(timings) else []
 
 
 def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
     """Return the time to the loss against the base case's, paired by round; None where one of them has none."""
-    mine, theirs = descents_of(run), descents_of(baseline)
+    mine, theirs = loss_curves_of(run), loss_curves_of(baseline)
     if not mine or not theirs or mine[0].target != theirs[0].target:
         return None
     found = compare(to_loss(run), to_loss(baseline))
@@ -141,17 +141,17 @@ class Cost:
 
 def cost_of(run: CaseRun) -> Cost | None:
     """Return a case's cost of the loss; None where it was not trained to one."""
-    descents = descents_of(run)
-    if not descents:
+    curves = loss_curves_of(run)
+    if not curves:
         return None
     timings = to_loss(run)
     steps = samples = None
     if timings:
-        steps = _mean([descent.steps or 0 for descent in descents])
-        samples = _mean([(descent.steps or 0) * descent.batch for descent in descents])
-    lows = [low for descent in descents if (low := descent.lowest) is not None]
+        steps = _mean([curve.steps or 0 for curve in curves])
+        samples = _mean([(curve.steps or 0) * curve.batch for curve in curves])
+    lows = [low for curve in curves if (low := curve.lowest) is not None]
     return Cost(
-        target=descents[0].target,
+        target=curves[0].target,
         time_s=step_time(timings) if timings else None,
         steps=steps,
         samples=samples,
@@ -163,24 +163,24 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def curves_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """Points of each case's curve, means over launches: `CURVE_COLUMNS`; the loss is that over `window` steps.
+def loss_curves_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
+    """Points of each case's curve, means over launches: `LOSS_CURVE_COLUMNS`; the loss is that over `window` steps.
 
     A curve ends where its first launch ended, and where all reached the loss, with the step after which they had.
     """
     rows: list[tuple[Any, ...]] = []
     for run in cases:
-        descents = descents_of(run)
-        if not descents:
+        curves = loss_curves_of(run)
+        if not curves:
             continue
-        length = min(len(descent.losses) for descent in descents)
+        length = min(len(curve.losses) for curve in curves)
         if to_loss(run):
-            length = min(length, max(descent.steps or 0 for descent in descents))
-        window, batch = descents[0].window, descents[0].batch
+            length = min(length, max(curve.steps or 0 for curve in curves))
+        window, batch = curves[0].window, curves[0].batch
         if length < window:
             continue
-        means = np.mean([smoothed(descent.losses[:length], window) for descent in descents], axis=0)
-        times = np.mean([descent.ends_s[:length] for descent in descents], axis=0)
+        means = np.mean([smoothed(curve.losses[:length], window) for curve in curves], axis=0)
+        times = np.mean([curve.ends_s[:length] for curve in curves], axis=0)
         chosen = np.unique(
             np.linspace(window, length, min(MOST_POINTS, length - window + 1)).round().astype(int)
         )
@@ -188,19 +188,19 @@ def curves_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
             (run.case_id, int(step), int(step) * batch, float(times[step - 1]), float(means[step - window]))
             for step in chosen
         ]
-    return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
+    return pd.DataFrame(rows, columns=list(LOSS_CURVE_COLUMNS))
 
 
-def goals_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """Return one row for each case that was trained to a loss: `GOAL_COLUMNS`.
+def time_to_loss_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
+    """Return one row for each case that was trained to a loss: `TIME_TO_LOSS_COLUMNS`.
 
     `reached` counts launches; `one_device_case_id` is the case `single` with the same batch, whose losses over the
     first `FIRST_STEPS` steps its own are `apart` from by so much at most, relative.
     """
     rows: list[tuple[Any, ...]] = []
     for run in cases:
-        descents = descents_of(run)
-        if not descents:
+        curves = loss_curves_of(run)
+        if not curves:
             continue
         twin = one_device(run, cases)
         cost = cost_of(run)
@@ -209,17 +209,17 @@ def goals_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
             (
                 run.case_id,
                 cost.target,
-                descents[0].window,
-                descents[0].batch,
-                len(descents),
-                sum(descent.steps is not None for descent in descents),
+                curves[0].window,
+                curves[0].batch,
+                len(curves),
+                sum(curve.steps is not None for curve in curves),
                 cost.lowest,
-                max(len(descent.losses) for descent in descents),
+                max(len(curve.losses) for curve in curves),
                 twin.case_id if twin is not None else None,
-                apart(descents, descents_of(twin)) if twin is not None else None,
+                apart(curves, loss_curves_of(twin)) if twin is not None else None,
             )
         )
-    frame = pd.DataFrame(rows, columns=list(GOAL_COLUMNS))
+    frame = pd.DataFrame(rows, columns=list(TIME_TO_LOSS_COLUMNS))
     return frame.astype({"lowest_loss": "float64", "apart": "float64", "one_device_case_id": "string"})
 
 
@@ -235,17 +235,17 @@ def one_device(run: CaseRun, cases: Sequence[CaseRun]) -> CaseRun | None:
         (
             other
             for other in cases
-            if traits_of(other.case).role == "base" and data(other) == data(run) and descents_of(other)
+            if traits_of(other.case).role == "base" and data(other) == data(run) and loss_curves_of(other)
         ),
         None,
     )
 
 
-def apart(own: Sequence[Descent], other: Sequence[Descent]) -> float | None:
+def apart(own: Sequence[LossCurveRun], other: Sequence[LossCurveRun]) -> float | None:
     """The largest relative difference of two cases' losses over the first steps; None where there are no such steps."""
-    steps = min([FIRST_STEPS, *(len(descent.losses) for descent in (*own, *other))])
+    steps = min([FIRST_STEPS, *(len(curve.losses) for curve in (*own, *other))])
     if not own or not other or not steps:
         return None
-    mine = np.array([descent.losses[:steps] for descent in own])
-    theirs = np.mean([descent.losses[:steps] for descent in other], axis=0)
+    mine = np.array([curve.losses[:steps] for curve in own])
+    theirs = np.mean([curve.losses[:steps] for curve in other], axis=0)
     return float(np.max(np.abs(mine / theirs - 1)))

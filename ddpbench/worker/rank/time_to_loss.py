@@ -13,10 +13,10 @@ import torch.distributed as dist
 from ddpbench.measure.blocks import Control
 from ddpbench.measure.clock import Clock
 from ddpbench.measure.recorder import NullRecorder
-from ddpbench.records import Curve
+from ddpbench.records import LossCurve
 from ddpbench.records.heartbeat import Heartbeat
-from ddpbench.spec import Goal
-from ddpbench.spec.goal import mean_losses, smoothing_steps, steps_to
+from ddpbench.spec import TargetLoss
+from ddpbench.spec.target_loss import mean_losses, smoothing_steps, steps_to
 from ddpbench.worker.training.precision import precision_of
 from ddpbench.worker.training.training import StepLoop, Training, gather_number, gather_numbers
 
@@ -28,15 +28,15 @@ MOST_STEPS = 100
 
 
 def train_to(
-    goal: Goal,
+    target_loss: TargetLoss,
     training: Training,
     batches: Iterator[tuple[Any, Any]],
     *,
     clock: Clock,
     control: Control,
     heartbeat: Heartbeat,
-) -> Iterator[Curve]:
-    """Trains until `steps_to` says that the goal is reached, or its steps or seconds are exhausted.
+) -> Iterator[LossCurve]:
+    """Trains until `steps_to` says that the target_loss is reached, or its steps or seconds are exhausted.
 
     `batches` are the rank's, from their first on. Within a group of steps nothing is done but train and note the
     time; losses stay on the device meanwhile. Rank 0 decides for all, between groups. It ends, without the group in
@@ -55,15 +55,15 @@ def train_to(
     steps = 1  # how long a step takes is not known yet
     for index in itertools.count():
         times, found = _train(loop, steps, clock)
-        # in the digits that are recorded, so that whoever reads them finds the goal reached at the same step
+        # in the digits that are recorded, so that whoever reads them finds the target_loss reached at the same step
         own = [float(f"{float(loss):.7g}") if replica.knows_loss else 0.0 for loss in found]
         gathered = gather_numbers(own, control, processes)
         job += mean_losses([losses for losses, knows in zip(gathered, knowing, strict=True) if knows])
         if not all(map(math.isfinite, job[-steps:])):
             break  # it will not be reached any more; what was timed before is as good as it was
-        yield Curve(
+        yield LossCurve(
             index=index,
-            target=goal.loss,
+            target=target_loss.loss,
             samples=steps * training.share,
             start_ns=times[0],
             end_ns=times[-1],
@@ -71,9 +71,9 @@ def train_to(
             losses=tuple(own) if replica.knows_loss else (),
         )
         spent_ns += times[-1] - times[0]
-        wanted = _steps_next(goal, made=len(job), spent_ns=spent_ns)  # none: its steps are exhausted
+        wanted = _steps_next(target_loss, made=len(job), spent_ns=spent_ns)  # none: its steps are exhausted
         recent = job[-(steps + window - 1) :]
-        over = spent_ns >= goal.seconds * 1e9 or steps_to(goal.loss, recent, window) is not None
+        over = spent_ns >= target_loss.seconds * 1e9 or steps_to(target_loss.loss, recent, window) is not None
         steps = control.agree(0 if over else wanted)
         if not steps:
             break
@@ -92,9 +92,9 @@ def _train(loop: StepLoop, steps: int, clock: Clock) -> tuple[list[int], list[to
     return clock.resolve(marks), losses
 
 
-def _steps_next(goal: Goal, *, made: int, spent_ns: int) -> int:
+def _steps_next(target_loss: TargetLoss, *, made: int, spent_ns: int) -> int:
     """Return how many steps the next group is to have after so many in that time: about `GROUP_S` of them."""
     step_ns = max(spent_ns, 1) / made
     fitting = max(LEAST_STEPS, min(MOST_STEPS, int(GROUP_S * 1e9 / step_ns)))
-    fitting = min(fitting, max(1, math.ceil((goal.seconds * 1e9 - spent_ns) / step_ns)))
-    return min(fitting, goal.steps - made)
+    fitting = min(fitting, max(1, math.ceil((target_loss.seconds * 1e9 - spent_ns) / step_ns)))
+    return min(fitting, target_loss.steps - made)

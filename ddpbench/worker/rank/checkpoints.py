@@ -1,4 +1,4 @@
-"""Snapshots of model and optimizer to disk, timed from barrier to barrier: by rank 0 alone, and by all (DCP)."""
+"""Checkpoints of model and optimizer to disk, timed from barrier to barrier: by rank 0 alone, and by all (DCP)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import torch.distributed as dist
 
 from ddpbench.measure.blocks import Control
 from ddpbench.measure.clock import Clock
-from ddpbench.records import Snapshot, explain_os_error
+from ddpbench.records import Checkpoint, explain_os_error
 
 REPETITIONS = 3
-"""Snapshots of each method in a launch."""
+"""Checkpoints of each method in a launch."""
 Method = Literal["plain", "dcp"]
 
 
-class SnapshotError(Exception):
-    """A snapshot could not be written; the message says where, why and what to do."""
+class CheckpointError(Exception):
+    """A checkpoint could not be written; the message says where, why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saver:
-    """One rank's part in the snapshots of a launch, in a folder that its ranks share, or the ranks of each node."""
+    """One rank's part in the checkpoints of a launch, in a folder that its ranks share, or the ranks of each node."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -37,13 +37,13 @@ class Saver:
     processes: int
     clock: Clock
     control: Control
-    on_snapshot: Callable[[], None]
+    on_checkpoint: Callable[[], None]
 
-    def run(self) -> Iterator[Snapshot]:
+    def run(self) -> Iterator[Checkpoint]:
         """`REPETITIONS` of each method. The folder is gone afterwards, also after an error.
 
         Raises:
-            SnapshotError: one could not be written, on whichever rank: all ranks raise.
+            CheckpointError: one could not be written, on whichever rank: all ranks raise.
         """
         import torch.distributed.checkpoint  # noqa: F401 - before anything is timed
 
@@ -63,21 +63,21 @@ class Saver:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
 
-    def _timed(self, method: Method, index: int) -> Snapshot:
+    def _timed(self, method: Method, index: int) -> Checkpoint:
         path = self.folder / f"{method}-{index}"
         self.clock.anchor()
         self.control.agree(0)
         start_ns = self.clock.now()
         write_ns = self._plain(path) if method == "plain" else self._dcp(path)
         end_ns = self.clock.now()
-        self.on_snapshot()
+        self.on_checkpoint()
         size = self._size(path)
         self.control.agree(0)  # all have looked at their files: they may go
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)  # ranks of one node do so at once
         else:
             path.unlink(missing_ok=True)
-        return Snapshot(
+        return Checkpoint(
             method=method, index=index, bytes=size, start_ns=start_ns, end_ns=end_ns, write_ns=write_ns
         )
 
@@ -110,7 +110,7 @@ class Saver:
         number = self.control.agree(number)  # all ranks say the same, whichever is heard first
         if number:
             found = failure or OSError(number, os.strerror(number) if number > 0 else "see rank 0's log")
-            raise SnapshotError(_sentence(self.folder, found)) from failure
+            raise CheckpointError(_sentence(self.folder, found)) from failure
         return took
 
     def _dcp(self, path: Path) -> int:
@@ -127,7 +127,7 @@ class Saver:
                 alone = self.processes == 1 or not dist.is_initialized()
                 save(self._state(), checkpoint_id=path, process_group=group, no_dist=alone)
         except (OSError, RuntimeError, CheckpointException) as error:
-            raise SnapshotError(_sentence(self.folder, error)) from error
+            raise CheckpointError(_sentence(self.folder, error)) from error
         took = self.clock.now() - start_ns
         self.control.agree(0)
         return took
@@ -153,7 +153,7 @@ def _cause(error: BaseException) -> OSError | None:
 
 
 def _sentence(folder: Path, error: BaseException) -> str:
-    """Return why a snapshot could not be written, and what to do."""
+    """Return why a checkpoint could not be written, and what to do."""
     cause = _cause(error)
     here = next(path for path in folder.parents if path.exists())
     free = shutil.disk_usage(here).free
@@ -164,6 +164,6 @@ def _sentence(folder: Path, error: BaseException) -> str:
     else:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return (
-        f"a snapshot could not be written to {folder.parent}: {reason}. {free / 1e6:,.0f} MB are free there; "
-        "base.checkpoint_dir names another directory for snapshots"
+        f"a checkpoint could not be written to {folder.parent}: {reason}. {free / 1e6:,.0f} MB are free there; "
+        "base.checkpoint_dir names another directory for checkpoints"
     )

@@ -13,7 +13,7 @@ SMOOTHED_BATCHES = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Goal:
+class TargetLoss:
     """The loss, and after how many steps or seconds of training a launch gives up."""
 
     loss: float
