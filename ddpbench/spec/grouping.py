@@ -258,6 +258,11 @@ def panel(case: Case, *, but: Collection[str] = ()) -> Key:
     return _key(case, PANEL, but)
 
 
+def panel_value(case: Case, name: str) -> Hashable:
+    """Return what a case has of one field, as comparing cases looks at it."""
+    return _VALUES[name](case)
+
+
 def variant(case: Case, *, but: Collection[str] = ()) -> Key:
     """Return what sets apart two cases of one panel at one scale: strategy, algorithm, schedule, backend, options."""
     return _key(case, VARIANT, but)

@@ -11,6 +11,7 @@ from ddpbench.spec import Budget, Case
 from tests.analysis.test_findings import DDP, MASTER, SINGLE, summary_of
 from tests.synthetic import (
     MS,
+    Outcome,
     RankLaunch,
     case_of,
     matrix,
@@ -49,28 +50,29 @@ def test_of_cases_that_cannot_be_told_apart_the_reference_is_used_and_no_other_i
     """Whichever happens to be the fastest: a choice by the mean would be luck."""
     told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 11.9}, noise=0.08))
     assert told.startswith("Use DDP at 2 ranks")
-    assert "; master cannot be told from it (its step at most " in told
+    assert "; master cannot be told apart from it (DDP's step is at most " in told
     assert "takes" not in told
 
 
 def test_a_reference_that_is_shown_to_be_slower_is_not_used(tmp_path: Path) -> None:
     cap = case_of("ddp", 2, bucket_cap_mb=25.0)
     told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 20, MASTER: 12, cap: 12.001}, noise=0.004))
-    assert told.startswith(("Use master at 2 ranks", "Use DDP with 25 MiB buckets at 2 ranks"))
-    assert "cannot be told from it" in told
+    assert told.startswith(("Use master at 2 ranks", "Use DDP (25 MiB buckets) at 2 ranks"))
+    assert "cannot be told apart from it" in told
     assert "default buckets" not in told
 
 
 def test_caps_of_one_strategy_are_told_apart_by_their_caps(tmp_path: Path) -> None:
     caps = {case_of("ddp", 2, bucket_cap_mb=cap): step for cap, step in ((1.0, 15.0), (25.0, 11.0))}
     told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, **caps}))
-    assert told.startswith("Use DDP with 25 MiB buckets at 2 ranks")
+    assert told.startswith("Use DDP (25 MiB buckets) at 2 ranks")
     assert "; the other 2 take 9.0" in told
 
 
 def test_where_more_ranks_are_slower_the_answer_is_one(tmp_path: Path) -> None:
     told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 40, MASTER: 60}))
-    assert told.startswith("Stay on one rank: at 2 ranks DDP has 0.50")
+    assert told.startswith("Stay on one rank: at 2 ranks DDP trains 0.50")
+    assert "times its samples/s" in told
 
 
 def test_another_path_of_training_is_never_what_to_use(tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ def test_another_path_of_training_is_never_what_to_use(tmp_path: Path) -> None:
     write_sessions(run)
     told = answer(summarize(run))
     assert told.startswith("Use DDP at 2 ranks")
-    assert "not ranked, as they train on another path: Local SGD" in told or "path: local SGD" in told
+    assert "not ranked: local SGD (another path of training)" in told
 
 
 def test_oversubscribed_cases_and_too_few_rounds_answer_nothing(tmp_path: Path) -> None:
@@ -98,9 +100,41 @@ def test_oversubscribed_cases_and_too_few_rounds_answer_nothing(tmp_path: Path) 
     assert answer(found) == "No answer: no case of several ranks was measured."
 
 
-def test_links_with_different_answers_are_named(tmp_path: Path) -> None:
-    slow = {"fabric": "1 Gbit/s"}
-    fast = {"fabric": "10 Gbit/s"}
+def test_fewer_ranks_that_train_more_are_used(tmp_path: Path) -> None:
+    """One number of ranks is never called useless, or the best, for what another one does."""
+    four, other = case_of("ddp", 4), case_of("master", 4)
+    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 11.1, MASTER: 11.5, four: 44, other: 50}))
+    assert told.startswith("Use DDP at 2 ranks: 1.8")
+    assert "4 ranks are slower" in told
+    told = answer(summary_of(tmp_path / "pays", {SINGLE: 10, DDP: 11.1, MASTER: 11.5, four: 13, other: 20}))
+    assert told.startswith("Use DDP at 4 ranks: 3.0")
+    assert "slower" not in told
+
+
+def test_a_gain_that_is_not_shown_is_said(tmp_path: Path) -> None:
+    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 21.5, MASTER: 43}, noise=0.06))
+    assert "not shown to be faster than one rank" in told
+
+
+def test_what_is_slower_by_less_than_the_margin_is_not_called_alike(tmp_path: Path) -> None:
+    cap = case_of("ddp", 2, bucket_cap_mb=25.0)
+    told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12.12, MASTER: 12, cap: 12.0}, noise=0.0005))
+    assert "default buckets" not in told.split(";")[0]
+    assert "default buckets) cannot be told" not in told
+
+
+def test_no_bound_is_below_zero(tmp_path: Path) -> None:
+    for number in range(6):
+        told = answer(
+            summary_of(tmp_path / str(number), {SINGLE: 10, DDP: 12, MASTER: 12.3 + number / 50}, noise=0.02)
+        )
+        assert "at most -" not in told
+        assert "at most 0 %" not in told
+
+
+def test_links_with_different_answers_are_named_and_labelled(tmp_path: Path) -> None:
+    slow = {"fabric": "1 Gbit/s", "dilation": 10.0}
+    fast = {"fabric": "10 Gbit/s", "dilation": 10.0}
     steps: dict[Case, float] = {
         case_of("ddp", 2, **slow): 12,
         case_of("master", 2, **slow): 20,
@@ -108,23 +142,46 @@ def test_links_with_different_answers_are_named(tmp_path: Path) -> None:
         case_of("master", 2, **fast): 9,
     }
     (told, asked) = summary_of(tmp_path / "apart", {SINGLE: 10, **steps}).answer
-    assert told.text == "At 2 ranks use DDP (emulated 1 Gbit/s link); master (emulated 10 Gbit/s link)."
+    assert told.text == "At 2 ranks use DDP for emulated 1 Gbit/s link; master for emulated 10 Gbit/s link."
+    assert "dilated x10" in told.tags
     assert asked.kind == "links"
     steps[case_of("master", 2, **fast)] = 30
     told = summary_of(tmp_path / "alike", {SINGLE: 10, **steps}).answer[0]
-    assert told.text.startswith("Use DDP at 2 ranks on all 2 links")
+    assert told.text.startswith("Use DDP at 2 ranks on both links")
     assert told.text.endswith("the others are slower.")
+    assert {"dilated x10", "emulated links"} <= set(told.tags)
+
+
+def test_panels_of_other_sizes_or_without_a_choice_are_not_spoken_for(tmp_path: Path) -> None:
+    mlp = {"workload": "mlp:small"}
+    base, two, other = case_of("single", 1, **mlp), case_of("ddp", 2, **mlp), case_of("master", 2, **mlp)
+    four, beside = case_of("ddp", 4), case_of("master", 4)
+    steps: dict[Case, float] = {SINGLE: 10, four: 13, beside: 20, base: 10, two: 12, other: 15}
+    told = summary_of(tmp_path / "sizes", steps).answer[0].text
+    assert told == "Use DDP at 4 ranks for gpt:nano; DDP at 2 ranks for mlp:small."
+    steps = {SINGLE: 10, DDP: 12, MASTER: 15, base: 10, two: 12}
+    found = summary_of(tmp_path / "alone", steps).answer[0]
+    assert found.text.startswith("At 2 ranks use DDP") or "on both workloads" in found.text
+    run = RunDir(tmp_path / "failed")
+    write_plan(run, [SINGLE, DDP, MASTER], Budget(rounds_min=1, rounds_max=6))
+    write_proof(run, DDP, Outcome(status="diverged", error="gradients differ"))
+    for number in range(6):
+        for case in (SINGLE, MASTER):
+            write_launch(run, case, number, [RankLaunch()] * processes_of(case))
+    write_sessions(run)
+    assert "not ranked: DDP (diverged)" in "; ".join(summarize(run).answer[0].tags)
 
 
 def test_a_speed_up_alone_is_an_answer(tmp_path: Path) -> None:
     found = summary_of(tmp_path, {SINGLE: 10, DDP: 12})
-    assert [one.kind for one in found.answer] == ["speed-up"]
+    assert answer(found).startswith("At 2 ranks DDP trains 1.6")
 
 
 def test_an_asked_finding_stands_beside_and_an_undecided_one_does_not() -> None:
     asked = Finding(kind="precision", text="bf16 is faster.", evidence="precision", verdict="faster")
     unsure = Finding(kind="inputs", text="Who knows.", evidence="inputs", verdict="unresolved")
     assert answer_of([], [unsure, asked]) == (asked,)
+    assert answer_of([], [unsure])[0].verdict == "too few"
 
 
 def test_every_sentence_has_at_most_thirty_words(tmp_path: Path) -> None:

@@ -1,67 +1,36 @@
 """The answer to an experiment's question: one or two sentences, from what was decided.
 
-The first says what to use, at the most ranks that had cores of their own: the case that is shown to be best; else
-the reference (DDP), unless it is shown to be slower, for the fastest of cases that cannot be told apart is luck. Who
-is best is `statistics/best.py`'s. Cases that train on another path are not ranked here. A sweep that trains to a loss
-is answered by who is there first, and one that varies links, input data or precision has its finding on that beside.
+The first says what to use (`choice.py`), or, where the sweep trains to a loss, who is there first
+(`first_to_loss.py`). A sweep that varies links, input data or precision has its finding on that beside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
 
-from ddpbench.analysis.findings.groups import exchanges_gradients, fair_panels, grouped, reference_of
+from ddpbench.analysis.findings.choice import Choice, choices_of
+from ddpbench.analysis.findings.first_to_loss import first_to_loss
 from ddpbench.analysis.findings.wording import (
     RATIO_THRESHOLD,
+    called,
+    fitting,
     launch_tags,
-    name_of,
+    listed,
     plain,
     sentence,
-    takes_another_path,
 )
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.best import Standing, standings
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, Timing, compare
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.analysis.summary import Finding, FindingKind
-from ddpbench.analysis.time_to_loss import cost_of, loss_curves_of, to_loss
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import FACETS, PANEL, SCALE, VARIANT
-from ddpbench.strategies.traits import traits_of
+from ddpbench.spec.grouping import PANEL
 from ddpbench.units import counted
 
-MOST_NAMES = 2
-"""Cases named in a sentence; more are counted."""
-MOST_SETTINGS = 3
-"""Settings with different answers named in a sentence."""
 ASKED: tuple[FindingKind, ...] = ("loss", "lead", "links", "inputs", "precision")
 """Findings that sweeps ask for, the most telling first."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Choice:
-    """What to use of a panel's cases at the most ranks, and how the others stand."""
-
-    family: tuple[CaseRun, ...]
-    chosen: CaseRun
-    best: bool
-    """Every other one is shown to be slower."""
-    tied: tuple[CaseRun, ...]
-    """Those that are not."""
-    standings: dict[str, Standing]
-    speedup: Interval | None
-    """In samples/s over the base case's; None where that was not run beside it."""
-    inexact: tuple[CaseRun, ...]
-    """Those of another path of training, which are not ranked."""
-
-    @property
-    def name(self) -> str:
-        return _call(self.chosen, self.family)
-
-    @property
-    def ranked(self) -> list[CaseRun]:
-        """Those with rounds enough."""
-        return [run for run in self.family if self.standings[run.case_id].verdict != "too few"]
+_PLURALS = {"workload": "workloads", "fabric": "links", "precision": "precisions", "scaling": "scalings"}
+"""What a run's panels are called where they differ in one field; others are settings."""
 
 
 def answer_of(cases: Sequence[CaseRun], findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -69,249 +38,210 @@ def answer_of(cases: Sequence[CaseRun], findings: Sequence[Finding]) -> tuple[Fi
 
     Args:
         cases: a run's.
-        findings: the run's, of which one may be the answer.
+        findings: the run's, of which one may be told beside.
     """
-    panels = fair_panels(cases)
-    to_use = _to_the_loss(cases) or _to_use([one for one in map(_choice, panels) if one is not None])
+    choices, panels = choices_of(cases)
+    found = first_to_loss(cases)
+    if found is None:
+        found = _to_use(choices, panels)
+    chosen = {one.chosen.case_id for one in choices}
     asked = sorted(
-        (
-            one
-            for one in findings
-            if one.kind in ASKED and one.verdict not in ("too few", "note", "unresolved")
-        ),
-        key=lambda one: ASKED.index(one.kind),
+        (one for one in findings if one.kind in ASKED and one.verdict in ("faster", "slower", "equivalent")),
+        key=lambda one: (ASKED.index(one.kind), not chosen.intersection(one.cases)),
+    )[:1]
+    ranked = found is not None and (
+        found.evidence == "time-to-loss" or any(len(one.ranked) > 1 for one in choices)
     )
-    told = [one for one in (to_use, *asked[:1]) if one is not None]
-    alone = next((one for one in findings if one.kind == "speed-up"), None)
-    if not told and alone is not None:
-        told = [alone]
+    told = [*([found] if found else []), *asked] if ranked else [*asked, *([found] if found else [])]
     return tuple(told) or (_none(cases, panels),)
 
 
-def _choice(members: Sequence[CaseRun]) -> _Choice | None:
-    """Return what to use of a panel; None where there is nothing to choose, or too few rounds to."""
-    reference = reference_of(members)
-    world = reference.case.world_size
-    able = [run for run in members if exchanges_gradients(run) and run.case.world_size == world]
-    family = [run for run in able if not takes_another_path(run)]
-    found = standings({run.case_id: run.timings for run in family})
-    chosen, best, tied = _chosen(family, reference, found)
-    if chosen is None:
-        return None
-    base = next((run for run in members if run.case_id == chosen.baseline_id), None)
-    gain = compare(chosen.timings, base.timings) if base is not None else None
-    return _Choice(
-        family=tuple(family),
-        chosen=chosen,
-        best=best,
-        tied=tied,
-        standings=found,
-        speedup=gain.rate_ratio() if gain is not None and gain.paired and gain.rounds >= MIN_ROUNDS else None,
-        inexact=tuple(run for run in able if takes_another_path(run)),
-    )
-
-
-def _chosen(
-    family: Sequence[CaseRun], reference: CaseRun, found: dict[str, Standing]
-) -> tuple[CaseRun | None, bool, tuple[CaseRun, ...]]:
-    """Return the case to use, whether it is shown to be best, and those that cannot be told from it."""
-    judged = [run for run in family if run.case_id in found and found[run.case_id].verdict != "too few"]
-    if not judged:  # or it is alone
-        return None, False, ()
-    best = [run for run in judged if found[run.case_id].verdict == "best"]
-    if best:
-        return best[0], True, ()
-    ahead = [run for run in judged if found[run.case_id].verdict != "slower"]
-    fastest = min(judged, key=lambda run: found[run.case_id].ratio.value)
-    chosen = reference if reference in ahead else fastest
-    return chosen, False, tuple(run for run in ahead if run is not chosen)
-
-
-def _to_use(choices: Sequence[_Choice]) -> Finding | None:
+def _to_use(choices: Sequence[Choice], panels: Sequence[Sequence[CaseRun]]) -> Finding | None:
     """Return what to use, of one panel or of several."""
-    if not choices:
+    if not choices or (all(len(one.ranked) == 1 for one in choices) and not any(one.gain for one in choices)):
         return None
-    first = choices[0]
-    ranks = counted(first.chosen.case.world_size, "rank")
-    if len(choices) == 1:
-        text = f"{_advice(first, ranks)}{_gain(first)}{_rest(first)}"
-        tags = (*_sure(first), *grouping.told(first.chosen.case))
-    else:
-        text, tags = _over_settings(choices, ranks), ()
-    more = [run for one in choices for run in one.inexact]
-    skipped = list(dict.fromkeys(name_of(run) for run in more))
-    others = (f"not ranked, as they train on another path: {', '.join(skipped)}",) if skipped else ()
-    rounds = min(one.standings[one.chosen.case_id].rounds for one in choices)
+    several = len(panels) > 1
+    places = _Places(choices, panels)
+    text = _over_panels(choices, places) if several else _in_one(choices[0])
+    rounds = min(len(one.chosen.timings) for one in choices)
     return Finding(
         kind="answer",
         text=sentence(text),
-        tags=(*tags, *others, *launch_tags(rounds)),
+        tags=(*_limits(choices, places), *places.labels(choices), *launch_tags(rounds)),
         evidence="scaling",
         verdict="faster" if all(one.best for one in choices) else "note",
         cases=tuple(dict.fromkeys(one.chosen.case_id for one in choices)),
     )
 
 
-def _sure(choice: _Choice) -> tuple[str, ...]:
-    """Return how much slower than the best of the others it may be, and what was not ranked."""
-    most = choice.standings[choice.chosen.case_id].ratio.high
-    bound = (
-        (f"its step at most {100 * (most - 1):.2g} % longer than the best one's",)
-        if choice.tied and most
-        else ()
-    )
-    few = len(choice.family) - len(choice.ranked)
-    return (*bound, *((f"{counted(few, 'case')} not ranked: too few rounds",) if few else ()))
+class _Places:
+    """How the panels of a run are told apart."""
+
+    def __init__(self, choices: Sequence[Choice], panels: Sequence[Sequence[CaseRun]]) -> None:
+        cases = [members[-1].case for members in panels]  # the first may be one that needs no link
+        self._cases = cases
+        differing = grouping.differing(cases, PANEL)
+        alone = [
+            name
+            for name in differing
+            if len({grouping.panel_value(case, name) for case in cases}) == len(cases)
+        ]
+        self.fields = alone[:1] or differing
+        self.total = len(panels)
+        self.family = [run for one in choices for run in one.ranked]
+        judged = {grouping.panel(one.chosen.case) for one in choices}
+        self.missing = [case for case in cases if grouping.panel(case) not in judged]
+        self.noun = _PLURALS.get(self.fields[0], "settings") if len(self.fields) == 1 else "settings"
+
+    def of(self, one: Choice) -> str:
+        """Return a panel's own words."""
+        return ", ".join(grouping.words(one.chosen.case, self.fields, self._cases))
+
+    def name(self, one: Choice) -> str:
+        """Return the chosen case's name, told apart from all that were ranked anywhere."""
+        return called(one.chosen, self.family)
+
+    def not_judged(self) -> str:
+        """Return the panels without a choice."""
+        return listed([", ".join(grouping.words(case, self.fields, self._cases)) for case in self.missing])
+
+    def count(self, count: int) -> str:
+        """Return so many panels in words: `both links`, `all 3 workloads`, `2 of 3 settings`."""
+        if count < self.total:
+            return f"{count} of {self.total} {self.noun}"
+        return f"both {self.noun}" if count == 2 else f"all {count} {self.noun}"
+
+    def labels(self, choices: Sequence[Choice]) -> list[str]:
+        """Return what must stand beside the numbers, but what the panels differ in, if that is said."""
+        said = {word for one in choices for word in grouping.words(one.chosen.case, self.fields, self._cases)}
+        every = list(dict.fromkeys(word for one in choices for word in grouping.told(one.chosen.case)))
+        return [word for word in every if word not in said] + (
+            ["emulated links"]
+            if any(one.chosen.case.fabric for one in choices) and "fabric" in self.fields
+            else []
+        )
 
 
-def _advice(choice: _Choice, ranks: str) -> str:
-    """Return what to use, or to stay on one rank where more are slower."""
-    if choice.speedup is not None and choice.speedup.high is not None and choice.speedup.high < 1:
-        return f"stay on one rank: at {ranks} {choice.name}"
-    return f"use {choice.name} at {ranks}"
+def _in_one(one: Choice) -> str:
+    """Return what to use in the only panel."""
+    name, ranks = called(one.chosen, one.ranked), counted(one.world, "rank")
+    gain = f"{plain(one.gain)} times one rank's samples/s" if one.gain is not None else ""
+    if one.loses and one.gain is not None:
+        return f"stay on one rank: at {ranks} {name} trains {plain(one.gain)} times its samples/s"
+    if len(one.ranked) == 1:
+        return f"at {ranks} {name} trains {gain}"
+    start = f"use {name} at {ranks}{': ' if gain else ''}{gain}; "
+    return fitting(start + rest for rest in _rest(one))
 
 
-def _gain(choice: _Choice) -> str:
-    if choice.speedup is None:
-        return ""
-    lost = choice.speedup.high is not None and choice.speedup.high < 1
-    return f"{' has' if lost else ':'} {plain(choice.speedup)} times one rank's samples/s"
-
-
-def _rest(choice: _Choice) -> str:
-    """Return how the others stand."""
-    others = [run for run in choice.ranked if run is not choice.chosen]
-    if not choice.best:
-        names = _listed([_call(run, choice.family) for run in choice.tied])
-        return f"; {names} cannot be told from it" if choice.tied else ""
-    behind = [choice.standings[run.case_id].ratio.value for run in others]
+def _rest(one: Choice) -> list[str]:
+    """Return how the others stand, in ever fewer words."""
+    if one.tied:
+        names = [called(run, one.ranked) for run in one.tied]
+        return [
+            f"{words} cannot be told apart from it" for words in (listed(names), counted(len(names), "other"))
+        ]
+    others = one.behind
     if len(others) == 1:
-        return f"; {_call(others[0], choice.family)} takes {_gap(behind[0])}"
-    return f"; the other {len(others)} take {_gap(min(behind))} or more"
+        run, ratio = others[0]
+        return [f"{called(run, one.ranked)} takes {_gap(ratio)}", f"the other takes {_gap(ratio)}"]
+    return [f"the other {len(others)} take {_gap(min(ratio for _, ratio in others))} or more"]
 
 
 def _gap(ratio: float) -> str:
     return f"{ratio:.3g} times as long" if ratio >= RATIO_THRESHOLD else f"{100 * (ratio - 1):.3g} % longer"
 
 
-def _over_settings(choices: Sequence[_Choice], ranks: str) -> str:
-    """Return what to use on each of several panels."""
-    cases = [one.chosen.case for one in choices]
-    fields = grouping.differing(cases, PANEL)
-    by_name = grouped_by_name(choices)
-    what = FACETS[fields[0]].title.lower() if len(fields) == 1 else "setting"
-    if len(by_name) == 1:
-        first = choices[0]
-        rest = (
-            "the others are slower"
-            if all(one.best for one in choices)
-            else "not every other is shown to be slower"
-        )
-        gains = [one.speedup.value for one in choices if one.speedup is not None]
-        gain = f": {min(gains):.3g} to {max(gains):.3g} times one rank's samples/s" if gains else ""
-        return f"use {first.name} at {ranks} on all {len(choices)} {what}s{gain}; {rest}"
-    parts = []
-    for name, members in by_name.items():
-        places = [", ".join(grouping.words(one.chosen.case, fields, cases)) for one in members]
-        where = _listed(places) if len(places) <= MOST_SETTINGS else f"{len(places)} {what}s"
-        parts.append(f"{name} ({where})")
-    more = len(parts) - MOST_SETTINGS
-    return f"at {ranks} use {'; '.join(parts[:MOST_SETTINGS])}{f'; and {more} more' if more > 0 else ''}"
-
-
-def grouped_by_name(choices: Iterable[_Choice]) -> dict[str, list[_Choice]]:
-    """Return the choices by what they choose, in order of the first."""
-    found: dict[str, list[_Choice]] = {}
+def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
+    """Return what to use in each of several panels, in as many words as fit."""
+    groups: dict[tuple[str, int], list[Choice]] = {}
     for one in choices:
-        found.setdefault(one.name, []).append(one)
-    return found
+        key = ("one rank", 1) if one.loses else (places.name(one), one.world)
+        groups.setdefault(key, []).append(one)
+    if len(groups) == 1:
+        ((name, world),) = groups
+        return _alike(name, world, choices, places)
+    worlds = {world for name, world in groups if name != "one rank"}
+    ranks = f"at {counted(next(iter(worlds)), 'rank')} " if len(worlds) == 1 else ""
+    same = bool(ranks)
+    parts = (
+        [_part(key, members, places, short=short, same=same) for key, members in groups.items()]
+        for short in (False, True)
+    )
+    return fitting(f"{ranks}use {'; '.join(part)}" for part in parts)
 
 
-def _call(run: CaseRun, family: Sequence[CaseRun]) -> str:
-    """Return a case's strategy, with what tells it from others of that strategy."""
-    same = [other.case for other in family if other.case.strategy == run.case.strategy]
-    fields = [name for name in (*VARIANT, *SCALE) if name in grouping.differing(same)]
-    words = grouping.words(run.case, fields, same)
-    return _with(traits_of(run.case).spoken, words)
+def _part(
+    key: tuple[str, int], members: Sequence[Choice], places: _Places, *, short: bool, same: bool
+) -> str:
+    """Return what to use in some of the panels."""
+    name, world = key
+    where = (
+        f"on {places.count(len(members))}" if short else f"for {listed([places.of(one) for one in members])}"
+    )
+    at = "" if same or name == "one rank" else f" at {counted(world, 'rank')}"
+    return f"{name}{at} {where}"
 
 
-def _with(name: str, words: Sequence[str]) -> str:
-    return f"{name} with {', '.join(words)}" if words else name
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return a few names, and how many more."""
-    if len(names) > MOST_NAMES + 1:
-        return f"{', '.join(names[:MOST_NAMES])} and {len(names) - MOST_NAMES} others"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
-
-
-def _to_the_loss(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return who reaches the loss first; None where fewer than two cases on the same links reached it."""
-    able = [
-        run for run in cases if run.status == "ok" and not run.planned.oversubscribed and loss_curves_of(run)
-    ]
-    groups = sorted(grouped(able, _same_loss).values(), key=lambda group: -len(group))
-    family = [run for run in groups[0] if to_loss(run)] if groups else []
-    if len(family) < 2 or len({run.case.fabric for run in family} - {""}) > 1:
-        return None
-    times: dict[str, Sequence[Timing]] = {run.case_id: to_loss(run) for run in family}
-    found = standings(times)
-    judged = [run for run in family if run.case_id in found and found[run.case_id].verdict != "too few"]
-    if not judged:
-        return None
-    first = min(judged, key=lambda run: found[run.case_id].ratio.value)
-    standing = found[first.case_id]
-    cost = cost_of(first)
-    if cost is None or cost.time_s is None:
-        return None
-    tied = [
-        run for run in judged if run is not first and found[run.case_id].verdict in ("as good", "cannot tell")
-    ]
-    names = _listed([_with_ranks(run, family) for run in tied])
+def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) -> str:
+    """Return the one thing to use in all panels that were judged."""
+    where = places.count(len(choices))
+    gains = [one.gain.value for one in choices if one.gain is not None]
+    span = " to ".join(dict.fromkeys(f"{end:.3g}" for end in (min(gains), max(gains)))) if gains else ""
+    if name == "one rank":
+        ranks = " or ".join(dict.fromkeys(counted(one.world, "rank") for one in choices))
+        return f"stay on one rank on {where}: {ranks} train {span} times its samples/s"
+    gain = f": {span} times one rank's samples/s" if gains else ""
+    ranks = counted(world, "rank")
+    if all(len(one.ranked) == 1 for one in choices):
+        return f"at {ranks} {name} trains {span} times one rank's samples/s on {where}"
     rest = (
-        f"; {names} cannot be told from it"
-        if tied and standing.verdict != "best"
-        else "; all others take longer"
+        "the others are slower"
+        if all(one.best for one in choices)
+        else "not all others are shown to be slower"
     )
-    missed = len(groups[0]) - len(family)
-    late = (f"{counted(missed, 'case')} did not reach it in every launch",) if missed else ()
-    text = f"{_with_ranks(first, family)} reaches a loss of {cost.target:g} first, after {plain(cost.time_s)} s{rest}"
-    return Finding(
-        kind="answer",
-        text=sentence(text),
-        tags=(first.case.workload, *grouping.told(first.case), *late, *launch_tags(standing.rounds)),
-        evidence="time-to-loss",
-        verdict="faster" if standing.verdict == "best" else "note",
-        cases=(first.case_id,),
+    return f"use {name} at {ranks} on {where}{gain}; {rest}"
+
+
+def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
+    """Return what limits the answer: what was not decided, not gained, not ranked, not judged."""
+    told: list[str] = []
+    worst = max(
+        (one for one in choices if one.most_behind), key=lambda one: one.most_behind or 0.0, default=None
     )
-
-
-def _same_loss(run: CaseRun) -> grouping.Key:
-    return (*grouping.deciding("loss", run.case), loss_curves_of(run)[0].target)
-
-
-def _with_ranks(run: CaseRun, family: Sequence[CaseRun]) -> str:
-    """Return strategy and ranks, and the samples per step where these do not tell it from others."""
-    name = f"{name_of(run)} at {counted(run.case.world_size, 'rank')}"
-    same = [
-        other.case
-        for other in family
-        if (name_of(other), other.case.world_size) == (name_of(run), run.case.world_size)
-    ]
-    fields = [field for field in (*VARIANT, *SCALE, *PANEL) if field in grouping.differing(same)]
-    words = grouping.words(run.case, fields, same)
-    return _with(name, words)
+    if worst is not None and worst.most_behind is not None:
+        most = math.ceil(100 * (worst.most_behind - 1))
+        where = f" ({places.of(worst)})" if places.total > 1 else ""
+        told.append(f"{places.name(worst)}'s step is at most {most} % longer than the fastest other's{where}")
+    unsure = [one for one in choices if one.tied]
+    if places.total > 1 and unsure and len(unsure) < len(choices):
+        told.append(f"not decided for {listed([places.of(one) for one in unsure])}")
+    flat = [one for one in choices if one.gain is not None and not one.gains and not one.loses]
+    if flat:
+        where = f" for {listed([places.of(one) for one in flat])}" if places.total > 1 else ""
+        told.append(f"not shown to be faster than one rank{where}")
+    slower = sorted({world for one in choices for world in one.slower_worlds})
+    if slower:
+        told.append(f"{listed([str(world) for world in slower])} ranks are slower")
+    unranked: dict[str, list[str]] = {}
+    for run, why in (pair for one in choices for pair in one.unranked):
+        unranked.setdefault(why, []).append(called(run, [*places.family, run]))
+    told += [f"not ranked: {listed(list(dict.fromkeys(names)))} ({why})" for why, names in unranked.items()]
+    if places.missing:
+        told.append(f"not judged: {places.not_judged()}")
+    return told
 
 
 def _none(cases: Sequence[CaseRun], panels: Sequence[Sequence[CaseRun]]) -> Finding:
     """Return why there is no answer."""
     several = [run for run in cases if run.case.world_size > 1 and run.status == "ok" and run.timings]
+    rounds = max((len(run.timings) for run in several), default=0)
     if not several:
         why = "no case of several ranks was measured"
     elif not panels:
         why = "no case that aggregates had cores of its own"
+    elif rounds < MIN_ROUNDS:
+        why = f"{counted(rounds, 'round')} are too few to tell cases apart: resume the sweep"
     else:
-        rounds = max((len(run.timings) for run in several), default=0)
-        why = f"{counted(rounds, 'round')} cannot tell cases apart, {MIN_ROUNDS} may: resume the sweep"
+        why = "at no number of ranks were two cases measured in the same rounds that can be ranked"
     return Finding(kind="answer", text=sentence(f"no answer: {why}"), evidence="summary", verdict="too few")

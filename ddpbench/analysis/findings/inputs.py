@@ -72,7 +72,10 @@ def _bound(group: InputGroup) -> str:
     mend = group.fixed_by
     if mend is not None:
         return f"{text}; {_workers(mend)} fix{'es' if mend.run.case.loader_workers == 1 else ''} it"
-    return text if len(group.loaded) == 1 else f"{text}; no number of workers run here fixes it"
+    if len(group.loaded) == 1:
+        return text
+    every = len(group.bound) == len(group.loaded)
+    return f"{text}; {'no number of workers run here fixes it' if every else 'whether more workers fix it is open'}"
 
 
 def _about_bound(group: InputGroup) -> Iterable[str]:
@@ -89,7 +92,7 @@ def _about_bound(group: InputGroup) -> Iterable[str]:
             yield "other numbers of loader workers were not run"
         else:
             least = min(group.loaded, key=lambda one: one.ratio.value if one.ratio is not None else 1e9)
-            yield f"least: {_longer(least.ratio)} longer {_how(least)}"
+            yield f"least: {_signed(least.ratio)} {_how(least)}"
 
 
 def _without_twins(members: Sequence[InputCase]) -> Iterable[Finding]:

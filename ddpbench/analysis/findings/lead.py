@@ -116,7 +116,7 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
         return None
     case = by[ddp].case
     links = virtual_words(case)
-    place = ", ".join([counted(case.world_size, "rank"), case.workload, *links[:1]])
+    place = f"{counted(case.world_size, 'rank')}, {case.workload}"
     text = f"at {place}, a master after backward takes {plain(interval)} times DDP's step"
     parts = [
         f"a ring after backward makes {plain(what.time_ratio())} of it",
@@ -134,7 +134,7 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
     return math.exp(lead.log), Finding(
         kind="lead",
         text=sentence(text),
-        tags=(*parts, *links[1:], *launch_tags(lead.rounds), *few),
+        tags=(*links, *parts, *launch_tags(lead.rounds), *few),
         evidence="strategies",
         verdict="slower" if enough else "too few",
         cases=(by[master].case_id, by[ddp].case_id),
@@ -164,4 +164,4 @@ def _shares(by: Mapping[tuple[str, str], CaseRun], ring: _Pair, lead: _Pair) -> 
         bounds = "" if part.low is None or part.high is None else f" ({percent_of(part)})"
         return f"how much of the lead is the ring cannot be told{bounds}"
     rest = Interval(value=1 - part.value, low=1 - part.high, high=1 - part.low)
-    return f"{percent_of(part)} of the lead is the ring, {percent_of(rest)} the overlap"
+    return f"{percent_of(part)} of the lead is the ring, {percent_of(rest)} overlap"

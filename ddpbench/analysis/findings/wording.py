@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import MARGIN, Interval, Judgement
 from ddpbench.records import Compared
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import VARIANT
+from ddpbench.spec.grouping import SCALE, VARIANT
 from ddpbench.strategies.traits import traits_of
 
 INEXACT: frozenset[Compared] = frozenset(
@@ -19,6 +21,10 @@ INEXACT: frozenset[Compared] = frozenset(
 """What is compared of a strategy that is inexact by design."""
 
 
+MOST_WORDS = 30
+"""Of a sentence."""
+MOST_NAMES = 2
+"""Cases named in a sentence; more are counted."""
 RATIO_THRESHOLD = 2.0
 """Steps of which one takes at least so many times as long as the other are told so, and not in per cent."""
 MARGIN_WORDS = f"{100 * MARGIN:g} %"
@@ -27,6 +33,38 @@ MARGIN_WORDS = f"{100 * MARGIN:g} %"
 def sentence(text: str) -> str:
     """Return it with a capital and a full stop."""
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def fitting(texts: Iterable[str]) -> str:
+    """Return the first of these, which get shorter, that has words few enough for a sentence, or the last."""
+    text = ""
+    for text in texts:
+        if len(text.split()) <= MOST_WORDS:
+            break
+    return text
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return a few names, or the first of them and how many more there are."""
+    if len(names) > MOST_NAMES + 1:
+        return f"{', '.join(names[:MOST_NAMES])} and {len(names) - MOST_NAMES} others"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
+
+
+def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) -> str:
+    """Return a case's strategy, with what tells it from others of that strategy in brackets; of `more` fields too."""
+    same = [other.case for other in family if other.case.strategy == run.case.strategy]
+    # Numbers of ranks are told by the sentence, and layouts where one number of ranks has several.
+    beside = [case for case in same if case.world_size == run.case.world_size]
+    layouts = [name for name in ("nodes", "ranks_per_node") if name in grouping.differing(beside)]
+    fields = [
+        name for name in (*VARIANT, *SCALE, *more) if name not in ("world_size", "nodes", "ranks_per_node")
+    ]
+    words = grouping.words(
+        run.case, [*(name for name in fields if name in grouping.differing(same)), *layouts], same
+    )
+    spoken = traits_of(run.case).spoken
+    return f"{spoken} ({', '.join(words)})" if words else spoken
 
 
 def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:

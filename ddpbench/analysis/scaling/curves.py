@@ -189,8 +189,8 @@ def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
         workload, *setting = curve.setting.split(", ")
         missed = [other for other in fits[1:] if other.goodness == fit.goodness == "beyond error"]
         text = (
-            f"{curve.name} from 1 to {sizes[-1]} ranks, {workload}: {LAW_NAMES[fit.law]} with {parameter_words(fit)} "
-            f"{fit.judged}"
+            f"{curve.name} from 1 to {sizes[-1]} ranks, {workload}: {LAW_NAMES[fit.law]}"
+            f"{f' with {parameter_words(fit)}' if fit.goodness != 'beyond error' else ''} {fit.judged}"
         )
         finding = Finding(
             kind="law",

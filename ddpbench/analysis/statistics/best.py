@@ -70,11 +70,13 @@ class Standing:
     rounds: int
 
 
-def standings(family: Mapping[str, Sequence[Timing]], *, margin: float = MARGIN) -> dict[str, Standing]:
+def standings(
+    family: Mapping[str, Sequence[Timing]], *, margin: float = MARGIN, alpha: float = ALPHA
+) -> dict[str, Standing]:
     """Return how each case of a family stands, by name, in the family's order; empty for fewer than two cases.
 
     Cases with too few rounds are left out of the comparison. Where launches are missing, the rounds that all cases
-    have are used, or, where these are few, each pair's own, with Bonferroni's correction.
+    have are used, or, where these are few, each pair's own, with Bonferroni's correction. `alpha`: the family's error.
     """
     logs = {name: by_pair(timings) for name, timings in family.items() if timings}
     if len(logs) < 2:
@@ -87,10 +89,10 @@ def standings(family: Mapping[str, Sequence[Timing]], *, margin: float = MARGIN)
         table = np.log(np.array([[one.sample_s for one in row] for row in cells]))
         centres = np.array([_cost(row) for row in cells])
         difference = centres[:, None] - centres[None, :]
-        upper, lower = half_widths(table)
+        upper, lower = half_widths(table, alpha)
         rounds = np.full(difference.shape, len(shared))
     else:
-        difference, upper, lower, rounds = _pairwise([logs[name] for name in able])
+        difference, upper, lower, rounds = _pairwise([logs[name] for name in able], alpha)
     found = _told(able, difference, upper, lower, rounds, margin=margin)
     return {name: found.get(name) or _too_few(name, logs) for name in logs}
 
@@ -192,7 +194,7 @@ def half_widths(logs: _Array, alpha: float = ALPHA) -> tuple[_Array, _Array]:
 
 
 def _pairwise(
-    logs: Sequence[Mapping[Pair, Timing]],
+    logs: Sequence[Mapping[Pair, Timing]], alpha: float
 ) -> tuple[_Array, _Array, _Array, NDArray[np.int64]]:
     """Differences, half-widths and rounds of every pair by itself; infinite where a pair shares too few rounds."""
     cases = len(logs)
@@ -208,8 +210,8 @@ def _pairwise(
             ratios = np.log([a.sample_s / b.sample_s for a, b in zip(mine, other, strict=True)])
             error = float(ratios.std(ddof=1)) / math.sqrt(len(shared))
             difference[i, j], rounds[i, j] = _cost(mine) - _cost(other), len(shared)
-            upper[i, j] = t_quantile(1 - ALPHA / (cases - 1), len(shared) - 1) * error
-            lower[i, j] = t_quantile(1 - ALPHA / (cases * (cases - 1)), len(shared) - 1) * error
+            upper[i, j] = t_quantile(1 - alpha / (cases - 1), len(shared) - 1) * error
+            lower[i, j] = t_quantile(1 - alpha / (cases * (cases - 1)), len(shared) - 1) * error
     return difference, upper, lower, rounds
 
 

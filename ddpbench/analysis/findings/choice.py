@@ -1,0 +1,160 @@
+"""What to use of a panel's cases: the one that is shown to be best, else the reference.
+
+Of cases that cannot be told apart the fastest is luck, so the reference (DDP) is used unless it is shown to be slower.
+Who is slower is `statistics/best.py`'s; where a run has several panels, their families share the error (Bonferroni).
+Cases that train on another path are not ranked. A panel's largest number of ranks decides, unless a smaller one
+trains measurably more samples per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpbench.analysis.findings.groups import exchanges_gradients, fair_panels, reference_of
+from ddpbench.analysis.findings.wording import takes_another_path
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.best import Standing, standings
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Interval, compare
+from ddpbench.spec import grouping
+from ddpbench.strategies.traits import traits_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """What to use in a panel, and how the others at that number of ranks stand."""
+
+    chosen: CaseRun
+    ranked: tuple[CaseRun, ...]
+    """The cases it was chosen from, itself among them; it alone where there was no other."""
+    best: bool
+    """Every other one is shown to be slower."""
+    tied: tuple[CaseRun, ...]
+    """Those that cannot be told apart from it."""
+    standings: dict[str, Standing]
+    gain: Interval | None
+    """Samples/s over the base case's; None where that was not run beside it."""
+    slower_worlds: tuple[int, ...]
+    """Larger numbers of ranks that train measurably fewer samples per second."""
+    unranked: tuple[tuple[CaseRun, str], ...]
+    """Cases of that panel and number of ranks that could not be ranked, and why."""
+
+    @property
+    def world(self) -> int:
+        """Its number of ranks."""
+        return self.chosen.case.world_size
+
+    @property
+    def loses(self) -> bool:
+        """Whether it is shown to train fewer samples per second than one rank."""
+        return self.gain is not None and self.gain.high is not None and self.gain.high < 1
+
+    @property
+    def gains(self) -> bool:
+        """Whether it is shown to train more of them."""
+        return self.gain is not None and self.gain.low is not None and self.gain.low > 1
+
+    @property
+    def most_behind(self) -> float | None:
+        """At most that many times the fastest other's step its own takes; None where it is not shown to be slower."""
+        most = self.standings[self.chosen.case_id].ratio.high if self.tied else None
+        return most if most is not None and most > 1 else None
+
+    @property
+    def behind(self) -> list[tuple[CaseRun, float]]:
+        """The others with their step time over the best one's."""
+        return [
+            (run, self.standings[run.case_id].ratio.value) for run in self.ranked if run is not self.chosen
+        ]
+
+
+def choices_of(cases: Sequence[CaseRun]) -> tuple[list[Choice], list[list[CaseRun]]]:
+    """Return a choice for each panel that allows one, and all panels in which some aggregate on cores of their own."""
+    panels = fair_panels(cases)
+    families = sum(any(len(family) > 1 for family in _families(members).values()) for members in panels)
+    alpha = ALPHA / max(1, families)
+    found = [_choice(members, cases, alpha) for members in panels]
+    return [one for one in found if one is not None], panels
+
+
+def _families(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
+    """Return what can be ranked at each number of ranks, the largest first."""
+    able = [
+        run
+        for run in members
+        if exchanges_gradients(run) and not takes_another_path(run) and len(run.timings) >= MIN_ROUNDS
+    ]
+    worlds = sorted({run.case.world_size for run in able}, reverse=True)
+    return {world: [run for run in able if run.case.world_size == world] for world in worlds}
+
+
+def _choice(members: Sequence[CaseRun], every: Sequence[CaseRun], alpha: float) -> Choice | None:
+    families = _families(members)
+    several = {world: family for world, family in families.items() if len(family) > 1}
+    picks = [pick for family in (several or families).values() if (pick := _pick(family, alpha)) is not None]
+    if not picks:
+        return None
+    taken, slower = picks[0], []
+    for pick in picks[1:]:
+        faster = compare(pick[0].timings, taken[0].timings)
+        low = faster.rate_ratio().low if faster is not None and faster.paired else None
+        if low is not None and low > 1:
+            slower.append(taken[0].case.world_size)
+            taken = pick
+    chosen, tied, found = taken
+    ranked = [run for run in families[chosen.case.world_size] if not found or _stands(found, run)]
+    base = next((run for run in members if run.case_id == chosen.baseline_id), None)
+    gain = compare(chosen.timings, base.timings) if base is not None else None
+    return Choice(
+        chosen=chosen,
+        ranked=tuple(ranked),
+        best=len(ranked) > 1 and not tied,
+        tied=tuple(tied),
+        standings=found,
+        gain=gain.rate_ratio() if gain is not None and gain.paired and gain.rounds >= MIN_ROUNDS else None,
+        slower_worlds=tuple(slower),
+        unranked=tuple(_unranked(chosen, ranked, every)),
+    )
+
+
+_Pick = tuple[CaseRun, list[CaseRun], dict[str, Standing]]
+
+
+def _stands(found: dict[str, Standing], run: CaseRun) -> bool:
+    return run.case_id in found and found[run.case_id].verdict != "too few"
+
+
+def _pick(family: Sequence[CaseRun], alpha: float) -> _Pick | None:
+    """Return the case to use, those that cannot be told apart from it, and how all stand."""
+    if len(family) == 1:
+        return family[0], [], {}
+    found = standings({run.case_id: run.timings for run in family}, alpha=alpha)
+    judged = [run for run in family if _stands(found, run)]
+    if len(judged) < 2:
+        return None  # they share no rounds
+    ahead = [run for run in judged if (found[run.case_id].ratio.low or 0.0) <= 1]
+    reference = reference_of(judged)
+    fastest = min(judged, key=lambda run: found[run.case_id].ratio.value)
+    chosen = reference if reference in ahead else fastest
+    return chosen, [run for run in ahead if run is not chosen], found
+
+
+def _unranked(
+    chosen: CaseRun, ranked: Sequence[CaseRun], every: Sequence[CaseRun]
+) -> list[tuple[CaseRun, str]]:
+    found: list[tuple[CaseRun, str]] = []
+    for run in every:
+        beside = (
+            run.case.world_size == chosen.case.world_size
+            and grouping.panel(run.case) == grouping.panel(chosen.case)
+            and traits_of(run.case).exchanges
+        )
+        if not beside or run in ranked:
+            continue
+        if run.status != "ok" or not run.timings:
+            found.append((run, run.status if run.status != "ok" else "no launch"))
+        elif takes_another_path(run):
+            found.append((run, "another path of training"))
+        else:
+            found.append((run, "too few rounds"))
+    return found

@@ -1,0 +1,96 @@
+"""The answer of a sweep that trains to a loss: who is there first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpbench.analysis.findings.groups import grouped
+from ddpbench.analysis.findings.wording import called, fitting, launch_tags, listed, plain, sentence
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.best import standings
+from ddpbench.analysis.statistics.stats import step_time
+from ddpbench.analysis.summary import Finding
+from ddpbench.analysis.time_to_loss import loss_curves_of, to_loss
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import PANEL
+from ddpbench.units import counted
+
+
+def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
+    """Return who reaches the loss first of the largest group with one target; None where no case trained to one."""
+    able = [
+        run for run in cases if run.status == "ok" and not run.planned.oversubscribed and loss_curves_of(run)
+    ]
+    groups = sorted(grouped(able, _same_loss).values(), key=lambda group: -len(group))
+    if not groups:
+        return None
+    group = groups[0]
+    target = loss_curves_of(group[0])[0].target
+    family = [run for run in group if to_loss(run)]
+    found = standings({run.case_id: to_loss(run) for run in family})
+    judged = [run for run in family if run.case_id in found and found[run.case_id].verdict != "too few"]
+    names: list[str] = []
+    ahead = [run for run in judged if (found[run.case_id].ratio.low or 0.0) <= 1]
+    if not family:
+        texts = [f"no case reached a loss of {target:g} in every launch"]
+    elif len(family) == 1:
+        texts = [
+            f"only {_who(family[0], group)} reached a loss of {target:g} in every launch, after {_time(family[0])}"
+        ]
+    elif not judged:
+        texts = [f"too few rounds tell who reaches a loss of {target:g} first"]
+    elif len(ahead) == 1:
+        who = _who(ahead[0], group)
+        texts = [
+            f"{who} reaches a loss of {target:g} first, after {_time(ahead[0])}; all others that reached it take longer"
+        ]
+    else:
+        names = [f"{_who(run, group)} ({step_time(to_loss(run)).value:.3g} s)" for run in ahead]
+        end = f"are first to a loss of {target:g}, and cannot be told apart"
+        texts = [f"{words} {end}" for words in (listed(names), counted(len(names), "case"))]
+    text = fitting(texts)
+    unnamed = (", ".join(names),) if len(texts) > 1 and text == texts[-1] else ()
+    rounds = min((len(to_loss(run)) for run in judged or family), default=0)
+    return Finding(
+        kind="answer",
+        text=sentence(text),
+        tags=(
+            *unnamed,
+            *_limits(group, family, judged, len(groups)),
+            *(launch_tags(rounds) if rounds else ()),
+        ),
+        evidence="time-to-loss",
+        verdict="faster" if len(ahead) == 1 else "note",
+        cases=tuple(run.case_id for run in ahead or family),
+    )
+
+
+def _same_loss(run: CaseRun) -> grouping.Key:
+    """Return what cases share for which one loss means the same, and whose time is one link's."""
+    return (*grouping.deciding("loss", run.case), loss_curves_of(run)[0].target)
+
+
+def _who(run: CaseRun, group: Sequence[CaseRun]) -> str:
+    """Return strategy and ranks, with what tells it from others of the group."""
+    same = [other for other in group if other.case.world_size == run.case.world_size]
+    return f"{called(run, same, PANEL)} at {counted(run.case.world_size, 'rank')}"
+
+
+def _time(run: CaseRun) -> str:
+    return f"{plain(step_time(to_loss(run)))} s"
+
+
+def _limits(
+    group: Sequence[CaseRun], family: Sequence[CaseRun], judged: Sequence[CaseRun], groups: int
+) -> list[str]:
+    told = [group[0].case.workload]
+    told += list(dict.fromkeys(word for run in group for word in grouping.told(run.case)))
+    missed = [run for run in group if run not in family]
+    if missed and family:
+        told.append(f"not in every launch: {listed([_who(run, group) for run in missed])}")
+    few = [run for run in family if run not in judged]
+    if few and judged:
+        told.append(f"too few rounds: {listed([_who(run, group) for run in few])}")
+    if groups > 1:
+        told.append(f"1 of {groups} groups of cases with a loss in common")
+    return [*told, "one seed: every launch trains the same steps"]

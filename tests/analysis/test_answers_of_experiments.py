@@ -1,0 +1,63 @@
+"""Every experiment that comes with ddpbench has an answer of one sentence, whatever its axes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis import summarize
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.records import RunDir
+from ddpbench.spec import Case, Devices, expand, load_experiment
+from tests.analysis.test_time_to_loss import falling, rank
+from tests.synthetic import MS, RankLaunch, processes_of, write_launch, write_plan, write_sessions
+
+EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
+
+
+def step_ms(case: Case) -> float:
+    """A model of a step that is simple, and different for every case."""
+    gigabits = 10.0 if case.fabric else 40.0
+    volume = (
+        case.world_size - 1 if case.algorithm == "master" else 2 * (case.world_size - 1) / case.world_size
+    )
+    hidden = 0.5 if case.schedule == "overlapped" else 1.0
+    cap = 1.0 if not isinstance(case.bucket_cap_mb, float) else 1 + 1 / (1 + case.bucket_cap_mb)
+    other = 1 + len(case.workload_options_json + case.options_json) / 500 + len(case.fabric) / 300
+    slow = 1.2 if case.precision != "full" else 1.0
+    return (50 * slow + 40 * volume * hidden * cap / gigabits) * other
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) -> None:
+    catalog = TableCatalog(path.parent)
+    experiment = load_experiment(path, catalog)
+    planned = expand(experiment, catalog, Devices(kind="cpu", gpus=0, cores=4))
+    run = RunDir(tmp_path / "run")
+    write_plan(run, planned, experiment.budget, question=experiment.question)
+    dice = random.Random(1)
+    target = experiment.budget.until_loss
+    for number in range(experiment.budget.rounds_min):
+        for entry in planned:
+            if entry.skip_reason:
+                continue
+            case = entry.case
+            step = step_ms(case) * case.dilation * (1 + dice.gauss(0, 0.01))
+            samples = max(1, case.global_batch // processes_of(case))
+            one = RankLaunch(blocks=[[int(step * MS)] * 10], samples_per_step=samples)
+            if target:
+                one = rank(step, [target + 1] * 20 + falling(20, 5), samples_per_step=samples, target=target)
+            write_launch(run, case, number, [one] * processes_of(case))
+    write_sessions(run)
+    summary = summarize(run)
+    assert summary.answer
+    for told in (*summary.answer, *summary.findings):
+        assert len(told.text.split()) <= 30, told.text
+        assert not any(part in told.line for part in ("ss on", "  ", "None", " nan", "( ", "at most -")), (
+            told.line
+        )
+    enough = experiment.budget.rounds_min >= MIN_ROUNDS
+    assert (summary.answer[0].verdict != "too few") is enough, summary.answer[0].text
