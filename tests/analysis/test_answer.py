@@ -50,7 +50,7 @@ def test_of_cases_that_cannot_be_told_apart_the_reference_is_used_and_no_other_i
     """Whichever happens to be the fastest: a choice by the mean would be luck."""
     told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 11.9}, noise=0.08))
     assert told.startswith("Use DDP at 2 ranks")
-    assert "; master cannot be told apart from it (DDP's step is at most " in told
+    assert "; master cannot be told apart from it (the step of DDP is at most " in told
     assert "takes" not in told
 
 

@@ -212,7 +212,9 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
     if worst is not None and worst.most_behind is not None:
         most = math.ceil(100 * (worst.most_behind - 1))
         where = f" ({places.of(worst)})" if places.total > 1 else ""
-        told.append(f"{places.name(worst)}'s step is at most {most} % longer than the fastest other's{where}")
+        told.append(
+            f"the step of {places.name(worst)} is at most {most} % longer than the fastest other's{where}"
+        )
     unsure = [one for one in choices if one.tied]
     if places.total > 1 and unsure and len(unsure) < len(choices):
         told.append(f"not decided for {listed([places.of(one) for one in unsure])}")
