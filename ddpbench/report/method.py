@@ -32,8 +32,8 @@ _TERMS: tuple[tuple[str, str], ...] = (
     (
         "timed block",
         (
-            "A barrier, one discarded step and at least ten timed steps (a replay: four), in which only the clock is "
-            "read. Step times and samples/s come from timed blocks."
+            "A barrier, one discarded step and at least ten timed steps (a replay: four). Nothing but step times is "
+            "recorded in it. Step times and samples/s come from timed blocks."
         ),
     ),
     (
@@ -45,7 +45,7 @@ _TERMS: tuple[tuple[str, str], ...] = (
     ),
     (
         "fork server",
-        "A process that has imported torch and forks ranks, so that they start in milliseconds. Each round has its own.",
+        "A process that has imported torch and forks ranks, so that they start in milliseconds; one per round.",
     ),
     (
         "slot",
@@ -56,7 +56,7 @@ _TERMS: tuple[tuple[str, str], ...] = (
     ),
     (
         "half-width",
-        "Half the length of an interval: its value is the mean plus or minus the half-width.",
+        "Half the length of a 95 % interval; for a ratio, of that of its logarithm.",
     ),
     (
         "A/A test",

@@ -404,7 +404,8 @@ def meanings() -> list[tuple[str, str]]:
 def page() -> str:
     """`docs/columns.md`."""
     rows = [
-        f"| `{column.name}` | {_SHOWN.get(column.kind, column.kind)} | {column.unit} | {column.meaning} | {column.source} |"
+        f"| `{column.name}` | {_SHOWN.get(column.kind, column.kind)} | {column.unit} | {column.meaning} "
+        f"| {column.source} |"
         for column in TABLE
     ]
     return "\n".join(
