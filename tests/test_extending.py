@@ -117,8 +117,9 @@ def test_a_report_section(copy: Path) -> None:
         "    checkpoints.section,\n",
         block("A report section", "    launch_counts.section,\n"),
     )
-    insert(report / "page.py", "    inputs,\n", "    launch_counts,\n")
-    passes(copy, ["tests/report/test_tables.py", "tests/report/test_painter.py"])
+    insert(report / "page.py", "    layouts,\n", block("A report section", "    launch_counts,\n"))
+    tests = ("test_report.py", "test_tables.py", "test_painter.py")
+    passes(copy, [f"tests/report/{name}" for name in tests])
     program = "from tests.report.handmade import handmade_summary as made; from ddpbench.report import page"
     html = carried_out(copy, "-c", f"{program}; print(page.build(made()).html)")
     assert 'id="launch-counts"' in html

@@ -102,7 +102,7 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     target_half_width: Annotated[float, Field(gt=0, lt=1), Unit("1")] = 0.02
     """Stop once the 95 % interval of every case's log ratio to its base case has at most this half-width."""
     total: Duration = 600.0
-    """Do not start another round that would end later than this; `rounds_min` takes precedence."""
+    """Start no round that would end after this time; `rounds_min` takes precedence."""
     hang_timeout: Duration = 60.0
     """End a launch as hung if none of its ranks completes a step for this long."""
     seed: Natural | None = None
