@@ -95,7 +95,6 @@ def test_an_axis(copy: Path) -> None:
     insert(
         spec / "case.py", '}\n"""Fields that cases once lacked', block("An axis", '"channels_last": False')
     )
-    insert(spec / "matrix.py", '        shrink=setting["shrink"],', block("An axis", "=setting["))
     insert(spec / "grouping.py", '}\n"""By field, in the order', block("An axis", "Facet("))
     insert(copy / "ddpbench/analysis/table/columns.py", END_OF_COLUMNS, block("An axis", '"truth"'))
     insert(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -17,7 +17,7 @@ from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo, WorkloadInfo
 from ddpbench.spec.experiment import explain
 from ddpbench.spec.fabric import MAX_NODES, FabricSettings, Links
 from ddpbench.spec.reasons import skip_reason
-from ddpbench.spec.settings import Experiment
+from ddpbench.spec.settings import Base, Experiment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,39 +153,32 @@ def _case(
     options: tuple[str, str],
 ) -> Case:
     """Return the case of a combination; `options` are its strategy's and its workload's, as JSON."""
-    return Case(
-        experiment=experiment.name,
-        workload=workload.name,
-        strategy=strategy.name,
-        algorithm=_chosen(setting["algorithm"], strategy.algorithm, strategy.algorithms),
-        schedule=_chosen(setting["schedule"], strategy.schedule, strategy.schedules),
-        options_json=options[0],
-        workload_options_json=options[1],
-        backend=laid.backend,
-        device=laid.device,
-        world_size=laid.world_size,
-        launcher=setting["launcher"],
-        nodes=laid.nodes,
-        ranks_per_node=laid.ranks_per_node,
-        threads_per_rank=setting["threads_per_rank"],
-        loader_workers=setting["loader_workers"] if setting["data"] == "loader" else 0,
-        bucket_cap_mb=setting["bucket_cap_mb"] if strategy.uses_buckets else None,
-        local_batch=laid.local_batch,
-        global_batch=laid.global_batch,
-        scaling=setting["scaling"],
-        dtype=setting["dtype"],
-        seed=setting["seed"],
-        replicate=setting["replicate"],
-        precision=setting["precision"],
-        data=setting["data"],
-        evaluation=setting["evaluation"],
-        checkpoint=setting["checkpoint"],
-        checkpoint_dir=setting["checkpoint_dir"] if setting["checkpoint"] else "",
-        fabric=laid.fabric,
-        compute=workload.compute,
-        dilation=setting["dilation"],
-        shrink=setting["shrink"],
-    )
+    decided = {
+        "experiment": experiment.name,
+        "workload": workload.name,
+        "strategy": strategy.name,
+        "algorithm": _chosen(setting["algorithm"], strategy.algorithm, strategy.algorithms),
+        "schedule": _chosen(setting["schedule"], strategy.schedule, strategy.schedules),
+        "options_json": options[0],
+        "workload_options_json": options[1],
+        "backend": laid.backend,
+        "device": laid.device,
+        "world_size": laid.world_size,
+        "nodes": laid.nodes,
+        "ranks_per_node": laid.ranks_per_node,
+        "loader_workers": setting["loader_workers"] if setting["data"] == "loader" else 0,
+        "bucket_cap_mb": setting["bucket_cap_mb"] if strategy.uses_buckets else None,
+        "local_batch": laid.local_batch,
+        "global_batch": laid.global_batch,
+        "checkpoint_dir": setting["checkpoint_dir"] if setting["checkpoint"] else "",
+        "fabric": laid.fabric,
+        "compute": workload.compute,
+    }
+    return Case(**{**{name: setting[name] for name in _AS_SET}, **decided})
+
+
+_AS_SET = tuple(one.name for one in fields(Case) if one.name in Base.model_fields)
+"""Fields of a case that are settings of the same name; what is decided for a combination takes precedence."""
 
 
 def _batch(
