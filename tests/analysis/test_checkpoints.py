@@ -103,7 +103,11 @@ def test_the_columns_of_a_case(tmp_path: Path) -> None:
     assert pd.isna(row["snapshot_dcp_s"])
     assert row["evaluation_step_time_s"] == pytest.approx(0.006)
     assert row["evaluation_samples_per_s"] == pytest.approx(16 / 0.006)  # 8 samples per step and rank
-    (costs,) = summarize(run).checkpoints.to_dict("records")
+    summary = summarize(run)
+    told = summary.answer[0].text
+    assert told.startswith("A checkpoint of DDP at 2 ranks takes 25.00 [")
+    assert told.endswith(" ms by rank 0: 1 % of the time at one every 248 steps.")  # 99 * 25 / 10, rounded up
+    (costs,) = summary.checkpoints.to_dict("records")
     assert (costs["method"], costs["bytes"], costs["writers"]) == ("plain", 900, 1)
     assert (costs["checkpoints"], costs["launches"]) == (4, 2)
     assert costs["first_s"] == pytest.approx((40 + 20) / 2 / 1e3)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ddpbench.analysis.checkpoints import SMALL_SHARE, checkpoint_costs
 from ddpbench.analysis.findings.choice import Choice, choices_of
 from ddpbench.analysis.findings.first_to_loss import first_to_loss
 from ddpbench.analysis.findings.wording import (
@@ -17,11 +18,12 @@ from ddpbench.analysis.findings.wording import (
     fitting,
     launch_tags,
     listed,
+    name_of,
     plain,
     sentence,
 )
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, step_time
 from ddpbench.analysis.summary import Finding, FindingKind
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import PANEL
@@ -53,6 +55,8 @@ def answer_of(cases: Sequence[CaseRun], findings: Sequence[Finding]) -> tuple[Fi
         found.evidence == "time-to-loss" or any(len(one.ranked) > 1 for one in choices)
     )
     told = [*([found] if found else []), *asked] if ranked else [*asked, *([found] if found else [])]
+    saved = _checkpoint(cases)
+    told = [saved, *told][:2] if saved is not None else told
     return tuple(told) or (_none(cases, panels),)
 
 
@@ -232,6 +236,41 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
     if places.missing:
         told.append(f"not judged: {places.not_judged()}")
     return told
+
+
+def _scaled(interval: Interval, factor: float) -> Interval:
+    low, high = (None if end is None else factor * end for end in (interval.low, interval.high))
+    return Interval(value=factor * interval.value, low=low, high=high)
+
+
+_BY = {"plain": "by rank 0", "dcp": "by all ranks"}
+
+
+def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
+    """Return what a checkpoint takes at the most ranks; None where none was timed."""
+    able = [
+        run
+        for run in cases
+        if run.status == "ok" and not run.planned.oversubscribed and any(one.checkpoints for one in run.good)
+    ]
+    if not able:
+        return None
+    run = max(able, key=lambda one: one.case.world_size)
+    costs = checkpoint_costs([one.checkpoints for one in run.good], step_time(run.timings).value)
+    takes = ", ".join(f"{plain(_scaled(cost.cost, 1e3))} ms {_BY[cost.method]}" for cost in costs)
+    steps = " and ".join(f"{cost.steps_for_small_share:,}" for cost in costs)
+    text = (
+        f"a checkpoint of {name_of(run)} at {counted(run.case.world_size, 'rank')} takes {takes}: "
+        f"{100 * SMALL_SHARE:g} % of the time at one every {steps} steps"
+    )
+    return Finding(
+        kind="answer",
+        text=sentence(text),
+        tags=(run.case.workload, *grouping.told(run.case), *launch_tags(costs[0].launches)),
+        evidence="checkpoints",
+        verdict="note",
+        cases=(run.case_id,),
+    )
 
 
 def _none(cases: Sequence[CaseRun], panels: Sequence[Sequence[CaseRun]]) -> Finding:
