@@ -36,6 +36,7 @@ bench: .venv/.dev  ## measure the promised ratios; exit 1 outside their bounds
 
 docs: .venv/.dev  ## write the generated pages of docs/
 	$(BIN)/python -c 'from ddpbench.analysis.table.columns import page; print(page(), end="")' > docs/columns.md
+	$(BIN)/python -c 'from ddpbench.cli.commands_page import page; print(page(), end="")' > docs/commands.md
 	$(BIN)/python -c 'from ddpbench.report.method import glossary; print(glossary(), end="")' > docs/glossary.md
 	$(BIN)/python -c 'from ddpbench.launch.settings_page import page; print(page(), end="")' > docs/settings.md
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-GENERATED = ("columns.md", "glossary.md", "settings.md")
+GENERATED = ("columns.md", "commands.md", "glossary.md", "settings.md")
 """Pages that `make docs` writes."""
 TABLES = ("rules.md",)
 """Pages with a test of their own."""

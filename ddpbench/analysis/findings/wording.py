@@ -112,11 +112,6 @@ def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
     return " ".join(told_apart)
 
 
-def labels_of(run: CaseRun) -> str:
-    """Return what must stand beside a case's numbers, to be put after a sentence's other words."""
-    return "".join(f", {word}" for word in grouping.told(run.case))
-
-
 def inverse(ratio: Interval) -> Interval:
     """Return the other case's time over the first one's."""
     return Interval(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpbench.analysis.findings.groups import grouped, panels
-from ddpbench.analysis.findings.wording import labels_of, name_of, plain, sentence
+from ddpbench.analysis.findings.wording import name_of, plain, sentence
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.laws import Laws, fit_laws
@@ -31,12 +31,18 @@ class CaseCurve:
     """
 
     name: str
-    setting: str
+    shared: tuple[str, ...]
+    """What its cases share, in words: the workload first."""
     panel: int
     variant: int
     base: CaseRun | None
     runs: tuple[CaseRun, ...]
     crowded: tuple[CaseRun, ...]
+
+    @property
+    def setting(self) -> str:
+        """What its cases share, in one line."""
+        return ", ".join(self.shared)
 
     @property
     def first(self) -> CaseRun:
@@ -54,7 +60,8 @@ class CurveLaws:
     """A curve by name and by its cases' ids, and what laws make of it."""
 
     name: str
-    setting: str
+    shared: tuple[str, ...]
+    """What its cases share, in words: the workload first."""
     panel: int
     variant: int
     strategy: str
@@ -62,6 +69,11 @@ class CurveLaws:
     case_ids: Mapping[int, str]
     """By world size, those with cores of their own."""
     laws: Laws
+
+    @property
+    def setting(self) -> str:
+        """What its cases share, in one line."""
+        return ", ".join(self.shared)
 
 
 def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
@@ -98,7 +110,7 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
                 found.append(
                     CaseCurve(
                         name=" ".join([*words, *([nodes] if nodes else [])]),
-                        setting=_setting(runs[-1]),
+                        shared=_shared(runs[-1]),
                         panel=number,
                         variant=variant,
                         base=by_id.get(runs[0].baseline_id),
@@ -125,11 +137,12 @@ def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
         yield [run for run in one if run.case.world_size <= per_node] + beyond, words
 
 
-def _setting(run: CaseRun) -> str:
-    """Workload, scaling and batch, and the labels that must stand beside a number."""
+def _shared(run: CaseRun) -> tuple[str, ...]:
+    """Return workload, scaling and batch, and the labels that must stand beside a number."""
     case = run.case
     held, batch = ("local", case.local_batch) if case.scaling == "weak" else ("global", case.global_batch)
-    return f"{case.workload}, {case.scaling} scaling with a {held} batch of {batch:,}{labels_of(run)}"
+    scaling = f"{case.scaling} scaling with a {held} batch of {batch:,}"
+    return (case.workload, scaling, *grouping.told(case))
 
 
 def laws_of(cases: Sequence[CaseRun], machine: Mapping[str, object]) -> tuple[CurveLaws, ...]:
@@ -142,7 +155,7 @@ def laws_of(cases: Sequence[CaseRun], machine: Mapping[str, object]) -> tuple[Cu
     return tuple(
         CurveLaws(
             name=curve.name,
-            setting=curve.setting,
+            shared=curve.shared,
             panel=curve.panel,
             variant=curve.variant,
             strategy=curve.first.case.strategy,
@@ -186,7 +199,7 @@ def law_findings(laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
         sizes = [1, *(point.world_size for point in curve.laws.points)]
         fits = sorted(curve.laws.fits, key=lambda fit: _TELLING.index(fit.goodness))
         fit = fits[0]
-        workload, *setting = curve.setting.split(", ")
+        workload, *setting = curve.shared
         missed = [other for other in fits[1:] if other.goodness == fit.goodness == "beyond error"]
         text = (
             f"{curve.name} from 1 to {sizes[-1]} ranks, {workload}: {LAW_NAMES[fit.law]}"
