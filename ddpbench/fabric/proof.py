@@ -135,8 +135,9 @@ def held(
         hopeless = carried(tries[-1]) < HOPELESS * asked or any(link.off > TOLERANCE for link in tries[-1])
         if not off(tries[-1]) or (number and hopeless):
             break
-    best = min(tries, key=worst)
-    if off(best, SHARED_TOLERANCE if shared_cores else TOLERANCE):
+    slower = SHARED_TOLERANCE if shared_cores else TOLERANCE
+    best = min(tries, key=lambda links: (bool(off(links, slower)), worst(links)))
+    if off(best, slower):
         raise refusal(best)
     return best
 

@@ -172,6 +172,53 @@ def test_panels_of_other_sizes_or_without_a_choice_are_not_spoken_for(tmp_path: 
     assert "not ranked: DDP (diverged)" in "; ".join(summarize(run).answer[0].tags)
 
 
+MLP = {"workload": "mlp:small"}
+BASE, TWO, OTHER = case_of("single", 1, **MLP), case_of("ddp", 2, **MLP), case_of("master", 2, **MLP)
+
+
+def some_failed(path: Path, step_ms: dict[Case, float], failed: tuple[Case, ...]) -> RunSummary:
+    """A run whose last cases failed their proof, and were never launched."""
+    run = RunDir(path)
+    write_plan(run, [*step_ms, *failed], Budget(rounds_min=1, rounds_max=6))
+    for case in failed:
+        write_proof(run, case, Outcome(status="failed", error="no"))
+    for number in range(6):
+        for case, step in step_ms.items():
+            blocks = [[int(step * MS * (1 + number / 1000))] * 10]
+            write_launch(run, case, number, [RankLaunch(blocks=blocks)] * processes_of(case))
+    write_sessions(run)
+    return summarize(run)
+
+
+def test_a_panel_that_failed_is_named_and_so_is_the_one_that_did_not(tmp_path: Path) -> None:
+    found = some_failed(tmp_path / "whole", {SINGLE: 10, DDP: 11, MASTER: 12, BASE: 10}, (TWO, OTHER)).answer[
+        0
+    ]
+    assert "on 1 of 2 workloads" in found.text
+    assert "not judged: mlp:small" in found.tags
+
+
+def test_no_gain_is_claimed_where_the_base_case_failed(tmp_path: Path) -> None:
+    steps: dict[Case, float] = {SINGLE: 10, DDP: 11, MASTER: 12, TWO: 30, OTHER: 33}
+    found = some_failed(tmp_path / "base", steps, (BASE,)).answer[0]
+    assert "on both workloads; the others are slower" in found.text
+    assert "1.8" not in found.text
+    assert "no base case: mlp:small" in found.tags
+    alone = some_failed(tmp_path / "alone", {SINGLE: 10, DDP: 11, TWO: 30}, (BASE,)).answer[0]
+    assert "on 1 of 2 workloads" in alone.text
+
+
+def test_what_holds_for_one_panel_is_said_of_it_alone(tmp_path: Path) -> None:
+    four, beside = case_of("ddp", 4), case_of("master", 4)
+    slow, late = case_of("ddp", 4, **MLP), case_of("master", 4, **MLP)
+    steps: dict[Case, float] = {SINGLE: 10, DDP: 11, MASTER: 12, four: 44, beside: 50}
+    steps |= {BASE: 10, TWO: 11, OTHER: 12, slow: 12, late: 14}
+    found = summary_of(tmp_path / "worlds", steps).answer[0]
+    assert "4 ranks are slower (gpt:nano)" in found.tags
+    found = summary_of(tmp_path / "one", {SINGLE: 10, DDP: 11, MASTER: 12, BASE: 10, TWO: 11}).answer[0]
+    assert found.text.endswith("the others are slower.")
+
+
 def test_a_speed_up_alone_is_an_answer(tmp_path: Path) -> None:
     found = summary_of(tmp_path, {SINGLE: 10, DDP: 12})
     assert answer(found).startswith("At 2 ranks DDP trains 1.6")

@@ -107,8 +107,8 @@ def test_a_step_longer_than_from_memory_is_input_bound_and_the_fewest_workers_th
 def test_where_no_number_of_workers_mends_it_the_least_is_told(tmp_path: Path) -> None:
     cases = {MEMORY: (10.0, 0.0), loaded(0): (14.0, 4.0), loaded(2): (12.0, 2.0)}
     summary = summary_of(tmp_path, cases, noise=0)
-    assert "least: 20.0 % [20.0, 20.0]" in texts(summary)
-    assert "longer with 2 loader workers; " in texts(summary)
+    assert "least: +20.0 % [+20.0, +20.0] with 2 loader workers" in texts(summary)
+    assert "no number of workers run here fixes it" in texts(summary)
 
 
 def test_a_loader_that_costs_nothing_is_not_input_bound_however_long_it_waits(tmp_path: Path) -> None:

@@ -124,6 +124,7 @@ def test_on_shared_cores_slower_links_will_do_and_faster_ones_do_not() -> None:
     assert tried(*slow, shared_cores=True) == (3, [1.0], tuple(both(2, 1e9, 0.8e9)))
     assert tried(0.99e9, shared_cores=True)[0] == 1
     assert "this machine carried 1.3 Gbit/s" in str(tried(0.6e9, 0.65e9, 0.6e9, shared_cores=True)[2])
+    assert tried(0.8e9, 1.06e9, shared_cores=True)[2] == tuple(both(2, 1e9, 0.8e9))
     assert "let 1.1 Gbit/s pass" in str(tried(1.1e9, 1.1e9, shared_cores=True)[2])
 
 

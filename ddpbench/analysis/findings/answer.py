@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 
 from ddpbench.analysis.checkpoints import SMALL_SHARE, checkpoint_costs
-from ddpbench.analysis.findings.choice import Choice, choices_of
+from ddpbench.analysis.findings.choice import Choice, choices_of, planned_panels
 from ddpbench.analysis.findings.first_to_loss import first_to_loss
+from ddpbench.analysis.findings.groups import exchanges_gradients
 from ddpbench.analysis.findings.wording import (
     RATIO_THRESHOLD,
     called,
@@ -25,8 +26,9 @@ from ddpbench.analysis.findings.wording import (
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, step_time
 from ddpbench.analysis.summary import Finding, FindingKind
-from ddpbench.spec import grouping
+from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL
+from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted
 
 ASKED: tuple[FindingKind, ...] = ("loss", "lead", "links", "inputs", "precision")
@@ -42,7 +44,7 @@ def answer_of(cases: Sequence[CaseRun], findings: Sequence[Finding]) -> tuple[Fi
         cases: a run's.
         findings: the run's, of which one may be told beside.
     """
-    choices, panels = choices_of(cases)
+    choices, panels = choices_of(cases), planned_panels(cases)
     found = first_to_loss(cases)
     if found is None:
         found = _to_use(choices, panels)
@@ -60,9 +62,11 @@ def answer_of(cases: Sequence[CaseRun], findings: Sequence[Finding]) -> tuple[Fi
     return tuple(told) or (_none(cases, panels),)
 
 
-def _to_use(choices: Sequence[Choice], panels: Sequence[Sequence[CaseRun]]) -> Finding | None:
-    """Return what to use, of one panel or of several."""
-    if not choices or (all(len(one.ranked) == 1 for one in choices) and not any(one.gain for one in choices)):
+def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None:
+    """Return what to use, of one panel or of several; `panels` has a case of each that was planned."""
+    if all(len(one.ranked) == 1 for one in choices):
+        choices = [one for one in choices if one.gain is not None]
+    if not choices:
         return None
     several = len(panels) > 1
     places = _Places(choices, panels)
@@ -73,7 +77,7 @@ def _to_use(choices: Sequence[Choice], panels: Sequence[Sequence[CaseRun]]) -> F
         text=sentence(text),
         tags=(*_limits(choices, places), *places.labels(choices), *launch_tags(rounds)),
         evidence="scaling",
-        verdict="faster" if all(one.best for one in choices) else "note",
+        verdict="faster" if _all_best(choices) else "note",
         cases=tuple(dict.fromkeys(one.chosen.case_id for one in choices)),
     )
 
@@ -81,8 +85,7 @@ def _to_use(choices: Sequence[Choice], panels: Sequence[Sequence[CaseRun]]) -> F
 class _Places:
     """How the panels of a run are told apart."""
 
-    def __init__(self, choices: Sequence[Choice], panels: Sequence[Sequence[CaseRun]]) -> None:
-        cases = [members[-1].case for members in panels]  # the first may be one that needs no link
+    def __init__(self, choices: Sequence[Choice], cases: Sequence[Case]) -> None:
         self._cases = cases
         differing = grouping.differing(cases, PANEL)
         alone = [
@@ -91,7 +94,7 @@ class _Places:
             if len({grouping.panel_value(case, name) for case in cases}) == len(cases)
         ]
         self.fields = alone[:1] or differing
-        self.total = len(panels)
+        self.total = len(cases)
         self.family = [run for one in choices for run in one.ranked]
         judged = {grouping.panel(one.chosen.case) for one in choices}
         self.missing = [case for case in cases if grouping.panel(case) not in judged]
@@ -104,6 +107,10 @@ class _Places:
     def name(self, one: Choice) -> str:
         """Return the chosen case's name, told apart from all that were ranked anywhere."""
         return called(one.chosen, self.family)
+
+    def where(self, one: Choice) -> str:
+        """Return the panel's words in brackets, where there are several."""
+        return f" ({self.of(one)})" if self.total > 1 else ""
 
     def not_judged(self) -> str:
         """Return the panels without a choice."""
@@ -191,6 +198,7 @@ def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) ->
     """Return the one thing to use in all panels that were judged."""
     where = places.count(len(choices))
     gains = [one.gain.value for one in choices if one.gain is not None]
+    gains = gains if len(gains) == len(choices) else []
     span = " to ".join(dict.fromkeys(f"{end:.3g}" for end in (min(gains), max(gains)))) if gains else ""
     if name == "one rank":
         ranks = " or ".join(dict.fromkeys(counted(one.world, "rank") for one in choices))
@@ -199,12 +207,14 @@ def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) ->
     ranks = counted(world, "rank")
     if all(len(one.ranked) == 1 for one in choices):
         return f"at {ranks} {name} trains {span} times one rank's samples/s on {where}"
-    rest = (
-        "the others are slower"
-        if all(one.best for one in choices)
-        else "not all others are shown to be slower"
-    )
+    rest = "the others are slower" if _all_best(choices) else "not all others are shown to be slower"
     return f"use {name} at {ranks} on {where}{gain}; {rest}"
+
+
+def _all_best(choices: Sequence[Choice]) -> bool:
+    """Return whether wherever there are others all of them are shown to be slower."""
+    several = [one.best for one in choices if len(one.ranked) > 1]
+    return bool(several) and all(several)
 
 
 def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
@@ -215,10 +225,8 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
     )
     if worst is not None and worst.most_behind is not None:
         most = math.ceil(100 * (worst.most_behind - 1))
-        where = f" ({places.of(worst)})" if places.total > 1 else ""
-        told.append(
-            f"the step of {places.name(worst)} is at most {most} % longer than the fastest other's{where}"
-        )
+        other = f"the fastest other's{places.where(worst)}"
+        told.append(f"the step of {places.name(worst)} is at most {most} % longer than {other}")
     unsure = [one for one in choices if one.tied]
     if places.total > 1 and unsure and len(unsure) < len(choices):
         told.append(f"not decided for {listed([places.of(one) for one in unsure])}")
@@ -226,12 +234,16 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
     if flat:
         where = f" for {listed([places.of(one) for one in flat])}" if places.total > 1 else ""
         told.append(f"not shown to be faster than one rank{where}")
-    slower = sorted({world for one in choices for world in one.slower_worlds})
-    if slower:
-        told.append(f"{listed([str(world) for world in slower])} ranks are slower")
+    for one in choices:
+        if one.slower_worlds:
+            worlds = listed([str(world) for world in one.slower_worlds])
+            told.append(f"{worlds} ranks are slower{places.where(one)}")
+    if places.total > 1 and (without := [one for one in choices if one.gain is None]):
+        told.append(f"no base case: {listed([places.of(one) for one in without])}")
     unranked: dict[str, list[str]] = {}
-    for run, why in (pair for one in choices for pair in one.unranked):
-        unranked.setdefault(why, []).append(called(run, [*places.family, run]))
+    for one in choices:
+        for run, why in one.unranked:
+            unranked.setdefault(why, []).append(f"{called(run, [*places.family, run])}{places.where(one)}")
     told += [f"not ranked: {listed(list(dict.fromkeys(names)))} ({why})" for why, names in unranked.items()]
     if places.missing:
         told.append(f"not judged: {places.not_judged()}")
@@ -251,17 +263,26 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
     able = [
         run
         for run in cases
-        if run.status == "ok" and not run.planned.oversubscribed and any(one.checkpoints for one in run.good)
+        if run.status == "ok"
+        and not run.planned.oversubscribed
+        and any(one.checkpoints for one in run.good)
+        and (run.case.world_size == 1 or traits_of(run.case).exchanges)
     ]
     if not able:
         return None
-    run = max(able, key=lambda one: one.case.world_size)
+    run = max(able, key=lambda one: (one.case.world_size, traits_of(one.case).role == "reference"))
     costs = checkpoint_costs([one.checkpoints for one in run.good], step_time(run.timings).value)
-    takes = ", ".join(f"{plain(_scaled(cost.cost, 1e3))} ms {_BY[cost.method]}" for cost in costs)
     steps = " and ".join(f"{cost.steps_for_small_share:,}" for cost in costs)
-    text = (
-        f"a checkpoint of {name_of(run)} at {counted(run.case.world_size, 'rank')} takes {takes}: "
-        f"{100 * SMALL_SHARE:g} % of the time at one every {steps} steps"
+    who = f"a checkpoint of {name_of(run)} at {counted(run.case.world_size, 'rank')}"
+    times = [
+        [_scaled(cost.cost, 1e3) for cost in costs],
+        [Interval(value=1e3 * cost.cost.value) for cost in costs],
+    ]
+    text = fitting(
+        f"{who} takes "
+        + ", ".join(f"{plain(time)} ms {_BY[cost.method]}" for time, cost in zip(found, costs, strict=True))
+        + f": {100 * SMALL_SHARE:g} % of the time every {steps} steps"
+        for found in times
     )
     return Finding(
         kind="answer",
@@ -273,16 +294,18 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
     )
 
 
-def _none(cases: Sequence[CaseRun], panels: Sequence[Sequence[CaseRun]]) -> Finding:
+def _none(cases: Sequence[CaseRun], panels: Sequence[Case]) -> Finding:
     """Return why there is no answer."""
     several = [run for run in cases if run.case.world_size > 1 and run.status == "ok" and run.timings]
     rounds = max((len(run.timings) for run in several), default=0)
     if not several:
         why = "no case of several ranks was measured"
     elif not panels:
+        why = "no case aggregates"
+    elif all(run.planned.oversubscribed for run in several if exchanges_gradients(run)):
         why = "no case that aggregates had cores of its own"
     elif rounds < MIN_ROUNDS:
-        why = f"{counted(rounds, 'round')} are too few to tell cases apart: resume the sweep"
+        why = f"under {MIN_ROUNDS} rounds are too few to tell cases apart: resume the sweep"
     else:
         why = "at no number of ranks were two cases measured in the same rounds that can be ranked"
     return Finding(kind="answer", text=sentence(f"no answer: {why}"), evidence="summary", verdict="too few")

@@ -16,7 +16,7 @@ from ddpbench.analysis.findings.wording import takes_another_path
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.best import Standing, standings
 from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Interval, compare
-from ddpbench.spec import grouping
+from ddpbench.spec import Case, grouping
 from ddpbench.strategies.traits import traits_of
 
 
@@ -68,13 +68,22 @@ class Choice:
         ]
 
 
-def choices_of(cases: Sequence[CaseRun]) -> tuple[list[Choice], list[list[CaseRun]]]:
-    """Return a choice for each panel that allows one, and all panels in which some aggregate on cores of their own."""
+def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
+    """Return a case of each panel in which some were to aggregate, whatever became of them."""
+    found: dict[grouping.Key, Case] = {}
+    for run in cases:
+        if exchanges_gradients(run) and run.status != "skipped":
+            found.setdefault(grouping.panel(run.case), run.case)
+    return list(found.values())
+
+
+def choices_of(cases: Sequence[CaseRun]) -> list[Choice]:
+    """Return a choice for each panel that allows one: some aggregate there on cores of their own."""
     panels = fair_panels(cases)
     families = sum(any(len(family) > 1 for family in _families(members).values()) for members in panels)
     alpha = ALPHA / max(1, families)
     found = [_choice(members, cases, alpha) for members in panels]
-    return [one for one in found if one is not None], panels
+    return [one for one in found if one is not None]
 
 
 def _families(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
@@ -97,7 +106,8 @@ def _choice(members: Sequence[CaseRun], every: Sequence[CaseRun], alpha: float) 
     taken, slower = picks[0], []
     for pick in picks[1:]:
         faster = compare(pick[0].timings, taken[0].timings)
-        low = faster.rate_ratio().low if faster is not None and faster.paired else None
+        enough = faster is not None and faster.paired and faster.rounds >= MIN_ROUNDS
+        low = faster.rate_ratio().low if faster is not None and enough else None
         if low is not None and low > 1:
             slower.append(taken[0].case.world_size)
             taken = pick
@@ -153,6 +163,8 @@ def _unranked(
             continue
         if run.status != "ok" or not run.timings:
             found.append((run, run.status if run.status != "ok" else "no launch"))
+        elif run.planned.oversubscribed:
+            found.append((run, "more threads than cores"))
         elif takes_another_path(run):
             found.append((run, "another path of training"))
         else:

@@ -37,13 +37,12 @@ def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
         texts = [
             f"only {_who(family[0], group)} reached a loss of {target:g} in every launch, after {_time(family[0])}"
         ]
-    elif not judged:
+    elif not judged or not ahead:
         texts = [f"too few rounds tell who reaches a loss of {target:g} first"]
     elif len(ahead) == 1:
         who = _who(ahead[0], group)
-        texts = [
-            f"{who} reaches a loss of {target:g} first, after {_time(ahead[0])}; all others that reached it take longer"
-        ]
+        end = "all others that did in every launch take longer"
+        texts = [f"{who} reaches a loss of {target:g} first, after {_time(ahead[0])}; {end}"]
     else:
         names = [f"{_who(run, group)} ({step_time(to_loss(run)).value:.3g} s)" for run in ahead]
         end = f"are first to a loss of {target:g}, and cannot be told apart"

@@ -70,7 +70,7 @@ def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) ->
 def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
     """Return how many launches of each case were compared, and how many comparisons share the error."""
     corrected = (f"corrected for {comparisons} comparisons",) if comparisons > 1 else ()
-    return (f"{rounds} launches each", *corrected)
+    return (f"{rounds} launch{'es' if rounds != 1 else ''} each", *corrected)
 
 
 def size_tags(judged: Judgement) -> tuple[str, ...]:
