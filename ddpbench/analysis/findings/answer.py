@@ -250,11 +250,6 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
     return told
 
 
-def _scaled(interval: Interval, factor: float) -> Interval:
-    low, high = (None if end is None else factor * end for end in (interval.low, interval.high))
-    return Interval(value=factor * interval.value, low=low, high=high)
-
-
 _BY = {"plain": "by rank 0", "dcp": "by all ranks"}
 
 
@@ -275,7 +270,7 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
     steps = " and ".join(f"{cost.steps_for_small_share:,}" for cost in costs)
     who = f"a checkpoint of {name_of(run)} at {counted(run.case.world_size, 'rank')}"
     times = [
-        [_scaled(cost.cost, 1e3) for cost in costs],
+        [cost.cost.scaled(1e3) for cost in costs],
         [Interval(value=1e3 * cost.cost.value) for cost in costs],
     ]
     text = fitting(

@@ -21,7 +21,6 @@ from ddpbench.analysis.findings.wording import (
     launch_tags,
     longer,
     name_of,
-    per_rank,
     plain,
     sentence,
     signed,
@@ -235,7 +234,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
     if base is not None and gain is not None and gain.paired:
         speedup = gain.rate_ratio()
         text = (
-            f"{name}: speed-up {plain(speedup)}, efficiency {plain(per_rank(speedup, run.case.world_size))} over one "
+            f"{name}: speed-up {plain(speedup)}, efficiency {plain(speedup.scaled(1 / run.case.world_size))} over one "
             f"rank at {plain(samples_rate(base.timings))} samples/s"
         )
         few = () if gain.rounds >= MIN_ROUNDS else ("too few rounds",)

@@ -128,13 +128,6 @@ def longer(ratio: Interval) -> str:
     return f"{text} [{values[1]:.1f}, {values[2]:.1f}]" if len(values) == 3 else text
 
 
-def per_rank(speedup: Interval, world_size: int) -> Interval:
-    """Return the efficiency: a speed-up over the number of ranks."""
-    ends = (speedup.low, speedup.high)
-    low, high = (None if end is None else end / world_size for end in ends)
-    return Interval(value=speedup.value / world_size, low=low, high=high)
-
-
 def signed(ratio: Interval) -> str:
     """Return a ratio of step times as `+3.4 % [−1.0, +7.7]`."""
     values = [100 * (value - 1) for value in (ratio.value, ratio.low, ratio.high) if value is not None]

@@ -199,11 +199,11 @@ def _job(run: CaseRun, base: CaseRun, request: AllocationRequest, *, base_case: 
     devices = case.world_size * (1 if case.device == "cuda" else case.threads_per_rank + case.loader_workers)
     epoch = run_s = None
     if request.samples_per_epoch is not None:
-        epoch = _times(step, math.ceil(request.samples_per_epoch / case.global_batch))
+        epoch = step.scaled(math.ceil(request.samples_per_epoch / case.global_batch))
     if request.epochs is not None and epoch is not None:
-        run_s = _times(epoch, request.epochs)
+        run_s = epoch.scaled(request.epochs)
     elif request.steps is not None:
-        run_s = _times(step, request.steps)
+        run_s = step.scaled(request.steps)
     return Job(
         world_size=case.world_size,
         base=base_case,
@@ -212,19 +212,11 @@ def _job(run: CaseRun, base: CaseRun, request: AllocationRequest, *, base_case: 
         global_batch=case.global_batch,
         step_s=step,
         speedup=speedup,
-        efficiency=_times(speedup, 1 / case.world_size),
+        efficiency=speedup.scaled(1 / case.world_size),
         launches=len(run.good),
         epoch_s=epoch,
-        epoch_hours=None if epoch is None else _times(epoch, devices / 3600),
+        epoch_hours=None if epoch is None else epoch.scaled(devices / 3600),
         run_s=run_s,
-        run_hours=None if run_s is None else _times(run_s, devices / 3600),
+        run_hours=None if run_s is None else run_s.scaled(devices / 3600),
         wait_s=request.waits_s.get(case.world_size),
-    )
-
-
-def _times(interval: Interval, factor: float) -> Interval:
-    return Interval(
-        value=interval.value * factor,
-        low=None if interval.low is None else interval.low * factor,
-        high=None if interval.high is None else interval.high * factor,
     )

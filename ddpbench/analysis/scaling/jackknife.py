@@ -35,7 +35,7 @@ class Estimated:
         half = float(special.stdtrit(self.df[index], 1 - alpha / 2) * self.error[index])
         if not math.isfinite(value) or not math.isfinite(half):
             return Interval(value=value)
-        return Interval(value=value, low=value - half, high=value + half)
+        return Interval.plus_minus(value, half)
 
 
 def jackknife(

@@ -84,6 +84,18 @@ class Interval:
         factor = math.exp(half_width)
         return cls(value=value, low=value / factor, high=value * factor)
 
+    @classmethod
+    def plus_minus(cls, value: float, half_width: float | None) -> Interval:
+        """`value +- half_width`, in the value's own unit."""
+        if half_width is None:
+            return cls(value=value)
+        return cls(value=value, low=value - half_width, high=value + half_width)
+
+    def scaled(self, factor: float) -> Interval:
+        """Return the same in another unit, or per rank; the factor is positive."""
+        low, high = (None if end is None else factor * end for end in (self.low, self.high))
+        return Interval(value=factor * self.value, low=low, high=high)
+
 
 def t_quantile(probability: float, df: float) -> float:
     """Student's t: the value that is exceeded with probability `1 - probability`."""

@@ -111,11 +111,8 @@ def line_of(times: Mapping[float, float], rounds: Sequence[Mapping[float, float]
     latency, byte_s = _least_squares(times)
     latencies = [_least_squares(one)[0] for one in rounds if one.keys() == times.keys()]
     half = half_width(latencies)
-    interval = Interval(value=latency)
-    if half is not None:
-        interval = Interval(value=latency, low=latency - half, high=latency + half)
     misfit = max(abs((latency + byte_s * size) / seconds - 1) for size, seconds in times.items())
-    return Line(latency=interval, byte_s=byte_s, misfit=misfit)
+    return Line(latency=Interval.plus_minus(latency, half), byte_s=byte_s, misfit=misfit)
 
 
 def _least_squares(times: Mapping[float, float]) -> tuple[float, float]:
