@@ -161,7 +161,10 @@ def test_panels_of_other_sizes_or_without_a_choice_are_not_spoken_for(tmp_path: 
     assert told == "Use DDP at 4 ranks for gpt:nano; DDP at 2 ranks for mlp:small."
     steps = {SINGLE: 10, DDP: 12, MASTER: 15, base: 10, two: 12}
     told = summary_of(tmp_path / "alone", steps).answer[0].text
-    assert told == "Use DDP at 2 ranks on both workloads: 1.67 times one rank's samples/s; the others are slower."
+    assert (
+        told
+        == "Use DDP at 2 ranks on both workloads: 1.67 times one rank's samples/s; the others are slower."
+    )
     steps = {SINGLE: 10, DDP: 15, MASTER: 12, base: 10, two: 12}
     told = summary_of(tmp_path / "apart", steps).answer[0].text
     assert told == "At 2 ranks use master for gpt:nano; DDP for mlp:small."
