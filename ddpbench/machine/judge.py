@@ -81,7 +81,7 @@ def _check_written(directory: LaunchDir, seen: Seen) -> None:
         cause = "the disk is full" if free < 1 << 20 else "see its log"
         raise LaunchError(
             f"a rank could not write its records in {directory.path}: {cause}. "
-            "Mend it, then run the same command again to resume"
+            "After fixing this, run the same command to resume"
         )
 
 

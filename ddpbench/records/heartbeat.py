@@ -17,7 +17,7 @@ PHASES: Sequence[str] = (
     "timed steps",
     "instrumented steps",
     "evaluation",
-    "snapshots",
+    "checkpoints",
     "training to a loss",
     "finishing",
 )

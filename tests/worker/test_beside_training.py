@@ -134,8 +134,8 @@ def test_a_rank_killed_while_it_saves_leaves_no_files(tmp_path: Path) -> None:
     run = sweep(tmp_path, "KilledWhileSaving", "strategy = 'single'\ncheckpoint = true\n")
     outcome = read_launch(launches(run)["single"]).outcome
     assert outcome is not None
-    assert (outcome.status, outcome.phase) == ("failed", "snapshots")
-    assert "killed by SIGKILL in snapshots" in outcome.error
+    assert (outcome.status, outcome.phase) == ("failed", "checkpoints")
+    assert "killed by SIGKILL in checkpoints" in outcome.error
     assert not launches(run)["single"].checkpoints().exists()
 
 

@@ -194,7 +194,7 @@ class Measurement:
         strategy, case, place = self._training.strategy, self._case, self._training.place
         if not case.checkpoint or not (strategy.replicas_equal or case.world_size == 1):
             return
-        self._heartbeat.enter("snapshots")
+        self._heartbeat.enter("checkpoints")
         saver = Saver(
             model=self._replica.job.model,
             optimizer=self._replica.optimizer,
