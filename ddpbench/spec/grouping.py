@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal
 
 from ddpbench.spec.case import Case
@@ -21,14 +22,6 @@ Role = Literal["panel", "variant", "scale", "bookkeeping"]
 Decided = Literal["loss", "state", "compute"]
 Key = tuple[Hashable, ...]
 """Of cases that are alike the same. Its parts have no place of their own: leave fields out with `but`."""
-
-
-def _own(name: str) -> Callable[[Case], Hashable]:
-    def value(case: Case) -> Hashable:
-        found: Hashable = getattr(case, name)
-        return found
-
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +233,9 @@ def of_role(*roles: Role) -> tuple[str, ...]:
     return tuple(name for name, facet in FACETS.items() if facet.role in roles)
 
 
-_VALUES = {name: facet.value or _own(name) for name, facet in FACETS.items()}
+_VALUES: dict[str, Callable[[Case], Hashable]] = {
+    name: facet.value or attrgetter(name) for name, facet in FACETS.items()
+}
 VIRTUAL = ("fabric", "compute", "dilation", "shrink")
 """The fields by which a case may differ from training on the machine's own links."""
 PANEL, VARIANT, SCALE = of_role("panel"), of_role("variant"), of_role("scale")
@@ -250,7 +245,7 @@ _DECIDING: dict[Decided, tuple[str, ...]] = {
 
 
 def _key(case: Case, names: Iterable[str], but: Collection[str]) -> Key:
-    return tuple(_VALUES[name](case) for name in names if name not in but)
+    return tuple([_VALUES[name](case) for name in names if name not in but])
 
 
 def panel(case: Case, *, but: Collection[str] = ()) -> Key:
@@ -287,7 +282,7 @@ def deciding(what: Decided, case: Case) -> Key:
 def differing(cases: Iterable[Case], names: Iterable[str] = tuple(FACETS)) -> list[str]:
     """Return those of these fields that not all cases share, in the order in which words stand."""
     every = list(cases)
-    return [name for name in names if len({_VALUES[name](case) for case in every}) > 1]
+    return [name for name in names if len(set(map(_VALUES[name], every))) > 1]
 
 
 def words(case: Case, names: Iterable[str], among: Iterable[Case]) -> list[str]:
@@ -359,7 +354,7 @@ def settings_apart(cases: Iterable[Case], names: Iterable[str]) -> list[Setting]
 
 def _varied(cases: Sequence[Case], name: str, owner: Callable[[Case], dict[str, Any]]) -> list[str]:
     """Return the options that not all cases of one strategy, or of one workload, share."""
-    whose = _own("strategy" if name == "options_json" else "workload")
+    whose: Callable[[Case], str] = attrgetter("strategy" if name == "options_json" else "workload")
     groups: dict[Hashable, list[Case]] = {}
     for case in cases:
         groups.setdefault(whose(case), []).append(case)

@@ -153,10 +153,11 @@ def _unranked(
     chosen: CaseRun, ranked: Sequence[CaseRun], every: Sequence[CaseRun]
 ) -> list[tuple[CaseRun, str]]:
     found: list[tuple[CaseRun, str]] = []
+    panel = grouping.panel(chosen.case)
     for run in every:
         beside = (
             run.case.world_size == chosen.case.world_size
-            and grouping.panel(run.case) == grouping.panel(chosen.case)
+            and grouping.panel(run.case) == panel
             and traits_of(run.case).exchanges
         )
         if not beside or run in ranked:

@@ -56,13 +56,11 @@ def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) ->
     same = [other.case for other in family if other.case.strategy == run.case.strategy]
     # Numbers of ranks are told by the sentence, and layouts where one number of ranks has several.
     beside = [case for case in same if case.world_size == run.case.world_size]
-    layouts = [name for name in ("nodes", "ranks_per_node") if name in grouping.differing(beside)]
+    layouts = grouping.differing(beside, ("nodes", "ranks_per_node"))
     fields = [
         name for name in (*VARIANT, *SCALE, *more) if name not in ("world_size", "nodes", "ranks_per_node")
     ]
-    words = grouping.words(
-        run.case, [*(name for name in fields if name in grouping.differing(same)), *layouts], same
-    )
+    words = grouping.words(run.case, [*grouping.differing(same, fields), *layouts], same)
     spoken = traits_of(run.case).spoken
     return f"{spoken} ({', '.join(words)})" if words else spoken
 
@@ -105,7 +103,7 @@ def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
     if other is not None and takes_another_path(run) and not takes_another_path(other):
         told_apart.append("(another path of training)")
     if other is not None and other.case.strategy == case.strategy:
-        names = [name for name in VARIANT if name in grouping.differing((case, other.case))]
+        names = grouping.differing((case, other.case), VARIANT)
         told_apart += grouping.words(case, names, (case, other.case))
         if case.nodes != other.case.nodes:
             told_apart.append(f"{case.nodes} x {case.ranks_per_node}")
