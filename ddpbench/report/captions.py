@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ddpbench.report.rows import Row
 from ddpbench.spec import grouping
@@ -64,3 +64,27 @@ def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
         )
         for row in rows
     }
+
+
+def marks_of(rows: Sequence[Row], missing: Mapping[str, str]) -> list[str]:
+    """Return what grey ground and hollow markers mean where a figure of these rows has them, and what it lacks."""
+    hollow = ["Hollow markers: emulated or dilated."] if any(row.emulated for row in rows) else []
+    return [*grey_ground(rows), *hollow, *not_shown(missing)]
+
+
+def grey_ground(rows: Iterable[Row]) -> list[str]:
+    """Return a sentence on the grey ground, if a figure of these rows has any."""
+    text = "Grey ground: more ranks than cores (oversubscribed)."
+    return [text] if any(row.oversubscribed for row in rows) else []
+
+
+def not_shown(missing: Mapping[str, str], *, most: int | None = None) -> list[str]:
+    """Return a sentence that names the cases that a figure lacks, if it lacks any; the first `most` by name.
+
+    Args:
+        missing: why each is not shown, by id.
+        most: all by default.
+    """
+    reasons = list(missing.values())
+    more = f" and {len(reasons) - most} more" if most is not None and len(reasons) > most else ""
+    return [f"Not shown: {'; '.join(reasons[:most])}{more}."] if reasons else []

@@ -93,6 +93,16 @@ class Fill:
     line: Literal["-", "--", ":"] = "-"
     text: str = INK
 
+    @property
+    def outline(self) -> dict[str, Any]:
+        """Its edge and hatch in matplotlib's keywords, for bars and for the legend's patches."""
+        return {
+            "edgecolor": self.edge,
+            "hatch": self.hatch or None,
+            "linestyle": self.line,
+            "linewidth": 0.6,
+        }
+
 
 PHASES: dict[str, Fill] = {
     "forward": Fill("forward", "#C9DAEA"),

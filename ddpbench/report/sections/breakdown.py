@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import label_of, setting_of
+from ddpbench.report.captions import grey_ground, label_of, not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
@@ -153,12 +153,7 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Pic
         marks.append(f"Instrumented steps took {span} longer than timed ones.")
     if any(bar.apart for bar in bars):
         marks.append("*: the parts do not describe the timed steps, which take another time.")
-    if any(bar.row.oversubscribed for bar in bars):
-        marks.append("Grey ground: more ranks than cores (oversubscribed).")
-    if missing:
-        few = list(missing.values())[:4]
-        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        marks.append(f"Not shown: {'; '.join(few)}{more}.")
+    marks += [*grey_ground(bar.row for bar in bars), *not_shown(missing, most=4)]
     linked = [bar.row for bar in bars if not bar.row.needs_no_link]
     settings = {setting_of(row) for row in linked or [bar.row for bar in bars]}
     start = [f"{next(iter(settings))}." if len(settings) == 1 else "Settings differ; see the names."]
@@ -326,10 +321,7 @@ def _segment(axes: Axes, fill: style.Fill, *, centre: float, at: float, width: f
         left=at,
         height=height,
         color=fill.colour,
-        edgecolor=fill.edge,
-        linewidth=0.6,
-        linestyle=fill.line,
-        hatch=fill.hatch or None,
+        **fill.outline,
         zorder=2,
     )
 
@@ -341,17 +333,7 @@ def _legend(sheet: Sheet, bars: Sequence[Bar]) -> None:
     fills = [fill for name, fill in style.PHASES.items() if any(bar.parts[name] > 0 for bar in bars)]
     if any(bar.overlapped_s > 0 for bar in bars):
         fills.append(style.OVERLAPPED)
-    patches = [
-        Patch(
-            facecolor=fill.colour,
-            edgecolor=fill.edge,
-            hatch=fill.hatch or None,
-            linestyle=fill.line,
-            linewidth=0.6,
-            label=fill.name,
-        )
-        for fill in fills
-    ]
+    patches = [Patch(facecolor=fill.colour, label=fill.name, **fill.outline) for fill in fills]
     sheet.legend(patches, columns=5)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import fullest, label_of, setting_of
+from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
@@ -86,11 +86,11 @@ def _picture(
     shown = [row for row in used if _has(row)]
     missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if not _has(row)}
     heading = _heading(panel_name, shown, told)
-    gaps = f" Not shown: {'; '.join(missing.values())}." if missing else ""
+    gaps = "".join(f" {one}" for one in not_shown(missing))
     return Picture(
         file_name="buckets" if index == 0 else f"buckets-{index + 1}",
         heading=heading,
-        caption=_caption(shown, _marks(shown, list(missing.values()), omitted, told)),
+        caption=_caption(shown, _marks(shown, missing, omitted, told)),
         alt=(
             f"Dot plot of step time, ms, against bucket cap for {rows[0].strategy_name} at "
             f"{series_of([str(size) for size in kept])} ranks. {heading}.{gaps}"
@@ -117,16 +117,10 @@ def _sizes(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
 
 
 def _marks(
-    shown: Sequence[Row], missing: Sequence[str], omitted: Sequence[int], told: Mapping[str, Stand]
+    shown: Sequence[Row], missing: Mapping[str, str], omitted: Sequence[int], told: Mapping[str, Stand]
 ) -> list[str]:
     """Return what the figure's signs mean, what is not in it, and how caps were compared: sentences."""
-    marks = []
-    if any(row.oversubscribed for row in shown):
-        marks.append("Grey ground: more ranks than cores (oversubscribed).")
-    if any(row.emulated for row in shown):
-        marks.append("Hollow markers: emulated or dilated.")
-    if missing:
-        marks.append(f"Not shown: {'; '.join(missing)}.")
+    marks = marks_of(shown, missing)
     if omitted:
         where = (
             ranks(omitted[0]) if len(omitted) == 1 else f"{series_of([str(size) for size in omitted])} ranks"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import label_of, setting_of
+from ddpbench.report.captions import grey_ground, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
@@ -143,8 +143,7 @@ def _picture(groups: Sequence[Sequence[Bar]]) -> Picture:
             "Dotted line: the step with data in memory; percentages: against it, paired by round and corrected "
             "for the number of comparisons in a group."
         )
-    if any(bar.row.oversubscribed for bar in bars):
-        marks.append("Grey ground: more ranks than cores (oversubscribed).")
+    marks += grey_ground(bar.row for bar in bars)
     start = [f"{next(iter(settings))}."] if len(settings) == 1 else []
     caption = " ".join(
         [
@@ -270,9 +269,7 @@ def _bar(axes: Axes, place: float, bar: Bar) -> None:
             left=at,
             height=0.6,
             color=fill.colour,
-            edgecolor=fill.edge,
-            linewidth=0.6,
-            hatch=fill.hatch or None,
+            **fill.outline,
             zorder=2,
         )
     if step.low is not None and step.high is not None:
@@ -305,7 +302,7 @@ def _legend(sheet: Sheet, *, memory: bool) -> None:
     from matplotlib.patches import Patch
 
     handles: list[Any] = [
-        Patch(facecolor=fill.colour, edgecolor=fill.edge, hatch=fill.hatch or None, linewidth=0.6, label=name)
+        Patch(facecolor=fill.colour, label=name, **fill.outline)
         for fill, name in ((_WAITED, "waiting for data"), (_REST, "the rest of the step"))
     ]
     if memory:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import fullest, label_of, setting_of
+from ddpbench.report.captions import fullest, label_of, marks_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
@@ -99,13 +99,7 @@ def _picture(
         for row in group
         if not _has(row)
     }
-    marks = [METHOD]
-    if any(row.oversubscribed for row in shown):
-        marks.append("Grey ground: more ranks than cores (oversubscribed).")
-    if any(row.emulated for row in shown):
-        marks.append("Hollow markers: emulated or dilated.")
-    if missing:
-        marks.append(f"Not shown: {'; '.join(missing.values())}.")
+    marks = [METHOD, *marks_of(shown, missing)]
     caption = " ".join(
         [
             f"{setting_of(fullest(shown))}. Layouts are nodes x ranks on each. Large markers: mean step time;",

@@ -272,10 +272,7 @@ def _box(axes: Axes, fill: style.Fill, when: tuple[float, float], top: float, he
         left=start,
         height=height - 0.015,
         color=fill.colour,
-        edgecolor=fill.edge,
-        linewidth=0.6,
-        linestyle=fill.line,
-        hatch=fill.hatch or None,
+        **fill.outline,
         zorder=2,
     )
 
@@ -361,17 +358,7 @@ def _legend(sheet: Sheet, told: OneStep) -> None:
         fills.append(style.PHASES["exposed_comm"])
     if any(one.begin_s > one.left_s for one in transfers):
         fills.append(style.PHASES["exposed_wait"])
-    handles: list[object] = [
-        Patch(
-            facecolor=fill.colour,
-            edgecolor=fill.edge,
-            hatch=fill.hatch or None,
-            linestyle=fill.line,
-            linewidth=0.6,
-            label=fill.name,
-        )
-        for fill in fills
-    ]
+    handles: list[object] = [Patch(facecolor=fill.colour, label=fill.name, **fill.outline) for fill in fills]
     if transfers:
         tick = Line2D(
             [],

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import label_of
+from ddpbench.report.captions import grey_ground, label_of, not_shown
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
@@ -123,10 +123,7 @@ def _picture(
         if not row.ok
     }
     marks = ["Verdicts: against full precision, paired within rounds, corrected for their number."]
-    if any(row.oversubscribed for row in shown):
-        marks.append("Grey ground: more ranks than cores (oversubscribed).")
-    if missing:
-        marks.append(f"Not shown: {'; '.join(missing.values())}.")
+    marks += [*grey_ground(shown), *not_shown(missing)]
     caption = " ".join(
         [
             "Forward and loss under autocast; parameters and gradients stay in float32. Large markers: mean step time;",

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import fullest, label_of, setting_of
+from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
@@ -80,13 +80,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
     }
     heading = _heading(panel, series)
     base_text = _base_text(shown, by_id)
-    marks = []
-    if panel.oversubscribed_sizes:
-        marks.append("Grey ground: more ranks than cores (oversubscribed).")
-    if any(row.emulated for row in shown):
-        marks.append("Hollow markers: emulated or dilated.")
-    if missing:
-        marks.append(f"Not shown: {'; '.join(missing.values())}.")
+    marks = marks_of(shown, missing)
     caption = " ".join(
         [
             f"{setting_of(fullest(shown))}.",
@@ -98,7 +92,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
             *notes,
         ]
     )
-    gap = f" Not shown: {'; '.join(missing.values())}." if missing else ""
+    gap = "".join(f" {one}" for one in not_shown(missing))
     alt = (
         f"Two line charts of speed-up and efficiency (no unit) against number of ranks "
         f"for {series_of([item.name for item in series])}. {heading}.{gap}"

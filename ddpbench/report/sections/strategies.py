@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import fullest, label_of, setting_of
+from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
@@ -80,13 +80,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         if not _has(row) and (row.case.world_size in kept or row.case.world_size not in sizes)
     }
     heading = _heading(panel, groups)
-    marks = []
-    if any(row.oversubscribed for row in shown):
-        marks.append("Grey ground: more ranks than cores (oversubscribed).")
-    if any(row.emulated for row in shown):
-        marks.append("Hollow markers: emulated or dilated.")
-    if missing:
-        marks.append(f"Not shown: {'; '.join(missing.values())}.")
+    marks = marks_of(shown, missing)
     setting = setting_of(fullest(shown))
     bounds = "Independent ranks exchange nothing and are the upper bound."
     caption = " ".join(
@@ -99,7 +93,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         ]
     )
     names = list(dict.fromkeys(item.name for _, members in groups for item, row in members if _has(row)))
-    gaps = f" Not shown: {'; '.join(missing.values())}." if missing else ""
+    gaps = "".join(f" {one}" for one in not_shown(missing))
     lines = sum(len(members) + 1 for _, members in groups)
     return Picture(
         file_name="strategies" if index == 0 else f"strategies-{index + 1}",

@@ -296,10 +296,7 @@ def _bar(axes: Axes, place: float, left: float, width: float, fill: style.Fill) 
         left=left,
         height=0.62,
         color=fill.colour,
-        edgecolor=fill.edge,
-        linewidth=0.6,
-        linestyle=fill.line,
-        hatch=fill.hatch or None,
+        **fill.outline,
         zorder=2,
     )
 

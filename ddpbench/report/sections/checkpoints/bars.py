@@ -21,9 +21,7 @@ def whiskered(
         estimate.value,
         height=height,
         color=fill.colour,
-        edgecolor=fill.edge,
-        hatch=fill.hatch or None,
-        linewidth=0.6,
+        **fill.outline,
         zorder=2,
     )
     if estimate.low is not None and estimate.high is not None:

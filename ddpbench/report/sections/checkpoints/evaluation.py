@@ -119,7 +119,7 @@ def _paint(sheet: Sheet, *, rows: Sequence[Row]) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     sheet.legend(
         [
-            Patch(facecolor=fill.colour, edgecolor=fill.edge, linewidth=0.6, label=name)
+            Patch(facecolor=fill.colour, label=name, **fill.outline)
             for fill, name in ((_TRAINING, "training"), (_EVALUATION, "evaluation"))
         ],
         columns=2,
