@@ -34,11 +34,12 @@ check: .venv/.dev  ## lint, types, layers
 bench: .venv/.dev  ## measure the promised ratios; exit 1 outside their bounds
 	$(BIN)/python -m pytest tests/benchmarks --ratios -p no:cacheprovider -q -s
 
-docs: .venv/.dev  ## write the generated pages of docs/
-	$(BIN)/python -c 'from ddpbench.analysis.table.columns import page; print(page(), end="")' > docs/columns.md
-	$(BIN)/python -c 'from ddpbench.cli.commands_page import page; print(page(), end="")' > docs/commands.md
-	$(BIN)/python -c 'from ddpbench.report.method import glossary; print(glossary(), end="")' > docs/glossary.md
-	$(BIN)/python -c 'from ddpbench.launch.settings_page import page; print(page(), end="")' > docs/settings.md
+docs: .venv/.dev  ## write the generated pages of docs/, and the pages of the kept runs
+	$(BIN)/python -c 'import pathlib; from ddpbench.analysis.table.columns import page; pathlib.Path("docs/columns.md").write_text(page(), "utf-8")'
+	$(BIN)/python -c 'import pathlib; from ddpbench.cli.commands_page import page; pathlib.Path("docs/commands.md").write_text(page(), "utf-8")'
+	$(BIN)/python -c 'import pathlib; from ddpbench.report.method import glossary; pathlib.Path("docs/glossary.md").write_text(glossary(), "utf-8")'
+	$(BIN)/python -c 'import pathlib; from ddpbench.launch.settings_page import page; pathlib.Path("docs/settings.md").write_text(page(), "utf-8")'
+	@for run in reports/*/records.tar.xz; do $(BIN)/python -m ddpbench report "$${run%/*}" > /dev/null; done
 
 clean:  ## remove the environment
 	rm -rf .venv

@@ -20,9 +20,9 @@ def add_parser(commands: Any) -> None:
         "cases appear on this machine, and how small a difference it can detect in how much "
         "time.",
     )
-    parser.add_argument("--workload", default="gpt:nano")
-    parser.add_argument("--strategy", default="ddp")
-    parser.add_argument("--world-size", type=int, default=2)
+    parser.add_argument("--workload", default="gpt:nano", help="default: gpt:nano")
+    parser.add_argument("--strategy", default="ddp", help="default: ddp")
+    parser.add_argument("--world-size", type=int, default=2, help="default: 2")
     parser.add_argument("--rounds", type=int, default=8, help="default: 8")
     parser.add_argument(
         "--measured", type=float, default=1.0, metavar="SECONDS", help="timed steps of a launch (default: 1)"

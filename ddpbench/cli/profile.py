@@ -21,7 +21,9 @@ def add_parser(commands: Any) -> None:
         "these times without computing.",
     )
     parser.add_argument("workload", metavar="WORKLOAD", help="such as gpt:nano, or train.py:MyWorkload")
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument(
+        "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: a GPU if there is one"
+    )
     parser.add_argument("--local-batch", type=int, metavar="N", help="samples per step (default: 8)")
     parser.add_argument("--steps", type=int, metavar="N", help="default: at least 30, and 5 s of them")
     flags.overrides(parser, "as in a sweep, such as options.gpt.block_size=32 or base.threads_per_rank=2")

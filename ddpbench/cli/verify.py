@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
         description="Train one step of each strategy on real ranks and compare its gradients and update "
         "with single-process training on the same shards; after two more updates all replicas "
         "must be equal. Inexact strategies are checked against what they promise instead. "
-        "Exits with 1 if a check fails.",
+        "Refused while a sweep uses the cores. Exits with 1 if a check fails.",
     )
     parser.add_argument("--strategy", nargs="+", default=None, help="default: all")
     parser.add_argument(
@@ -39,7 +39,12 @@ def add_parser(commands: Any) -> None:
         help="default: mlp gpt:nano, and two_branch where a model with branches is needed",
     )
     parser.add_argument("--world-size", nargs="+", type=_world, default=[1, 2, 3, 4], help="default: 1 2 3 4")
-    parser.add_argument("--backend", choices=["gloo", "nccl"], default="gloo")
+    parser.add_argument(
+        "--backend",
+        choices=["gloo", "nccl"],
+        default="gloo",
+        help="nccl trains on GPUs, gloo on CPUs (default: gloo)",
+    )
     parser.add_argument(
         "--hang-timeout",
         type=float,
@@ -72,13 +77,16 @@ def _run(arguments: argparse.Namespace) -> int:
             algorithms=arguments.algorithm,
             schedules=arguments.schedule,
         )
-    if not arguments.json:
-        print(f"{'strategy':<{WIDTH}} {'workload':<10} ranks  {'result':<9} largest error")  # noqa: T201
-    verdicts = verify(
-        cases,
-        lambda verdict: None if arguments.json else print(_line(verdict), flush=True),  # noqa: T201
-        hang_timeout_s=arguments.hang_timeout,
-    )
+    headed = False
+
+    def told(verdict: Verdict) -> None:
+        nonlocal headed
+        if not arguments.json:
+            head = f"{'strategy':<{WIDTH}} {'workload':<10} ranks  {'result':<9} largest error\n"
+            print("" if headed else head, _line(verdict), sep="", flush=True)  # noqa: T201
+            headed = True
+
+    verdicts = verify(cases, told, hang_timeout_s=arguments.hang_timeout)
     if arguments.json:
         json.dump([asdict(verdict) for verdict in verdicts], sys.stdout, indent=1)
     else:
@@ -110,10 +118,15 @@ def _line(verdict: Verdict) -> str:
     if verdict.status != "ok":
         return f"{head} {verdict.reason}"
     worst: dict[str, float] = {}
+    kept = 0.0
     for proof in verdict.proofs:
-        if 0 < proof.tolerance < 1:  # others are yes or no
+        if proof.compared == "share of gradients kept back":
+            kept = max(kept, proof.error)
+        elif 0 < proof.tolerance < 1:  # others are yes or no
             worst[proof.dtype] = max(worst.get(proof.dtype, 0.0), proof.error)
     errors = ", ".join(f"{dtype} {error:.1e}" for dtype, error in worst.items())
+    if kept:
+        errors += f", kept back {100 * kept:.0f} %"
     if verdict.promise != "gradients":
         errors = f"{verdict.promise}{': ' if errors else ''}{errors}"
     return f"{head} {errors}"

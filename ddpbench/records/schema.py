@@ -203,6 +203,7 @@ Compared = Literal[
     "update, same gradients",
     "parameters, same samples",
     "sums of gradients, with what is kept",
+    "share of gradients kept back",
     "parameters, averaged",
     "parameters, updates in the server's order",
     "every parameter has a rank",

@@ -130,7 +130,10 @@ _TERMS: tuple[tuple[str, str], ...] = (
         "Time in which a rank has started a transfer but no data can flow yet, because another rank has not.",
     ),
     ("overlapped communication", "Transfer time hidden behind computation. It is not part of a step's sum."),
-    ("not attributed", "What remains of a step after all parts. It closes the sum and may be negative."),
+    (
+        "not attributed",
+        "What remains of a step after all parts: it makes them add up to the step and may be negative.",
+    ),
     (
         "loss of efficiency",
         (
@@ -157,7 +160,8 @@ _TERMS: tuple[tuple[str, str], ...] = (
         "serial fraction",
         (
             "The fraction of a step that ranks do not divide, fitted by Amdahl's law (strong scaling) or Gustafson's "
-            "(weak). Karp-Flatt's is Amdahl's at a single point; if it rises with the ranks, it is overhead."
+            "(weak). Karp-Flatt's is Amdahl's at a single point; if it rises with the ranks, what grows is overhead, "
+            "not serial work."
         ),
     ),
     (
@@ -246,7 +250,8 @@ _TERMS: tuple[tuple[str, str], ...] = (
         "staleness",
         (
             "With an asynchronous server: the number of updates between the moment a worker gets its parameters and "
-            "the moment its gradient is applied. With n - 1 equally fast workers it is n - 2."
+            "the moment its gradient is applied. With n ranks, one of them the server, and equally fast workers it "
+            "is n - 2."
         ),
     ),
     (

@@ -40,7 +40,8 @@ class Stand:
     def words(self, what: str = "") -> str:
         """Return the verdict in words; `what` names the kind of case, such as `strategy`."""
         best = f"the best {what}" if what else "best"
-        bound = "" if self.longer == float("inf") else f" (at most {percent(self.longer)} longer)"
+        told = self.longer not in (0.0, float("inf"))  # 0: it may be the best itself
+        bound = f" (at most {percent(self.longer)} longer)" if told else ""
         return {
             BEST: f"best {what}".rstrip(),
             AS_GOOD: f"as good as {best}{bound}",

@@ -59,8 +59,10 @@ class Estimate:
             exponent = math.floor(math.log10(half))
             # one digit of the half-width, two where the first is a 1 or a 2; no more than six of the value
             found = -exponent if half / 10**exponent >= 3 else 1 - exponent
-            most = 5 - math.floor(math.log10(abs(self.value))) if self.value else found
-            return min(found, max(most, 0))
+            leading = math.floor(math.log10(abs(self.value))) if self.value else -found
+            if half > abs(self.value) > 0:
+                return max(found, 1 - leading)  # an interval that says nothing leaves two digits of the value
+            return min(found, max(5 - leading, 0)) if self.value else found
         if self.value == 0 or not math.isfinite(self.value):
             return 0
         return 2 - math.floor(math.log10(abs(self.value)))
@@ -109,6 +111,12 @@ def percent(fraction: float) -> str:
     """Return a fraction in per cent, one decimal below 10 %."""
     value = fraction * 100
     return f"{_rounded(value, 1 if abs(value) < 10 else 0)} %"
+
+
+def signed_percent(fraction: float) -> str:
+    """Return the same with its sign, `+1.2 %`: of a difference."""
+    text = percent(fraction)
+    return f"+{text}" if fraction > 0 else text
 
 
 def moment(utc: object) -> str:

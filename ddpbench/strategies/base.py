@@ -25,7 +25,7 @@ PROMISES: dict[Promise, str] = {
     "nothing": "nothing is aggregated",
     "gradients": "every step's gradients, and the update made of them, are those of one process over the same samples",
     "delayed": "what compression leaves out of a step's gradients is kept and sent later: the sums over steps, with "
-    "what is still kept, are those of one process",
+    "what is still kept, are those of one process; after three steps on one batch at most 95 % is still kept",
     "averaged": "after each averaging all replicas are equal: to the average of as many processes that trained apart "
     "since the one before",
     "ordered": "every gradient is applied once, computed at the version its worker had: one process that redoes the "
@@ -145,10 +145,14 @@ class PeriodicReplica(Replica):
 
 
 class CompensatedReplica(Replica):
-    """One that promises `delayed`: what compression left out of its own gradient is kept."""
+    """One that promises `delayed`: what compression left out of its own gradient is kept.
+
+    Under fp16 gradients are scaled by a factor that changes; what is kept would be too. Let the strategy's `check`
+    refuse fp16, or keep it unscaled.
+    """
 
     exact_steps: int
-    """So many steps come first whose gradients are not compressed."""
+    """So many steps come first whose gradients are not compressed; 0 if every step's are."""
 
     @abstractmethod
     def kept(self) -> dict[str, torch.Tensor]:

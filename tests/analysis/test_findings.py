@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,6 +87,18 @@ def test_each_verdict_in_words(tmp_path: Path, ratio: float, noise: float, verdi
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12 * ratio}, noise=noise)
     found = next(finding for finding in summary.findings if finding.evidence == "strategies")
     assert (found.verdict, words in found.line) == (verdict, True), found.text
+
+
+def test_variants_of_one_strategy_are_told_apart_in_every_sentence(tmp_path: Path) -> None:
+    local = case_of("post_local_sgd", 2, algorithm="all_reduce", schedule="after_backward")
+    options = [json.dumps({**local.options, "period": period}, sort_keys=True) for period in (4, 8)]
+    four, eight = (replace(local, options_json=option) for option in options)
+    summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 15, four: 9, eight: 7})
+    told = [one.text for one in summary.findings if "Local SGD" in one.text]
+    assert len(told) == 2
+    assert sum("period=4" in text for text in told) == 1
+    assert sum("period=8" in text for text in told) == 1
+    assert "DDP is 25." in texts(summary)  # what has one variant has its name alone
 
 
 def test_under_five_rounds_nothing_is_concluded(tmp_path: Path) -> None:

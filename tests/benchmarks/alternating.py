@@ -2,34 +2,39 @@
 
     torchrun --nproc-per-node 2 tests/benchmarks/alternating.py --strategy ddp --workload gpt:nano --out FILE
 
-Rank 0 writes the pairs of block times as JSON. Which of a pair goes first alternates, so that drift cancels.
+Or, with `--against timed`, blocks of instrumented steps and of timed ones, each with a model of its own. Rank 0 writes
+the pairs of block times as JSON. Which of a pair goes first alternates, so that drift cancels.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ddpbench.measure.blocks import Stepper, run_block
 from ddpbench.measure.clock import HostClock
-from ddpbench.measure.recorder import NullRecorder
+from ddpbench.measure.recorder import NullRecorder, StepRecorder
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
 from ddpbench.worker.place import Place
-from ddpbench.worker.training.control import leave, meet
+from ddpbench.worker.training.control import Control, leave, meet
 from ddpbench.worker.training.training import StepLoop, Training
 from tests.benchmarks.ratio import paired_ratio
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--strategy", choices=["single", "ddp", "data_parallel"], required=True)
+    parser.add_argument("--strategy", choices=["single", "ddp", "data_parallel", "master"], required=True)
+    parser.add_argument("--against", choices=["bare", "timed"], default="bare")
     parser.add_argument("--workload", required=True)
     parser.add_argument("--local-batch", type=int, default=4)
     parser.add_argument(
@@ -67,33 +72,14 @@ def main() -> None:
     samples = case.global_batch // processes
     stepper = Stepper(loop.step, samples, HostClock(), control)
 
-    optimizer, loss_of = replica.optimizer, training.workload.loss
-    module = getattr(replica, "_ddp", None) or model
+    def timed_block(steps: int) -> float:
+        block = run_block(stepper, steps, 0, "timed")
+        return (block.end_ns - block.start_ns) / 1e9
 
-    def bare_block(steps: int) -> float:
-        """What a person writes: the training loop, and a clock around it."""
-        if arguments.strategy == "data_parallel":
-            start = time.perf_counter()
-            for _ in range(steps):
-                inputs, targets = next(batches)
-                replica.gradients_of(inputs, targets)
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            return time.perf_counter() - start
-        start = time.perf_counter()
-        for _ in range(steps):
-            inputs, targets = next(batches)
-            loss = loss_of(module(inputs), targets)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        return time.perf_counter() - start
-
-    def align() -> None:
-        """The same start for both sides: together, one step after a barrier."""
-        control.agree(0)
-        loop.step()
-
+    if arguments.against == "timed":
+        sides = (instrumented(training, batches, samples, control), timed_block)
+    else:
+        sides = (timed_block, bare(loop, training, batches, control))
     warm = run_block(stepper, 30, 0, "warmup")
     step_s = (warm.end_ns - warm.start_ns) / warm.steps / 1e9
     steps = control.agree(max(10, round(arguments.block_seconds / step_s)))
@@ -102,19 +88,65 @@ def main() -> None:
         enough = number >= arguments.pairs and paired_ratio(pairs).half_width <= arguments.half_width
         if control.agree(int(enough)):
             break
-        harness = bare = 0.0
-        for side in ("harness", "bare") if number % 2 == 0 else ("bare", "harness"):
-            if side == "harness":
-                block = run_block(stepper, steps, number, "timed")
-                harness = (block.end_ns - block.start_ns) / 1e9
-            else:
-                align()
-                bare = bare_block(steps)
-        pairs.append((harness, bare))
+        if number % 2 == 0:
+            pairs.append((sides[0](steps), sides[1](steps)))
+        else:
+            second = sides[1](steps)
+            pairs.append((sides[0](steps), second))
     if rank == 0:
         arguments.out.write_text(json.dumps({"steps": steps, "pairs": pairs}), encoding="utf-8")
     leave(control)
     os._exit(0)
+
+
+def bare(
+    loop: StepLoop, training: Training, batches: Iterator[Any], control: Control
+) -> Callable[[int], float]:
+    """Return what a person writes, on the same objects: the training loop, and a clock around it."""
+    replica = loop.replica
+    optimizer, loss_of = replica.optimizer, training.workload.loss
+    module = getattr(replica, "_ddp", None) or replica.job.model
+
+    def block(steps: int) -> float:
+        control.agree(0)  # the same start as the harness has: together, one step after a barrier
+        loop.step()
+        start = time.perf_counter()
+        for _ in range(steps):
+            inputs, targets = next(batches)
+            if training.case.strategy == "data_parallel":
+                replica.gradients_of(inputs, targets)
+            else:
+                loss_of(module(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return time.perf_counter() - start
+
+    return block
+
+
+def instrumented(
+    training: Training, batches: Iterator[Any], samples: int, control: Control
+) -> Callable[[int], float]:
+    """Return blocks of steps that note their spans and transfers, of another model like the first."""
+    clock = HostClock()
+    recorder, numbers = StepRecorder(clock), itertools.count()
+    replica = training.replica(training.fresh_model(), recorder, distributed=dist.is_initialized())
+    loop = StepLoop(replica, batches, recorder, Heartbeat(bytearray(PAGE_BYTES), 0))
+
+    def step() -> None:
+        recorder.begin_step(next(numbers))
+        loop.step()
+        recorder.end_step()
+
+    stepper = Stepper(step, samples, clock, control)
+    run_block(stepper, 30, 0, "warmup")
+
+    def block(steps: int) -> float:
+        found = run_block(stepper, steps, 0, "instrumented")
+        assert recorder.records()
+        return (found.end_ns - found.start_ns) / 1e9
+
+    return block
 
 
 if __name__ == "__main__":

@@ -24,6 +24,20 @@ from tests.benchmarks.ratio import paired_ratio
 pytestmark = pytest.mark.multiprocess
 
 
+def alternated(out: Path, strategy: str, world: int, *arguments: object) -> list[tuple[float, float]]:
+    """Block times, seconds, of both sides of `alternating.py` in turn."""
+    processes = 1 if strategy == "data_parallel" else world
+    told = ("--strategy", strategy, "--world-size", world, "--out", out, *arguments)
+    torchrun("alternating.py", processes, *told)
+    pairs = [(one, other) for one, other in json.loads(out.read_text(encoding="utf-8"))["pairs"]]
+    assert all(one > 0 and other > 0 for one, other in pairs)
+    return pairs
+
+
+BRIEF = ("--workload", "gpt:nano", "--pairs", 2, "--pairs-max", 2, "--block-seconds", 0.02)
+"""Without `--ratios`: that both sides work."""
+
+
 @pytest.mark.parametrize(
     ("strategy", "world"), [("single", 1), ("ddp", 1), ("ddp", 2), ("data_parallel", 1), ("data_parallel", 2)]
 )
@@ -34,20 +48,32 @@ def test_blocks_in_turn_with_a_bare_loop(
 
     Pairs are added until the interval is 0.8 % to either side, at least 60 and at most 600.
     """
-    out = tmp_path / "pairs.json"
-    processes = 1 if strategy == "data_parallel" else world
-    torchrun(
-        "alternating.py",
-        processes,
-        *("--strategy", strategy, "--workload", "gpt:nano", "--world-size", world),
-        *("--pairs", 60 if full else 2, "--pairs-max", 600 if full else 2),
-        *("--block-seconds", 0.06 if full else 0.02, "--out", out),
-    )
-    pairs = [(harness, bare) for harness, bare in json.loads(out.read_text(encoding="utf-8"))["pairs"]]
-    assert all(harness > 0 and bare > 0 for harness, bare in pairs)
+    long = ("--workload", "gpt:nano", "--pairs", 60, "--pairs-max", 600, "--block-seconds", 0.06)
+    pairs = alternated(tmp_path / "pairs.json", strategy, world, *(long if full else BRIEF))
     if full:
         ratio = paired_ratio(pairs)
         say(f"harness / bare loop, same objects, {strategy} at {world}: {ratio}, within 0.98 to 1.02")
+        assert 0.98 <= ratio.low <= ratio.high <= 1.02
+
+
+@pytest.mark.parametrize(
+    ("strategy", "world"), [("single", 1), ("ddp", 2), ("data_parallel", 2), ("master", 2)]
+)
+def test_instrumented_steps_take_as_long_as_timed_ones(
+    strategy: str, world: int, full: bool, say: Say, tmp_path: Path
+) -> None:
+    """Bound: the 95 % interval of instrumented / timed steps lies within 0.98 to 1.02, for `quick`'s model and batch.
+
+    Blocks of both in turn: within one launch, where one kind follows the other, the machine's drift is in the ratio.
+    Pairs are added until the interval is 1 % to either side, at least 40 and at most 160.
+    """
+    long = ("--workload", "gpt:micro", "--pairs", 40, "--pairs-max", 160, "--half-width", 0.01)
+    pairs = alternated(
+        tmp_path / "pairs.json", strategy, world, "--against", "timed", *(long if full else BRIEF)
+    )
+    if full:
+        ratio = paired_ratio(pairs)
+        say(f"instrumented / timed steps, {strategy} at {world}: {ratio}, within 0.98 to 1.02")
         assert 0.98 <= ratio.low <= ratio.high <= 1.02
 
 

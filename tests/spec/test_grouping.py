@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from ddpbench.spec import Case, grouping, labels
+from ddpbench.spec.case import _ADDED_LATER
 from ddpbench.spec.grouping import FACETS, check_complete
+from ddpbench.spec.settings import Base
 
 BASE = Case(
     workload="mlp",
@@ -85,6 +87,21 @@ def test_a_new_field_without_a_role_fails() -> None:
         check_complete([*names, "network_topology"], FACETS, "both")
     with pytest.raises(TypeError, match="differ in seed"):
         check_complete([name for name in names if name != "seed"], FACETS, "both")
+
+
+def test_a_field_is_a_setting_or_follows_from_others() -> None:
+    """A new field that no experiment can set would be an axis without a key."""
+    follow = {"experiment", "options_json", "workload_options_json", "ranks_per_node", "fabric", "compute"}
+    assert {field.name for field in fields(Case)} - set(Base.model_fields) == follow
+
+
+def test_fields_added_later_leave_the_ids_of_old_cases_alone() -> None:
+    names = [field.name for field in fields(Case)]
+    later = names[names.index("replicate") + 1 :]
+    assert list(_ADDED_LATER) == later
+    for name in later:
+        assert BASE.case_id == replace(BASE, **{name: _ADDED_LATER[name]}).case_id
+        assert BASE.case_id != replace(BASE, **{name: AXES[name]}).case_id
 
 
 @pytest.mark.parametrize("name", AXES)

@@ -54,6 +54,8 @@ class _Pair:
     b: CaseRun
     evidence: Literal["buckets", "layouts", "strategies"]
     comparison: Comparison
+    family: tuple[CaseRun, ...]
+    """All at that number of ranks, from which the two are told apart."""
 
     @property
     def name(self) -> str:
@@ -166,9 +168,8 @@ def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
     world = reference.case.world_size
     found: list[_Pair] = []
     others: list[tuple[CaseRun, Literal["buckets", "layouts", "strategies"]]]
-    variants = grouped(
-        (run for run in members if run.case.world_size == world), lambda run: grouping.variant(run.case)
-    )
+    family = [run for run in members if run.case.world_size == world]
+    variants = grouped(family, lambda run: grouping.variant(run.case))
     for key, group in variants.items():
         if key == grouping.variant(reference.case):
             nodes, cap = reference.case.nodes, reference.case.bucket_cap_mb
@@ -184,7 +185,9 @@ def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
         for run, evidence in others:
             comparison = compare(run.timings, reference.timings)
             if comparison is not None:
-                found.append(_Pair(a=run, b=reference, evidence=evidence, comparison=comparison))
+                found.append(
+                    _Pair(a=run, b=reference, evidence=evidence, comparison=comparison, family=tuple(family))
+                )
     return found
 
 
@@ -193,11 +196,11 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, apart: _Apart) -
     verdict = judged.verdict
     place = _place(b, apart)  # of b, for independent ranks use no links
     if pair.evidence == "buckets":
-        start, end = f"{name_of(a, b)} at {place}: ", ""
+        start, end = f"{name_of(a, b, pair.family)} at {place}: ", ""
         first, second, verb = f"{_cap(a)} buckets", f"{_cap(b)} buckets", "are"
     else:
         start, end = "", f" at {place}"
-        first, second, verb = name_of(a, b), name_of(b, a), "is"
+        first, second, verb = name_of(a, b, pair.family), name_of(b, a, pair.family), "is"
     slower_by = ratio if ratio.value >= 1 else inverse(ratio)
     many = slower_by.value >= RATIO_THRESHOLD
     if verdict == "faster" and traits_of(a.case).role == "bound":
@@ -228,7 +231,8 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, apart: _Apart) -
 def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
     """Yield speed-up and efficiency of the reference, and what its step is made of."""
     run = reference_of(members)
-    name = f"{name_of(run)} at {_place(run, apart)}"
+    family = [one for one in members if one.case.world_size == run.case.world_size]
+    name = f"{name_of(run, family=family)} at {_place(run, apart)}"
     base = next((other for other in members if other.case_id == run.baseline_id), None)
     gain = compare(run.timings, base.timings) if base is not None else None
     if base is not None and gain is not None and gain.paired:
@@ -255,7 +259,10 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
         yield Finding(
             kind="parts",
             text=sentence(text),
-            tags=(*_labels(run, apart), f"instrumented steps of {parts.launches} launches"),
+            tags=(
+                *_labels(run, apart),
+                f"instrumented steps of {counted(parts.launches, 'launch', 'launches')}",
+            ),
             evidence="breakdown",
             verdict="note",
             cases=(run.case_id,),

@@ -91,5 +91,5 @@ def _limits(
     if few and judged:
         told.append(f"too few rounds: {listed([_who(run, group) for run in few])}")
     if groups > 1:
-        told.append(f"1 of {groups} groups of cases with a loss in common")
+        told.append(f"one of {groups} groups of comparable cases; the others are under Time to the loss")
     return [*told, "one seed: every launch trains the same steps"]

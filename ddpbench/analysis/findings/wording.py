@@ -14,6 +14,7 @@ from ddpbench.strategies.traits import traits_of
 INEXACT: frozenset[Compared] = frozenset(
     {
         "sums of gradients, with what is kept",
+        "share of gradients kept back",
         "parameters, averaged",
         "parameters, updates in the server's order",
     }
@@ -96,17 +97,23 @@ def takes_another_path(run: CaseRun) -> bool:
     return any(proof.compared in INEXACT for proof in run.proof.proofs)
 
 
-def name_of(run: CaseRun, other: CaseRun | None = None) -> str:
-    """Return a strategy as a sentence names it, with what tells it from another case of the same strategy."""
+def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun] = ()) -> str:
+    """Return a strategy as a sentence names it, with what tells it from others of the same strategy.
+
+    Args:
+        run: the case.
+        other: the one it is compared with.
+        family: cases of which the same text speaks.
+    """
     case = run.case
     told_apart = [traits_of(case).spoken]
+    beside = [*([other] if other is not None else []), *family]
+    same = [case, *(one.case for one in beside if one.case.strategy == case.strategy)]
+    told_apart += grouping.words(case, grouping.differing(same, VARIANT), same)
+    if other is not None and other.case.strategy == case.strategy and case.nodes != other.case.nodes:
+        told_apart.append(f"{case.nodes} x {case.ranks_per_node}")
     if other is not None and takes_another_path(run) and not takes_another_path(other):
         told_apart.append("(another path of training)")
-    if other is not None and other.case.strategy == case.strategy:
-        names = grouping.differing((case, other.case), VARIANT)
-        told_apart += grouping.words(case, names, (case, other.case))
-        if case.nodes != other.case.nodes:
-            told_apart.append(f"{case.nodes} x {case.ranks_per_node}")
     return " ".join(told_apart)
 
 

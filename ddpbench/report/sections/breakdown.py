@@ -15,7 +15,15 @@ from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import panels_of, variant_words
-from ddpbench.report.words import Estimate, launches_each, milliseconds, number, percent, series_of
+from ddpbench.report.words import (
+    Estimate,
+    launches_each,
+    milliseconds,
+    number,
+    percent,
+    series_of,
+    signed_percent,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -148,9 +156,9 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Pic
     overheads = [bar.overhead for bar in bars if bar.overhead is not None]
     marks = []
     if overheads:
-        least, most = percent(min(overheads)), percent(max(overheads))
+        least, most = signed_percent(min(overheads)), signed_percent(max(overheads))
         span = least if least == most else f"{least} to {most}"
-        marks.append(f"Instrumented steps took {span} longer than timed ones.")
+        marks.append(f"Length of instrumented steps against timed ones: {span}.")
     if any(bar.apart for bar in bars):
         marks.append("*: the parts do not describe the timed steps, which take another time.")
     marks += [*grey_ground(bar.row for bar in bars), *not_shown(missing, most=4)]

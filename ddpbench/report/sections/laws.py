@@ -78,7 +78,7 @@ def _why_absent(summary: RunSummary) -> str:
             "with a core or GPU for each."
         )
     curve = curves[0]
-    return f"No law is fitted. {curve.name}, {curve.setting}: {curve.laws.absent}.{_next(curve)}"
+    return f"No law is fitted. {_capital(curve.name)}, {curve.setting}: {curve.laws.absent}.{_next(curve)}"
 
 
 def _next(curve: CurveLaws) -> str:

@@ -11,9 +11,11 @@ from ddpbench.strategies.traits import traits_of
 
 
 def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Section:
-    """Says what data_parallel's phases are, or why there are none."""
+    """Says what data_parallel's phases are, or why there are none; other strategies' own spans go without words."""
     anchor, title = "data-parallel", "DataParallel's phases"
     rows = [row for row in all_rows if traits_of(row.case).one_process]
+    if not rows and not summary.phases.empty:
+        return Section(anchor=anchor, title="Phases that strategies note themselves")
     if not rows:
         absent = "This sweep has no data_parallel case."
         return Section(anchor=anchor, title=title, absent=absent)

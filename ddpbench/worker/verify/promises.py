@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ from ddpbench.worker.verify.comparing import Comparer, Tensors, mean, norm, not_
 FINAL_STEPS = 3
 COMPRESSED_STEPS = 3
 MOST_KEPT = 0.95
-"""Of so many steps' gradients on one batch: PowerSGD sends the largest part of a matrix first, and the rest in turn."""
+"""The largest share of so many steps' gradients on one batch that may not have been sent by then, of all matrices, and
+of all vectors: PowerSGD sends the largest part of a matrix first, and the rest in turn."""
 MOST_STEPS_APART = 100
 
 
@@ -167,19 +168,22 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     kept = prover.average(replica.kept())
     sums = {name: value * COMPRESSED_STEPS + kept[name] for name, value in mean(steps).items()}
     whole = {name: value * COMPRESSED_STEPS for name, value in expected.items()}
-    error = comparer.error(sums, whole)
-    # That sums and rest are the whole holds of any rest: most must have been sent, and vectors as they are.
+    yield comparer.proof("sums of gradients, with what is kept", comparer.error(sums, whole))
+    # Sums and rest are the whole with any rest: some must have been sent, of matrices and of vectors.
     vectors = {name for name, value in expected.items() if value.dim() < 2}
-    sent = {name: value for name, value in mean(steps).items() if name in vectors}
-    error = max(error, comparer.error(sent, expected))
-    if float(norm(list(kept.values()))) > MOST_KEPT * float(norm(list(whole.values()))):
-        error = math.inf
-    yield comparer.proof("sums of gradients, with what is kept", error)
+    shares = [_share(kept, whole, names) for names in (vectors, expected.keys() - vectors)]
+    yield comparer.proof("share of gradients kept back", max(shares), MOST_KEPT)
     for _ in range(FINAL_STEPS):
         replica.gradients_of(*batch)
         comparer.precision.update(replica)
         prover.on_step()
     yield from _final(comparer, replica)
+
+
+def _share(kept: Tensors, whole: Tensors, names: Collection[str]) -> float:
+    """Return how much of these tensors is kept, by the norm of all of them together; 0 where they are 0."""
+    of_whole = float(norm([whole[name] for name in names])) if names else 0.0
+    return float(norm([kept[name] for name in names])) / of_whole if of_whole > 0 else 0.0
 
 
 def _averaged(
