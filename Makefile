@@ -39,7 +39,7 @@ docs: .venv/.dev  ## write the generated pages of docs/, and the pages of the ke
 	$(BIN)/python -c 'import pathlib; from ddpbench.cli.commands_page import page; pathlib.Path("docs/commands.md").write_text(page(), "utf-8")'
 	$(BIN)/python -c 'import pathlib; from ddpbench.report.method import glossary; pathlib.Path("docs/glossary.md").write_text(glossary(), "utf-8")'
 	$(BIN)/python -c 'import pathlib; from ddpbench.launch.settings_page import page; pathlib.Path("docs/settings.md").write_text(page(), "utf-8")'
-	@for run in reports/*/records.tar.xz; do $(BIN)/python -m ddpbench report "$${run%/*}" > /dev/null; done
+	@for run in reports/*/records.tar.xz; do $(BIN)/python -m ddpbench report "$${run%/*}" > /dev/null || exit 1; done
 
 clean:  ## remove the environment
 	rm -rf .venv

@@ -34,5 +34,6 @@ def _run(arguments: argparse.Namespace) -> int:
         path = pack(run)
     print(f"packed {format_bytes(path.stat().st_size)} of records", file=sys.stderr)  # noqa: T201
     ddpbench.write_report(run.path)
+    print("to keep it in git, add its folder to those that .gitignore lists", file=sys.stderr)  # noqa: T201
     print(path)  # noqa: T201
     return 0

@@ -66,10 +66,15 @@ def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def marks_of(rows: Sequence[Row], missing: Mapping[str, str]) -> list[str]:
-    """Return what grey ground and hollow markers mean where a figure of these rows has them, and what it lacks."""
+def marks_of(
+    rows: Sequence[Row], missing: Mapping[str, str], *, ground: Sequence[Row] | None = None
+) -> list[str]:
+    """Return what grey ground and hollow markers mean where a figure of these rows has them, and what it lacks.
+
+    `ground` are the rows that decide where the ground is grey, if not those shown.
+    """
     hollow = ["Hollow markers: emulated or dilated."] if any(row.emulated for row in rows) else []
-    return [*grey_ground(rows), *hollow, *not_shown(missing)]
+    return [*grey_ground(rows if ground is None else ground), *hollow, *not_shown(missing)]
 
 
 def grey_ground(rows: Iterable[Row]) -> list[str]:

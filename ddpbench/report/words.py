@@ -59,18 +59,20 @@ class Estimate:
             exponent = math.floor(math.log10(half))
             # one digit of the half-width, two where the first is a 1 or a 2; no more than six of the value
             found = -exponent if half / 10**exponent >= 3 else 1 - exponent
-            leading = math.floor(math.log10(abs(self.value))) if self.value else -found
-            if half > abs(self.value) > 0:
-                return max(found, 1 - leading)  # an interval that says nothing leaves two digits of the value
-            return min(found, max(5 - leading, 0)) if self.value else found
+            most = 5 - math.floor(math.log10(abs(self.value))) if self.value else found
+            return min(found, max(most, 0))
         if self.value == 0 or not math.isfinite(self.value):
             return 0
         return 2 - math.floor(math.log10(abs(self.value)))
 
     @property
     def number(self) -> str:
-        """The value alone, rounded to its precision."""
-        return _rounded(self.value, self.decimals)
+        """The value alone, rounded to its precision; where its interval says nothing up to two digits more."""
+        decimals = self.decimals
+        if self.low is not None and self.high is not None and self.high - self.low > 2 * abs(self.value) > 0:
+            leading = math.floor(math.log10(abs(self.value)))
+            decimals = max(decimals, min(1 - leading, decimals + 2))
+        return _rounded(self.value, decimals)
 
     @property
     def interval(self) -> str:
@@ -116,7 +118,7 @@ def percent(fraction: float) -> str:
 def signed_percent(fraction: float) -> str:
     """Return the same with its sign, `+1.2 %`: of a difference."""
     text = percent(fraction)
-    return f"+{text}" if fraction > 0 else text
+    return f"+{text}" if fraction > 0 and text != percent(0.0) else text
 
 
 def moment(utc: object) -> str:

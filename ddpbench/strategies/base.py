@@ -25,7 +25,8 @@ PROMISES: dict[Promise, str] = {
     "nothing": "nothing is aggregated",
     "gradients": "every step's gradients, and the update made of them, are those of one process over the same samples",
     "delayed": "what compression leaves out of a step's gradients is kept and sent later: the sums over steps, with "
-    "what is still kept, are those of one process; after three steps on one batch at most 95 % is still kept",
+    "what is still kept, are those of one process; after three steps on one batch at most 95 % of them is still "
+    "kept, by norm",
     "averaged": "after each averaging all replicas are equal: to the average of as many processes that trained apart "
     "since the one before",
     "ordered": "every gradient is applied once, computed at the version its worker had: one process that redoes the "
@@ -147,8 +148,8 @@ class PeriodicReplica(Replica):
 class CompensatedReplica(Replica):
     """One that promises `delayed`: what compression left out of its own gradient is kept.
 
-    Under fp16 gradients are scaled by a factor that changes; what is kept would be too. Let the strategy's `check`
-    refuse fp16, or keep it unscaled.
+    Under fp16 gradients are scaled by a factor that changes. Let the strategy's `check` refuse fp16, or keep back
+    unscaled gradients.
     """
 
     exact_steps: int
@@ -156,7 +157,7 @@ class CompensatedReplica(Replica):
 
     @abstractmethod
     def kept(self) -> dict[str, torch.Tensor]:
-        """Return what this rank has kept back so far, by the parameters' names."""
+        """Return what this rank has kept back so far, by the parameters' names: zeros where that is nothing."""
 
 
 class OrderedReplica(Replica):

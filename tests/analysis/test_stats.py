@@ -247,3 +247,10 @@ def test_the_ends_of_a_share_are_the_ratios_that_a_paired_test_just_rejects() ->
         assert end is not None
         left = [part - end * whole for part, whole in zip(parts, wholes, strict=True)]
         assert scipy_stats.ttest_1samp(left, 0).pvalue == pytest.approx(0.05, rel=1e-5)
+
+
+def test_an_interval_in_another_unit_and_around_a_value() -> None:
+    assert Interval(value=2, low=1, high=4).scaled(1e3) == Interval(value=2e3, low=1e3, high=4e3)
+    assert Interval(value=2).scaled(0.5) == Interval(value=1)
+    assert Interval.plus_minus(2, 3) == Interval(value=2, low=-1, high=5)
+    assert Interval.plus_minus(2, None) == Interval(value=2)

@@ -197,5 +197,5 @@ def test_a_finding_tells_where_the_faster_per_sample_is_the_later_one(run: RunDi
     )
     assert "but takes 1.66 [1.66, 1.66] times as long to a loss of 2" in findings[0]
     assert "is 1.25 [1.25, 1.25] times as fast as single per sample, but 0.603" in findings[1]
-    assert "0.603 [0.603, 0.603] times to a loss of 2 (0.928 [" in findings[1]
+    assert "0.603 [0.603, 0.603] times as fast to loss 2 (0.928 [" in findings[1]
     assert "; 16 and 8 samples per step; " in findings[1]

@@ -9,6 +9,7 @@ the pairs of block times as JSON. Which of a pair goes first alternates, so that
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import os
@@ -49,6 +50,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
 
+    if arguments.strategy == "master" and arguments.against == "bare":
+        parser.error("a bare loop has no master: use --against timed")
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     cores = sorted(os.sched_getaffinity(0))
     place = Place(rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=())
@@ -80,6 +83,7 @@ def main() -> None:
         sides = (instrumented(training, batches, samples, control), timed_block)
     else:
         sides = (timed_block, bare(loop, training, batches, control))
+    gc.freeze()  # as in a rank of a sweep: a collection does not walk all of torch
     warm = run_block(stepper, 30, 0, "warmup")
     step_s = (warm.end_ns - warm.start_ns) / warm.steps / 1e9
     steps = control.agree(max(10, round(arguments.block_seconds / step_s)))

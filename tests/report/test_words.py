@@ -2,6 +2,7 @@
 
 import pytest
 
+from ddpbench.report.captions import not_shown
 from ddpbench.report.draw import style
 from ddpbench.report.words import (
     Estimate,
@@ -11,6 +12,7 @@ from ddpbench.report.words import (
     moment,
     percent,
     series_of,
+    signed_percent,
     valued,
 )
 from ddpbench.strategies import TABLE
@@ -27,6 +29,9 @@ from ddpbench.strategies import TABLE
         (Estimate(0.0, -0.5, 0.5), "0.0 [\N{MINUS SIGN}0.5, 0.5]"),
         (Estimate(5.0, 5.0, 5.0), "5.00 [5.00, 5.00]"),
         (Estimate(2.0, -400.0, 404.0), "2 [\N{MINUS SIGN}400, 400]"),  # never rounded away
+        (Estimate(0.32, 0.0, 18.0), "0.32 [0, 18]"),  # nor is what an interval says nothing about
+        (Estimate(1.53, 0.01, 200.0), "1.5 [0.01, 200]"),
+        (Estimate(0.001, -500.0, 500.0), "0 [\N{MINUS SIGN}500, 500]"),
     ],
 )
 def test_numbers_are_rounded_to_their_intervals_precision(estimate: Estimate, text: str) -> None:
@@ -77,3 +82,16 @@ def test_no_two_series_that_stand_together_look_alike() -> None:
     ]
     for looks in (strategies, algorithms):
         assert len({(look.colour, look.marker) for look in looks}) == len(looks)
+
+
+def test_a_difference_has_its_sign() -> None:
+    assert signed_percent(0.0123) == "+1.2 %"
+    assert signed_percent(-0.0123) == "\N{MINUS SIGN}1.2 %"
+    assert signed_percent(0.0003) == signed_percent(-0.0003) == "0.0 %"
+
+
+def test_what_a_figure_lacks_is_named() -> None:
+    missing = {"a": "DDP (failed)", "b": "master (oom)", "c": "tree (hung)"}
+    assert not_shown({}) == []
+    assert not_shown(missing) == ["Not shown: DDP (failed); master (oom); tree (hung)."]
+    assert not_shown(missing, most=2) == ["Not shown: DDP (failed); master (oom) and 1 more."]

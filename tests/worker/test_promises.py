@@ -76,8 +76,8 @@ def _break(what: str) -> None:
     elif what == "memory":
         kept = PowerSgdReplica.kept
         PowerSgdReplica.kept = lambda self: {name: 0 * part for name, part in kept(self).items()}  # type: ignore[method-assign]
-    elif what == "silence":
-        _send_nothing(PowerSgdReplica)
+    elif what in ("vectors", "matrices"):
+        _send_none_of(what, PowerSgdReplica)
     elif what == "averaging":
 
         def counts_only(self: PeriodicModelAverager, params: Any) -> None:
@@ -91,8 +91,8 @@ def _break(what: str) -> None:
         ServerReplica.log = lambda self: [(rank, 0) for rank, _ in log(self)]  # type: ignore[method-assign]
 
 
-def _send_nothing(replica: Any) -> None:
-    """Keeps every compressed gradient back for ever: with what is kept the sums are right still."""
+def _send_none_of(what: str, replica: Any) -> None:
+    """Keeps the gradients of some parameters back for ever: with what is kept the sums are right still."""
     right, kept = replica.gradients_of, replica.kept
 
     def gradients_of(self: Any, inputs: Any, targets: Any) -> torch.Tensor:
@@ -101,12 +101,13 @@ def _send_nothing(replica: Any) -> None:
         if self.calls > self.exact_steps:
             held = self.__dict__.setdefault("held", {})
             for name, parameter in self.job.model.named_parameters():
-                held[name] = held.get(name, 0) + parameter.grad.clone()
-                parameter.grad.zero_()
+                if (parameter.dim() < 2) == (what == "vectors"):
+                    held[name] = held.get(name, 0) + parameter.grad.clone()
+                    parameter.grad.zero_()
         return loss
 
     replica.gradients_of = gradients_of
-    replica.kept = lambda self: {name: part + self.held[name] for name, part in kept(self).items()}
+    replica.kept = lambda self: {name: part + self.held.get(name, 0) for name, part in kept(self).items()}
 
 
 def _old_answer(right: Any) -> Any:
@@ -128,7 +129,8 @@ def _old_answer(right: Any) -> Any:
         ("ddp", "update", {"update, same gradients"}),
         ("powersgd", "", set()),
         ("powersgd", "memory", {"sums of gradients, with what is kept"}),
-        ("powersgd", "silence", {"share of gradients kept back"}),
+        ("powersgd", "vectors", {"share of gradients kept back"}),
+        ("powersgd", "matrices", {"share of gradients kept back"}),
         ("post_local_sgd", "", set()),
         ("post_local_sgd", "averaging", {"parameters, averaged", "final replicas"}),
         ("async_server", "", set()),

@@ -16,6 +16,7 @@ from ddpbench.analysis.findings.groups import exchanges_gradients
 from ddpbench.analysis.findings.wording import (
     RATIO_THRESHOLD,
     called,
+    conditions,
     fitting,
     launch_tags,
     listed,
@@ -75,7 +76,12 @@ def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None
     return Finding(
         kind="answer",
         text=sentence(text),
-        tags=(*_limits(choices, places), *places.labels(choices), *launch_tags(rounds)),
+        tags=(
+            *_limits(choices, places),
+            *places.labels(choices),
+            *conditions([run for one in choices for run in one.ranked]),
+            *launch_tags(rounds),
+        ),
         evidence="scaling",
         verdict="faster" if _all_best(choices) else "note",
         cases=tuple(dict.fromkeys(one.chosen.case_id for one in choices)),

@@ -17,6 +17,7 @@ from ddpbench.analysis.findings.groups import compared_panels, grouped, referenc
 from ddpbench.analysis.findings.wording import (
     MARGIN_WORDS,
     RATIO_THRESHOLD,
+    conditions,
     inverse,
     launch_tags,
     longer,
@@ -220,7 +221,12 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, apart: _Apart) -
     return Finding(
         kind=pair.kind,
         text=sentence(start + text),
-        tags=(*_labels(b, apart), *size_tags(judged), *launch_tags(judged.rounds, comparisons)),
+        tags=(
+            *_labels(b, apart),
+            *conditions((a, b)),
+            *size_tags(judged),
+            *launch_tags(judged.rounds, comparisons),
+        ),
         evidence=pair.evidence,
         verdict=verdict,
         cases=(a.case_id, b.case_id),

@@ -112,7 +112,7 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
     turn = "and" if few or not _apart(rate.rate_ratio(), loss.rate_ratio()) else "but"
     text = (
         f"{_who(run, baseline)} is {plain(rate.rate_ratio())} times as fast as {name_of(baseline, run)} per sample, "
-        f"{turn} {plain(loss.rate_ratio())} times as fast to a loss of {cost.target:g}"
+        f"{turn} {plain(loss.rate_ratio())} times as fast to loss {cost.target:g}"
     )
     times = f"{plain(cost.time_s)} s instead of {plain(step_time(to_loss(baseline)))} s"
     return Finding(

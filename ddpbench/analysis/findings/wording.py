@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.pace import host_share
 from ddpbench.analysis.statistics.stats import MARGIN, Interval, Judgement
 from ddpbench.records import Compared
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import SCALE, VARIANT
+from ddpbench.spec.grouping import SCALE, VARIANT, cap_words
 from ddpbench.strategies.traits import traits_of
 
 INEXACT: frozenset[Compared] = frozenset(
@@ -22,6 +23,8 @@ INEXACT: frozenset[Compared] = frozenset(
 """What is compared of a strategy that is inexact by design."""
 
 
+BUSY = 0.5
+"""The share of its cores' time above which a replay's ranks are said to be slowed by sharing them."""
 MOST_WORDS = 30
 """Of a sentence."""
 MOST_NAMES = 2
@@ -70,6 +73,23 @@ def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
     """Return how many launches of each case were compared, and how many comparisons share the error."""
     corrected = (f"corrected for {comparisons} comparisons",) if comparisons > 1 else ()
     return (f"{rounds} launch{'es' if rounds != 1 else ''} each", *corrected)
+
+
+def conditions(runs: Sequence[CaseRun]) -> tuple[str, ...]:
+    """Return under which conditions cases were compared that numbers do not show: caps, disturbances, a busy host."""
+    caps = {run.case.bucket_cap_mb for run in runs} - {None}
+    (cap,) = caps if len(caps) == 1 else (None,)
+    told = [f"{cap_words(cap)} buckets"] if cap not in (None, "default") else []
+    launches = [launch for run in runs for launch in run.good]
+    disturbed = sum(any(flag in launch.flags for flag in ("steal", "foreign load")) for launch in launches)
+    if disturbed > len(launches) / 2:
+        told.append(f"{disturbed} of {len(launches)} launches disturbed")
+    busy = max(
+        (host_share(paced) for run in runs if (paced := [x.pace for x in run.good if x.pace])), default=0
+    )
+    if busy > BUSY:
+        told.append(f"messages kept the cores {100 * busy:.0f} % busy, which lengthens steps")
+    return tuple(told)
 
 
 def size_tags(judged: Judgement) -> tuple[str, ...]:

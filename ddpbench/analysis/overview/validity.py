@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -16,6 +17,7 @@ from ddpbench.analysis.read.faults import fault_sentences
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.staleness import staleness_sentences
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
+from ddpbench.records import Noise
 from ddpbench.records.plan import StoredPlan
 
 _END_WORDS = {
@@ -105,9 +107,21 @@ def _disturbances(measured: Sequence[CaseRun]) -> Iterable[str]:
     total = sum(len(case.good) for case in measured)
     for flag, count in flags.items():
         yield (
-            f"{flag[:1].upper()}{flag[1:]} in {count} of {total} launches: {_MEANING[flag]}. They are kept, and "
-            "their cases are marked."
+            f"{flag[:1].upper()}{flag[1:]} in {count} of {total} launches{_how_much(flag, measured)}: "
+            f"{_MEANING[flag]}. They are kept, and their cases are marked."
         )
+
+
+def _how_much(flag: str, measured: Sequence[CaseRun]) -> str:
+    """Return the median and the largest share of the cores' time that was taken, over all launches."""
+    taken: Callable[[Noise], float] | None = {
+        "steal": lambda noise: noise.steal_fraction,
+        "foreign load": lambda noise: noise.foreign_fraction,
+    }.get(flag)
+    if taken is None:
+        return ""
+    shares = [taken(launch.noise) for case in measured for launch in case.good]
+    return f" ({100 * median(shares):.1f} % of the cores' time in the median of all, {100 * max(shares):.1f} % at most)"
 
 
 def _wide(

@@ -191,7 +191,7 @@ def _instrumented(ranks: Mapping[int, _Sorted]) -> dict[int, RankSteps]:
     """Return the instrumented steps of the ranks that have some."""
     hosts = _hosts(ranks)
     return {
-        rank: RankSteps(noted, records.of(CommRecord), hosts.get(rank, ""))
+        rank: RankSteps.of(noted, records.of(CommRecord), hosts.get(rank, ""))
         for rank, records in ranks.items()
         if (noted := records.of(StepRecord))
     }

@@ -15,7 +15,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -149,7 +149,16 @@ def breakdown(
     if noted is None:
         return None
     moved = transfers_of(noted.launches, processes, backend)
-    rows = np.concatenate([_span_rows(noted), noted.steps, *_transfer_rows(noted, moved)])
+    before = transfers_of(
+        [
+            {rank: replace(own, transfers=own.earlier) for rank, own in ranks.items()}
+            for ranks in noted.launches
+        ],
+        processes,
+        backend,
+    )
+    transfers = (*_transfer_rows(noted, moved, noted.step_of), *_transfer_rows(noted, before, noted.first_of))
+    rows = np.concatenate([_span_rows(noted), noted.steps, *transfers])
     owner, lengths, covered = coverage(rows, len(_KINDS))
     by_launch = noted.means_s(_divided(covered) * lengths, owner)
     means: list[float] = by_launch.mean(axis=1).tolist()
@@ -197,6 +206,8 @@ class _Noted:
     """Of each step which of all ranks of all launches it is of."""
     step_of: Ints
     """Of each transfer's record the group, -1 without one."""
+    first_of: Ints
+    """Of each earlier transfer's record the group of its rank's first step."""
 
     def means_s(self, lengths_ns: NDArray[Any], group: NDArray[np.intp]) -> NDArray[np.float64]:
         """For each row of lengths, shape (rows, n), its sum per rank and step in each launch, seconds.
@@ -218,6 +229,7 @@ def _noted(launches: Sequence[Mapping[int, RankSteps]], rounds: Iterable[int]) -
     numbers: list[int] = []
     found: list[Mapping[int, RankSteps]] = []
     step_of: list[int] = []
+    first_of: list[int] = []
     owners: list[int] = []
     ranks_before = 0
     for number, ranks in zip(rounds, launches, strict=True):
@@ -232,6 +244,7 @@ def _noted(launches: Sequence[Mapping[int, RankSteps]], rounds: Iterable[int]) -
                 spans += [(group, names[name], start, end) for name, start, end in step.spans]
             launch_of += [len(found)] * len(noted.steps)
             step_of += [groups.get(transfer.step, -1) for transfer in noted.transfers]
+            first_of += [min(groups.values(), default=-1)] * len(noted.earlier)
             ranks_before += 1
         found.append(ranks)
         numbers.append(number)
@@ -246,6 +259,7 @@ def _noted(launches: Sequence[Mapping[int, RankSteps]], rounds: Iterable[int]) -
         launch_of=np.array(launch_of, np.int64),
         owners=np.array(owners, np.int64),
         step_of=np.array(step_of, np.int64),
+        first_of=np.array(first_of, np.int64),
     )
 
 
@@ -258,14 +272,18 @@ def _span_rows(noted: _Noted) -> Ints:
     return known
 
 
-def _transfer_rows(noted: _Noted, moved: Transfers | None) -> Iterable[Ints]:
-    """Yield rows for `coverage` of when parts in transfers were queued, waited and moved data."""
-    if moved is None:
+def _transfer_rows(noted: _Noted, moved: Transfers | None, step_of: Ints) -> Iterable[Ints]:
+    """Yield rows for `coverage` of when parts in transfers were queued, waited and moved data.
+
+    `step_of` names the group of each record; what was handed over before it began counts from its beginning.
+    """
+    if moved is None or not len(moved.row):
         return
-    group_of = noted.step_of[moved.row]
+    group_of = step_of[moved.row]
+    begins = np.where(group_of >= 0, noted.steps[group_of, 2], 0)
     ends = ((_QUEUE, moved.handed, moved.served), (_WAIT, moved.served, moved.begin))
     for kind, start, end in (*ends, (_COMM, moved.begin, moved.end)):
-        parts = np.stack([group_of, np.full(len(start), kind), start, end], axis=1)
+        parts = np.stack([group_of, np.full(len(start), kind), np.maximum(start, begins), end], axis=1)
         yield from _within_steps(parts, noted.steps, noted.owners)
 
 

@@ -28,6 +28,19 @@ class RankSteps:
     transfers: Sequence[CommRecord]
     host: str = ""
     """Ranks of one host share a clock."""
+    earlier: Sequence[CommRecord] = ()
+    """Those of steps before the first, whose data may still flow in it."""
+
+    @classmethod
+    def of(cls, steps: Sequence[StepRecord], transfers: Sequence[CommRecord], host: str = "") -> RankSteps:
+        """Return them with the transfers divided at the first step."""
+        first = min((step.step for step in steps), default=0)
+        return cls(
+            steps=steps,
+            transfers=[transfer for transfer in transfers if transfer.step >= first],
+            host=host,
+            earlier=[transfer for transfer in transfers if transfer.step < first],
+        )
 
 
 @dataclass(frozen=True, slots=True)

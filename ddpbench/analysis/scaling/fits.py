@@ -145,6 +145,8 @@ def _remarks(law: Law, parameters: Mapping[str, Interval], *, beta_held: bool) -
             words.append("The serial fraction is negative: speed-up is superlinear, as when data fit caches.")
         elif not excludes_zero(s):
             words.append("The serial fraction's interval includes 0.")
+        elif s.low is not None and s.low > 1:
+            words.append("The serial fraction is above 1: several ranks train fewer samples/s than one.")
         return words
     alpha, beta = parameters["alpha"], parameters["beta"]
     if alpha.high is not None and alpha.high < 0:
@@ -152,7 +154,9 @@ def _remarks(law: Law, parameters: Mapping[str, Interval], *, beta_held: bool) -
     elif not excludes_zero(alpha):
         words.append("The interval of contention includes 0.")
     if beta_held:
-        words.append("Coherency would come out negative and is held at 0: no peak shows in these points.")
+        words.append(
+            "Coherency would come out negative and is held at 0: the law then has no peak beyond one rank."
+        )
     elif not excludes_zero(beta):
         words.append("The interval of coherency includes 0: whether throughput peaks at all cannot be told.")
     return words

@@ -148,7 +148,7 @@ def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
         return f"{name} does not measurably change {where}."
     if rise.value > 0:
         return f"{name} rises {where}: it is overhead that grows with ranks, not work that cannot be divided."
-    return f"{name} falls {where}: part of the loss comes with the second rank and grows no further."
+    return f"{name} falls {where}: the first added ranks cost more than those that follow."
 
 
 def _knee(points: Sequence[LawPoint]) -> tuple[int | None, str]:

@@ -98,7 +98,7 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
         )
     steps = {rank.rank: {step.step: step for step in rank.of(StepRecord)} for rank in ranks}
     launch = {
-        rank.rank: RankSteps(rank.of(StepRecord), rank.of(CommRecord))
+        rank.rank: RankSteps.of(rank.of(StepRecord), rank.of(CommRecord))
         for rank in sorted(ranks, key=lambda one: one.rank)
     }
     whole = sorted(set.intersection(*(set(found) for found in steps.values())))

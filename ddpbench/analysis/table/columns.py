@@ -195,7 +195,12 @@ def _table() -> list[Column]:
         ),
         *_number(instrumented, "comm_time_s", "s", "time per step in which data of a transfer can flow"),
         *_number(instrumented, "exposed_comm_s", "s", "communication while the rank computes nothing"),
-        *_number(instrumented, "wait_time_s", "s", "waiting for other ranks before data can flow"),
+        *_number(
+            instrumented,
+            "wait_time_s",
+            "s",
+            "waiting for ranks before data can flow, computing or not",
+        ),
         *_number(
             instrumented, "overlap_fraction", "1", "fraction of communication hidden behind computation"
         ),

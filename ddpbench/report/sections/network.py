@@ -309,8 +309,8 @@ def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
     return Table(
         caption=(
             "Bytes a step over the link of the node that sent, and of the one that received most, counted by the "
-            "kernel in timed blocks, and what the algorithm's formula says is sent. Headers, acknowledgements and "
-            f"barriers explain {FEWEST:g} to {MOST:g}."
+            "kernel in timed blocks, and what the algorithm's formula says is sent. Headers, acknowledgements, "
+            f"barriers and what a block's edges cut off explain {FEWEST:g} to {MOST:g}."
         ),
         columns=columns,
         rows=tuple(lines),

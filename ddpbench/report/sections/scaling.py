@@ -80,7 +80,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
     }
     heading = _heading(panel, series)
     base_text = _base_text(shown, by_id)
-    marks = marks_of(shown, missing)
+    marks = marks_of(shown, missing, ground=panel.rows)
     caption = " ".join(
         [
             f"{setting_of(fullest(shown))}.",

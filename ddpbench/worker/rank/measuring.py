@@ -168,7 +168,8 @@ class Measurement:
 
         self._stepper = Stepper(instrumented_step, samples, clock, self._control, period)
         block = run_block(self._stepper, max(self._least.instrumented, wanted), 0, "instrumented")
-        records = [record for record in recorder.records() if record.step > 0]  # step 0 follows the barrier
+        # Step 0 follows the barrier: it does not count, but what it has sent may still be on its way in step 1.
+        records = [record for record in recorder.records() if record.step > 0 or record.kind == "comm"]
         buckets = self._replica.bucket_bytes()
         made = [Buckets(bytes=tuple(buckets))] if buckets is not None else []
         self._writer.write(again, block, *made, *records, self._held())
