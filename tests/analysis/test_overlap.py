@@ -341,3 +341,38 @@ def test_coverage_is_set_algebra(table: list[tuple[int, int, int, int]]) -> None
         assert lengths[mine & covered[1]].sum() == len(sets[1])
         assert lengths[mine & covered[0] & ~covered[1]].sum() == len(sets[0] - sets[1])
         assert lengths[mine & covered[0] & covered[1]].sum() == len(sets[0] & sets[1])
+
+
+def test_what_the_step_before_the_first_sent_is_under_way_in_the_first() -> None:
+    """Step 0 follows a barrier and does not count; a scatter that it handed over may still flow in step 1.
+
+    Rank 0 scatters from 90 on, which its receiver has at 130: 30 ns of each whole step are behind its forward pass.
+    """
+
+    def of(number: int, part: tuple[int, int], op: str = "scatter") -> CommRecord:
+        start, end = (100 * number + moment for moment in part)
+        return CommRecord(step=number, bucket=0, op=op, bytes=8, start_ns=start, end_ns=end, root=0)
+
+    def noted(part: tuple[int, int], first: int) -> RankSteps:
+        steps = [
+            StepRecord(
+                step=number,
+                start_ns=100 * number,
+                end_ns=100 * number + 100,
+                spans=(("forward", 100 * number, 100 * number + 40),),
+            )
+            for number in (1, 2)
+        ]
+        return RankSteps.of(steps, [of(number, part) for number in range(first, 3)])
+
+    root, receiver = (90, 92), (90, 130)
+    found = breakdown([{0: noted(root, 0), 1: noted(receiver, 0)}], processes=2)
+    without = breakdown([{0: noted(root, 1), 1: noted(receiver, 1)}], processes=2)
+    assert found is not None
+    assert without is not None
+    assert found.overlapped_s == ns(30)
+    assert without.overlapped_s == ns(15)  # as of runs that did not record it
+    assert found.comm_s == ns(40)
+    assert found.transfers == without.transfers  # what was moved is that of whole steps
+    assert found.network_s == without.network_s
+    assert sum(found.parts.values()) == ns(100)
