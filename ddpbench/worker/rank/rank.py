@@ -145,7 +145,8 @@ class Rank:
         for record in Prover(training, control, self.heartbeat.beat).run():
             writer.write(record)
             if record.kind == "proof" and not record.passed:
-                error = f"error {record.error:.2g}, allowed {record.tolerance:.2g}"
+                more = f", {record.note}" if record.note else ""
+                error = f"error {record.error:.2g}, allowed {record.tolerance:.2g}{more}"
                 failed.append(f"{record.compared} ({record.dtype}): {error}")
         if failed:
             raise DivergedError(f"the strategy does not train as one process does: {'; '.join(failed)}")

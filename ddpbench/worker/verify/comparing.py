@@ -105,6 +105,7 @@ class Comparer:
         roundoff = max(precision.unit_roundoff, narrow)
         self.tolerance = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
         self._small = AUTOCAST_SMALL_GRADIENT if roundoff else SMALL_GRADIENT
+        self._worst = ""
 
     def allow_for(self, replica: Replica) -> None:
         """Widens what is allowed by what the strategy itself rounds to on the way."""
@@ -113,11 +114,17 @@ class Comparer:
             self._small = max(self._small, AUTOCAST_SMALL_GRADIENT)
 
     def error(self, own: Tensors, expected: Tensors) -> float:
-        """Return the largest relative error of those that this rank has, infinite for one that does not exist."""
-        if own.keys() - expected.keys():
+        """Return the largest relative error of those that this rank has, infinite for one that does not exist.
+
+        A failed `proof` that follows names the one with that error.
+        """
+        if unknown := own.keys() - expected.keys():
+            self._worst = min(unknown)
             return math.inf
         whole = norm(list(expected.values()))
-        return relative_error(list(own.values()), [expected[name] for name in own], self._small, whole)
+        errors = {name: relative_error([own[name]], [expected[name]], self._small, whole) for name in own}
+        self._worst = max(errors, key=lambda name: errors[name], default="")
+        return errors[self._worst] if errors else 0.0
 
     def change(self, compared: Compared, before: Tensors, own: Tensors, expected: Tensors) -> Proof:
         """Return what updates made of this rank's parameters, held against what they made of one process's."""
@@ -176,8 +183,15 @@ class Comparer:
         """Return the worst rank's error, which every rank learns."""
         worst = self.prover.agreed(error)
         allowed = self.tolerance if tolerance is None else tolerance
+        own = f"on rank {self.prover.rank} the most in {self._worst}" if self._worst and error > allowed else ""
+        self._worst = ""
         return Proof(
-            compared=compared, dtype=self.name, error=worst, tolerance=allowed, passed=worst <= allowed
+            compared=compared,
+            dtype=self.name,
+            error=worst,
+            tolerance=allowed,
+            passed=worst <= allowed,
+            note="" if worst <= allowed else own,
         )
 
 
