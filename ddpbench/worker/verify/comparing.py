@@ -183,7 +183,9 @@ class Comparer:
         """Return the worst rank's error, which every rank learns."""
         worst = self.prover.agreed(error)
         allowed = self.tolerance if tolerance is None else tolerance
-        own = f"on rank {self.prover.rank} the most in {self._worst}" if self._worst and error > allowed else ""
+        own = (
+            f"on rank {self.prover.rank} the most in {self._worst}" if self._worst and error > allowed else ""
+        )
         self._worst = ""
         return Proof(
             compared=compared,
