@@ -251,7 +251,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
         yield Finding(
             kind="speed-up",
             text=sentence(text),
-            tags=(*_labels(run, apart), *launch_tags(gain.rounds), *few),
+            tags=(*_labels(run, apart), *conditions((run,)), *launch_tags(gain.rounds), *few),
             evidence="scaling",
             verdict="note",
             cases=(run.case_id, base.case_id),
@@ -267,6 +267,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
             text=sentence(text),
             tags=(
                 *_labels(run, apart),
+                *conditions((run,)),
                 f"instrumented steps of {counted(parts.launches, 'launch', 'launches')}",
             ),
             evidence="breakdown",

@@ -1,0 +1,66 @@
+"""Under which conditions cases were compared: what an answer and a finding say beside their numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ddpbench.analysis.findings.wording import conditions
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.pace import Pacing
+from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
+from ddpbench.spec import Budget, Case
+from tests.analysis.test_findings import DDP, MASTER
+from tests.synthetic import RankLaunch, case_of, processes_of, write_launch, write_plan
+
+WIDE, NARROW = (case_of("ddp", 2, bucket_cap_mb=cap) for cap in (25.0, 1.0))
+
+
+def runs(path: Path, *cases: Case, flagged: int = 0, flag: str = "steal") -> list[CaseRun]:
+    """The cases with four launches each, the first of which have this flag."""
+    run = RunDir(path / "run")
+    write_plan(run, list(cases), Budget())
+    for case in cases:
+        for number in range(4):
+            write_launch(run, case, number, [RankLaunch()] * processes_of(case))
+    return [
+        replace(
+            one,
+            launches=tuple(
+                replace(launch, flags=(flag,) if number < flagged else ())
+                for number, launch in enumerate(one.launches)
+            ),
+        )
+        for one in read_cases(run, read_plan(run))
+    ]
+
+
+def test_a_cap_that_all_share_is_said_and_the_default_is_not(tmp_path: Path) -> None:
+    assert conditions(runs(tmp_path / "a", WIDE, MASTER)) == ("25 MiB buckets",)
+    assert conditions(runs(tmp_path / "b", DDP, MASTER)) == ()
+    assert conditions(runs(tmp_path / "c", WIDE, NARROW)) == ()  # those are told apart by it
+    assert conditions(runs(tmp_path / "d", MASTER)) == ()
+
+
+def test_disturbances_of_most_launches_are_said(tmp_path: Path) -> None:
+    assert conditions(runs(tmp_path / "a", DDP, MASTER, flagged=3)) == ("6 of 8 launches disturbed",)
+    assert conditions(runs(tmp_path / "b", DDP, MASTER, flagged=2)) == ()
+    assert conditions(runs(tmp_path / "c", DDP, MASTER, flagged=4, flag="not steady")) == ()
+    assert conditions([]) == ()
+
+
+def test_a_host_that_is_busy_with_messages_is_said(tmp_path: Path) -> None:
+    def paced(cpu_s: float) -> list[CaseRun]:
+        pace = Pacing(lateness_s=np.zeros(4), cpu_s=cpu_s, cores_s=10.0, optimizer_s=0.0, due_s=0.0)
+        found = runs(tmp_path / f"{cpu_s}", DDP)
+        return [
+            replace(one, launches=tuple(replace(launch, pace=pace) for launch in one.launches))
+            for one in found
+        ]
+
+    assert conditions(paced(7.1)) == ("messages kept the cores 71 % busy, which lengthens steps",)
+    assert conditions(paced(4.9)) == ()
