@@ -8,9 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from ddpbench.analysis.findings.wording import conditions
+from ddpbench.analysis.overview.validity import _disturbances
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.pace import Pacing
+from ddpbench.analysis.scaling.fits import _remarks
+from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case
@@ -53,7 +56,7 @@ def test_disturbances_of_most_launches_are_said(tmp_path: Path) -> None:
     assert conditions([]) == ()
 
 
-def test_a_host_that_is_busy_with_messages_is_said(tmp_path: Path) -> None:
+def test_a_host_that_is_busy_with_replays_is_said(tmp_path: Path) -> None:
     def paced(cpu_s: float) -> list[CaseRun]:
         pace = Pacing(lateness_s=np.zeros(4), cpu_s=cpu_s, cores_s=10.0, optimizer_s=0.0, due_s=0.0)
         found = runs(tmp_path / f"{cpu_s}", DDP)
@@ -62,5 +65,33 @@ def test_a_host_that_is_busy_with_messages_is_said(tmp_path: Path) -> None:
             for one in found
         ]
 
-    assert conditions(paced(7.1)) == ("messages kept the cores 71 % busy, which lengthens steps",)
+    assert conditions(paced(7.1)) == ("the ranks' own work kept the cores 71 % busy, which lengthens steps",)
     assert conditions(paced(4.9)) == ()
+
+
+def test_validity_says_how_much_was_stolen(tmp_path: Path) -> None:
+    stolen = iter((0.01, 0.03, 0.05, 0.25))
+    found = [
+        replace(
+            one,
+            launches=tuple(
+                replace(launch, noise=replace(launch.noise, steal_fraction=next(stolen)))
+                for launch in one.launches
+            ),
+        )
+        for one in runs(tmp_path, DDP, flagged=3)
+    ]
+    (told,) = _disturbances(found)
+    assert told.startswith(
+        "Steal in 3 of 4 launches (4.0 % of the cores' time in the median of all, 25.0 % at most): "
+    )
+    (told,) = _disturbances(runs(tmp_path / "b", DDP, flagged=1, flag="clock change"))
+    assert told.startswith("Clock change in 1 of 4 launches: ")
+
+
+def test_a_serial_fraction_above_one_is_called_what_it_is() -> None:
+    above, within = ({"s": Interval(value=value, low=value - 0.1, high=value + 0.1)} for value in (1.2, 0.9))
+    assert _remarks("gustafson", above, beta_held=False) == [
+        "The serial fraction is above 1: several ranks train fewer samples/s than one."
+    ]
+    assert _remarks("gustafson", within, beta_held=False) == []

@@ -347,3 +347,20 @@ def test_a_report_without_its_records_is_left_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="without the records"):
         ddpbench.write_report(kept)
     assert (kept / "report.html").read_bytes() == before
+
+
+def test_grey_ground_is_explained_where_all_that_ran_there_failed(tmp_path: Path) -> None:
+    """The ground is drawn by the sizes of the panel; a case that failed there is still one of them."""
+    summary = handmade_summary()
+    cases = summary.cases.copy()
+    crowded = cases["world_size"] == 8
+    for name in ("samples_per_s", "speedup", "efficiency", "step_time_s"):
+        cases.loc[crowded, [one for one in cases.columns if one.startswith(name.removesuffix("_s"))]] = float(
+            "nan"
+        )
+    cases.loc[crowded, "status"] = "failed"
+    page = write_report(dataclasses.replace(summary, cases=cases), RunDir(tmp_path)).read_text(
+        encoding="utf-8"
+    )
+    scaling = page.partition('id="scaling"')[2].partition("<h2")[0]
+    assert "Grey ground: more ranks than cores (oversubscribed)." in scaling

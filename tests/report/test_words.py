@@ -4,6 +4,7 @@ import pytest
 
 from ddpbench.report.captions import not_shown
 from ddpbench.report.draw import style
+from ddpbench.report.standing import AS_GOOD, Stand
 from ddpbench.report.words import (
     Estimate,
     clean,
@@ -95,3 +96,9 @@ def test_what_a_figure_lacks_is_named() -> None:
     assert not_shown({}) == []
     assert not_shown(missing) == ["Not shown: DDP (failed); master (oom); tree (hung)."]
     assert not_shown(missing, most=2) == ["Not shown: DDP (failed); master (oom) and 1 more."]
+
+
+def test_a_case_that_may_be_the_best_is_not_at_most_nothing_longer() -> None:
+    ahead, behind = (Stand(verdict=AS_GOOD, ratio=Estimate(0.99, 0.97, high)) for high in (1.0, 1.012))
+    assert ahead.words("strategy") == "as good as the best strategy"
+    assert behind.words("strategy") == "as good as the best strategy (at most 1.2 % longer)"

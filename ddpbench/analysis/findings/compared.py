@@ -251,7 +251,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
         yield Finding(
             kind="speed-up",
             text=sentence(text),
-            tags=(*_labels(run, apart), *conditions((run,)), *launch_tags(gain.rounds), *few),
+            tags=(*_labels(run, apart), *conditions((run, base)), *launch_tags(gain.rounds), *few),
             evidence="scaling",
             verdict="note",
             cases=(run.case_id, base.case_id),

@@ -88,7 +88,7 @@ def conditions(runs: Sequence[CaseRun]) -> tuple[str, ...]:
         (host_share(paced) for run in runs if (paced := [x.pace for x in run.good if x.pace])), default=0
     )
     if busy > BUSY:
-        told.append(f"messages kept the cores {100 * busy:.0f} % busy, which lengthens steps")
+        told.append(f"the ranks' own work kept the cores {100 * busy:.0f} % busy, which lengthens steps")
     return tuple(told)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -105,7 +106,6 @@ class Comparer:
         roundoff = max(precision.unit_roundoff, narrow)
         self.tolerance = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
         self._small = AUTOCAST_SMALL_GRADIENT if roundoff else SMALL_GRADIENT
-        self._worst = ""
 
     def allow_for(self, replica: Replica) -> None:
         """Widens what is allowed by what the strategy itself rounds to on the way."""
@@ -114,17 +114,25 @@ class Comparer:
             self._small = max(self._small, AUTOCAST_SMALL_GRADIENT)
 
     def error(self, own: Tensors, expected: Tensors) -> float:
-        """Return the largest relative error of those that this rank has, infinite for one that does not exist.
+        """Return the largest relative error of those that this rank has, infinite for one that does not exist."""
+        return self._worst(own, expected)[0]
 
-        A failed `proof` that follows names the one with that error.
-        """
+    def _worst(self, own: Tensors, expected: Tensors) -> tuple[float, str]:
+        """Return that error, and whose it is."""
         if unknown := own.keys() - expected.keys():
-            self._worst = min(unknown)
-            return math.inf
+            return math.inf, min(unknown)
         whole = norm(list(expected.values()))
         errors = {name: relative_error([own[name]], [expected[name]], self._small, whole) for name in own}
-        self._worst = max(errors, key=lambda name: errors[name], default="")
-        return errors[self._worst] if errors else 0.0
+        name = max(errors, key=lambda one: errors[one], default="")
+        return errors.get(name, 0.0), name
+
+    def held(self, compared: Compared, own: Tensors, expected: Tensors) -> Proof:
+        """Return the proof that they are equal; one that failed names the parameter that is furthest off here."""
+        error, name = self._worst(own, expected)
+        proof = self.proof(compared, error)
+        if proof.passed or error <= proof.tolerance:
+            return proof
+        return replace(proof, note=f"on rank {self.prover.rank} the most in {name}")
 
     def change(self, compared: Compared, before: Tensors, own: Tensors, expected: Tensors) -> Proof:
         """Return what updates made of this rank's parameters, held against what they made of one process's."""
@@ -183,17 +191,8 @@ class Comparer:
         """Return the worst rank's error, which every rank learns."""
         worst = self.prover.agreed(error)
         allowed = self.tolerance if tolerance is None else tolerance
-        own = (
-            f"on rank {self.prover.rank} the most in {self._worst}" if self._worst and error > allowed else ""
-        )
-        self._worst = ""
         return Proof(
-            compared=compared,
-            dtype=self.name,
-            error=worst,
-            tolerance=allowed,
-            passed=worst <= allowed,
-            note="" if worst <= allowed else own,
+            compared=compared, dtype=self.name, error=worst, tolerance=allowed, passed=worst <= allowed
         )
 
 

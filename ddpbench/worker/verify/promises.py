@@ -120,7 +120,7 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
         yield not_compared("gradients, same shards", comparer.name, note)
     else:
         expected = comparer.average(reference)
-        yield comparer.proof("gradients, same shards", comparer.error(own, expected))
+        yield comparer.held("gradients, same shards", own, expected)
     note = ""
     if draws:
         note = "the model draws random numbers: other ones over the whole batch than over shards"
@@ -145,7 +145,7 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
         )
         yield not_compared("gradients, whole batch", comparer.name, note)
         return
-    yield comparer.proof("gradients, whole batch", comparer.error(own, whole))
+    yield comparer.held("gradients, whole batch", own, whole)
 
 
 def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
@@ -168,7 +168,7 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     kept = prover.average(replica.kept())
     sums = {name: value * COMPRESSED_STEPS + kept[name] for name, value in mean(steps).items()}
     whole = {name: value * COMPRESSED_STEPS for name, value in expected.items()}
-    yield comparer.proof("sums of gradients, with what is kept", comparer.error(sums, whole))
+    yield comparer.held("sums of gradients, with what is kept", sums, whole)
     # Sums and rest are the whole with any rest: some must have been sent, of matrices and of vectors.
     vectors = {name for name, value in expected.items() if value.dim() < 2}
     shares = [_share(kept, whole, names) for names in (vectors, expected.keys() - vectors)]
