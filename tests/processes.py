@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import psutil
 import pytest
@@ -26,12 +26,30 @@ def started() -> list[psutil.Process]:
     return found
 
 
+def alive(pids: Iterable[int], within_s: float = 20.0) -> list[int]:
+    """Those that still run after so long a time at the most; who has ended and waits to be reaped does not run."""
+    left = list(pids)
+    deadline = time.monotonic() + within_s
+    while left := [pid for pid in left if _runs(pid)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return left
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 @pytest.fixture
 def nothing_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fails the test that leaves a process running; sweeps of others may run beside."""
     monkeypatch.setenv("DDPBENCH_TEST_TAG", TAG)
     yield
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while left := started():
         if time.monotonic() > deadline:
             for process in left:

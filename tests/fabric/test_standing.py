@@ -7,15 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from ddpbench.fabric import fabric_capabilities
+from tests.processes import alive
 
 ROOT = Path(__file__).parents[2]
 NO_RIGHTS = ("--bounding-set", "-all", "--inh-caps", "-all", "--ambient-caps", "-all")
@@ -255,15 +254,5 @@ def test_nothing_is_left(how: str, end: str, folder: Path, capabilities: Any) ->
                 os.kill(pids["holder"] if end == "kill the holder" else parent.pid, signal.SIGKILL)
             assert witness.stdout.readline().startswith("gone "), log(folder)
         processes = [pids["holder"], *pids["store"]]
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline and any(_runs(pid) for pid in processes):
-            time.sleep(0.01)
-        assert not [pid for pid in processes if _runs(pid)]
+        assert not alive(processes)
         parent.kill()
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

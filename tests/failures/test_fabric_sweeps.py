@@ -21,6 +21,7 @@ from ddpbench.launch.fabrics import Fabrics
 from ddpbench.launch.sweep.preparation import Prepared, SweepRequest, prepare
 from ddpbench.records import RunDir
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes
+from tests.processes import alive
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.root, pytest.mark.links]
 if os.geteuid():
@@ -119,10 +120,9 @@ def test_an_ended_sweep_leaves_no_namespace(experiment: Path, tmp_path: Path, nu
     holders = fabrics()
     assert holders
     process.send_signal(number)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == (130 if number == signal.SIGINT else -number)
-    _, alive = psutil.wait_procs(holders, timeout=2)
-    assert not alive
+    assert not alive(holder.pid for holder in holders)
     assert host_network() == before
 
 
@@ -209,7 +209,7 @@ def test_a_fabric_whose_holder_was_killed_is_made_anew(experiment: Path, tmp_pat
         made.make([case])
         assert fabrics() == [holder]
         holder.kill()
-        psutil.wait_procs([holder], timeout=5)
+        assert not alive([holder.pid])
         made.make([case])
         (again,) = fabrics()
         assert again != holder

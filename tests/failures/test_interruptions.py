@@ -76,7 +76,7 @@ def test_a_killed_controller_leaves_nothing_and_resumes(
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 20
     while worker_processes():
         assert time.monotonic() < deadline, worker_processes()
         time.sleep(0.02)
@@ -115,7 +115,7 @@ def test_ctrl_c_says_how_to_resume(
     process = start(experiment, run)
     await_launches(process, run, 3)
     process.send_signal(number)
-    _, told = process.communicate(timeout=20)
+    _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
     assert f"resume with: ddpbench sweep {run}" in told
     assert "Traceback" not in told
@@ -135,7 +135,7 @@ def test_a_round_that_two_sessions_shared_is_made_up_for(
     process = start(experiment, run)
     await_launches(process, run, 2 + 2 + 1)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert len(finished(run)) == 5
     order = json.loads((run / "plan.json").read_text(encoding="utf-8"))["launches"]
     resumed = run_cli("sweep", experiment, "--out", run)
