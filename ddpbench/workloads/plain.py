@@ -6,16 +6,19 @@
         def dataset(self): ...                              # or loader(self, rank, world_size, batch)
         def loss(self, model, batch): ...                   # the scalar a step's backward starts from
         def optimizer(self, parameters): ...                # optional; SGD with momentum otherwise
+        def before_update(self, model): ...                 # optional; clips gradients, say
         def collate(self, samples): ...                     # optional; makes a batch of samples
 
 `dataset` may take `rank` and `world_size` too, to shard an iterable dataset. These are of processes: a
-strategy that holds all replicas in one process has rank 0 of 1, and cuts each batch up itself.
+strategy that holds all replicas in one process has rank 0 of 1, and cuts each batch up itself. `optimizer` may
+take `model` instead of its parameters, and return a scheduler with the optimizer, which then steps after every
+update. A function of the script's own does as well as a method: `model = build_model`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -46,7 +49,6 @@ class PlainWorkload(Workload[BaseModel]):
         self._own = own
         self.options = options_of(own)
         self._made: tuple[BaseModel, Any] | None = None
-        self._last: Any = None
 
     def instance(self, options: BaseModel) -> Any:
         """Return the user's object for these options, made once: its model and its data may share what it holds."""
@@ -58,21 +60,23 @@ class PlainWorkload(Workload[BaseModel]):
         from ddpbench.workloads.plain_model import ModelWithLoss
 
         own = self.instance(options)
-        model = own.model()
-        if model is self._last:
+        try:
+            model = method_of(own, "model")()
+        except (RuntimeError, ValueError) as error:
+            if "process group" not in str(error):
+                raise
             raise ValueError(
-                f"{self._own.__name__}.model() gave the same object twice: make the model inside it, so that every "
-                "call gives a fresh one"
-            )
-        self._last = model
-        return ModelWithLoss(model, own.loss)
+                f"{self._own.__name__}.model() wants a process group, and there is none yet: return the bare module, "
+                "which the strategy wraps"
+            ) from error
+        return ModelWithLoss(model, method_of(own, "loss"))
 
     def dataset(self, options: BaseModel) -> Dataset[Any]:
         import os
 
         from torch.utils.data import IterableDataset
 
-        make = self.instance(options).dataset
+        make = method_of(self.instance(options), "dataset")
         place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
         wanted = inspect.signature(make).parameters
         given = {name: value for name, value in place.items() if name in wanted}
@@ -88,24 +92,21 @@ class PlainWorkload(Workload[BaseModel]):
         own = self.instance(options)
         if not callable(getattr(own, "loader", None)):
             return None
-        found: Iterable[Any] = own.loader(rank, world_size, batch)
+        found: Iterable[Any] = method_of(own, "loader")(rank, world_size, batch)
         return found
 
     def collate(self, samples: list[Any]) -> Any:
         own = self._made[1] if self._made is not None else None
-        collate = getattr(own, "collate", super().collate)
-        return collate(samples)
+        return method_of(own, "collate")(samples) if hasattr(own, "collate") else super().collate(samples)
 
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         mean: torch.Tensor = outputs.mean()
         return mean
 
     def optimizer(self, parameters: Any, options: BaseModel) -> torch.optim.Optimizer:
-        own = self.instance(options)
-        if not callable(getattr(own, "optimizer", None)):
-            return super().optimizer(parameters, options)
-        made: torch.optim.Optimizer = own.optimizer(parameters)
-        return made
+        from ddpbench.workloads.plain_updates import noting_optimizer
+
+        return noting_optimizer(self.instance(options), list(parameters), super().optimizer, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The options' class is made here and has no name to be found by: a loader worker needs only `collate`.
@@ -116,6 +117,22 @@ def _unpickled(own: type[Any], instance: Any) -> PlainWorkload:
     workload = PlainWorkload(own)
     workload._made = (workload.options.model_construct(), instance)
     return workload
+
+
+def method_of(own: Any, name: str) -> Callable[..., Any]:
+    """Return what an object does under that name.
+
+    A function from elsewhere that its class has taken over (`model = build_model`) is called as it is; one that the
+    class defines, or whose first parameter is `self`, is a method.
+    """
+    found = inspect.getattr_static(own, name, None)
+    if not inspect.isfunction(found) or name in vars(own):
+        bound: Callable[..., Any] = getattr(own, name)
+        return bound
+    classes = {f"{each.__qualname__}.{found.__name__}" for each in type(own).__mro__}
+    first = next(iter(inspect.signature(found).parameters), None)
+    is_method = found.__qualname__ in classes or first == "self"
+    return getattr(own, name) if is_method else found
 
 
 def options_of(own: type[Any]) -> type[BaseModel]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -22,21 +23,68 @@ class _Shared:
 class ModelWithLoss(nn.Module):
     """The user's model under the user's loss: a batch to its loss, of shape [1] so that replicas' can be gathered."""
 
+    alive: ClassVar[weakref.WeakSet[ModelWithLoss]] = weakref.WeakSet()
+    """All that there are in this process, copies too."""
+
     def __init__(self, network: nn.Module, loss: Callable[[nn.Module, Any], Any]) -> None:
         super().__init__()
-        if not isinstance(network, nn.Module):
-            raise TypeError(f"model() returned {_what(network)}; it must return a torch.nn.Module")
+        _check_bare(network)
         self.network = network
         self._loss = _Shared(loss)
+        self.alive.add(self)
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.alive.add(self)
 
     def forward(self, batch: Any) -> torch.Tensor:
-        loss = self._loss.function(self.network, batch)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        return scalar(self._loss.function(self.network, batch)).reshape(1)
+
+
+def scalar(returned: Any) -> torch.Tensor:
+    """Return the loss that a user's `loss` returned, alone or in an output that holds it.
+
+    Raises:
+        TypeError: it is none.
+    """
+    inner = returned.get("loss") if isinstance(returned, Mapping) else getattr(returned, "loss", returned)
+    loss = returned if inner is None else inner
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise TypeError(
+            f"loss(model, batch) returned {_what(loss)}; it must return a scalar: the mean over the batch's samples"
+        )
+    return loss
+
+
+def network_of(parameters: Iterable[torch.Tensor]) -> nn.Module:
+    """Return the user's model that these are the parameters of.
+
+    Raises:
+        LookupError: none has the first of them.
+    """
+    first = next(iter(parameters))
+    for model in ModelWithLoss.alive:
+        if any(parameter is first for parameter in model.parameters()):
+            return model.network
+    raise LookupError("no model has these parameters")
+
+
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
+
+
+def _check_bare(network: Any) -> None:
+    """Refuses what is no module, and one that is wrapped already.
+
+    Raises:
+        TypeError: it is.
+    """
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"model() returned {_what(network)}; it must return a torch.nn.Module")
+    for each in type(network).__mro__:
+        if each.__name__ in _WRAPPERS and each.__module__.startswith("torch."):
             raise TypeError(
-                f"loss(model, batch) returned {_what(loss)}; it must return a scalar: "
-                "the mean over the batch's samples"
+                f"model() returned a {each.__name__}: return the bare module, which the strategy wraps"
             )
-        return loss.reshape(1)
 
 
 def _what(value: Any) -> str:

@@ -9,7 +9,8 @@ every rank what any has found.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -116,6 +117,37 @@ class ScaledAutocast(Autocast):
 
 
 FULL = Precision()
+_NARROW = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+"""The types that autocast computes in, by their names in a case."""
+
+
+@contextmanager
+def entered_autocasts() -> Iterator[list[torch.dtype]]:
+    """Yield the types of those autocasts that are entered meanwhile, by whomever, in their order."""
+    seen: list[torch.dtype] = []
+    enter = torch.autocast.__enter__
+
+    def noting(self: Any) -> Any:
+        if self._enabled:
+            seen.append(self.fast_dtype)
+        return enter(self)  # type: ignore[no-untyped-call]
+
+    torch.autocast.__enter__ = noting  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+
+
+def widest(types: Iterable[torch.dtype]) -> str:
+    """Return the name of the autocast that rounds most among these types; empty where there is none."""
+    known = [each for each in types if each in _NARROW]
+    return _NARROW[max(known, key=lambda each: torch.finfo(each).eps)] if known else ""
+
+
+def roundoff_of(name: str) -> float:
+    """Return the unit roundoff of what an autocast of that name computes in; 0 for none."""
+    return next((torch.finfo(each).eps / 2 for each, own in _NARROW.items() if own == name), 0.0)
 
 
 def precision_of(name: str, device: torch.device) -> Precision:

@@ -13,7 +13,7 @@ import torch
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Compared, Proof
 from ddpbench.strategies import Replica
-from ddpbench.worker.training.precision import Precision
+from ddpbench.worker.training.precision import Precision, roundoff_of
 from ddpbench.worker.training.training import Training
 
 Tensors = dict[str, torch.Tensor]
@@ -97,13 +97,24 @@ class Rank(Protocol):
 class Comparer:
     """The comparisons' means in one number type and precision; `shards` are the batches of all ranks that train."""
 
-    def __init__(self, prover: Rank, dtype: torch.dtype, precision: Precision, shards: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        prover: Rank,
+        dtype: torch.dtype,
+        precision: Precision,
+        shards: Sequence[Any],
+        own_autocast: str = "",
+    ) -> None:
+        """`own_autocast` is the type of one that the workload's loss enters itself: bf16, fp16, or none."""
         self.prover, self.dtype, self.precision, self.shards = prover, dtype, precision, shards
         self.training = prover.training
         name = str(dtype).removeprefix("torch.")
         self.name = name if precision.name == "full" else f"{name}, {precision.name} autocast"
+        if own_autocast:
+            self.name = f"{name}, its own {own_autocast} autocast"
         narrow = torch.finfo(dtype).eps / 2 if dtype not in TOLERANCES else 0.0
-        roundoff = max(precision.unit_roundoff, narrow)
+        roundoff = max(precision.unit_roundoff, roundoff_of(own_autocast), narrow)
+        self._rounds = max(precision.unit_roundoff, roundoff_of(own_autocast)) > 0
         self.tolerance = AUTOCAST_ROUNDOFFS * roundoff or TOLERANCES[dtype]
         self._small = AUTOCAST_SMALL_GRADIENT if roundoff else SMALL_GRADIENT
 
@@ -137,7 +148,7 @@ class Comparer:
     def change(self, compared: Compared, before: Tensors, own: Tensors, expected: Tensors) -> Proof:
         """Return what updates made of this rank's parameters, held against what they made of one process's."""
         allowed = CHANGE_TOLERANCES.get(self.dtype)
-        if allowed is None or self.precision.unit_roundoff:
+        if allowed is None or self._rounds:
             note = (
                 "what updates change is finer than what this type or precision tells apart: float64 proves it"
             )

@@ -21,7 +21,9 @@ from ddpbench.errors import nearest
 from ddpbench.spec import Case
 from ddpbench.strategies.trees import describe, tensors
 from ddpbench.worker.place import Place
+from ddpbench.worker.training.precision import entered_autocasts, widest
 from ddpbench.worker.training.training import Training
+from ddpbench.worker.verify.optimizers import in_words, not_its_own, not_moved
 from ddpbench.workloads import Workload, load_workload
 
 
@@ -50,12 +52,14 @@ def _inspect(case: Case) -> dict[str, Any]:
     with _doing("its options or data"):
         training = Training(case, alone, device)
     with _doing("model()"):
-        training.fresh_model()
-        model = training.fresh_model()  # the second of two: one that is kept from before is refused
+        first = training.fresh_model()
+        model = training.fresh_model()
+        _check_fresh(first, model)
+        del first
     with _doing("its first batch"):
         batch = next(training.batches())
     inputs, targets = _pair(batch)
-    with _doing("its loss"):
+    with _doing("its loss"), entered_autocasts() as autocasts:
         loss = training.precision.value(training.workload.loss)(model(inputs), targets)
         _check_loss(loss)
     with _doing("backward"):
@@ -67,14 +71,32 @@ def _inspect(case: Case) -> dict[str, Any]:
         )
     with _doing("its optimizer"):
         optimizer = training.make_optimizer(model.parameters())
-        optimizer.step()
+        _refuse(not_its_own(model, [optimizer]))
+        _refuse(not_moved(model, optimizer.step))
     return {
         "parameters": sum(parameter.numel() for parameter in trained),
         "gradient_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trained),
         "samples": _length(training),
         "batch": describe(inputs if targets is None else (inputs, targets)),
         "loss": loss.item(),
+        **({"autocast": own} if case.precision == "full" and (own := widest(autocasts)) else {}),
     }
+
+
+def _refuse(problem: str) -> None:
+    if problem:
+        raise _UnfitError(problem)
+
+
+def _check_fresh(first: torch.nn.Module, second: torch.nn.Module) -> None:
+    """Refuses a workload of which two models have a parameter in common: one would train the other."""
+    before = {id(parameter) for parameter in first.parameters()}
+    kept = [name for name, parameter in second.named_parameters() if id(parameter) in before]
+    if kept:
+        raise _UnfitError(
+            f"two calls of model() gave models that share parameters ({in_words(kept)}): make all of the model "
+            "inside it, so that every call gives a fresh one"
+        )
 
 
 def told(error: BaseException) -> str:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Costs, Proof
 from ddpbench.strategies.trees import chunk, map_tensors, tensors
-from ddpbench.worker.training.precision import FULL, Precision
+from ddpbench.worker.training.precision import FULL, Precision, entered_autocasts, widest
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.verify.comparing import Comparer, Tensors, not_compared
 from ddpbench.worker.verify.promises import compare
@@ -45,6 +45,7 @@ class Prover:
         inputs, targets = next(self.training.batches())
         shards = self._shards((inputs, targets))
         self._check_shards(shards)
+        own = self._own_autocast(shards[0])
         dtypes = [torch.float64, torch.float32]
         if self.training.dtype not in dtypes:
             dtypes.append(self.training.dtype)
@@ -53,7 +54,9 @@ class Prover:
             yield not_compared("gradients, same shards", "float64", reason)
         for dtype in dtypes:
             precision = FULL if dtype == torch.float64 else self.training.precision
-            comparer = Comparer(self, dtype, precision, [_cast(shard, dtype) for shard in shards])
+            cast = [_cast(shard, dtype) for shard in shards]
+            # Autocast leaves float64 as it is.
+            comparer = Comparer(self, dtype, precision, cast, "" if dtype == torch.float64 else own)
             yield from compare(comparer, *_cast((inputs, targets), dtype))
         yield Costs(
             flops_per_sample=self._flops(inputs, targets), dataset_samples=self.training.dataset_samples
@@ -103,6 +106,18 @@ class Prover:
         if not self.control.agree(int(bool(problem))):
             return ""
         return f"the workload computes in float32 only, so float64 is not compared ({problem})"
+
+    def _own_autocast(self, shard: Any) -> str:
+        """Return the type of an autocast that a user's own loss enters itself, on any rank; empty if it does not."""
+        if not is_import_path(self.training.case.workload) or self.training.precision.name != "full":
+            return ""
+        dtype = torch.float32
+        inputs, targets = _cast(shard, dtype)
+        with entered_autocasts() as seen:
+            self.training.workload.loss(self.training.fresh_model(dtype, FULL)(inputs), targets)
+        self.on_step()
+        found = ("", "fp16", "bf16")  # by what they round
+        return found[round(self.agreed(float(found.index(widest(seen)))))]
 
     def gradient(self, model: torch.nn.Module, shard: Any, precision: Precision) -> Tensors:
         """Return the gradient of one process's step by parameter, zero for those that took no part."""

@@ -1,0 +1,66 @@
+"""A plain workload's optimizer, with what its class does around each update. Imports torch at once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ddpbench.workloads.plain import method_of
+from ddpbench.workloads.plain_model import network_of
+
+
+def noting_optimizer(
+    own: Any, parameters: list[torch.Tensor], default: Callable[..., torch.optim.Optimizer], options: Any
+) -> torch.optim.Optimizer:
+    """Return the optimizer of a user's object over these parameters of one of its models.
+
+    `before_update` and the scheduler, if it has any, are hooks of its step: every strategy, and the proof's one
+    process, does with them as training does. `default` makes one where the object has none.
+
+    Raises:
+        TypeError: it returned anything else.
+    """
+    made: Any
+    if callable(getattr(own, "optimizer", None)):
+        make = method_of(own, "optimizer")
+        made = make(network_of(parameters) if _takes_model(make) else parameters)
+    else:
+        made = default(parameters, options)
+    optimizer, scheduler = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(optimizer, torch.optim.Optimizer) or not (
+        scheduler is None or callable(getattr(scheduler, "step", None))
+    ):
+        raise TypeError(
+            f"optimizer() returned {_named(made)}; it must return an optimizer of torch.optim, or a pair of one and "
+            "its scheduler"
+        )
+    if isinstance(scheduler, torch.optim.Optimizer):
+        raise TypeError(
+            "optimizer() returned two optimizers; which of them updates when is for a step(self, model, batch, "
+            "optimizers) to say"
+        )
+    if callable(getattr(own, "before_update", None)):
+        before, network = method_of(own, "before_update"), network_of(parameters)
+
+        def before_step(*_: Any) -> None:
+            before(
+                network
+            )  # what it returns, such as a norm, is not for torch, which would take it for arguments
+
+        optimizer.register_step_pre_hook(before_step)
+    if scheduler is not None:
+        optimizer.register_step_post_hook(lambda *_: scheduler.step())
+    return optimizer
+
+
+def _takes_model(make: Callable[..., Any]) -> bool:
+    return next(iter(inspect.signature(make).parameters), "") == "model"
+
+
+def _named(made: Any) -> str:
+    if isinstance(made, tuple | list):
+        return f"{type(made).__name__} of {', '.join(type(each).__name__ for each in made)}"
+    return "None" if made is None else f"a {type(made).__name__}"

@@ -1,0 +1,127 @@
+"""A user's optimizer, schedule, clipping and autocast: looked into before anything is launched, and proved."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddpbench.spec import Case
+from ddpbench.strategies import load_strategy
+from tests.ranks import run_ranks
+
+FILE = Path(__file__).parent / "own_loops.py"
+
+
+def case_of(name: str, strategy: str = "single", world_size: int = 1) -> Case:
+    found = load_strategy(strategy)
+    return Case(
+        workload=f"{FILE}:{name}",
+        strategy=strategy,
+        algorithm=found.algorithm,
+        schedule=found.schedule,
+        options_json=json.dumps(found.options().model_dump(mode="json")),
+        world_size=world_size,
+        bucket_cap_mb="default" if found.uses_buckets else None,
+        local_batch=8,
+        global_batch=8 * world_size,
+    )
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+
+
+def inspected(name: str) -> dict[str, Any]:
+    from ddpbench.worker.verify.inspection import inspect_workload
+
+    return inspect_workload(case_of(name))
+
+
+@pytest.mark.parametrize("name", ["Functions", "Clipped", "Groups", "Outputs", "WarmsUp", "Narrow", "Frozen"])
+@pytest.mark.usefixtures("alone")
+def test_what_training_loops_have_is_taken(name: str) -> None:
+    found = inspected(name)
+    assert "problem" not in found, found
+    assert found.get("autocast") == ("bf16" if name == "Narrow" else None)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("AnotherModels", r"its optimizer is over the parameters of another model than the one that trains"),
+        ("Part", r"leaves out 2 of the model's 4 trained parameters \(0\.weight, 0\.bias\)"),
+        ("Strange", r"its optimizer has 1 parameter that the model has not"),
+        (
+            "Still",
+            r"did not change 2 of the model's 4 parameters that have a gradient \(0\.weight, 0\.bias\)",
+        ),
+        (
+            "Cached",
+            r"two calls of model\(\) gave models that share parameters \(0\.weight, 0\.bias and 2 more\)",
+        ),
+        ("Backbone", r"two calls of model\(\) gave models that share parameters \(0\.0\.weight, "),
+        ("Wraps", r"Wraps\.model\(\) wants a process group, .*: return the bare module"),
+        ("WrapsLightly", r"model\(\) returned a DataParallel: return the bare module"),
+        ("Two", r"optimizer\(\) returned two optimizers; which of them updates when is for a step"),
+        ("NoOptimizer", r"optimizer\(\) returned None; it must return an optimizer"),
+    ],
+)
+@pytest.mark.usefixtures("alone")
+def test_what_would_mislead_is_refused_in_a_sentence(name: str, said: str) -> None:
+    problem = inspected(name)["problem"]
+    assert problem.startswith(f"{FILE}:{name}: ")
+    assert re.search(said, problem), problem
+    assert "\n" not in problem
+
+
+def proofs(rank: int, processes: int, name: str, strategy: str) -> list[tuple[str, str, float, bool, str]]:
+    """A case's comparisons: what, in which type, the error, whether it passed, the note."""
+    from ddpbench.records import Proof
+    from ddpbench.worker.place import Place
+    from ddpbench.worker.training.control import GroupControl
+    from ddpbench.worker.training.training import Training
+    from ddpbench.worker.verify.proof import Prover
+
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(processes))
+    place = Place(
+        rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
+    )
+    training = Training(case_of(name, strategy, processes), place, torch.device("cpu"))
+    control = GroupControl(torch.distributed.new_group(), rank)
+    records = list(Prover(training, control, lambda: None).run())
+    return [(p.compared, p.dtype, p.error, p.passed, p.note) for p in records if isinstance(p, Proof)]
+
+
+EXACT = ["ddp", "master", "zero1", "fsdp"]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("strategy", EXACT)
+@pytest.mark.parametrize("name", ["Clipped", "Groups"])
+def test_clipping_schedules_and_groups_are_the_same_under_every_exact_strategy(
+    name: str, strategy: str
+) -> None:
+    told = run_ranks(proofs, 2, name, strategy)[0]
+    assert all(passed for *_, passed, _ in told), told
+    updates = [
+        error for compared, dtype, error, *_ in told if compared.startswith("update") and dtype == "float64"
+    ]
+    assert updates, told
+    assert updates[0] < 1e-6
+
+
+@pytest.mark.ranks
+def test_autocast_in_the_users_hand_is_named_in_the_proof() -> None:
+    told = run_ranks(proofs, 2, "Narrow", "ddp")[0]
+    assert all(passed for *_, passed, _ in told), told
+    types = {dtype for _, dtype, *_ in told}
+    assert types == {"float64", "float32, its own bf16 autocast"}
+    assert not [note for *_, note in told if "not a mean over samples" in note]
