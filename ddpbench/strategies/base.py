@@ -55,6 +55,10 @@ class Job:
     recorder: Recorder
     """Where spans and transfers are noted; in timed steps one that notes nothing (`recorder.active` is
     false). A strategy whose noting costs more than a function call installs it only when it is active."""
+    step: Callable[[torch.nn.Module, Any, Any], torch.Tensor] | None = None
+    """`step(network, batch, optimizers)`, where the workload makes its steps itself: forward, backward and update.
+    `network` is `model.network`, as the strategy wraps it; `loss` is not called then, and `make_optimizer` gives
+    `ddpbench.strategies.own_step.Optimizers`."""
 
 
 class Replica(ABC):
@@ -74,6 +78,13 @@ class Replica(ABC):
     def __init__(self, job: Job) -> None:
         self.job = job
         self.optimizer = job.make_optimizer(job.model.parameters())
+
+    def own_step(self, batch: Any) -> torch.Tensor:
+        """Forward, backward, aggregation and update of one batch, as the workload's own step makes them.
+
+        Returns the rank's loss, detached. Only of strategies that have no `step_reason`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} makes no steps of a workload's own")
 
     @abstractmethod
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
@@ -251,6 +262,10 @@ class Strategy(ABC, Generic[OptionsT]):
     def check(self, case: Case) -> str | None:
         """Return why the strategy cannot run this case, or None. Called without torch."""
         return None
+
+    def step_reason(self, case: Case) -> str | None:
+        """Return why the strategy cannot run a workload that makes its steps itself, or None. Called without torch."""
+        return f"{self.name} aggregates between a backward and an update of its own: it needs loss(), and no step()"
 
     @abstractmethod
     def build(self, job: Job, options: OptionsT) -> Replica:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
 from ddpbench.strategies.local import LocalReplica
 
@@ -18,6 +19,9 @@ class Independent(Strategy[NoOptions]):
     aggregates = False
     replicas_equal = False
     note = "No gradients are aggregated: every rank trains a model of its own."
+
+    def step_reason(self, case: Case) -> None:
+        return None
 
     def build(self, job: Job, options: NoOptions) -> Replica:
         return LocalReplica(job)

@@ -9,9 +9,21 @@ from ddpbench.strategies.base import Replica
 if TYPE_CHECKING:
     import torch
 
+    from ddpbench.strategies.own_step import OwnStep
+
 
 class LocalReplica(Replica):
     """Forward and backward of the bare model; nothing is aggregated."""
+
+    _own: OwnStep | None = None
+
+    def own_step(self, batch: Any) -> torch.Tensor:
+        if self._own is None:
+            from ddpbench.strategies.own_step import OwnStep, network_of
+
+            optimizers: Any = self.optimizer
+            self._own = OwnStep(self.job, network_of(self.job), optimizers)
+        return self._own(batch)
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         job = self.job

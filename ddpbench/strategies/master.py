@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
+
+    from ddpbench.strategies.own_step import OwnStep
 
 
 class Master(Strategy[NoOptions]):
@@ -25,6 +30,9 @@ class Master(Strategy[NoOptions]):
     options = NoOptions
     algorithm = "master"
     schedule = "after_backward"
+
+    def step_reason(self, case: Case) -> None:
+        return None
 
     def build(self, job: Job, options: NoOptions) -> Replica:
         return MasterReplica(job)
@@ -48,23 +56,35 @@ class MasterReplica(Replica):
     """A bare model whose gradients make the round trip to rank 0."""
 
     def __init__(self, job: Job) -> None:
-        import torch
         import torch.distributed as dist
 
         super().__init__(job)
         for tensor in (*job.model.parameters(), *job.model.buffers()):
             dist.broadcast(tensor.detach(), src=0)
-        self._flats: list[_Flat] = []
-        trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
-        trained.sort(key=lambda parameter: str(parameter.dtype))  # stable: the model's order within a dtype
-        for dtype, group in groupby(trained, key=lambda parameter: parameter.dtype):
-            parameters: list[torch.Tensor] = list(group)
-            sizes = [parameter.numel() for parameter in parameters]
+        self._trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
+        self._flats = [] if job.step is not None else self._flats_of(self._trained)
+        self._own: OwnStep | None = None
+        self._reached: dict[tuple[int, ...], list[_Flat]] = {}
+        """Of an own step: the buffers for each set of parameters that a backward has reached, by their numbers."""
+        self._sent = 0
+
+    def _flats_of(self, parameters: Sequence[torch.Tensor]) -> list[_Flat]:
+        """Return buffers for these parameters' gradients, one a dtype."""
+        import torch
+
+        job, flats = self.job, []
+        ordered = sorted(
+            parameters, key=lambda each: str(each.dtype)
+        )  # stable: the model's order within a dtype
+        for dtype, group in groupby(ordered, key=lambda each: each.dtype):
+            members: list[torch.Tensor] = list(group)
+            sizes = [each.numel() for each in members]
             buffer = torch.zeros(sum(sizes), dtype=dtype, device=job.device)
-            parts = zip(torch.split(buffer, sizes), parameters, strict=True)
-            views = [part.view(parameter.shape) for part, parameter in parts]
+            parts = zip(torch.split(buffer, sizes), members, strict=True)
+            views = [part.view(each.shape) for part, each in parts]
             gathered = [torch.zeros_like(buffer) for _ in range(job.world_size)] if job.rank == 0 else None
-            self._flats.append(_Flat(parameters, buffer, views, gathered))
+            flats.append(_Flat(members, buffer, views, gathered))
+        return flats
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         job = self.job
@@ -77,8 +97,29 @@ class MasterReplica(Replica):
                 self._aggregate(number, flat)
         return loss.detach()
 
+    def own_step(self, batch: Any) -> torch.Tensor:
+        if self._own is None:
+            from ddpbench.strategies.own_step import OwnStep, network_of
+
+            optimizers: Any = self.optimizer
+            self._own = OwnStep(
+                self.job, network_of(self.job), optimizers, after_backward=self._aggregate_what_is_there
+            )
+        self._sent = 0
+        return self._own(batch)
+
+    def _aggregate_what_is_there(self) -> None:
+        """Averages all gradients that there are. One that a backward before has made is equal on all ranks already."""
+        reached = tuple(number for number, each in enumerate(self._trained) if each.grad is not None)
+        if reached not in self._reached:
+            self._reached[reached] = self._flats_of([self._trained[number] for number in reached])
+        for flat in self._reached[reached]:
+            self._aggregate(self._sent, flat)
+            self._sent += 1
+
     def close(self) -> None:
         self._flats = []
+        self._reached = {}
 
     def _aggregate(self, number: int, flat: _Flat) -> None:
         import torch

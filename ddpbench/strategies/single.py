@@ -21,5 +21,8 @@ class Single(Strategy[NoOptions]):
             return f"single trains on one device; world size {case.world_size} needs another strategy"
         return None
 
+    def step_reason(self, case: Case) -> None:
+        return None
+
     def build(self, job: Job, options: NoOptions) -> Replica:
         return LocalReplica(job)

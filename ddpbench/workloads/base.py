@@ -33,6 +33,10 @@ class Workload(ABC, Generic[OptionsT]):
     whole_batches: ClassVar[bool] = False
     """The model takes a whole batch and gives its loss; `loss` only averages over replicas."""
 
+    owns_step: bool = False
+    """It makes its steps itself, with forward, backward and update; `loss` is not called then. Its model has what the
+    step is given as `network`."""
+
     compute: Literal["real", "replayed", "synthetic"] = "real"
     """Whether it trains, or replays the times of a profile that was measured or made."""
     has_loss: ClassVar[bool] = True
@@ -82,6 +86,16 @@ class Workload(ABC, Generic[OptionsT]):
     @abstractmethod
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
         """Return the mean loss over the batch's samples, a scalar."""
+
+    def step(
+        self, model: torch.nn.Module, network: torch.nn.Module, batch: Any, optimizers: Any
+    ) -> torch.Tensor:
+        """Make a whole step of `model`, whose `network` a strategy may have wrapped; return its loss. `owns_step`."""
+        raise NotImplementedError(f"{type(self).__name__} makes no steps itself")
+
+    def optimizers(self, parameters: Any, options: OptionsT) -> Any:
+        """Return what `step` is given: one optimizer, or a tuple, list or dict of some and of their schedulers."""
+        return self.optimizer(parameters, options)
 
     def loader(self, options: OptionsT, rank: int, world_size: int, batch: int) -> Iterable[Any] | None:
         """Batches of `batch` samples for a process of `world_size`, over again with each iteration.

@@ -8,22 +8,27 @@
         def optimizer(self, parameters): ...                # optional; SGD with momentum otherwise
         def before_update(self, model): ...                 # optional; clips gradients, say
         def collate(self, samples): ...                     # optional; makes a batch of samples
+        def step(self, model, batch, optimizer): ...        # instead of loss: the whole step; returns its loss
 
 `dataset` may take `rank` and `world_size` too, to shard an iterable dataset. These are of processes: a
 strategy that holds all replicas in one process has rank 0 of 1, and cuts each batch up itself. `optimizer` may
 take `model` instead of its parameters, and return a scheduler with the optimizer, which then steps after every
 update. A function of the script's own does as well as a method: `model = build_model`.
+
+With `step`, `model` may return a dict of modules, `optimizer(self, model)` whatever `step` wants for its third
+argument, and each model has an object of the class to itself, so that what a step counts there is that model's.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, create_model
 
 from ddpbench.workloads.base import Workload
+from ddpbench.workloads.plain_methods import method_of
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +37,9 @@ if TYPE_CHECKING:
 
 def lacks(found: type[Any]) -> str:
     """Return what a class needs to be a plain workload and has not, in words; empty where it has all."""
-    missing = [name for name in ("model", "loss") if not callable(getattr(found, name, None))]
+    missing = [] if callable(getattr(found, "model", None)) else ["model"]
+    if not any(callable(getattr(found, name, None)) for name in ("loss", "step")):
+        missing.append("loss (or step)")
     if not any(callable(getattr(found, name, None)) for name in ("dataset", "loader")):
         missing.append("dataset (or loader)")
     return " and ".join(missing)
@@ -48,6 +55,7 @@ class PlainWorkload(Workload[BaseModel]):
         super().__init__()
         self._own = own
         self.options = options_of(own)
+        self.owns_step = callable(getattr(own, "step", None))
         self._made: tuple[BaseModel, Any] | None = None
 
     def instance(self, options: BaseModel) -> Any:
@@ -57,9 +65,9 @@ class PlainWorkload(Workload[BaseModel]):
         return self._made[1]
 
     def model(self, options: BaseModel) -> torch.nn.Module:
-        from ddpbench.workloads.plain_model import ModelWithLoss
+        from ddpbench.workloads.plain_model import ModelWithLoss, ModelWithStep
 
-        own = self.instance(options)
+        own = self._own(**dict(options)) if self.owns_step else self.instance(options)
         try:
             model = method_of(own, "model")()
         except (RuntimeError, ValueError) as error:
@@ -69,7 +77,15 @@ class PlainWorkload(Workload[BaseModel]):
                 f"{self._own.__name__}.model() wants a process group, and there is none yet: return the bare module, "
                 "which the strategy wraps"
             ) from error
-        return ModelWithLoss(model, method_of(own, "loss"))
+        return ModelWithStep(model, own) if self.owns_step else ModelWithLoss(model, method_of(own, "loss"))
+
+    def step(
+        self, model: torch.nn.Module, network: torch.nn.Module, batch: Any, optimizers: Any
+    ) -> torch.Tensor:
+        make = method_of(model.own, "step")
+        wanted = len(inspect.signature(make).parameters)
+        loss: torch.Tensor = make(network, batch, optimizers) if wanted > 2 else make(network, batch)
+        return loss
 
     def dataset(self, options: BaseModel) -> Dataset[Any]:
         import os
@@ -108,6 +124,11 @@ class PlainWorkload(Workload[BaseModel]):
 
         return noting_optimizer(self.instance(options), list(parameters), super().optimizer, options)
 
+    def optimizers(self, parameters: Any, options: BaseModel) -> Any:
+        from ddpbench.workloads.plain_updates import own_optimizers
+
+        return own_optimizers(list(parameters), super().optimizer, options)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # The options' class is made here and has no name to be found by: a loader worker needs only `collate`.
         return _unpickled, (self._own, self._made[1] if self._made is not None else None)
@@ -117,22 +138,6 @@ def _unpickled(own: type[Any], instance: Any) -> PlainWorkload:
     workload = PlainWorkload(own)
     workload._made = (workload.options.model_construct(), instance)
     return workload
-
-
-def method_of(own: Any, name: str) -> Callable[..., Any]:
-    """Return what an object does under that name.
-
-    A function from elsewhere that its class has taken over (`model = build_model`) is called as it is; one that the
-    class defines, or whose first parameter is `self`, is a method.
-    """
-    found = inspect.getattr_static(own, name, None)
-    if not inspect.isfunction(found) or name in vars(own):
-        bound: Callable[..., Any] = getattr(own, name)
-        return bound
-    classes = {f"{each.__qualname__}.{found.__name__}" for each in type(own).__mro__}
-    first = next(iter(inspect.signature(found).parameters), None)
-    is_method = found.__qualname__ in classes or first == "self"
-    return getattr(own, name) if is_method else found
 
 
 def options_of(own: type[Any]) -> type[BaseModel]:

@@ -20,22 +20,47 @@ class _Shared:
         return self
 
 
-class ModelWithLoss(nn.Module):
-    """The user's model under the user's loss: a batch to its loss, of shape [1] so that replicas' can be gathered."""
+class OwnModel(nn.Module):
+    """What holds a user's model, `network`."""
 
-    alive: ClassVar[weakref.WeakSet[ModelWithLoss]] = weakref.WeakSet()
+    alive: ClassVar[weakref.WeakSet[OwnModel]] = weakref.WeakSet()
     """All that there are in this process, copies too."""
 
-    def __init__(self, network: nn.Module, loss: Callable[[nn.Module, Any], Any]) -> None:
+    network: nn.Module
+
+    def __init__(self, network: nn.Module) -> None:
         super().__init__()
         _check_bare(network)
         self.network = network
-        self._loss = _Shared(loss)
         self.alive.add(self)
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.alive.add(self)
+
+
+class ModelWithStep(OwnModel):
+    """The user's model, and the object whose step trains it. A dict of modules becomes a ModuleDict."""
+
+    def __init__(self, network: nn.Module | Mapping[str, nn.Module], own: Any) -> None:
+        parts = network.values() if isinstance(network, Mapping | nn.ModuleDict) else ()
+        for part in parts:
+            _check_bare(part)
+        super().__init__(nn.ModuleDict(network) if isinstance(network, Mapping) else network)
+        self.own = own
+
+    def __deepcopy__(self, _memo: Any) -> ModelWithStep:
+        raise TypeError(
+            "a model with a step of its own cannot be copied: its object may hold anything; make another"
+        )
+
+
+class ModelWithLoss(OwnModel):
+    """The user's model under the user's loss: a batch to its loss, of shape [1] so that replicas' can be gathered."""
+
+    def __init__(self, network: nn.Module, loss: Callable[[nn.Module, Any], Any]) -> None:
+        super().__init__(network)
+        self._loss = _Shared(loss)
 
     def forward(self, batch: Any) -> torch.Tensor:
         return scalar(self._loss.function(self.network, batch)).reshape(1)
@@ -56,16 +81,16 @@ def scalar(returned: Any) -> torch.Tensor:
     return loss
 
 
-def network_of(parameters: Iterable[torch.Tensor]) -> nn.Module:
-    """Return the user's model that these are the parameters of.
+def holder_of(parameters: Iterable[torch.Tensor]) -> OwnModel:
+    """Return what holds the user's model that these are the parameters of.
 
     Raises:
         LookupError: none has the first of them.
     """
     first = next(iter(parameters))
-    for model in ModelWithLoss.alive:
+    for model in OwnModel.alive:
         if any(parameter is first for parameter in model.parameters()):
-            return model.network
+            return model
     raise LookupError("no model has these parameters")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ddpbench.workloads.plain import method_of
-from ddpbench.workloads.plain_model import network_of
+from ddpbench.workloads.plain_methods import method_of
+from ddpbench.workloads.plain_model import ModelWithStep, holder_of
 
 
 def noting_optimizer(
@@ -26,7 +26,7 @@ def noting_optimizer(
     made: Any
     if callable(getattr(own, "optimizer", None)):
         make = method_of(own, "optimizer")
-        made = make(network_of(parameters) if _takes_model(make) else parameters)
+        made = make(holder_of(parameters).network if _takes_model(make) else parameters)
     else:
         made = default(parameters, options)
     optimizer, scheduler = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
@@ -43,7 +43,7 @@ def noting_optimizer(
             "optimizers) to say"
         )
     if callable(getattr(own, "before_update", None)):
-        before, network = method_of(own, "before_update"), network_of(parameters)
+        before, network = method_of(own, "before_update"), holder_of(parameters).network
 
         def before_step(*_: Any) -> None:
             before(
@@ -54,6 +54,18 @@ def noting_optimizer(
     if scheduler is not None:
         optimizer.register_step_post_hook(lambda *_: scheduler.step())
     return optimizer
+
+
+def own_optimizers(
+    parameters: list[torch.Tensor], default: Callable[..., torch.optim.Optimizer], options: Any
+) -> Any:
+    """Return what the object of the model that has these parameters gives its own step for optimizers."""
+    holder = holder_of(parameters)
+    assert isinstance(holder, ModelWithStep)
+    if not callable(getattr(holder.own, "optimizer", None)):
+        return default(parameters, options)
+    make = method_of(holder.own, "optimizer")
+    return make(holder.network if _takes_model(make) else parameters)
 
 
 def _takes_model(make: Callable[..., Any]) -> bool:

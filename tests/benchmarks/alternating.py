@@ -109,7 +109,7 @@ def bare(
     """Return what a person writes, on the same objects: the training loop, and a clock around it."""
     replica = loop.replica
     optimizer, loss_of = replica.optimizer, training.workload.loss
-    module = getattr(replica, "_ddp", None) or replica.job.model
+    module = getattr(replica, "_wrapped", replica.job.model)
 
     def block(steps: int) -> float:
         control.agree(0)  # the same start as the harness has: together, one step after a barrier

@@ -50,7 +50,6 @@ def buckets_of(_rank: int, _processes: int, shrink: int, cap: Any, unused: bool)
     )
     replica = strategy.build(job, strategy.options(find_unused_parameters=unused))
     assert isinstance(replica, DdpReplica)
-    assert replica._ddp is not None
     numbers = {id(parameter): number for number, parameter in enumerate(model.parameters())}
     seen: list[list[int]] = []
 
@@ -61,7 +60,7 @@ def buckets_of(_rank: int, _processes: int, shrink: int, cap: Any, unused: bool)
         return future
 
     look.__annotations__ = {}
-    replica._ddp.register_comm_hook(None, look)
+    replica._ddps[0].register_comm_hook(None, look)
     batch = torch.rand(32, 256)
     for _ in range(STEPS):
         seen.clear()

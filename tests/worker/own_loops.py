@@ -182,3 +182,110 @@ class NoOptimizer(Functions):
 
     def optimizer(self, parameters: Any) -> Any:
         torch.optim.SGD(parameters, lr=0.1)
+
+
+class Gan:
+    """Two networks, two optimizers, steps in turn: the generator's every second time."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def model(self) -> dict[str, nn.Module]:
+        maker = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 6))
+        return {"maker": maker, "judge": nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))}
+
+    def dataset(self) -> TensorDataset:
+        return data()
+
+    def optimizer(self, model: Any) -> Any:
+        judge = torch.optim.Adam(model["judge"].parameters(), lr=1e-2, betas=(0.5, 0.9))
+        return {"maker": torch.optim.SGD(model["maker"].parameters(), lr=0.1), "judge": judge}
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        real, _ = batch
+        made = model["maker"](torch.randn(len(real), 4, dtype=real.dtype))
+        judged = torch.cat([model["judge"](real), 1 - model["judge"](made.detach())])
+        loss = nn.functional.binary_cross_entropy_with_logits(judged, torch.ones_like(judged))
+        optimizer["judge"].zero_grad()
+        loss.backward()
+        optimizer["judge"].step()
+        self.steps += 1
+        if self.steps % 2:
+            fooled = nn.functional.softplus(-model["judge"](made)).mean()
+            optimizer["maker"].zero_grad()
+            fooled.backward()
+            optimizer["maker"].step()
+        return loss
+
+
+class Loop(Functions):
+    """One network: gradients of two halves added up, clipped, and a schedule, all in its own hand."""
+
+    loss = None  # type: ignore[assignment]
+
+    def optimizer(self, parameters: Any) -> Any:
+        optimizer = torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
+        return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer, schedule = optimizer
+        optimizer.zero_grad()
+        total = torch.zeros(())
+        for features, label in zip(batch[0].chunk(2), batch[1].chunk(2), strict=True):
+            loss = loss_of(model, (features, label)) / 2
+            loss.backward()
+            total = total + loss.detach()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        schedule.step()
+        return total
+
+
+class ScaledLoop(Functions):
+    """Autocast and a scaler in its own hand."""
+
+    loss = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(model, batch)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        return loss
+
+
+class NeverSteps(Loop):
+    """Forgets the update."""
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        loss = loss_of(model, batch)
+        loss.backward()
+        return loss
+
+
+class OtherNets(Gan):
+    """Its optimizers are of networks that nobody trains."""
+
+    def optimizer(self, model: Any) -> Any:
+        return super().optimizer(self.model())
+
+
+class ReturnsNothing(Loop):
+    """Forgets to return the loss."""
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> Any:
+        super().step(model, batch, optimizer)
+
+
+class Uneven(Loop):
+    """The second rank makes a backward more, and would wait for ever."""
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        if batch[1].sum() % 2:
+            loss_of(model, batch).backward()
+        return super().step(model, batch, optimizer)

@@ -45,12 +45,27 @@ def inspected(name: str) -> dict[str, Any]:
     return inspect_workload(case_of(name))
 
 
-@pytest.mark.parametrize("name", ["Functions", "Clipped", "Groups", "Outputs", "WarmsUp", "Narrow", "Frozen"])
+SOUND = [
+    "Functions",
+    "Clipped",
+    "Groups",
+    "Outputs",
+    "WarmsUp",
+    "Narrow",
+    "Frozen",
+    "Gan",
+    "Loop",
+    "ScaledLoop",
+]
+
+
+@pytest.mark.parametrize("name", SOUND)
 @pytest.mark.usefixtures("alone")
 def test_what_training_loops_have_is_taken(name: str) -> None:
     found = inspected(name)
     assert "problem" not in found, found
-    assert found.get("autocast") == ("bf16" if name == "Narrow" else None)
+    assert found.get("autocast") == ("bf16" if name in ("Narrow", "ScaledLoop") else None)
+    assert found.get("step", False) == (name in ("Gan", "Loop", "ScaledLoop"))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +86,9 @@ def test_what_training_loops_have_is_taken(name: str) -> None:
         ("Wraps", r"Wraps\.model\(\) wants a process group, .*: return the bare module"),
         ("WrapsLightly", r"model\(\) returned a DataParallel: return the bare module"),
         ("Two", r"optimizer\(\) returned two optimizers; which of them updates when is for a step"),
+        ("NeverSteps", r"3 steps called no optimizer with a gradient to apply"),
+        ("OtherNets", r"its optimizer is over the parameters of another model than the one that trains"),
+        ("ReturnsNothing", r"its loss is None; it must be a scalar"),
         ("NoOptimizer", r"optimizer\(\) returned None; it must return an optimizer"),
     ],
 )
@@ -125,3 +143,18 @@ def test_autocast_in_the_users_hand_is_named_in_the_proof() -> None:
     types = {dtype for _, dtype, *_ in told}
     assert types == {"float64", "float32, its own bf16 autocast"}
     assert not [note for *_, note in told if "not a mean over samples" in note]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("strategy", EXACT)
+@pytest.mark.parametrize("name", ["Gan", "Loop", "ScaledLoop"])
+def test_a_step_of_its_own_trains_as_replicas_in_lockstep_do(name: str, strategy: str) -> None:
+    told = run_ranks(proofs, 2, name, strategy)[0]
+    assert all(passed for *_, passed, _ in told), told
+    (error,) = [
+        error
+        for compared, dtype, error, *_ in told
+        if compared == "parameters, same samples" and dtype == "float64"
+    ]
+    assert error < 1e-9
+    assert ("final replicas" in {compared for compared, *_ in told}) == (strategy != "fsdp")

@@ -101,7 +101,7 @@ def test_an_annotation_that_exists_for_type_checkers_alone_is_any_type() -> None
 def test_what_is_missing_is_named() -> None:
     assert lacks(Mine) == ""
     assert lacks(Loaded) == ""
-    assert lacks(nn.Linear) == "model and loss and dataset (or loader)"
+    assert lacks(nn.Linear) == "model and loss (or step) and dataset (or loader)"
 
 
 def test_its_parts_are_the_users(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,11 +48,13 @@ class BucketHook:
         self._background = _background(job, self._group)
         self._op = job.case.algorithm if job.case.algorithm in COLLECTIVES else "all_reduce"
         self.sizes: list[int] = []
+        self._left = 0
         self.last_start: Mark = None
 
     def start_step(self) -> None:
         """Forgets the step before."""
         self.sizes = []
+        self._left = 0
 
     def aggregate(self, bucket: GradBucket) -> Summed:
         """Sends a bucket on its way, or keeps it until it may leave; the future holds the averaged gradients."""
@@ -90,7 +92,9 @@ class BucketHook:
             self._group = None
 
     def _sent(self, bucket: GradBucket, buffer: torch.Tensor) -> Summed:
-        recorder, number = self._recorder, bucket.index()
+        # Buckets leave in the order of their indices; of several modules, or backwards, each has a number of its own.
+        recorder, number = self._recorder, self._left
+        self._left += 1
         start = self.last_start = recorder.mark()
         begun: Mark = None
         size = buffer.numel() * buffer.element_size()

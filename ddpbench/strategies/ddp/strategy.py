@@ -56,6 +56,12 @@ class Ddp(Strategy[DdpOptions]):
             return _powersgd_reason(case)
         return None
 
+    def step_reason(self, case: Case) -> str | None:
+        options = DdpOptions.model_validate(case.options)
+        if options.accumulate > 1:
+            return "a step() of the class's own accumulates as it likes: leave out accumulate"
+        return super().step_reason(case) if options.compression == "powersgd" else None
+
     def promise(self, options: DdpOptions) -> Promise:
         return "delayed" if options.compression == "powersgd" else "gradients"
 

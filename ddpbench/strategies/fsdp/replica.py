@@ -15,6 +15,7 @@ from ddpbench.measure.recorder import Recorder
 from ddpbench.strategies.base import Job
 from ddpbench.strategies.fsdp.options import FsdpOptions
 from ddpbench.strategies.local import LocalReplica
+from ddpbench.strategies.own_step import each_part, network_of
 
 # Torch 2.13 renames them and warns of the old names.
 _all_gather: Callable[..., dist.Work | None] = (
@@ -33,8 +34,11 @@ class FsdpReplica(LocalReplica):
     """
 
     def __init__(self, job: Job, options: FsdpOptions) -> None:
-        if not isinstance(job.model, FSDPModule):
-            _shard(job, options)
+        if not _sharded(job.model):
+            if job.step is None:
+                _shard(job, job.model, options)
+            else:
+                each_part(network_of(job), lambda part: _shard(job, part, options))
         super().__init__(job)  # after that: what is optimized are the shards
         self._comms: list[NotedCollective] = []
         # On a GPU collectives run on streams of FSDP's own, and when the computing stream waits for them is not seen
@@ -70,20 +74,21 @@ class FsdpReplica(LocalReplica):
         self._comms += [gather, scatter]
 
 
-def _shard(job: Job, options: FsdpOptions) -> None:
-    """Shards the job's model in place: its blocks, then what remains."""
+def _shard(job: Job, model: nn.Module, options: FsdpOptions) -> nn.Module:
+    """Shards a model in place: its blocks, then what remains."""
     mesh = init_device_mesh(job.device.type, (job.world_size,))
     # torch's default, None, reshards blocks and keeps the root: its parameters are wanted again at once.
     again = None if options.reshard_after_forward else False
     if options.wrap == "blocks":
-        for block in blocks(job.model):
+        for block in blocks(model):
             fully_shard(block, mesh=mesh, reshard_after_forward=again)
     elif options.reshard_after_forward:
         again = True
-    fully_shard(job.model, mesh=mesh, reshard_after_forward=again)
+    fully_shard(model, mesh=mesh, reshard_after_forward=again)
     if job.case.backend == "gloo":  # asked to average float32, it added: pytorch/pytorch issue 162338
-        for module in _sharded(job.model):
+        for module in _sharded(model):
             module.set_force_sum_reduction_for_comms(True)
+    return model
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:

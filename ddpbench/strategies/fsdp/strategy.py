@@ -49,6 +49,9 @@ class Fsdp(Strategy[FsdpOptions]):
             return f"fsdp needs torch {OLDEST[0]}.{OLDEST[1]} or later; {found[0]}.{found[1]} is installed"
         return None
 
+    def step_reason(self, case: Case) -> None:
+        return None
+
     def build(self, job: Job, options: FsdpOptions) -> Replica:
         from ddpbench.strategies.fsdp.replica import FsdpReplica
 

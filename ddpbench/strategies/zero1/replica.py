@@ -20,19 +20,23 @@ class Zero1Replica(DdpReplica):
 
     def __init__(self, job: Job, options: Zero1Options) -> None:
         super().__init__(job, DdpOptions(gradient_as_bucket_view=options.gradient_as_bucket_view))
-        self._own = self.optimizer
+        self._whole = self.optimizer
         """The workload's optimizer, which keeps its settings and loses what other ranks update."""
-        recorder = job.recorder
-        self.optimizer = SharedOutOptimizer(
-            [{**group, "params": list(group["params"])} for group in self._own.param_groups],
-            optimizer_class=_cut_down(self._own),
-            parameters_as_bucket_view=options.parameters_as_bucket_view,
-            recorder=recorder if recorder.active else None,
-        )
+        whole: Any = self._whole
+
+        def shared_out(optimizer: torch.optim.Optimizer) -> SharedOutOptimizer:
+            return SharedOutOptimizer(
+                [{**group, "params": list(group["params"])} for group in optimizer.param_groups],
+                optimizer_class=_cut_down(optimizer),
+                parameters_as_bucket_view=options.parameters_as_bucket_view,
+                recorder=job.recorder if job.recorder.active else None,
+            )
+
+        self.optimizer = shared_out(whole) if job.step is None else whole.replaced(shared_out)
 
     def held_bytes(self) -> tuple[int, int, int]:
         parameters, gradients, _ = super().held_bytes()
-        return parameters, gradients, state_bytes(self._own)
+        return parameters, gradients, state_bytes(self._whole)
 
 
 def _cut_down(optimizer: torch.optim.Optimizer) -> Callable[..., torch.optim.Optimizer]:
@@ -54,7 +58,24 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
 
     def __init__(self, groups: Any, *, recorder: Recorder | None, **settings: Any) -> None:
         self._recorder = recorder
+        self._known: list[dict[str, Any]] = []
         super().__init__(groups, **settings)
+        self.register_step_pre_hook(self._take_over)
+        self.register_step_post_hook(self._remember)
+
+    def _take_over(self, *_: Any) -> None:
+        """Takes over settings that a scheduler has changed in the workload's own optimizer, which it was made for.
+
+        torch's step copies this one's settings to it, and would undo them.
+        """
+        inner: Any = getattr(self, "optim")  # noqa: B009
+        for outer, own, known in zip(self.param_groups, inner.param_groups, self._known, strict=False):
+            outer.update({key: own[key] for key, value in known.items() if own[key] != value})
+
+    def _remember(self, *_: Any) -> None:
+        self._known = [
+            {key: value for key, value in group.items() if key != "params"} for group in self.param_groups
+        ]
 
     def _sync_params(self) -> None:
         recorder = self._recorder

@@ -36,6 +36,9 @@ class Zero1(Strategy[Zero1Options]):
             )
         return None
 
+    def step_reason(self, case: Case) -> None:
+        return None
+
     def build(self, job: Job, options: Zero1Options) -> Replica:
         from ddpbench.strategies.zero1.replica import Zero1Replica
 

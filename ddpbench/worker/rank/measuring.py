@@ -178,14 +178,29 @@ class Measurement:
     def _held(self) -> Held:
         """Return what the rank holds of the model's state between a step's backward and its update: one more step."""
         replica = self._replica
+        if replica.job.step is not None:
+            return self._held_in_own_step()
         replica.gradients_of(*(next(self._batches) if replica.draws else (None, None)))
         parameters, gradients, optimizer = replica.held_bytes()
         self._training.precision.update(replica)
         return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
 
+    def _held_in_own_step(self) -> Held:
+        """Return the same of a step that updates by itself: the most that there is of each before any update."""
+        replica, seen = self._replica, [(0, 0, 0)]
+        optimizers: Any = replica.optimizer
+        hooks = [
+            one.register_step_pre_hook(lambda *_: seen.append(replica.held_bytes())) for one in optimizers.all
+        ]
+        replica.own_step(next(self._batches)[0])
+        for hook in hooks:
+            hook.remove()
+        parameters, gradients, optimizer = (max(values) for values in zip(*seen, strict=True))
+        return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
+
     def _evaluate(self) -> None:
-        """Times forward and loss without gradients, if that is asked for."""
-        if self._case.evaluation:
+        """Times forward and loss without gradients, if that is asked for, and the workload says what its loss is."""
+        if self._case.evaluation and not self._training.workload.owns_step:
             self._heartbeat.enter("evaluation")
             beat = self._heartbeat.beat
             self._writer.write(*evaluate(self._replica, self._batches, self._stepper, self._measured_s, beat))

@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from ddpbench.measure.recorder import Recorder
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.spec import Case
 from ddpbench.strategies import Job, Replica, Strategy, load_strategy
+from ddpbench.strategies.own_step import Optimizers
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.batches import endless, make_loader, steps_a_pass
 from ddpbench.worker.training.precision import FULL, Precision, precision_of
@@ -41,6 +43,8 @@ class Training:
         self.options = self.strategy.options.model_validate(case.options)
         self.dtype: torch.dtype = getattr(torch, case.dtype)
         self.precision = precision_of(case.precision, device)
+        if self.workload.owns_step and (reason := own_step_reason(case, self.strategy)):
+            raise ValueError(reason)
         trainers = self.strategy.trainers(case.world_size)
         trainer = max(
             0, place.rank - (case.world_size - trainers)
@@ -149,8 +153,11 @@ class Training:
                 )
 
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
-        """Return the workload's optimizer, with its options."""
-        return self.workload.optimizer(parameters, self.workload_options)
+        """Return the workload's optimizer, with its options; of one with a step of its own, all of them as one."""
+        if not self.workload.owns_step:
+            return self.workload.optimizer(parameters, self.workload_options)
+        together: Any = Optimizers(self.workload.optimizers(parameters, self.workload_options))
+        return together  # type: ignore[no-any-return]
 
     def replica(
         self,
@@ -172,6 +179,7 @@ class Training:
             world_size=self.case.world_size,
             distributed=distributed,
             recorder=recorder,
+            step=partial(self.workload.step, model) if self.workload.owns_step else None,
         )
         return self.strategy.build(job, self.options)
 
@@ -181,6 +189,13 @@ def _length(dataset: Any) -> int | None:
         return len(dataset)
     except (TypeError, NotImplementedError):
         return None
+
+
+def own_step_reason(case: Case, strategy: Strategy[Any]) -> str | None:
+    """Return why a class that makes its steps itself cannot run in this case, or None."""
+    if case.precision != "full":
+        return f"a step() of the class's own decides on autocast: it cannot run under precision = {case.precision!r}"
+    return strategy.step_reason(case)
 
 
 def _nothing() -> None:
@@ -217,9 +232,12 @@ class StepLoop:
         if self.replica.draws:
             with recorder.span("data"):
                 inputs, targets = next(self._batches)
-        self.loss = self.replica.gradients_of(inputs, targets)
-        with nullcontext() if self.replica.notes_update else recorder.span("optimizer"):
-            self._update(self.replica)
+        if self.replica.job.step is not None:
+            self.loss = self.replica.own_step(inputs)
+        else:
+            self.loss = self.replica.gradients_of(inputs, targets)
+            with nullcontext() if self.replica.notes_update else recorder.span("optimizer"):
+                self._update(self.replica)
         self._end_step()
         self._beat()
 

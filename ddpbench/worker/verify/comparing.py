@@ -207,6 +207,11 @@ class Comparer:
         )
 
 
+def trained(model: torch.nn.Module) -> Tensors:
+    """Return copies of a model's trained parameters."""
+    return {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}
+
+
 def mean(parts: Iterable[Tensors]) -> Tensors:
     """The mean of tensors of the same names, added in their order, one at a time: a generator's are not all kept."""
     total: Tensors = {}

@@ -23,7 +23,7 @@ from ddpbench.strategies.trees import describe, tensors
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.precision import entered_autocasts, widest
 from ddpbench.worker.training.training import Training
-from ddpbench.worker.verify.optimizers import in_words, not_its_own, not_moved
+from ddpbench.worker.verify.optimizers import in_words, not_its_own, not_moved, not_moved_by_steps
 from ddpbench.workloads import Workload, load_workload
 
 
@@ -59,13 +59,14 @@ def _inspect(case: Case) -> dict[str, Any]:
     with _doing("its first batch"):
         batch = next(training.batches())
     inputs, targets = _pair(batch)
+    if training.workload.owns_step:
+        return _inspect_own_step(training, model, inputs)
     with _doing("its loss"), entered_autocasts() as autocasts:
         loss = training.precision.value(training.workload.loss)(model(inputs), targets)
         _check_loss(loss)
     with _doing("backward"):
         loss.backward()  # type: ignore[no-untyped-call]
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if all(parameter.grad is None for parameter in trained):
+    if all(parameter.grad is None for parameter in model.parameters() if parameter.requires_grad):
         raise _UnfitError(
             "no parameter got a gradient from the loss: does loss() use the model that it is given?"
         )
@@ -73,13 +74,43 @@ def _inspect(case: Case) -> dict[str, Any]:
         optimizer = training.make_optimizer(model.parameters())
         _refuse(not_its_own(model, [optimizer]))
         _refuse(not_moved(model, optimizer.step))
+    found = widest(autocasts) if case.precision == "full" else ""
+    return _facts(
+        training, model, batch=inputs if targets is None else (inputs, targets), loss=loss, autocast=found
+    )
+
+
+def _inspect_own_step(training: Training, model: torch.nn.Module, batch: Any) -> dict[str, Any]:
+    with _doing("its optimizer"):
+        optimizers: Any = training.make_optimizer(model.parameters())
+        if not optimizers.all:
+            raise _UnfitError(
+                "its optimizer() returned no optimizer of torch.optim, alone or in a tuple, list or dict"
+            )
+        _refuse(not_its_own(model, optimizers.all))
+    network: Any = model.network
+    losses = []
+
+    def step() -> None:
+        losses.append(training.workload.step(model, network, batch, optimizers.given))
+        _check_loss(losses[-1], graph=False)
+
+    with _doing("its step"), entered_autocasts() as autocasts:
+        _refuse(not_moved_by_steps(model, optimizers.all, step))
+    return _facts(training, model, batch=batch, loss=losses[0], autocast=widest(autocasts)) | {"step": True}
+
+
+def _facts(
+    training: Training, model: torch.nn.Module, *, batch: Any, loss: torch.Tensor, autocast: str
+) -> dict[str, Any]:
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
         "parameters": sum(parameter.numel() for parameter in trained),
         "gradient_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trained),
         "samples": _length(training),
-        "batch": describe(inputs if targets is None else (inputs, targets)),
+        "batch": describe(batch),
         "loss": loss.item(),
-        **({"autocast": own} if case.precision == "full" and (own := widest(autocasts)) else {}),
+        **({"autocast": autocast} if autocast else {}),
     }
 
 
@@ -169,11 +200,11 @@ def _pair(batch: Any) -> tuple[Any, Any]:
     return batch[0], batch[1]
 
 
-def _check_loss(loss: Any) -> None:
+def _check_loss(loss: Any, *, graph: bool = True) -> None:
     if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
         found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else f"{loss!r}"
         raise _UnfitError(f"its loss is {found}; it must be a scalar: the mean over the batch's samples")
-    if not loss.requires_grad:
+    if graph and not loss.requires_grad:
         raise _UnfitError(
             "its loss has no graph to go back through: was it detached, or taken under no_grad?"
         )

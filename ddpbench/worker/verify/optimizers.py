@@ -45,10 +45,7 @@ def not_moved(model: nn.Module, update: Callable[[], object]) -> str:
     trained = {
         name: (each, each.detach().clone())
         for name, each in model.named_parameters()
-        if each.requires_grad
-        and each.dtype in (torch.float32, torch.float64)
-        and each.grad is not None
-        and bool(each.grad.any())
+        if each.requires_grad and _has_gradient(each)
     }
     still = list(trained)
     for _ in range(UPDATES):
@@ -56,9 +53,53 @@ def not_moved(model: nn.Module, update: Callable[[], object]) -> str:
         still = [name for name in still if torch.equal(*trained[name])]
         if not still:
             return ""
+    return _left_still(still, len(trained))
+
+
+def not_moved_by_steps(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: Callable[[], object]
+) -> str:
+    """Return the same of whole steps that call these optimizers themselves.
+
+    A parameter counts if it has a gradient when an optimizer of its own steps. Some may have their turn later.
+    """
+    names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
+    before = {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}
+    reached: set[str] = set()
+
+    def look(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        for group in optimizer.param_groups:
+            reached.update(
+                names[id(each)] for each in group["params"] if id(each) in names and _has_gradient(each)
+            )
+
+    hooks = [one.register_step_pre_hook(look) for one in optimizers]
+    still: list[str] = []
+    for _ in range(UPDATES):
+        step()
+        after = dict(model.named_parameters())
+        still = [
+            name for name in names.values() if name in reached and torch.equal(before[name], after[name])
+        ]
+        if reached and not still:
+            break
+    for hook in hooks:
+        hook.remove()
+    if not reached:
+        return f"{_many(UPDATES, 'step')} called no optimizer with a gradient to apply: the model would not train"
+    return _left_still(still, len(reached)) if still else ""
+
+
+def _has_gradient(parameter: torch.Tensor) -> bool:
+    """Return whether it has a gradient that is not 0, and is of a type that an update cannot be too small for."""
+    wide = parameter.dtype in (torch.float32, torch.float64)
+    return wide and parameter.grad is not None and bool(parameter.grad.any())
+
+
+def _left_still(still: Sequence[str], of: int) -> str:
     return (
         f"{_many(UPDATES, 'update')} of its optimizer did not change {len(still)} of the model's "
-        f"{_many(len(trained), 'parameter')} that have a gradient ({in_words(still)}): is their learning rate 0?"
+        f"{_many(of, 'parameter')} that have a gradient ({in_words(still)}): is their learning rate 0?"
     )
 
 

@@ -16,7 +16,7 @@ from ddpbench.strategies import Promise, Replica
 from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, PeriodicReplica
 from ddpbench.strategies.trees import concatenate
 from ddpbench.worker.training.training import all_equal, checksum
-from ddpbench.worker.verify.comparing import Comparer, Tensors, mean, norm, not_compared
+from ddpbench.worker.verify.comparing import Comparer, Tensors, mean, norm, not_compared, trained
 
 FINAL_STEPS = 3
 COMPRESSED_STEPS = 3
@@ -64,7 +64,7 @@ def _gradients(
     yield from _completeness(comparer, reference, own)
     idle = {name for name, each in replica.job.model.named_parameters() if each.grad is None}
     precision.update(replica)
-    training, before = comparer.training, _parameters(reference)
+    training, before = comparer.training, trained(reference)
     updates = training.case.compute == "real" and precision.name == "full"
     # Where ranks hold different things, that they are equal says nothing of the steps that follow.
     follows = (
@@ -76,7 +76,7 @@ def _gradients(
         used = {name: gradient for name, gradient in own.items() if name not in idle}
         _apply(reference, used, training.make_optimizer(reference.parameters()))
         after = replica.own_parameters()
-        yield comparer.change("update, same gradients", before, after, _parameters(reference))
+        yield comparer.change("update, same gradients", before, after, trained(reference))
     for _ in range(FINAL_STEPS - 1):
         replica.gradients_of(*batch)
         precision.update(replica)
@@ -85,7 +85,7 @@ def _gradients(
         for _ in range(FINAL_STEPS):
             _apply(trainee, comparer.average(trainee), optimizer)
         after = replica.own_parameters()
-        yield comparer.change("parameters, same samples", before, after, _parameters(trainee))
+        yield comparer.change("parameters, same samples", before, after, trained(trainee))
     yield from _final(comparer, replica)
 
 
@@ -99,7 +99,7 @@ def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 def _completeness(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> Iterator[Proof]:
     """Where a rank has a part of the parameters, that all parts together are the whole."""
     prover = comparer.prover
-    whole = set(_parameters(reference))
+    whole = set(trained(reference))
     if not prover.agreed(float(len(own) < len(whole))):
         return
     names: list[Any] = [None] * prover.processes
@@ -192,7 +192,7 @@ def _averaged(
     """Up to the second averaging, between which ranks train apart; as many models are trained in this process."""
     assert isinstance(replica, PeriodicReplica)
     prover, training = comparer.prover, comparer.training
-    ranks, before = range(len(comparer.shards)), _parameters(reference)
+    ranks, before = range(len(comparer.shards)), trained(reference)
     models = [copy.deepcopy(reference) for _ in ranks]
     optimizers = [training.make_optimizer(model.parameters()) for model in models]
     found = 0
@@ -206,7 +206,7 @@ def _averaged(
             for rank in group:
                 _apply(models[rank], gradient, optimizers[rank])
         if averages:
-            state = mean([_parameters(model) for model in models])
+            state = mean([trained(model) for model in models])
             for model in models:
                 _load(model, state)
             found += 1
@@ -215,7 +215,7 @@ def _averaged(
     else:
         raise ValueError(f"no two averagings within {MOST_STEPS_APART} steps: give a shorter period")
     after = replica.own_parameters()
-    yield comparer.change("parameters, averaged", before, after, _parameters(models[prover.rank]))
+    yield comparer.change("parameters, averaged", before, after, trained(models[prover.rank]))
     if prover.processes > 1:
         equal = all_equal(checksum(replica.job.model), prover.control, prover.processes)
         yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
@@ -250,7 +250,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
         return
     current, other = reference, copy.deepcopy(reference)
     optimizer = training.make_optimizer(current.parameters())
-    before = _parameters(current)
+    before = trained(current)
     versions = {0: before}
     own = max(
         (number for number, (rank, _) in enumerate(updates, start=1) if rank == prover.rank),
@@ -259,7 +259,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     for number, (rank, version) in enumerate(updates, start=1):
         _load(other, versions[version])
         _apply(current, comparer.gradient(other, rank - first), optimizer)
-        versions[number] = _parameters(current)
+        versions[number] = trained(current)
         needed = {own, number, *(later for _, later in updates[number:])}
         versions = {kept: values for kept, values in versions.items() if kept in needed}
     after = replica.own_parameters()
@@ -277,10 +277,6 @@ _CHECKS: dict[Promise, Callable[[Comparer, Replica, torch.nn.Module, Any], Itera
 
 def _has_batch_statistics(model: torch.nn.Module) -> bool:
     return any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
-
-
-def _parameters(model: torch.nn.Module) -> Tensors:
-    return {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}
 
 
 def _load(model: torch.nn.Module, values: Tensors) -> None:

@@ -1,0 +1,190 @@
+"""A training step that a user's class makes itself, under a strategy. Imports torch at once.
+
+The class calls forward, `backward()` and its optimizers as its loop does; the strategy's part is what it is given
+for the model, and what happens at the end of each backward. Where steps are recorded, time in neither backward nor
+an optimizer's step counts as forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddpbench.measure.clock import Mark
+from ddpbench.strategies.base import Job
+
+
+class Optimizers:
+    """All optimizers of a class with a step of its own, as a strategy sees one: what they hold together.
+
+    `given` is what the class's `optimizer` returned: one, or a tuple, list or dict of some and of their schedulers.
+    """
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+        self.all: list[torch.optim.Optimizer] = [
+            each for each in _parts(given) if isinstance(each, torch.optim.Optimizer)
+        ]
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """All their groups."""
+        return [group for one in self.all for group in one.param_groups]
+
+    @property
+    def state(self) -> dict[Any, Any]:
+        """All their state, by parameter."""
+        return {key: value for one in self.all for key, value in one.state.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is saved of them."""
+        return {str(number): one.state_dict() for number, one in enumerate(self.all)}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients."""
+        for one in self.all:
+            one.zero_grad(set_to_none=set_to_none)
+
+    def replaced(self, make: Callable[[torch.optim.Optimizer], torch.optim.Optimizer]) -> Optimizers:
+        """Return the same with another in the place of each."""
+        return Optimizers(
+            _mapped(self.given, lambda each: make(each) if isinstance(each, torch.optim.Optimizer) else each)
+        )
+
+
+def _parts(given: Any) -> list[Any]:
+    if isinstance(given, Mapping):
+        return list(given.values())
+    return list(given) if isinstance(given, tuple | list) else [given]
+
+
+def _mapped(given: Any, act: Callable[[Any], Any]) -> Any:
+    if isinstance(given, Mapping):
+        return {key: act(value) for key, value in given.items()}
+    if isinstance(given, tuple | list):
+        return type(given)(act(value) for value in given)
+    return act(given)
+
+
+def network_of(job: Job) -> nn.Module:
+    """Return what the job's own step is given, before a strategy wraps it."""
+    network: Any = job.model.network
+    return network  # type: ignore[no-any-return]
+
+
+def each_part(network: nn.Module, wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """Return the network wrapped; of one that is only a ModuleDict or ModuleList, each of its parts.
+
+    A part with nothing to train stays as it is: nothing of it is aggregated.
+    """
+
+    def wrapped(part: nn.Module) -> nn.Module:
+        return wrap(part) if any(each.requires_grad for each in part.parameters()) else part
+
+    if type(network) is nn.ModuleDict:
+        return nn.ModuleDict({name: wrapped(part) for name, part in network.items()})
+    if type(network) is nn.ModuleList:
+        return nn.ModuleList(wrapped(part) for part in network)
+    return wrapped(network)
+
+
+class OwnStep:
+    """One rank's own steps."""
+
+    def __init__(
+        self,
+        job: Job,
+        network: nn.Module,
+        optimizers: Optimizers,
+        *,
+        after_backward: Callable[[], None] | None = None,
+        last_sent: Callable[[], Mark] = lambda: None,
+    ) -> None:
+        """`network` is what the class calls, with whatever the strategy put around it.
+
+        `after_backward` aggregates gradients once a backward has made them. `last_sent` tells when the last bucket
+        left during a backward: from then on the rank only waits; None where there are none.
+        """
+        assert job.step is not None
+        self._job, self._make, self._network, self._optimizers = job, job.step, network, optimizers
+        self._after_backward, self._last_sent = after_backward, last_sent
+        self._at: Mark = None
+        """Where the time that no span covers began."""
+        self._begun: Mark = None
+        if job.recorder.active:
+            for one in optimizers.all:
+                one.register_step_pre_hook(self._begin_update)
+                one.register_step_post_hook(self._end_update)
+
+    def __call__(self, batch: Any) -> torch.Tensor:
+        """Makes a step; returns its loss, detached.
+
+        Raises:
+            TypeError: the class returned no scalar.
+        """
+        if self._after_backward is None and not self._job.recorder.active:
+            return self._made(batch)
+        with around_backward(self._backward):
+            self._at = self._job.recorder.mark()
+            loss = self._made(batch)
+            self._close_forward()
+        return loss
+
+    def _made(self, batch: Any) -> torch.Tensor:
+        loss = self._make(self._network, batch, self._optimizers.given)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise TypeError(
+                f"step(model, batch) returned a {type(loss).__name__}; it must return the loss, a tensor with one "
+                "number"
+            )
+        return loss.detach()
+
+    def _backward(self, backward: Callable[[], None]) -> None:
+        recorder = self._job.recorder
+        start = self._close_forward()
+        before = self._last_sent()
+        backward()
+        returned, sent = recorder.mark(), self._last_sent()
+        if sent is not before:
+            recorder.add_span("backward", start, sent)
+            recorder.add_span("synchronize", sent, returned)
+        else:
+            recorder.add_span("backward", start, returned)
+        if self._after_backward is not None:
+            with recorder.span("synchronize"):
+                self._after_backward()
+        self._at = recorder.mark()
+
+    def _close_forward(self) -> Mark:
+        now = self._job.recorder.mark()
+        self._job.recorder.add_span("forward", self._at, now)
+        return now
+
+    def _begin_update(self, *_: Any) -> None:
+        self._begun = self._close_forward()
+
+    def _end_update(self, *_: Any) -> None:
+        self._at = self._job.recorder.mark()
+        self._job.recorder.add_span("optimizer", self._begun, self._at)
+
+
+@contextmanager
+def around_backward(act: Callable[[Callable[[], None]], None]) -> Iterator[None]:
+    """Has each backward of a loss go through `act` meanwhile, which is given it to call.
+
+    All of them do: `Tensor.backward`, `torch.autograd.backward`, and a scaled loss's.
+    """
+    original = torch.autograd.backward
+
+    def backward(*arguments: Any, **settings: Any) -> None:
+        act(lambda: original(*arguments, **settings))
+
+    torch.autograd.backward = backward
+    try:
+        yield
+    finally:
+        torch.autograd.backward = original

@@ -1,0 +1,215 @@
+"""The proof of a class that makes its steps itself: a strategy's ranks against as many replicas in lockstep."""
+
+from __future__ import annotations
+
+import math
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddpbench.measure.recorder import NullRecorder
+from ddpbench.records import Proof
+from ddpbench.strategies.own_step import around_backward
+from ddpbench.strategies.trees import map_tensors
+from ddpbench.worker.training.precision import FULL, entered_autocasts, widest
+from ddpbench.worker.training.training import Training, all_equal, checksum
+from ddpbench.worker.verify.comparing import Comparer, Rank, Tensors, not_compared, trained
+
+STEPS = 3
+
+
+def prove_own_steps(prover: Rank, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
+    """Yield what some steps of this rank's batch make of its parameters, held against the same steps in lockstep.
+
+    The shards' replicas train in this process, one at a time, each up to the end of a backward; there their
+    gradients are averaged. So every strategy is held against what data parallelism means, whatever a step does in
+    between: clip, update one of two networks, accumulate.
+    """
+    for dtype in (torch.float64, torch.float32):
+        cast = [_cast(shard, dtype) for shard in shards]
+        try:
+            yield from _compared(prover, dtype, _cast(batch, dtype), cast)
+        except _TypeUnfitError as problem:
+            note = f"the step computes in float32 only, so float64 is not compared ({problem})"
+            yield not_compared("parameters, same samples", "float64", note)
+
+
+class _TypeUnfitError(Exception):
+    """The step cannot be made in this number type."""
+
+
+def _compared(prover: Rank, dtype: torch.dtype, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
+    training = prover.training
+    with entered_autocasts() as autocasts:
+        expected = _expected(prover, dtype, shards)
+    own = widest(autocasts) if dtype != torch.float64 else ""
+    comparer = Comparer(prover, dtype, FULL, shards, own)
+    model = training.fresh_model(dtype, FULL)
+    equal = all_equal(checksum(model), prover.control, prover.processes)
+    yield comparer.proof("initial state", 0.0 if equal else math.inf, 0.0)
+    before = trained(model)
+    distributed = dist.is_initialized() and training.strategy.uses_backend
+    replica = training.replica(model, NullRecorder(), distributed=distributed, precision=FULL)
+    comparer.seed(prover.rank)
+    for _ in range(STEPS):
+        replica.own_step(batch)
+        prover.on_step()
+    after = replica.own_parameters()
+    if expected is not None:
+        yield comparer.change("parameters, same samples", before, after, expected)
+    if training.strategy.replicas_equal and prover.processes > 1:
+        equal = all_equal(checksum(model), prover.control, prover.processes)
+        yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
+    replica.close()
+
+
+def _expected(prover: Rank, dtype: torch.dtype, shards: Sequence[Any]) -> Tensors | None:
+    """Return the parameters after the steps in lockstep; None where the strategy aggregates nothing.
+
+    Raises:
+        _TypeUnfitError: a step fails in float64, on some rank, and perhaps not in float32.
+    """
+    training = prover.training
+    if training.strategy.promise(training.options) == "nothing":
+        return None
+    problem = ""
+    found: Tensors = {}
+    try:
+        found = Lockstep(training, dtype, shards, prover.on_step).run(STEPS)
+    except Exception as error:
+        if dtype != torch.float64:
+            raise
+        traceback.print_exc()
+        problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if prover.control.agree(int(bool(problem))):
+        raise _TypeUnfitError(problem or "on another rank")
+    return found
+
+
+class Lockstep:
+    """Replicas of a model in one process, each with a shard, whose gradients are averaged after every backward.
+
+    Each has a thread, and one thread runs at a time: to the end of its next backward, where it waits for the others.
+    What a step draws at random comes from a generator of the replica's own, seeded as its rank's is.
+    """
+
+    def __init__(
+        self, training: Training, dtype: torch.dtype, shards: Sequence[Any], on_step: Callable[[], None]
+    ) -> None:
+        self._training, self._shards, self._on_step = training, shards, on_step
+        self._models = [training.fresh_model(dtype, FULL) for _ in shards]
+        self._optimizers: list[Any] = [training.make_optimizer(model.parameters()) for model in self._models]
+        self._random = []
+        for number in range(len(shards)):
+            torch.manual_seed(training.case.seed + 1 + number)
+            self._random.append(torch.get_rng_state())
+        self._turn, self._started = 0, False
+        self._backwards = [0 for _ in shards]
+        self._changed = threading.Condition()
+        self._ended: set[int] = set()
+        self._error: BaseException | None = None
+
+    def run(self, steps: int) -> Tensors:
+        """Makes so many steps; returns the first replica's parameters, which all have.
+
+        Raises:
+            RuntimeError: the replicas did not make equally many backwards.
+        """
+        kept = torch.get_rng_state()
+        numbers: dict[int | None, int] = {}
+        threads = [
+            threading.Thread(target=self._train, args=(number, steps), name=f"replica-{number}", daemon=True)
+            for number in range(len(self._models))
+        ]
+
+        def meet(backward: Callable[[], None]) -> None:
+            backward()
+            self._pass_on(numbers[threading.get_ident()])
+
+        with around_backward(meet):
+            for number, thread in enumerate(threads):
+                thread.start()
+                numbers[thread.ident] = number
+            with self._changed:
+                self._turn = 0
+                self._started = True
+                self._changed.notify_all()
+            for thread in threads:
+                thread.join()
+        torch.set_rng_state(kept)
+        if self._error is not None:
+            raise self._error
+        if len(set(self._backwards)) > 1:
+            raise RuntimeError(_UNEVEN)
+        return trained(self._models[0])
+
+    def _train(self, number: int, steps: int) -> None:
+        training, model = self._training, self._models[number]
+        network: Any = model.network
+        try:
+            self._wait(number)
+            for _ in range(steps):
+                training.workload.step(model, network, self._shards[number], self._optimizers[number].given)
+                self._on_step()
+        except _StoppedError:
+            pass
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            with self._changed:
+                self._ended.add(number)
+                self._random[number] = torch.get_rng_state()
+                self._next(number)
+
+    def _pass_on(self, number: int) -> None:
+        """Ends a replica's turn at the end of its backward; the last one's averages all gradients."""
+        with self._changed:
+            self._random[number] = torch.get_rng_state()
+            self._backwards[number] += 1
+            if self._ended:
+                self._error = self._error or RuntimeError(_UNEVEN)
+            elif number == len(self._models) - 1:
+                self._average()
+            self._next(number)
+        self._wait(number)
+
+    def _next(self, number: int) -> None:
+        self._turn = (number + 1) % len(self._models)
+        for _ in self._models:
+            if self._turn not in self._ended:
+                break
+            self._turn = (self._turn + 1) % len(self._models)
+        self._changed.notify_all()
+
+    def _wait(self, number: int) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._started and (self._turn == number or self._error is not None)
+            )
+            if self._error is not None:
+                raise _StoppedError
+            torch.set_rng_state(self._random[number])
+
+    def _average(self) -> None:
+        for together in zip(*(model.parameters() for model in self._models), strict=True):
+            gradients = [each.grad for each in together if each.grad is not None]
+            if not gradients:
+                continue
+            whole = torch.stack(gradients).sum(0) / len(together)
+            for each in together:
+                each.grad = whole.clone()
+
+
+_UNEVEN = "the ranks' steps did not make equally many backwards: they would wait for one another"
+
+
+class _StoppedError(Exception):
+    """Another replica has failed."""
+
+
+def _cast(batch: Any, dtype: torch.dtype) -> Any:
+    return map_tensors(lambda value: value.to(dtype) if value.is_floating_point() else value, batch)
