@@ -14,26 +14,34 @@ import ddpbench
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "experiments"
-BEFORE, AFTER = (EXAMPLES / f"own_script/train_{name}.py" for name in ("before", "after"))
+SCRIPTS = ["train", "cnn", "gpt", "gan"]
 MOST_CHANGED_LINES = 15
 
 
-def test_the_script_was_not_written_for_this_tool() -> None:
-    assert "ddpbench" not in BEFORE.read_text(encoding="utf-8")
-    assert "ddpbench" not in AFTER.read_text(encoding="utf-8")
+def script(name: str, when: str) -> Path:
+    return EXAMPLES / f"own_script/{name}_{when}.py"
 
 
-def test_few_lines_are_changed_and_those_are_added() -> None:
-    before, after = (path.read_text(encoding="utf-8").splitlines() for path in (BEFORE, AFTER))
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_script_was_not_written_for_this_tool(name: str) -> None:
+    assert "ddpbench" not in script(name, "before").read_text(encoding="utf-8")
+    assert "ddpbench" not in script(name, "after").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_few_lines_are_changed_and_those_are_added(name: str) -> None:
+    before, after = (
+        script(name, when).read_text(encoding="utf-8").splitlines() for when in ("before", "after")
+    )
     changes = [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
     assert 0 < len(changes) <= MOST_CHANGED_LINES
     assert all(line.startswith("+") for line in changes)
 
 
-@pytest.mark.parametrize("script", [BEFORE, AFTER])
-def test_the_script_still_runs_by_itself_and_learns_the_same(script: Path) -> None:
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_script_still_runs_by_itself(name: str) -> None:
     result = subprocess.run(
-        [sys.executable, script, "--epochs", "1"],
+        [sys.executable, script(name, "after"), "--epochs", "1"],
         capture_output=True,
         text=True,
         check=True,
@@ -57,3 +65,30 @@ def test_the_example_is_proved_and_measured(
     expected = {"own_script": 800_257, "own_workload": 555_009}
     assert set(frame["parameters"]) == {expected[example]}
     assert (frame["flops_per_sample"] > 1e6).all()
+
+
+@pytest.mark.multiprocess
+def test_clipping_schedules_autocast_and_two_optimizers_are_proved_and_measured(tmp_path: Path) -> None:
+    names = [f"{script(name, 'after')}:Measured" for name in SCRIPTS[1:]]
+    path = tmp_path / "own.toml"
+    path.write_text(
+        f"""
+question = "Do loops of one's own run?"
+[base]
+local_batch = 8
+world_size = 2
+strategy = "ddp"
+[axes]
+workload = {names}
+[budget]
+rounds_min = 1
+rounds_max = 1
+measured_s = "50 ms"
+""",
+        encoding="utf-8",
+    )
+    frame = ddpbench.load(ddpbench.sweep(path, out=tmp_path / "run"))
+    assert set(frame["workload"]) == set(names)
+    assert set(frame["status"]) == {"ok"}, frame["error"].tolist()
+    assert (frame["optimizer_time_s"] > 0).all()
+    assert (frame["backward_time_s"] > 0).all()

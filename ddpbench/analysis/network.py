@@ -52,8 +52,7 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         found = Interval.around(
             math.fsum(times) / len(times), half_width([math.log(value) for value in times])
         )
-        whole = next((launch.gradient_bytes for launch in run.good if launch.gradient_bytes), None)
-        size = bytes_to_aggregate(run.case, whole) if whole else None
+        size = bytes_to_aggregate(run)
         name, formula_s = formula_of(run.case, size)
         bound_s, sent = None, run.parts.sent_bytes
         links, n = links_of(run.case.fabric), run.case.world_size
@@ -83,14 +82,17 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
     return name, seconds(case.world_size, size, PAYLOAD * links.limiting(case.algorithm, case.nodes) / 8, 0.0)
 
 
-def bytes_to_aggregate(case: Case, gradient_bytes: float) -> float | None:
-    """Return the gradient as it is sent: two bytes a number where it is compressed to fp16 or bf16.
+def bytes_to_aggregate(run: CaseRun) -> float | None:
+    """Return the gradient as a step sends it: two bytes a number where it is compressed to fp16 or bf16.
 
-    None where something else is sent, or not in every step: products of low rank, parameters now and then.
+    None where something else is sent, or not once in every step: products of low rank, parameters now and then, what
+    a workload's own step makes of it; and where it is not known.
     """
-    compression = case.options.get("compression", "none")
-    if traits_of(case).promise in ("delayed", "averaged"):
+    case = run.case
+    known = next((launch for launch in run.good if launch.gradient_bytes), None)
+    if known is None or known.own_step or traits_of(case).promise in ("delayed", "averaged"):
         return None
-    if compression == "none":
-        return gradient_bytes
-    return gradient_bytes * 2 / NUMBER_BYTES[case.dtype]
+    whole = float(known.gradient_bytes or 0)
+    return (
+        whole if case.options.get("compression", "none") == "none" else whole * 2 / NUMBER_BYTES[case.dtype]
+    )

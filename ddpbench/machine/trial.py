@@ -59,7 +59,11 @@ def told(name: str, facts: Mapping[str, Any]) -> str:
     """Return a line on what was found."""
     samples = facts.get("samples")
     many = f", {samples:,} samples" if samples is not None else ""
+    how = [
+        *(["makes its steps itself"] if facts.get("step") else []),
+        *([f"enters {facts['autocast']} autocast itself"] if facts.get("autocast") else []),
+    ]
     return (
         f"workload {name}: {facts['parameters']:,} parameters, {facts['gradient_bytes']:,} bytes of "
-        f"gradient{many}; a batch is {facts['batch']}"
+        f"gradient{many}; a batch is {facts['batch']}{''.join(f'; {each}' for each in how)}"
     )

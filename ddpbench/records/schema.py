@@ -47,6 +47,8 @@ class RankStart:
     torch_version: str
     parameters: int = 0
     gradient_bytes: int = 0
+    own_step: bool = False
+    """The workload makes its steps itself: what is sent in one may be some gradients, or some of them twice."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,11 +12,11 @@
 
 `dataset` may take `rank` and `world_size` too, to shard an iterable dataset. These are of processes: a
 strategy that holds all replicas in one process has rank 0 of 1, and cuts each batch up itself. `optimizer` may
-take `model` instead of its parameters, and return a scheduler with the optimizer, which then steps after every
-update. A function of the script's own does as well as a method: `model = build_model`.
+take `model` (or `net`, `module`) instead of its parameters, and return a scheduler with the optimizer, which then
+steps after every update. A function of the script's own does as well as a method: `model = build_model`.
 
-With `step`, `model` may return a dict of modules, `optimizer(self, model)` whatever `step` wants for its third
-argument, and each model has an object of the class to itself, so that what a step counts there is that model's.
+With `step`, `model` may return a dict of modules, and `optimizer` takes the model and returns whatever `step` wants
+for its third argument. Each model has an object of the class to itself: what a step counts there is that model's.
 """
 
 from __future__ import annotations

@@ -64,12 +64,13 @@ def own_optimizers(
     assert isinstance(holder, ModelWithStep)
     if not callable(getattr(holder.own, "optimizer", None)):
         return default(parameters, options)
-    make = method_of(holder.own, "optimizer")
-    return make(holder.network if _takes_model(make) else parameters)
+    return method_of(holder.own, "optimizer")(holder.network)
 
 
 def _takes_model(make: Callable[..., Any]) -> bool:
-    return next(iter(inspect.signature(make).parameters), "") == "model"
+    """Return whether it wants the model, and not its parameters: its first parameter is named for one."""
+    first = next(iter(inspect.signature(make).parameters), "")
+    return any(word in first for word in ("model", "net", "module"))
 
 
 def _named(made: Any) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ddpbench.analysis.network import bytes_to_aggregate
+from ddpbench.spec import Case
 from tests.synthetic import case_of
 
 
@@ -27,4 +29,10 @@ def test_bytes_that_are_aggregated(
     strategy: str, options: dict[str, Any], changes: dict[str, Any], expected: float | None
 ) -> None:
     case = case_of(strategy, 2, options_json=json.dumps(options), **changes)
-    assert bytes_to_aggregate(case, 800.0) == expected
+    assert bytes_to_aggregate(_run(case)) == expected
+    assert bytes_to_aggregate(_run(case, own_step=True)) is None
+
+
+def _run(case: Case, *, own_step: bool = False) -> Any:
+    """Only what the rule looks at."""
+    return SimpleNamespace(case=case, good=[SimpleNamespace(gradient_bytes=800, own_step=own_step)])

@@ -223,8 +223,8 @@ class Loop(Functions):
 
     loss = None  # type: ignore[assignment]
 
-    def optimizer(self, parameters: Any) -> Any:
-        optimizer = torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
+    def optimizer(self, model: Any) -> Any:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
         return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
 
     def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:

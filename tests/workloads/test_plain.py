@@ -13,7 +13,8 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from ddpbench.workloads.plain import PlainWorkload, lacks, options_of
-from ddpbench.workloads.plain_model import ModelWithLoss
+from ddpbench.workloads.plain_methods import method_of
+from ddpbench.workloads.plain_model import ModelWithLoss, holder_of
 
 if TYPE_CHECKING:
     from somewhere import Unimportable
@@ -194,3 +195,53 @@ def test_data_divided_twice_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
     options = workload.options()
     with pytest.raises(ValueError, match=r"Kept.dataset\(rank\) gave a map-style dataset"):
         workload.dataset(options)
+
+
+def test_what_a_class_does_around_an_update_is_a_hook_of_its_optimizer() -> None:
+    class Clipping(Mine):
+        def optimizer(self, model: Any) -> Any:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+            return optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1)
+
+        def before_update(self, model: nn.Module) -> Any:
+            return nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+
+    workload = PlainWorkload(Clipping)
+    options = workload.options()
+    first, model = workload.model(options), workload.model(options)
+    optimizer = workload.optimizer(model.parameters(), options)
+    before = [each.detach().clone() for each in model.parameters()]
+    model({"x": torch.ones(2, 3)}).backward()
+    optimizer.step()
+    moved = [float((new.detach() - old).norm()) for new, old in zip(model.parameters(), before, strict=True)]
+    assert sum(each**2 for each in moved) ** 0.5 == pytest.approx(0.5 * 1e-3, rel=1e-3)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+    assert all(each.grad is None for each in first.parameters())
+
+
+def test_a_copied_model_is_known_by_its_parameters() -> None:
+    workload = PlainWorkload(Mine)
+    model = workload.model(workload.options())
+    twin = copy.deepcopy(model)
+    assert holder_of(twin.parameters()) is twin
+    assert holder_of(list(model.parameters())) is model
+
+
+def build_linear(width: int = 2) -> nn.Module:
+    return nn.Linear(width, 1)
+
+
+def test_a_function_of_the_script_does_for_a_method() -> None:
+    class Takes:
+        model = build_linear
+        other = staticmethod(build_linear)
+
+        def mine(self) -> Any:
+            return self
+
+    own = Takes()
+    assert method_of(own, "model")().in_features == 2
+    assert method_of(own, "other")().in_features == 2
+    assert method_of(own, "mine")() is own
+    own.model = lambda: "of the object itself"
+    assert method_of(own, "model")() == "of the object itself"

@@ -184,7 +184,7 @@ def buckets_hold_gradients(case: Measured) -> Iterable[Bounded]:
     if not traits_of(case.run.case).uses_buckets:
         return
     for launch in case.run.good:
-        if launch.bucket_bytes and launch.gradient_bytes:
+        if launch.bucket_bytes and launch.gradient_bytes and not launch.own_step:
             yield Bounded(
                 what="the size of its buckets together",
                 seen=sum(launch.bucket_bytes),
@@ -197,8 +197,7 @@ def buckets_hold_gradients(case: Measured) -> Iterable[Bounded]:
 
 def _aggregated(case: Measured) -> float | None:
     """Return bytes of gradient that a step aggregates; None where something else is sent."""
-    whole = next((launch.gradient_bytes for launch in case.run.good if launch.gradient_bytes), None)
-    return bytes_to_aggregate(case.run.case, whole) if whole else None
+    return bytes_to_aggregate(case.run)
 
 
 def _pieces(case: Measured) -> int:

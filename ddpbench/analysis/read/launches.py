@@ -52,6 +52,8 @@ class Launch:
     processes: int = 1
     parameters: int | None = None
     gradient_bytes: int | None = None
+    own_step: bool = False
+    """Its steps are the workload's own, which may send gradients in other amounts than once each."""
     bucket_bytes: tuple[int, ...] | None = None
     peak_memory_bytes: int | None = None
     held_bytes: tuple[int, int, int] | None = None

@@ -119,6 +119,7 @@ def _with_model(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
         launch,
         parameters=start.parameters if start is not None else None,
         gradient_bytes=start.gradient_bytes if start is not None else None,
+        own_step=start is not None and start.own_step,
         bucket_bytes=buckets.bytes if buckets is not None else None,
         peak_memory_bytes=max(peaks, default=None),
         held_bytes=max(held, key=sum, default=None),

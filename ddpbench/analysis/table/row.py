@@ -74,7 +74,7 @@ def row_of(
     row |= _times(run) | _single_steps(run) | _speedup(run, baseline) | _reached(run, baseline, target)
     row |= _model(run) | _memory(run) | _evaluation(run)
     row["mfu"] = mfu(run.case, row["flops_per_sample"], row["samples_per_s"], peak_of(run.case, machine))
-    row |= _checkpoints(run, row["step_time_s"]) | _traffic(run, row["gradient_bytes"]) | _pace(run)
+    row |= _checkpoints(run, row["step_time_s"]) | _traffic(run) | _pace(run)
     return row | _staleness(run) | _to_loss(run, baseline)
 
 
@@ -192,17 +192,16 @@ def _to_loss(run: CaseRun, baseline: CaseRun | None) -> dict[str, Any]:
     return row
 
 
-def _traffic(run: CaseRun, gradient_bytes: int | None) -> dict[str, Any]:
+def _traffic(run: CaseRun) -> dict[str, Any]:
     """Return what emulated links carried a step, and what the algorithm's formula says."""
     traffic = mean_traffic(launch.traffic for launch in run.good if launch.traffic is not None)
     case = run.case
     if traffic is None:
         return {}
-    expected = None
-    if gradient_bytes:
-        size = bytes_to_aggregate(case, gradient_bytes)
-        if size is not None:
-            expected = busiest_node_bytes(case.algorithm, case.nodes, case.ranks_per_node, size)
+    size = bytes_to_aggregate(run)
+    expected = (
+        None if size is None else busiest_node_bytes(case.algorithm, case.nodes, case.ranks_per_node, size)
+    )
     return {
         "node_sent_bytes": traffic.sent,
         "node_received_bytes": traffic.received,

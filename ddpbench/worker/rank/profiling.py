@@ -64,6 +64,11 @@ class Profiler:
     """A model in training whose steps are measured, plain and noted in turn."""
 
     def __init__(self, training: Training, clock: Clock) -> None:
+        if training.workload.owns_step:
+            raise UnprofiledError(
+                "it makes its steps itself, and a replay's have one forward, one backward and one update: profile a "
+                "class with loss() and no step()"
+            )
         self._training, self._clock = training, clock
         self._model = training.fresh_model()
         trained = [(name, p) for name, p in self._model.named_parameters() if p.requires_grad]

@@ -108,6 +108,7 @@ class Rank:
                 torch_version=torch.__version__,
                 parameters=sum(count for count, _ in sizes),
                 gradient_bytes=sum(count * size for count, size in sizes),
+                own_step=training.workload.owns_step,
             )
         )
         self.heartbeat.enter("meeting the other ranks")
