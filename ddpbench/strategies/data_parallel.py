@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
 from ddpbench.strategies.local import LocalReplica
 from ddpbench.strategies.trees import chunk
@@ -14,6 +15,8 @@ from ddpbench.strategies.trees import chunk
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from ddpbench.strategies.own_step import OwnStep
 
 T = TypeVar("T")
 
@@ -40,6 +43,9 @@ class DataParallel(Strategy[NoOptions]):
         "gradients summed on the master."
     )
 
+    def step_reason(self, case: Case) -> None:
+        return None
+
     def build(self, job: Job, options: NoOptions) -> Replica:
         if job.world_size == 1:
             return LocalReplica(job)  # with one device torch.nn.DataParallel calls the module
@@ -62,7 +68,16 @@ class CudaReplica(Replica):
         here = torch.cuda.device_count()
         if here < job.world_size:
             raise ValueError(f"data_parallel at world size {job.world_size} needs as many GPUs; found {here}")
-        self._parallel = torch.nn.DataParallel(job.model, device_ids=list(range(job.world_size)))
+        devices = list(range(job.world_size))
+        self._own: OwnStep | None = None
+        if job.step is not None:
+            from ddpbench.strategies.own_step import OwnStep, each_part, network_of
+
+            optimizers: Any = self.optimizer
+            network = each_part(network_of(job), lambda part: torch.nn.DataParallel(part, device_ids=devices))
+            self._own = OwnStep(job, network, optimizers)
+            return
+        self._parallel = torch.nn.DataParallel(job.model, device_ids=devices)
         phases = {
             "scatter": "scatter",
             "replicate": "replicate",
@@ -71,6 +86,10 @@ class CudaReplica(Replica):
         }
         for method, span in phases.items():
             setattr(self._parallel, method, self._noted(span, getattr(self._parallel, method)))
+
+    def own_step(self, batch: Any) -> torch.Tensor:
+        assert self._own is not None
+        return self._own(batch)
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         job = self.job
@@ -104,6 +123,20 @@ class ThreadedReplica(Replica):
             ThreadPoolExecutor(1, f"replica-{number}", _prepare_thread, (cores, job.case.threads_per_rank))
             for number, cores in enumerate(core_shares(sorted(os.sched_getaffinity(0)), job.world_size))
         ]
+        self._own: OwnStep | None = None
+
+    def own_step(self, batch: Any) -> torch.Tensor:
+        if self._own is None:
+            from ddpbench.strategies.own_step import OwnStep, each_part, network_of
+            from ddpbench.strategies.threaded_module import ThreadedModule
+
+            optimizers: Any = self.optimizer
+
+            def threaded(part: nn.Module) -> nn.Module:
+                return ThreadedModule(part, self.job.world_size, self._on_all, replicate)
+
+            self._own = OwnStep(self.job, each_part(network_of(self.job), threaded), optimizers)
+        return self._own(batch)
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         import torch

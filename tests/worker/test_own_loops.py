@@ -100,7 +100,9 @@ def test_what_would_mislead_is_refused_in_a_sentence(name: str, said: str) -> No
     assert "\n" not in problem
 
 
-def proofs(rank: int, processes: int, name: str, strategy: str) -> list[tuple[str, str, float, bool, str]]:
+def proofs(
+    rank: int, processes: int, name: str, strategy: str, world_size: int | None = None
+) -> list[tuple[str, str, float, bool, str]]:
     """A case's comparisons: what, in which type, the error, whether it passed, the note."""
     from ddpbench.records import Proof
     from ddpbench.worker.place import Place
@@ -112,13 +114,14 @@ def proofs(rank: int, processes: int, name: str, strategy: str) -> list[tuple[st
     place = Place(
         rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=(), host="here"
     )
-    training = Training(case_of(name, strategy, processes), place, torch.device("cpu"))
+    training = Training(case_of(name, strategy, world_size or processes), place, torch.device("cpu"))
     control = GroupControl(torch.distributed.new_group(), rank)
     records = list(Prover(training, control, lambda: None).run())
     return [(p.compared, p.dtype, p.error, p.passed, p.note) for p in records if isinstance(p, Proof)]
 
 
 EXACT = ["ddp", "master", "zero1", "fsdp"]
+SPOKEN = {"Gan": "the step draws random numbers"}
 
 
 @pytest.mark.ranks
@@ -158,3 +161,13 @@ def test_a_step_of_its_own_trains_as_replicas_in_lockstep_do(name: str, strategy
     ]
     assert error < 1e-9
     assert ("final replicas" in {compared for compared, *_ in told}) == (strategy != "fsdp")
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", ["Gan", "Loop", "ScaledLoop"])
+def test_replicas_in_threads_train_as_one_process_does(name: str) -> None:
+    told = run_ranks(proofs, 1, name, "data_parallel", 2)[0]
+    assert all(passed for *_, passed, _ in told), told
+    (compared,) = [each for each in told if each[:2] == ("parameters, same samples", "float64")]
+    assert compared[2] < 1e-9
+    assert compared[4].startswith(SPOKEN[name]) if name in SPOKEN else not compared[4]

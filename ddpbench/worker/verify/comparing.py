@@ -207,6 +207,11 @@ class Comparer:
         )
 
 
+def has_batch_statistics(model: torch.nn.Module) -> bool:
+    """Return whether layers of it depend on the whole batch, as BatchNorm does."""
+    return any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
 def trained(model: torch.nn.Module) -> Tensors:
     """Return copies of a model's trained parameters."""
     return {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}

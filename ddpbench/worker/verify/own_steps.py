@@ -17,7 +17,14 @@ from ddpbench.strategies.own_step import around_backward
 from ddpbench.strategies.trees import map_tensors
 from ddpbench.worker.training.precision import FULL, entered_autocasts, widest
 from ddpbench.worker.training.training import Training, all_equal, checksum
-from ddpbench.worker.verify.comparing import Comparer, Rank, Tensors, not_compared, trained
+from ddpbench.worker.verify.comparing import (
+    Comparer,
+    Rank,
+    Tensors,
+    has_batch_statistics,
+    not_compared,
+    trained,
+)
 
 STEPS = 3
 
@@ -27,8 +34,11 @@ def prove_own_steps(prover: Rank, batch: Any, shards: Sequence[Any]) -> Iterator
 
     The shards' replicas train in this process, one at a time, each up to the end of a backward; there their
     gradients are averaged. So every strategy is held against what data parallelism means, whatever a step does in
-    between: clip, update one of two networks, accumulate.
+    between: clip, update one of two networks, accumulate. Where one process makes the steps of the whole batch, its
+    reference does too.
     """
+    if prover.training.strategy.one_process:
+        shards = [batch]
     for dtype in (torch.float64, torch.float32):
         cast = [_cast(shard, dtype) for shard in shards]
         try:
@@ -59,7 +69,10 @@ def _compared(prover: Rank, dtype: torch.dtype, batch: Any, shards: Sequence[Any
         replica.own_step(batch)
         prover.on_step()
     after = replica.own_parameters()
-    if expected is not None:
+    note = _why_not(prover, model, dtype, shards, expected)
+    if note:
+        yield not_compared("parameters, same samples", comparer.name, note)
+    elif expected is not None:
         yield comparer.change("parameters, same samples", before, after, expected)
     if training.strategy.replicas_equal and prover.processes > 1:
         equal = all_equal(checksum(model), prover.control, prover.processes)
@@ -90,6 +103,21 @@ def _expected(prover: Rank, dtype: torch.dtype, shards: Sequence[Any]) -> Tensor
     return found
 
 
+def _why_not(
+    prover: Rank, model: torch.nn.Module, dtype: torch.dtype, shards: Sequence[Any], expected: Tensors | None
+) -> str:
+    """Return why replicas in one process cannot make of the whole batch what one model does; empty if they can."""
+    training = prover.training
+    if expected is None or not training.strategy.one_process or training.case.world_size == 1:
+        return ""
+    if has_batch_statistics(model):
+        return "BatchNorm's statistics differ over shards, rightly: the whole batch is not compared"
+    other = Lockstep(training, dtype, shards, prover.on_step, seed=1).run(STEPS)
+    if any(not torch.equal(other[name], expected[name]) for name in expected):
+        return "the step draws random numbers, and its replicas draw them in another order: not comparable"
+    return ""
+
+
 class Lockstep:
     """Replicas of a model in one process, each with a shard, whose gradients are averaged after every backward.
 
@@ -98,14 +126,21 @@ class Lockstep:
     """
 
     def __init__(
-        self, training: Training, dtype: torch.dtype, shards: Sequence[Any], on_step: Callable[[], None]
+        self,
+        training: Training,
+        dtype: torch.dtype,
+        shards: Sequence[Any],
+        on_step: Callable[[], None],
+        *,
+        seed: int = 0,
     ) -> None:
+        """`seed` is added to the ranks' own."""
         self._training, self._shards, self._on_step = training, shards, on_step
         self._models = [training.fresh_model(dtype, FULL) for _ in shards]
         self._optimizers: list[Any] = [training.make_optimizer(model.parameters()) for model in self._models]
         self._random = []
         for number in range(len(shards)):
-            torch.manual_seed(training.case.seed + 1 + number)
+            torch.manual_seed(training.case.seed + 1 + number + seed)
             self._random.append(torch.get_rng_state())
         self._turn, self._started = 0, False
         self._backwards = [0 for _ in shards]

@@ -16,7 +16,15 @@ from ddpbench.strategies import Promise, Replica
 from ddpbench.strategies.base import CompensatedReplica, OrderedReplica, PeriodicReplica
 from ddpbench.strategies.trees import concatenate
 from ddpbench.worker.training.training import all_equal, checksum
-from ddpbench.worker.verify.comparing import Comparer, Tensors, mean, norm, not_compared, trained
+from ddpbench.worker.verify.comparing import (
+    Comparer,
+    Tensors,
+    has_batch_statistics,
+    mean,
+    norm,
+    not_compared,
+    trained,
+)
 
 FINAL_STEPS = 3
 COMPRESSED_STEPS = 3
@@ -124,7 +132,7 @@ def _against(comparer: Comparer, reference: torch.nn.Module, own: Tensors) -> It
     note = ""
     if draws:
         note = "the model draws random numbers: other ones over the whole batch than over shards"
-    elif workload.batch_statistics or _has_batch_statistics(reference):
+    elif workload.batch_statistics or has_batch_statistics(reference):
         note = "BatchNorm's statistics differ over shards, rightly: the whole batch is not compared"
     else:
         try:
@@ -273,10 +281,6 @@ _CHECKS: dict[Promise, Callable[[Comparer, Replica, torch.nn.Module, Any], Itera
     "averaged": _averaged,
     "ordered": _ordered,
 }
-
-
-def _has_batch_statistics(model: torch.nn.Module) -> bool:
-    return any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 def _load(model: torch.nn.Module, values: Tensors) -> None:

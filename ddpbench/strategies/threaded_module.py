@@ -1,0 +1,133 @@
+"""torch.nn.DataParallel's module on the CPU: a call is cut up among threads, and so is its backward. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import backward
+
+from ddpbench.strategies.trees import chunk, map_tensors, tensors
+
+OnAll = Callable[[Sequence[Callable[..., Any]], Sequence[tuple[Any, ...]]], list[Any]]
+"""Calls function i in thread i with its arguments; the results in order."""
+Replicate = Callable[..., tuple[nn.Module, dict[torch.Tensor, torch.Tensor]]]
+
+
+class ThreadedModule(nn.Module):
+    """A module whose every call is scattered along the first dimension, computed by replicas, and gathered.
+
+    Replicas are made for each call. Backward walks each replica's graph in its own thread, and sums their gradients on
+    the module's parameters, as torch.nn.DataParallel does on GPUs. Outputs may be tensors or tuples, lists and
+    dictionaries of them. It cannot be gone through backward twice.
+    """
+
+    def __init__(self, module: nn.Module, count: int, on_all: OnAll, replicate: Replicate) -> None:
+        super().__init__()
+        self.module = module
+        self.count, self.on_all, self.replicate = count, on_all, replicate
+
+    def forward(self, *arguments: Any, **settings: Any) -> Any:
+        trained = [each for each in self.module.parameters() if each.requires_grad]
+        given = (arguments, settings)
+        call = _Call(self, given)
+        flat = _Threads.apply(call, *tensors(given), *trained)  # type: ignore[no-untyped-call]
+        parts = iter(flat if isinstance(flat, tuple) else (flat,))
+        return map_tensors(lambda _: next(parts), call.shape)
+
+
+class _Call:
+    """One call of the module: what its backward needs of it."""
+
+    def __init__(self, owner: ThreadedModule, given: tuple[Any, Any]) -> None:
+        self.owner, self.given = owner, given
+        self._gradients = torch.is_grad_enabled()
+        self._autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        self.shape: Any = None
+        """An output of one replica's: where the gathered tensors belong."""
+        self.inputs: list[list[torch.Tensor]] = []
+        self.outputs: list[list[torch.Tensor]] = []
+        self.parameters: list[dict[torch.Tensor, torch.Tensor]] = []
+
+    def run(self) -> list[torch.Tensor]:
+        """Return the gathered outputs."""
+        owner = self.owner
+        wanted = [each.requires_grad for each in tensors(self.given)]
+        shards = [_leaves(shard, wanted) for shard in chunk(self.given, owner.count)]
+        replicas = [owner.replicate(owner.module, alias=number == 0) for number in range(owner.count)]
+        self.inputs = [list(tensors(shard)) for shard in shards]
+        self.parameters = [parameters for _, parameters in replicas]
+        results = owner.on_all([self._calling(replica) for replica, _ in replicas], shards)
+        self.shape = results[0]
+        self.outputs = [list(tensors(result)) for result in results]
+        return [_gathered([one.detach() for one in same]) for same in zip(*self.outputs, strict=True)]
+
+    def _calling(self, replica: nn.Module) -> Callable[..., Any]:
+        """Return a call of it in the caller's grad mode and autocast; a thread has its own of both."""
+        enabled, dtype = self._autocast
+
+        def call(arguments: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+            with torch.set_grad_enabled(self._gradients), torch.autocast("cpu", dtype, enabled=enabled):
+                return replica(*arguments, **settings)
+
+        return call
+
+    def back(self, slopes: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """Return the gradients of the inputs and of the trained parameters."""
+        pairs: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in self.outputs]
+        for index, slope in enumerate(slopes):
+            if slope is None or not self.outputs[0][index].requires_grad:
+                continue
+            own = [outputs[index] for outputs in self.outputs]
+            cuts = torch.split(slope, [one.shape[0] if one.dim() else 1 for one in own])
+            for number, (one, cut) in enumerate(zip(own, cuts, strict=True)):
+                pairs[number].append((one, cut.reshape(one.shape)))
+        walks = [([one for one, _ in own], [cut for _, cut in own]) for own in pairs]
+        self.owner.on_all([backward] * len(walks), walks)
+        whole = list(tensors(self.given))
+        found: list[torch.Tensor | None] = [
+            _whole_slope(each, [_slope(part) for part in same]) if each.requires_grad else None
+            for each, same in zip(whole, zip(*self.inputs, strict=True), strict=True)
+        ]
+        for parameter in self.owner.module.parameters():
+            if parameter.requires_grad:
+                grads = [own[parameter].grad for own in self.parameters]
+                there = [each for each in grads if each is not None]
+                found.append(torch.stack(there).sum(0) if there else None)
+        return found
+
+
+class _Threads(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *_flat: torch.Tensor) -> Any:
+        ctx.call = call
+        gathered = call.run()
+        ctx.mark_non_differentiable(
+            *(one for one, own in zip(gathered, call.outputs[0], strict=True) if not own.requires_grad)
+        )
+        return tuple(gathered)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: torch.Tensor | None) -> Any:
+        return (None, *ctx.call.back(slopes))
+
+
+def _leaves(shard: Any, wanted: Sequence[bool]) -> Any:
+    """Return a shard's tensors as leaves of a graph of their own, those that gradients are wanted of requiring them."""
+    each_wanted = iter(wanted)
+    return map_tensors(lambda tensor: tensor.detach().requires_grad_(next(each_wanted)), shard)
+
+
+def _whole_slope(whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the gradient of an input that was cut, or that every replica was given whole."""
+    return torch.stack(list(parts)).sum(0) if parts[0].shape == whole.shape else torch.cat(list(parts))
+
+
+def _slope(leaf: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
+def _gathered(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([part.reshape(1) if part.dim() == 0 else part for part in parts])

@@ -1,0 +1,70 @@
+"""A module whose calls are cut up among threads gives the outputs and gradients of the module itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import nn
+
+from ddpbench.strategies.data_parallel import replicate
+from ddpbench.strategies.threaded_module import ThreadedModule
+
+
+class Pair(nn.Module):
+    """Two outputs of two inputs, one of them a keyword; tied weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.idle = nn.Linear(3, 3), nn.Linear(2, 2)
+        self.again = self.layer
+
+    def forward(self, one: torch.Tensor, *, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = self.again(torch.tanh(self.layer(one))) * scale
+        return {"hidden": hidden, "total": hidden.sum(1), "places": hidden.argmax(1)}
+
+
+def on_all(functions: Sequence[Callable[..., Any]], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    with ThreadPoolExecutor(len(functions)) as threads:
+        return list(threads.map(lambda each: each[0](*each[1]), zip(functions, arguments, strict=True)))
+
+
+def gradients(module: nn.Module, call: nn.Module) -> tuple[Any, list[torch.Tensor | None]]:
+    generator = torch.Generator().manual_seed(2)
+    one = torch.randn(8, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    scale = torch.randn(3, generator=generator, dtype=torch.float64, requires_grad=True)
+    out = call(one, scale=scale)
+    (out["hidden"].square().mean() + out["total"].mean()).backward()
+    found = [one.grad, scale.grad, *(each.grad for each in module.parameters())]
+    module.zero_grad()
+    return out, found
+
+
+def test_outputs_and_gradients_are_those_of_the_module() -> None:
+    torch.manual_seed(1)
+    module = Pair().double()
+    expected, slopes = gradients(module, module)
+    out, found = gradients(module, ThreadedModule(module, 4, on_all, replicate))
+    for name, value in expected.items():
+        assert torch.allclose(out[name], value), name
+    assert not out["places"].requires_grad
+    for own, slope in zip(found, slopes, strict=True):
+        assert (own is None) == (slope is None)
+        assert own is None or slope is None or torch.allclose(own, slope, rtol=1e-12)
+
+
+def test_without_gradients_no_graph_is_kept() -> None:
+    module = nn.Linear(3, 2)
+    with torch.no_grad():
+        out = ThreadedModule(module, 2, on_all, replicate)(torch.ones(4, 3))
+    assert not out.requires_grad
+    assert torch.equal(out, module(torch.ones(4, 3)).detach())
+
+
+def test_autocast_holds_in_the_threads_too() -> None:
+    module = nn.Linear(3, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ThreadedModule(module, 2, on_all, replicate)(torch.ones(4, 3)).dtype == torch.bfloat16
+    assert ThreadedModule(module, 2, on_all, replicate)(torch.ones(4, 3)).dtype == torch.float32
