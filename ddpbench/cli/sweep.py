@@ -34,6 +34,7 @@ def add_parser(commands: Any) -> None:
     )
     flags.experiment(parser, default="quick")
     flags.overrides(parser, "--set base.local_batch=16 --set 'axes.world_size=[1,2]'")
+    flags.workload(parser)
     parser.add_argument(
         "--fabric",
         metavar="'NODES x RATE'",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -20,11 +21,13 @@ class _OwnOptions(BaseModel, extra="allow", frozen=True):
 class TableCatalog:
     """Everything in `ddpbench.strategies.TABLE` and `ddpbench.workloads.TABLE`.
 
-    Profiles to replay are looked for in the folder `beside` first, which is the experiment's.
+    Profiles to replay are looked for in the folder `beside` first, which is the experiment's. `batches` are those that
+    users' own classes say they take, by name.
     """
 
-    def __init__(self, beside: Path | None = None) -> None:
+    def __init__(self, beside: Path | None = None, batches: Mapping[str, int] | None = None) -> None:
         self._beside = beside
+        self._batches = batches or {}
 
     def strategy_names(self) -> list[str]:
         return list(TABLE)
@@ -52,7 +55,8 @@ class TableCatalog:
 
     def workload(self, name: str) -> WorkloadInfo:
         if is_import_path(name):  # imported only in a rank
-            return WorkloadInfo(name=name, options=_OwnOptions, check=lambda _: None)
+            batch = self._batches.get(name)
+            return WorkloadInfo(name=name, options=_OwnOptions, check=lambda _: None, default_batch=batch)
         if name.startswith(PREFIX):
             name = located(name, self._beside)
             check_profile(name, self._beside)

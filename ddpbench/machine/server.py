@@ -172,6 +172,15 @@ class ServerProcess:
         """
         return self._tried(case, folder, timeout_s, "trying one step of it")
 
+    def stated_batch(self, name: str, folder: Path) -> int | None:
+        """Return the batch that an own workload's class says it takes; None where it says none or cannot be had."""
+        path = folder / "probe.json"
+        path.unlink(missing_ok=True)
+        if self._probe(path, None, START_TIMEOUT_S, workload=name) != 0 or not path.exists():
+            return None
+        found: dict[str, int | None] = json.loads(path.read_text(encoding="utf-8"))
+        return found["local_batch"]
+
     def profile(self, case: Case, folder: Path, *, steps: int | None, cores: Sequence[int]) -> dict[str, Any]:
         """Return a case's workload measured in a process on these cores; see `ddpbench.worker.rank.profiling`.
 
@@ -206,9 +215,10 @@ class ServerProcess:
         case: dict[str, Any] | None,
         timeout_s: float,
         profile: dict[str, Any] | None = None,
+        workload: str | None = None,
     ) -> int | None:
         """Has a rank write `path`; returns its exit code, or None where it had to be killed when time was up."""
-        self._ask(do="probe", path=str(path.absolute()), case=case, profile=profile)
+        self._ask(do="probe", path=str(path.absolute()), case=case, profile=profile, workload=workload)
         deadline = time.monotonic() + timeout_s
         in_time = True
         while True:

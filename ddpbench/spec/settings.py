@@ -58,7 +58,7 @@ class Base(BaseModel, extra="forbid", frozen=True):
     bucket_cap_mb: BucketSetting = "default"
     """Size at which DDP closes a gradient bucket; `default` is DDP's own, 25 MiB after a first bucket of 1 MiB."""
     local_batch: Annotated[Positive, Unit("samples")] | None = None
-    """Batch per rank, for weak scaling only; if not set, the workload's own, or else 8."""
+    """Batch per rank, for weak scaling only; if not set, the workload's own (`batch` of your own class), or else 8."""
     global_batch: Annotated[Positive, Unit("samples")] | None = None
     """Batch of the whole job, for strong scaling only, which requires it."""
     scaling: Literal["weak", "strong"] = "weak"
