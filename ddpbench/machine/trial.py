@@ -55,6 +55,14 @@ def _alone(case: Case) -> Case:
     return replace(alone, local_batch=case.local_batch, global_batch=case.local_batch, loader_workers=0)
 
 
+_TIMES = ("made_s", "step_s", "local_batch")
+
+
+def identifying(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was found of a workload without how long it took, which estimates alone use."""
+    return {key: value for key, value in facts.items() if key not in _TIMES}
+
+
 def told(name: str, facts: Mapping[str, Any]) -> str:
     """Return a line on what was found."""
     samples = facts.get("samples")

@@ -92,6 +92,14 @@ def test_the_tables_times_add_up_to_the_total(replays: str, capsys: pytest.Captu
     assert "; up to 7 rounds (" in said
 
 
+def test_a_budget_without_room_for_the_promised_rounds_is_told(
+    replays: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = " ".join(" ".join(printed(capsys, replays, "--set", "budget.total=5 min")).split())
+    assert ", and budget.total, 5 min, has room for 2 of them" in words
+    assert "up to 7 rounds" not in words
+
+
 def test_what_is_skipped_comes_last_with_its_reason(replays: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, replays)
     at = lines.index("skipped: 2 cases")

@@ -19,6 +19,8 @@ from ddpbench.analysis.read.staleness import staleness_sentences
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.records import Noise
 from ddpbench.records.plan import StoredPlan
+from ddpbench.spec import Budget
+from ddpbench.units import format_seconds
 
 _END_WORDS = {
     "budget": " before the sweep's budget was exhausted",
@@ -69,6 +71,8 @@ def validity_sentences(
         launcher = measured[0].case.launcher
         yield f"The sweep was interrupted; resume with: {resume_command(launcher, path)}"
     yield from _crowded(measured, names)
+    if stop_reason == "budget":
+        yield from _left_out(measured, names, plan.budget, resume_command(measured[0].case.launcher, path))
     yield from _too_few_rounds(measured, names)
     yield from pairing_sentences(measured, names)
     yield from _disturbances(measured)
@@ -98,6 +102,18 @@ def _too_few_rounds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
         yield (
             f"{names.count(few)} {_have(few)} under {MIN_ROUNDS} rounds: too few rounds to conclude "
             f"anything{names.listed(few)}."
+        )
+
+
+def _left_out(measured: Sequence[CaseRun], names: Names, budget: Budget, resume: str) -> Iterable[str]:
+    """Yield which cases have fewer rounds than were promised, where the budget ended the sweep."""
+    short = [case for case in measured if len(case.timings) < budget.rounds_min and case.status == "ok"]
+    if short:
+        counts = sorted({len(case.timings) for case in short})
+        rounds = " or ".join(map(str, counts))
+        yield (
+            f"budget.total, {format_seconds(budget.total)}, was spent before {budget.rounds_min} rounds were done: "
+            f"{names.count(short)} {_have(short)} {rounds}{names.listed(short)}. To run the rest: {resume}"
         )
 
 

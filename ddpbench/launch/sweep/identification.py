@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ddpbench.errors import IdentityError
+from ddpbench.launch.estimate import Tried
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import Plan
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.machine.identity import check_identity, machine_record
 from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.trial import inspect_own, told
+from ddpbench.machine.trial import identifying, inspect_own, told
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.plan import read_plan
 
 
-def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> list[str | None]:
-    """Writes machine.json, plan.json and experiment.toml, or compares them with what is there.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What a rank with torch found before anything was launched."""
 
-    Returns the GPUs' addresses.
+    gpu_addresses: list[str | None]
+    tried: dict[str, Tried]
+    """What trying users' own workloads took, by name."""
+
+
+def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> Found:
+    """Writes machine.json, plan.json and experiment.toml, or compares them with what is there.
 
     Raises:
         IdentityError: the directory is another machine's or another experiment's.
@@ -32,7 +41,7 @@ def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> l
     toml = prepared.experiment.to_toml()
     found = machine_record(prepared.hardware, probe, toml, plan.cases)
     own = inspect_own(server, [entry.case for entry in plan.runnable], run.path)
-    found["context"]["own_workloads"] = dict(own)
+    found["context"]["own_workloads"] = {name: identifying(facts) for name, facts in own.items()}
     for name, facts in own.items():
         listener.looked_at(told(name, facts))
     if prepared.resumes:
@@ -42,7 +51,13 @@ def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> l
         write_atomically(run.machine, json.dumps(found, indent=1) + "\n")
         write_atomically(run.experiment, toml)
         write_atomically(run.plan, plan.dumps())  # last: with it the directory can be resumed
-    return [gpu["pci"] for gpu in probe["gpus"]]
+    return Found(
+        gpu_addresses=[gpu["pci"] for gpu in probe["gpus"]],
+        tried={
+            name: Tried(made_s=facts["made_s"], step_s=facts["step_s"], local_batch=facts["local_batch"])
+            for name, facts in own.items()
+        },
+    )
 
 
 def _check_cases(run: RunDir, plan: Plan) -> None:

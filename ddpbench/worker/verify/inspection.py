@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ def inspect_workload(case: Case) -> dict[str, Any]:
 
 
 def _inspect(case: Case) -> dict[str, Any]:
+    began = time.perf_counter()
     try:
         workload = load_workload(case.workload)
     except ImportError as error:
@@ -52,8 +54,10 @@ def _inspect(case: Case) -> dict[str, Any]:
     with _doing("model()"):
         training.fresh_model()
         model = training.fresh_model()  # the second of two: one that is kept from before is refused
+    made_s = time.perf_counter() - began
     with _doing("its first batch"):
-        batch = next(training.batches())
+        batches = training.batches()
+        batch = next(batches)
     inputs, targets = _pair(batch)
     with _doing("its loss"):
         loss = training.precision.value(training.workload.loss)(model(inputs), targets)
@@ -68,7 +72,17 @@ def _inspect(case: Case) -> dict[str, Any]:
     with _doing("its optimizer"):
         optimizer = training.make_optimizer(model.parameters())
         optimizer.step()
+    with _doing("its second step"):
+        began = time.perf_counter()
+        more, wanted = _pair(next(batches))
+        optimizer.zero_grad()
+        training.precision.value(training.workload.loss)(model(more), wanted).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        step_s = time.perf_counter() - began
     return {
+        "made_s": made_s,
+        "step_s": step_s,
+        "local_batch": case.local_batch,
         "parameters": sum(parameter.numel() for parameter in trained),
         "gradient_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trained),
         "samples": _length(training),
