@@ -376,6 +376,8 @@ def write_plan(
                 "skip_reason": entry.skip_reason,
                 "added_as_baseline": entry.added_as_baseline,
                 "oversubscribed": entry.oversubscribed,
+                "stands_for": list(entry.stands_for),
+                "caps_worth": list(entry.caps_worth),
             }
             for entry in planned
         ],

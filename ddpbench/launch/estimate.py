@@ -128,7 +128,12 @@ def replay_of(case: Case) -> Replay | None:
 
 def gradient_bytes(case: Case, replay: Replay) -> int:
     """Return a replay's gradients as large as they stand for, before shrinking."""
-    return (8 if case.dtype == "float64" else 4) * sum(p.elements for p in replay.profile.parameters)
+    return gradient_width(case) * sum(p.elements for p in replay.profile.parameters)
+
+
+def gradient_width(case: Case) -> int:
+    """Return the bytes of a number of a replay's gradients."""
+    return 8 if case.dtype == "float64" else 4
 
 
 def _step_s(case: Case, replay: Replay) -> float:

@@ -121,6 +121,11 @@ class Plan:
                     "skip_reason": entry.skip_reason,
                     "added_as_baseline": entry.added_as_baseline,
                     "oversubscribed": entry.oversubscribed,
+                    **(
+                        {"stands_for": list(entry.stands_for), "caps_worth": list(entry.caps_worth)}
+                        if entry.stands_for
+                        else {}
+                    ),
                 }
                 for entry in self.cases
             ],

@@ -5,7 +5,7 @@ The first round's serves the proofs before, too. It talks over a socket it inher
     from the controlling side   {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
                                  "request": {...} or null for the one in the directory}
                                 {"do": "probe", "path": ..., "case": {...} or null, "profile": {...} or null,
-                                 "workload": a name or null}
+                                 "workload": a name or null, "order": whether the case's gradients are asked for}
     to it                       {"event": "ready", "import_s": ...}
                                 {"event": "started", "pids": [...]}
                                 {"event": "exited", "rank": ..., "pid": ..., "code": ..., "cpu_s": ...}
@@ -258,6 +258,10 @@ def _found(asked: Mapping[str, Any]) -> dict[str, Any]:
         from ddpbench.worker.rank.profiling import profile_workload
 
         return profile_workload(Case.from_json(case), **profile)
+    if asked.get("order"):
+        from ddpbench.worker.verify.arrival import gradient_order
+
+        return gradient_order(Case.from_json(case))
     from ddpbench.worker.verify.inspection import inspect_workload
 
     return inspect_workload(Case.from_json(case))

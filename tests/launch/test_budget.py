@@ -82,7 +82,7 @@ class Simulated:
     def _identify(self, prepared: Any, *_: object) -> Found:
         prepared.run.plan.write_text(prepared.plan.dumps(), encoding="utf-8")
         prepared.run.experiment.write_text(prepared.experiment.to_toml(), encoding="utf-8")
-        return Found(gpu_addresses=[], tried=self.tried)
+        return Found(gpu_addresses=[], plan=prepared.plan, tried=self.tried)
 
     def _launch(self, server: object, plan: Any, **_: object) -> LaunchOutcome:
         case_id = plan.case.case_id

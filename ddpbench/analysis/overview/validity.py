@@ -20,6 +20,7 @@ from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.records import Noise
 from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget
+from ddpbench.spec.buckets import equal_words
 from ddpbench.units import format_seconds
 
 _END_WORDS = {
@@ -73,6 +74,7 @@ def validity_sentences(
     yield from _crowded(measured, names)
     if stop_reason == "budget":
         yield from _left_out(measured, names, plan.budget, resume_command(measured[0].case.launcher, path))
+    yield from _equal_caps(cases)
     yield from _too_few_rounds(measured, names)
     yield from pairing_sentences(measured, names)
     yield from _disturbances(measured)
@@ -103,6 +105,16 @@ def _too_few_rounds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
             f"{names.count(few)} {_have(few)} under {MIN_ROUNDS} rounds: too few rounds to conclude "
             f"anything{names.listed(few)}."
         )
+
+
+def _equal_caps(cases: Sequence[CaseRun]) -> Iterable[str]:
+    """Yield which bucket caps were run as one."""
+    found = [run.planned for run in cases if run.planned.stands_for]
+    told = (
+        equal_words(one.case.workload, one.case.bucket_cap_mb, one.stands_for, one.caps_worth)
+        for one in found
+    )
+    yield from (f"{text}." for text in dict.fromkeys(told))
 
 
 def _left_out(measured: Sequence[CaseRun], names: Names, budget: Budget, resume: str) -> Iterable[str]:

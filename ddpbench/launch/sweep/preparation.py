@@ -19,6 +19,7 @@ from ddpbench.launch.merge.merge import refuse_merged
 from ddpbench.launch.own_batches import batch_notes, own_names, stated_batches, stored_batches
 from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.plan import Plan, make_plan, skip_reasons
+from ddpbench.launch.sweep.equal_caps import as_stored
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
@@ -102,7 +103,7 @@ def prepare(request: SweepRequest) -> Prepared:
         stored = read_plan(run) if resumes else None
     batches = stored_batches(stored) if resumes else stated_batches(own_names(experiment))
     notes += batch_notes(experiment, {} if resumes else batches)
-    planned = expand(experiment, TableCatalog(source.parent, batches), devices)
+    planned = as_stored(expand(experiment, TableCatalog(source.parent, batches), devices), stored)
     memory = memory_limit()
     cases = [
         within_memory(within_precision(within_gpus(entry, devices), devices), memory) for entry in planned

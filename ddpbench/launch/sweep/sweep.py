@@ -136,9 +136,13 @@ class Sweep:
             found = identify(self._prepared, servers.of(first.server_env), self._listener)
             self._gpu_addresses = found.gpu_addresses
             self._identified = True
-            if found.tried:
-                self._take(replace(self._plan, tried=found.tried))
+            fewer = found.plan is not self._plan
+            if found.tried or fewer:
+                self._take(replace(found.plan, tried=found.tried))
                 self._read_outcomes()
+            if fewer:
+                self._tell_plan()
+            if found.tried:
                 self._tell_room("once your model was tried", self._rule.left_s(started), 0)
             if self._prepared.retry_failed:
                 self._done.set_failed_aside()
