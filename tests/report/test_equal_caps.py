@@ -14,7 +14,7 @@ from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import buckets
 from ddpbench.report.tables.cases import summary_table
 from ddpbench.spec import Budget, PlannedCase
-from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan
+from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan
 
 SINGLE, DDP = case_of("single", 1), case_of("ddp", 2)
 STANDING = PlannedCase(case=DDP, stands_for=(1.0, 2.5), caps_worth=(0.18,))
@@ -58,3 +58,29 @@ def test_the_page_says_it_beside_the_cap_and_among_what_limits_the_numbers(run: 
 def test_so_does_the_printed_table(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     _print_table(load(run), {case.case_id: case for case in (SINGLE, DDP)})
     assert "default = 1; 2.5" in capsys.readouterr().out
+
+
+def test_caps_that_turn_out_equal_are_not_ranked_against_each_other(tmp_path: Path) -> None:
+    """As of a plan for another launcher, where no probe told: 2 MiB is faster by chance, in all five rounds."""
+    caps = {cap: case_of("ddp", 2, bucket_cap_mb=cap) for cap in ("default", 2.0, 25.0)}
+    sizes = {"default": (1_200_000, 2_300_000), 2.0: (3_500_000,), 25.0: (3_500_000,)}
+    step_ms = {"default": 30, 2.0: 21, 25.0: 25}
+    run = RunDir(tmp_path)
+    write_plan(run, [SINGLE, *caps.values()])
+    for number in range(5):
+        write_launch(run, SINGLE, number, [RankLaunch(blocks=[[20 * MS] * 10])])
+        for cap, case in caps.items():
+            step = step_ms[cap] * MS + number * 1000
+            steps = [(ORIGIN_NS, ORIGIN_NS + step, [("forward", ORIGIN_NS, ORIGIN_NS + step)], [])]
+            rank = RankLaunch(blocks=[[step] * 10], steps=steps, buckets=sizes[cap])
+            write_launch(run, case, number, [rank] * 2)
+    summary = summarize(run)
+    held = summary.comparisons
+    assert set(held.loc[held["topic"] == "buckets", "case_id"]) == {
+        caps[cap].case_id for cap in ("default", 2.0)
+    }
+    assert caps[25.0].case_id not in set(held["case_id"])
+    assert (
+        "gpt:nano at 2 ranks: DDP built the same buckets under caps 2 MiB and 25 MiB: they are one configuration, "
+        "compared by 2 MiB alone."
+    ) in summary.validity

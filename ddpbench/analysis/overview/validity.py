@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.findings.groups import equal_buckets
 from ddpbench.analysis.findings.loss import loss_sentences
 from ddpbench.analysis.findings.pairing import pairing_sentences
 from ddpbench.analysis.names import Names
@@ -21,7 +22,8 @@ from ddpbench.records import Noise
 from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget
 from ddpbench.spec.buckets import equal_words
-from ddpbench.units import format_seconds
+from ddpbench.spec.grouping import cap_words
+from ddpbench.units import counted, format_seconds, series_of
 
 _END_WORDS = {
     "budget": " before the sweep's budget was exhausted",
@@ -115,6 +117,12 @@ def _equal_caps(cases: Sequence[CaseRun]) -> Iterable[str]:
         for one in found
     )
     yield from (f"{text}." for text in dict.fromkeys(told))
+    for first, others in equal_buckets(cases):
+        caps = series_of([cap_words(run.case.bucket_cap_mb) for run in (first, *others)])
+        yield (
+            f"{first.case.workload} at {counted(first.case.world_size, 'rank')}: DDP built the same buckets under caps "
+            f"{caps}: they are one configuration, compared by {cap_words(first.case.bucket_cap_mb)} alone."
+        )
 
 
 def _left_out(measured: Sequence[CaseRun], names: Names, budget: Budget, resume: str) -> Iterable[str]:
