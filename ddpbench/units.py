@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
@@ -98,3 +99,10 @@ def format_bit_rate(bits_per_second: float) -> str:
 def counted(count: int, noun: str, plural: str = "") -> str:
     """`1 launch`, `5 launches`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def series_of(words: Sequence[str], conjunction: str = "and") -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} {conjunction} {words[-1]}"

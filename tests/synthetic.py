@@ -376,6 +376,8 @@ def write_plan(
                 "skip_reason": entry.skip_reason,
                 "added_as_baseline": entry.added_as_baseline,
                 "oversubscribed": entry.oversubscribed,
+                "stands_for": list(entry.stands_for),
+                "caps_worth": list(entry.caps_worth),
             }
             for entry in planned
         ],
@@ -462,13 +464,17 @@ class Model:
     skew_s: float = 0.0
     """How much longer each rank's backward takes than the rank's before."""
     by_cap: bool = False
-    """Whether buckets follow the case's cap; otherwise there are the same two everywhere."""
+    """Whether buckets follow the case's cap; otherwise there are two everywhere, a few bytes apart by cap."""
 
     def buckets(self, case: Case) -> list[int]:
         """The sizes of a step's transfers, bytes."""
         whole = sum(TWO_BUCKETS)
         if not self.by_cap or case.schedule != "overlapped":
-            return list(TWO_BUCKETS)
+            cap = case.bucket_cap_mb
+            more = (
+                4 * round(100 * cap) if isinstance(cap, int | float) else 0
+            )  # equal buckets are not compared
+            return [TWO_BUCKETS[0] + more, TWO_BUCKETS[1] - more]
         if case.bucket_cap_mb == "default":
             return [2**20, whole - 2**20]
         size = int(float(case.bucket_cap_mb or 1) * 2**20)

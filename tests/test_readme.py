@@ -115,7 +115,7 @@ COMMANDS = [
     for line in text.splitlines()
     if line.startswith("ddpbench ")
 ]
-NEEDS_MORE = ("reports/", "gpt.json", "base.workload=train.py:Measured")
+NEEDS_MORE = ("reports/", "gpt.json", "--workload train.py:Measured")
 """In commands that need a run, a profile or a script of the reader's own: what they do is tested elsewhere."""
 PLANNED = [
     line for line in COMMANDS if line.split()[1] == "sweep" and not any(part in line for part in NEEDS_MORE)

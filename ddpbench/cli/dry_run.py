@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ddpbench.launch.estimate import SERVER_START_S, about, proof_s, server_starts_s
+from ddpbench.launch.estimate import SERVER_START_S, about, server_starts_s
 from ddpbench.launch.plan import plan_launch, to_prove
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.units import format_seconds
@@ -46,7 +46,7 @@ def table(prepared: Prepared, width: int) -> list[str]:
         each_s = launch_s[entry.case.case_id]
         label = _JOINT.join([labels[entry.case.case_id], *_marks(entry)])
         rows.append((label, str(rounds), _seconds(each_s), _seconds(rounds * each_s)))
-    proofs_s = sum(proof_s(case) for case in proofs)
+    proofs_s = sum(plan.proof_s(case) for case in proofs)
     shared_machine = own_environment_allows_sharing()
     servers_s = server_starts_s(rounds, shared=shared_machine)
     often = "once" if shared_machine else "once a round"
@@ -136,9 +136,14 @@ def _total(prepared: Prepared) -> str:
         for rounds in (budget.rounds_min, budget.rounds_max)
     )
     told = f"{about(budget)} {_seconds(least)} for {_many(budget.rounds_min, 'round')}"
+    if least > budget.total:
+        shared = own_environment_allows_sharing()
+        fitting = (n for n in range(budget.rounds_min) if plan.estimate_s(n, shared=shared) <= budget.total)
+        room = max(fitting, default=0)
+        return f"{told}, and budget.total, {_seconds(budget.total)}, has room for {room} of them"
     if budget.rounds_max == budget.rounds_min:
         return told
-    longest = _seconds(min(most, max(budget.total, least)))
+    longest = _seconds(min(most, budget.total))
     return (
         f"{told}; up to {budget.rounds_max} rounds ({longest}) while intervals are wider than "
         f"±{100 * budget.target_half_width:g} %"

@@ -32,6 +32,18 @@ def overrides(parser: argparse.ArgumentParser, example: str) -> None:
     )
 
 
+def workload(parser: argparse.ArgumentParser) -> None:
+    """The shorter form of the setting that is given most often."""
+    parser.add_argument(
+        "--workload",
+        dest="overrides",
+        action="append",
+        type=lambda name: f"base.workload={name}",
+        metavar="NAME",
+        help="what to train, such as train.py:Measured: short for --set base.workload=NAME",
+    )
+
+
 def out(
     parser: argparse.ArgumentParser,
     help: str = "the run directory (default: reports/NAME-TIME)",  # noqa: A002  argparse's word

@@ -31,6 +31,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--port", type=int, help="a free port of the first node (29500)")
     flags.overrides(parser, "--set 'axes.nodes=[1,2]'")
+    flags.workload(parser)
     flags.out(parser)
     flags.as_json(parser)
     parser.set_defaults(run=_run)
@@ -75,6 +76,7 @@ def _head(planned: Planned) -> list[str]:
     first = plan.runnable[0].case.device
     took = f"{about(budget)} {format_seconds(round(seconds))} for {budget.rounds_min} rounds"
     lines = [f"{planned.run.path}: {cases} cases on up to {shape}, device {first}, {took}"]
+    lines += [f"  {note}" for note in planned.notes]
     names = plan.labels()
     for entry in plan.cases:
         case = entry.case

@@ -24,7 +24,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--device", choices=["auto", "cpu", "cuda"], default="auto", help="default: a GPU if there is one"
     )
-    parser.add_argument("--local-batch", type=int, metavar="N", help="samples per step (default: 8)")
+    parser.add_argument(
+        "--local-batch",
+        type=int,
+        metavar="N",
+        help="samples per step (default: what your class says, or else 8)",
+    )
     parser.add_argument("--steps", type=int, metavar="N", help="default: at least 30, and 5 s of them")
     flags.overrides(parser, "as in a sweep, such as options.gpt.block_size=32 or base.threads_per_rank=2")
     flags.out(parser, "the profile (default: WORKLOAD-DEVICE.json; overwritten if there)", metavar="FILE")

@@ -34,6 +34,7 @@ def add_parser(commands: Any) -> None:
     )
     flags.experiment(parser, default="quick")
     flags.overrides(parser, "--set base.local_batch=16 --set 'axes.world_size=[1,2]'")
+    flags.workload(parser)
     parser.add_argument(
         "--fabric",
         metavar="'NODES x RATE'",
@@ -243,7 +244,9 @@ def _print_table(frame: Any, planned: Mapping[str, Case]) -> None:
         table.add_row(
             row["strategy"],
             str(row["world_size"]),
-            "" if row["bucket_cap_mb"] is None else str(row["bucket_cap_mb"]),
+            " = ".join(
+                str(row[name]) for name in ("bucket_cap_mb", "same_buckets_mb") if row[name] is not None
+            ),
             *(setting.text(planned[row["case_id"]]) for setting in settings),
             format_rate(row["samples_per_s"]) if known(row["samples_per_s"]) else "",
             f"{format_rate(low)} to {format_rate(high)}" if known(low) and known(high) else "",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from ddpbench.launch.own_classes import has_own_step
 from ddpbench.launch.own_workloads import check_profile, located
-from ddpbench.spec import StrategyInfo, WorkloadInfo
-from ddpbench.strategies import TABLE, load_strategy
+from ddpbench.spec import Case, StrategyInfo, WorkloadInfo
+from ddpbench.strategies import TABLE, load_strategy, own_step_reason
 from ddpbench.workloads import is_import_path, load_workload, workload_names
 from ddpbench.workloads.shipped import PREFIX
 
@@ -17,14 +19,20 @@ class _OwnOptions(BaseModel, extra="allow", frozen=True):
     """A user's own options; their meaning is known only in a rank."""
 
 
+def _nothing(_: Case) -> None:
+    return None
+
+
 class TableCatalog:
     """Everything in `ddpbench.strategies.TABLE` and `ddpbench.workloads.TABLE`.
 
-    Profiles to replay are looked for in the folder `beside` first, which is the experiment's.
+    Profiles to replay are looked for in the folder `beside` first, which is the experiment's. `batches` are those that
+    users' own classes say they take, by name.
     """
 
-    def __init__(self, beside: Path | None = None) -> None:
+    def __init__(self, beside: Path | None = None, batches: Mapping[str, int] | None = None) -> None:
         self._beside = beside
+        self._batches = batches or {}
 
     def strategy_names(self) -> list[str]:
         return list(TABLE)
@@ -52,7 +60,9 @@ class TableCatalog:
 
     def workload(self, name: str) -> WorkloadInfo:
         if is_import_path(name):  # imported only in a rank
-            return WorkloadInfo(name=name, options=_OwnOptions, check=lambda _: None)
+            batch = self._batches.get(name)
+            check = own_step_reason if has_own_step(name) else _nothing
+            return WorkloadInfo(name=name, options=_OwnOptions, check=check, default_batch=batch)
         if name.startswith(PREFIX):
             name = located(name, self._beside)
             check_profile(name, self._beside)

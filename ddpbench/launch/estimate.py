@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ddpbench.formulas import PAYLOAD, TIMES
 from ddpbench.spec import Budget, Case, Links
 from ddpbench.workloads import load_workload
@@ -33,6 +35,32 @@ PROOF_S_PER_BYTE = 3e-8
 """What a proof takes longer for each rank and byte of its gradients: they are compared on the cores of all."""
 
 
+OTHER_STEPS = 36
+"""Steps of a training's launch beside its timed ones, at least: one-time work, warm-up, instrumented steps."""
+TIMED_STEPS = 11
+"""It times as many at least."""
+TRIED_PROOF_STEPS = 24
+TRIED_PROOF_STEPS_PER_RANK = 6
+"""What a proof of an own workload takes, in steps: float64 is slow, and every rank computes all ranks' shards itself.
+Measured with a small CNN on two cores: 30 at one rank, 36 at two."""
+PROOF_MODELS = 2
+"""So many times what making data and model once takes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """What trying a user's own workload took, in one rank and with its smallest local batch."""
+
+    made_s: float
+    """Importing its file, making its data and its model."""
+    step_s: float
+    local_batch: int
+
+    def step_of(self, case: Case) -> float:
+        """Return what a step of a case's local batch takes, seconds: at most in proportion to the batch."""
+        return self.step_s * max(1.0, case.local_batch / self.local_batch)
+
+
 def about(budget: Budget) -> str:
     """Return what an estimate is: `about` so long, or `at most` where launches train to a loss."""
     return "about" if budget.target_loss is None else "at most"
@@ -46,8 +74,11 @@ def server_starts_s(rounds: int, *, shared: bool) -> float:
     return (min(rounds, 1) if shared else rounds) * SERVER_START_S
 
 
-def launch_s(case: Case, budget: Budget) -> float:
-    """What one launch takes, seconds; at most, where it trains to a loss: nobody knows yet how soon it gets there."""
+def launch_s(case: Case, budget: Budget, tried: Tried | None = None) -> float:
+    """What one launch takes, seconds; at most, where it trains to a loss: nobody knows yet how soon it gets there.
+
+    `tried` is what is known of a user's own workload, once it was tried.
+    """
     extra_s = (
         case.evaluation * EVALUATION * budget.measured_s
         + case.checkpoint * CHECKPOINTS_S
@@ -61,13 +92,20 @@ def launch_s(case: Case, budget: Budget) -> float:
         steps_s = max(
             steps_s, budget.measured_s + REPLAY_STEPS * step_s, (REPLAY_TIMED + REPLAY_STEPS) * step_s
         )
+    elif tried is not None:
+        step_s = tried.step_of(case)
+        extra_s += tried.made_s
+        steps_s = max(steps_s, budget.measured_s + OTHER_STEPS * step_s, (TIMED_STEPS + OTHER_STEPS) * step_s)
     ranks_s = EMULATED_RANK_S * case.world_size if case.fabric else 0.0
     return steps_s + LAUNCH_OVERHEAD_S + ranks_s + extra_s
 
 
-def proof_s(case: Case) -> float:
+def proof_s(case: Case, tried: Tried | None = None) -> float:
     """Return what its proof takes, seconds."""
     replay = replay_of(case)
+    if replay is None and tried is not None:
+        steps = TRIED_PROOF_STEPS + TRIED_PROOF_STEPS_PER_RANK * case.world_size
+        return PROOF_S + PROOF_MODELS * tried.made_s + steps * tried.step_of(case)
     if replay is None:
         return PROOF_S
     compared_s = PROOF_S_PER_BYTE * case.world_size * gradient_bytes(case, replay) / case.shrink
@@ -90,7 +128,12 @@ def replay_of(case: Case) -> Replay | None:
 
 def gradient_bytes(case: Case, replay: Replay) -> int:
     """Return a replay's gradients as large as they stand for, before shrinking."""
-    return (8 if case.dtype == "float64" else 4) * sum(p.elements for p in replay.profile.parameters)
+    return gradient_width(case) * sum(p.elements for p in replay.profile.parameters)
+
+
+def gradient_width(case: Case) -> int:
+    """Return the bytes of a number of a replay's gradients."""
+    return 8 if case.dtype == "float64" else 4
 
 
 def _step_s(case: Case, replay: Replay) -> float:

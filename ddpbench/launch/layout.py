@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shlex
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Any
 from ddpbench.errors import OutputError, RequestError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.devices import usable_devices
+from ddpbench.launch.own_batches import batch_notes, own_names, stated_batches
 from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.plan import Plan, make_plan, skip_reasons
 from ddpbench.machine.hardware import read_hardware
@@ -76,6 +78,8 @@ class Planned:
     plan: Plan
     nodes: Nodes
     lines: Lines
+    notes: tuple[str, ...] = ()
+    """What of the request is not run as it was given, and why."""
 
 
 def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
@@ -119,13 +123,18 @@ def plan_for(
         RequestError: the experiment is wrong, nothing of it fits, or the directory cannot be written.
     """
     catalog = TableCatalog(source.parent)
-    experiment = with_located(load_experiment(source, catalog, overrides), source.parent)
+    notes: list[str] = []
+    experiment = load_experiment(source, catalog, overrides, on_replaced=notes.append)
+    experiment = with_located(experiment, source.parent)
     hardware = read_hardware()
     here = usable_devices(hardware) if experiment.base.device == "auto" else hardware.devices(gpus=0)
     devices = _devices(experiment, here, nodes)
     free = "nodes" not in experiment.axes and "nodes" not in experiment.base.model_fields_set
     experiment = _under_launcher(resolve(experiment, devices))
-    entries = expand(experiment, catalog, devices)
+    names = own_names(experiment)
+    batches = stated_batches(names) if importlib.util.find_spec("torch") is not None else {}
+    notes += batch_notes(experiment, batches)
+    entries = expand(experiment, TableCatalog(source.parent, batches), devices)
     cases = [_fitted(entry, nodes, catalog, free=free) for entry in entries]
     if all(entry.skip_reason is not None for entry in cases):
         raise RequestError(f"{source}: no case of this experiment fits these nodes\n{skip_reasons(cases)}")
@@ -142,7 +151,7 @@ def plan_for(
     write_atomically(run.machine, json.dumps(record, indent=1) + "\n")
     write_atomically(run.experiment, toml)
     write_atomically(run.plan, plan.dumps())
-    return Planned(run=run, plan=plan, nodes=nodes, lines=launcher_lines(nodes, run))
+    return Planned(run=run, plan=plan, nodes=nodes, lines=launcher_lines(nodes, run), notes=tuple(notes))
 
 
 def lines_of(run: RunDir, **changes: Any) -> Lines:

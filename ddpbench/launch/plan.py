@@ -7,10 +7,10 @@ import secrets
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ddpbench.launch.estimate import launch_s, proof_s, server_starts_s
+from ddpbench.launch.estimate import Tried, launch_s, proof_s, server_starts_s
 from ddpbench.launch.order import balanced_orders
 from ddpbench.machine.hardware import Hardware, numa_cores
 from ddpbench.machine.placement import deal, thread_env
@@ -64,6 +64,8 @@ class Plan:
     cases: tuple[PlannedCase, ...]
     order: tuple[tuple[int, str], ...]
     """(round, case id) of every launch."""
+    tried: Mapping[str, Tried] = field(default_factory=dict)
+    """What is known of users' own workloads once they were tried, by name: estimates are made from it."""
 
     def case(self, case_id: str) -> PlannedCase:
         """Return the planned case of that id."""
@@ -80,7 +82,11 @@ class Plan:
 
     def launch_s(self, case: Case) -> float:
         """About how long one launch of a case takes, seconds."""
-        return launch_s(case, self.experiment.budget)
+        return launch_s(case, self.experiment.budget, self.tried.get(case.workload))
+
+    def proof_s(self, case: Case) -> float:
+        """About how long the proof of a case takes, seconds."""
+        return proof_s(case, self.tried.get(case.workload))
 
     def estimate_s(
         self,
@@ -99,7 +105,7 @@ class Plan:
         launches_s = sum(
             (rounds if left is None else left.get(case.case_id, 0)) * self.launch_s(case) for case in cases
         )
-        proofs_s = sum(proof_s(case) for case in (to_prove(self.runnable) if proofs is None else proofs))
+        proofs_s = sum(self.proof_s(case) for case in (to_prove(self.runnable) if proofs is None else proofs))
         return launches_s + server_starts_s(rounds, shared=shared) + proofs_s
 
     def to_json(self) -> dict[str, Any]:
@@ -115,6 +121,11 @@ class Plan:
                     "skip_reason": entry.skip_reason,
                     "added_as_baseline": entry.added_as_baseline,
                     "oversubscribed": entry.oversubscribed,
+                    **(
+                        {"stands_for": list(entry.stands_for), "caps_worth": list(entry.caps_worth)}
+                        if entry.stands_for
+                        else {}
+                    ),
                 }
                 for entry in self.cases
             ],

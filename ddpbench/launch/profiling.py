@@ -15,6 +15,7 @@ import tomli_w
 from ddpbench.errors import MachineError, OutputError, RequestError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.devices import usable_devices, within_gpus, within_precision
+from ddpbench.launch.own_batches import own_names, stated_batches
 from ddpbench.launch.own_workloads import with_located
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
@@ -68,7 +69,9 @@ def prepare_profile(request: ProfileRequest) -> PreparedProfile:
     )
     hardware = read_hardware()
     devices = usable_devices(hardware)
-    planned = expand(with_located(experiment, folder), catalog, devices)
+    experiment = with_located(experiment, folder)
+    batches = stated_batches(own_names(experiment)) if experiment.base.local_batch is None else {}
+    planned = expand(experiment, TableCatalog(folder, batches), devices)
     if len(planned) != 1 or planned[0].case.strategy != "single":
         raise RequestError(f"profile {request.workload}: --set made it several cases; a profile is of one")
     entry = within_precision(within_gpus(planned[0], devices), devices)

@@ -172,6 +172,24 @@ class ServerProcess:
         """
         return self._tried(case, folder, timeout_s, "trying one step of it")
 
+    def gradients(self, case: Case, folder: Path, timeout_s: float) -> list[int] | None:
+        """Return the bytes of a case's gradients in the order in which they become ready; None where nobody knows."""
+        path = folder / "probe.json"
+        path.unlink(missing_ok=True)
+        if self._probe(path, case.to_json(), timeout_s, order=True) != 0 or not path.exists():
+            return None
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found.get("gradients")
+
+    def stated_batch(self, name: str, folder: Path) -> int | None:
+        """Return the batch that an own workload's class says it takes; None where it says none or cannot be had."""
+        path = folder / "probe.json"
+        path.unlink(missing_ok=True)
+        if self._probe(path, None, START_TIMEOUT_S, workload=name) != 0 or not path.exists():
+            return None
+        found: dict[str, int | None] = json.loads(path.read_text(encoding="utf-8"))
+        return found["local_batch"]
+
     def profile(self, case: Case, folder: Path, *, steps: int | None, cores: Sequence[int]) -> dict[str, Any]:
         """Return a case's workload measured in a process on these cores; see `ddpbench.worker.rank.profiling`.
 
@@ -206,9 +224,14 @@ class ServerProcess:
         case: dict[str, Any] | None,
         timeout_s: float,
         profile: dict[str, Any] | None = None,
+        workload: str | None = None,
+        *,
+        order: bool = False,
     ) -> int | None:
         """Has a rank write `path`; returns its exit code, or None where it had to be killed when time was up."""
-        self._ask(do="probe", path=str(path.absolute()), case=case, profile=profile)
+        self._ask(
+            do="probe", path=str(path.absolute()), case=case, profile=profile, workload=workload, order=order
+        )
         deadline = time.monotonic() + timeout_s
         in_time = True
         while True:

@@ -38,7 +38,7 @@ def inspect_own(
     problems: list[str] = []
     for (name, _), case in smallest.items():
         before_each()
-        facts = server.inspect(_alone(case), folder, timeout_s)
+        facts = server.inspect(alone(case), folder, timeout_s)
         if "problem" in facts:
             problems.append(str(facts["problem"]))
         found[name] = facts
@@ -49,10 +49,18 @@ def inspect_own(
     return found
 
 
-def _alone(case: Case) -> Case:
+def alone(case: Case) -> Case:
     """Return one rank's part of a case."""
     alone = case.baseline()
     return replace(alone, local_batch=case.local_batch, global_batch=case.local_batch, loader_workers=0)
+
+
+_TIMES = ("made_s", "step_s", "local_batch")
+
+
+def identifying(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was found of a workload without how long it took, which estimates alone use."""
+    return {key: value for key, value in facts.items() if key not in _TIMES}
 
 
 def told(name: str, facts: Mapping[str, Any]) -> str:

@@ -56,6 +56,8 @@ def read_plan(run: RunDir) -> StoredPlan:
                 skip_reason=entry["skip_reason"],
                 added_as_baseline=entry["added_as_baseline"],
                 oversubscribed=entry["oversubscribed"],
+                stands_for=tuple(entry.get("stands_for", ())),
+                caps_worth=tuple(entry.get("caps_worth", ())),
             )
             for entry in entries
         )

@@ -70,3 +70,13 @@ def _time(text: object) -> datetime | None:
 
 UNKNOWN = Sessions()
 """No session that would be known by its time."""
+
+
+def stop_reason_of(run: RunDir) -> str:
+    """Return why the last sweep of a run stopped; empty where that was not noted."""
+    try:
+        entries = run.read_json(run.sessions).get("sessions")
+    except IdentityError:
+        return ""
+    last = entries[-1] if isinstance(entries, list) and entries else {}
+    return str(last.get("stop_reason") or "") if isinstance(last, dict) else ""

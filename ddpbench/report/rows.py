@@ -36,6 +36,8 @@ class Row:
     noise_flag: str
     ci_reached: bool | None
     evaluation_samples_per_s: Estimate | None = None
+    same_caps: str = ""
+    """Other bucket caps that make the same buckets, which it stands for: `1 MiB, 2 MiB`."""
     layout: str = ""
     """`2 x 2` (nodes x ranks) or `on 2 nodes`, where its strategy ran a number of ranks in several layouts."""
 
@@ -165,6 +167,7 @@ def _row(record: Mapping[Any, Any], case: Case) -> Row:
         oversubscribed=_true(record["oversubscribed"]),
         noise_flag="" if _missing(noise) or noise is False else "noisy" if _true(noise) else str(noise),
         ci_reached=None if _missing(reached) else _true(reached),
+        same_caps=", ".join(f"{cap} MiB" for cap in text("same_buckets_mb").split("; ") if cap),
         evaluation_samples_per_s=estimate(
             "evaluation_samples_per_s", "evaluation_samples_per_s_ci_low", "evaluation_samples_per_s_ci_high"
         ),

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from ddpbench import units
 from ddpbench.units import counted
+
+series_of = units.series_of
 
 if TYPE_CHECKING:
     from ddpbench.analysis.statistics.stats import Interval
@@ -134,13 +137,6 @@ def moment(utc: object) -> str:
 def ranks(world_size: int) -> str:
     """`1 rank`, `4 ranks`."""
     return counted(world_size, "rank")
-
-
-def series_of(words: Sequence[str], conjunction: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} {conjunction} {words[-1]}"
 
 
 def valued(name: str, value: object) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -25,8 +25,15 @@ _TOP_LEVEL = tuple(Experiment.model_fields)
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-def load_experiment(path: Path, catalog: Catalog, overrides: Sequence[str] = ()) -> Experiment:
+def load_experiment(
+    path: Path,
+    catalog: Catalog,
+    overrides: Sequence[str] = (),
+    on_replaced: Callable[[str], None] = lambda _: None,
+) -> Experiment:
     """Reads and validates an experiment file, after applying `--set` style overrides (`base.local_batch=16`).
+
+    `on_replaced` hears of every axis that an override replaces, in a sentence.
 
     Raises:
         ExperimentError: the file cannot be read, is not TOML, or asks for something unknown; all problems
@@ -38,13 +45,23 @@ def load_experiment(path: Path, catalog: Catalog, overrides: Sequence[str] = ())
         raise ExperimentError(str(path), [Problem(path="", message=error.strerror or str(error))]) from None
     except UnicodeDecodeError:
         raise ExperimentError(str(path), [Problem(path="", message="is not a UTF-8 text file")]) from None
-    return parse_experiment(text, catalog, name=path.stem, source=str(path), overrides=overrides)
+    return parse_experiment(
+        text, catalog, name=path.stem, source=str(path), overrides=overrides, on_replaced=on_replaced
+    )
 
 
 def parse_experiment(
-    text: str, catalog: Catalog, *, name: str, source: str = "experiment", overrides: Sequence[str] = ()
+    text: str,
+    catalog: Catalog,
+    *,
+    name: str,
+    source: str = "experiment",
+    overrides: Sequence[str] = (),
+    on_replaced: Callable[[str], None] = lambda _: None,
 ) -> Experiment:
     """Validates an experiment's TOML text. `name` is used where the text has no `name` of its own.
+
+    An override of `base.X` replaces an axis X of the text: `on_replaced` hears of it in a sentence.
 
     Raises:
         ExperimentError: with every problem found.
@@ -54,8 +71,9 @@ def parse_experiment(
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(source, [Problem(path="", message=f"is not valid TOML: {error}")]) from None
     problems: list[Problem] = []
-    for override in overrides:
-        _apply_override(data, override, problems)
+    settings = [_apply_override(data, override, problems) for override in overrides]
+    for sentence in _replace_axes(data, settings):
+        on_replaced(sentence)
     data.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._-") or "experiment")
     problems += [
         Problem(path=key, message=f"unknown section; {nearest(key, _TOP_LEVEL)}")
@@ -94,13 +112,14 @@ def parse_experiment(
     return experiment
 
 
-def _apply_override(data: dict[str, Any], override: str, problems: list[Problem]) -> None:
+def _apply_override(data: dict[str, Any], override: str, problems: list[Problem]) -> list[str]:
+    """Sets one value; returns its path in parts, none where it is no setting."""
     path, equals, raw = override.partition("=")
     keys = _keys(path.strip())
     if not equals or not all(keys):
         message = f"invalid setting {override!r}: write key=value, such as base.local_batch=16"
         problems.append(Problem(path="--set", message=message))
-        return
+        return []
     try:
         value = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
@@ -110,8 +129,38 @@ def _apply_override(data: dict[str, Any], override: str, problems: list[Problem]
         target = target.setdefault(key, {})
         if not isinstance(target, dict):
             problems.append(Problem(path="--set", message=f"{override!r}: {key} is not a section"))
-            return
+            return []
     target[keys[-1]] = value
+    return keys
+
+
+def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
+    """Removes the axes whose one value overrides give; returns a sentence on each. One given as an axis too stays."""
+    if not isinstance(data.get("axes"), dict):
+        return []
+    axes = data["axes"] = _dotted(data["axes"])
+    asked = {".".join(keys[1:]) for keys in settings if keys[:1] == ["axes"]}
+    replaced: list[str] = []
+    for keys in settings:
+        name = ".".join(keys[1:] if keys[:1] == ["base"] else keys)
+        if keys[:1] == ["axes"] or name in asked or name not in axes:
+            continue
+        value = _value_at(data, keys)
+        values = axes.pop(name)
+        listed = ", ".join(map(str, values if isinstance(values, list) else [values]))
+        replaced.append(f"{'.'.join(keys)} = {value} replaces the axis {name} = [{listed}]")
+        if name == "scaling" and isinstance(
+            data["base"], dict
+        ):  # of the two batches that such an axis needs, the one that this scaling fixes stays
+            data["base"].pop("global_batch" if value == "weak" else "local_batch", None)
+    return replaced
+
+
+def _value_at(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    found: Any = data
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
 
 
 def _keys(path: str) -> list[str]:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ddpbench.errors import ExperimentError, Problem, nearest
 from ddpbench.spec.auto import resolve
-from ddpbench.spec.case import Case
+from ddpbench.spec.case import BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo, WorkloadInfo
 from ddpbench.spec.experiment import explain
 from ddpbench.spec.fabric import MAX_NODES, FabricSettings, Links
@@ -28,6 +28,10 @@ class PlannedCase:
     skip_reason: str | None = None
     added_as_baseline: bool = False
     oversubscribed: bool = False
+    stands_for: tuple[BucketCap, ...] = ()
+    """Other bucket caps that were asked for and make the same buckets, MiB: they are not run."""
+    caps_worth: tuple[float, ...] = ()
+    """Where it stands for others: caps that make other buckets of its gradients, MiB."""
 
 
 def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:

@@ -58,7 +58,7 @@ class Base(BaseModel, extra="forbid", frozen=True):
     bucket_cap_mb: BucketSetting = "default"
     """Size at which DDP closes a gradient bucket; `default` is DDP's own, 25 MiB after a first bucket of 1 MiB."""
     local_batch: Annotated[Positive, Unit("samples")] | None = None
-    """Batch per rank, for weak scaling only; if not set, the workload's own, or else 8."""
+    """Batch per rank, for weak scaling only; if not set, the workload's own (`batch` of your own class), or else 8."""
     global_batch: Annotated[Positive, Unit("samples")] | None = None
     """Batch of the whole job, for strong scaling only, which requires it."""
     scaling: Literal["weak", "strong"] = "weak"
@@ -102,7 +102,7 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     target_half_width: Annotated[float, Field(gt=0, lt=1), Unit("1")] = 0.02
     """Stop once the 95 % interval of every case's log ratio to its base case has at most this half-width."""
     total: Duration = 600.0
-    """Start no round that would end after this time; `rounds_min` takes precedence."""
+    """Limit of a sweep's time: nothing is started that would end after it, even if `rounds_min` are not done."""
     hang_timeout: Duration = 60.0
     """End a launch as hung if none of its ranks completes a step for this long."""
     seed: Natural | None = None

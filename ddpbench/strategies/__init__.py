@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ddpbench.table import Entry
 
 if TYPE_CHECKING:
+    from ddpbench.spec import Case
     from ddpbench.strategies.base import PROMISES, Job, NoOptions, Promise, Replica, Strategy
 
 TABLE: dict[str, Entry] = {
@@ -71,6 +72,13 @@ def load_strategy(name: str) -> Strategy[Any]:
     return strategy
 
 
+def own_step_reason(case: Case) -> str | None:
+    """Return why a class that makes its steps itself cannot run in this case, or None."""
+    if case.precision != "full":
+        return f"a step() of the class's own decides on autocast: it cannot run under precision = {case.precision!r}"
+    return load_strategy(case.strategy).step_reason(case)
+
+
 __all__ = [
     "PROMISES",
     "TABLE",
@@ -81,6 +89,7 @@ __all__ = [
     "Replica",
     "Strategy",
     "load_strategy",
+    "own_step_reason",
 ]
 
 

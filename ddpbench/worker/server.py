@@ -4,7 +4,8 @@ The first round's serves the proofs before, too. It talks over a socket it inher
 
     from the controlling side   {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
                                  "request": {...} or null for the one in the directory}
-                                {"do": "probe", "path": ..., "case": {...} or null, "profile": {...} or null}
+                                {"do": "probe", "path": ..., "case": {...} or null, "profile": {...} or null,
+                                 "workload": a name or null, "order": whether the case's gradients are asked for}
     to it                       {"event": "ready", "import_s": ...}
                                 {"event": "started", "pids": [...]}
                                 {"event": "exited", "rank": ..., "pid": ..., "code": ..., "cpu_s": ...}
@@ -159,7 +160,7 @@ class ForkServer:
                         None if given is None else LaunchRequest.from_json(given),
                     )
                 else:
-                    self._probe(Path(asked["path"]), asked["case"], asked.get("profile"))
+                    self._probe(Path(asked["path"]), asked)
             except _UnforkableError as error:
                 self._send(event="refused", reason=str(error))
         return True
@@ -211,7 +212,7 @@ class ForkServer:
             _flush()
             os._exit(code)
 
-    def _probe(self, path: Path, case: dict[str, Any] | None, profile: dict[str, Any] | None) -> None:
+    def _probe(self, path: Path, asked: Mapping[str, Any]) -> None:
         """Writes what is found to `path`: of the machine, of a case's workload, or that workload's profile."""
         _assert_forkable()
         pid = os.fork()
@@ -221,7 +222,7 @@ class ForkServer:
             try:
                 die_with_parent(server)
                 self._become_child(path.with_suffix(".log"))
-                path.write_text(json.dumps(_found(case, profile)), encoding="utf-8")
+                path.write_text(json.dumps(_found(asked)), encoding="utf-8")
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -244,7 +245,10 @@ class ForkServer:
             self._send(event="exited", rank=rank, pid=pid, code=code, cpu_s=cpu_s)
 
 
-def _found(case: dict[str, Any] | None, profile: dict[str, Any] | None) -> dict[str, Any]:
+def _found(asked: Mapping[str, Any]) -> dict[str, Any]:
+    case, profile = asked["case"], asked.get("profile")
+    if asked.get("workload") is not None:
+        return {"local_batch": ddpbench.workloads.load_workload(asked["workload"]).default_batch}
     if case is None:
         from ddpbench.worker.probe import describe
 
@@ -254,6 +258,10 @@ def _found(case: dict[str, Any] | None, profile: dict[str, Any] | None) -> dict[
         from ddpbench.worker.rank.profiling import profile_workload
 
         return profile_workload(Case.from_json(case), **profile)
+    if asked.get("order"):
+        from ddpbench.worker.verify.arrival import gradient_order
+
+        return gradient_order(Case.from_json(case))
     from ddpbench.worker.verify.inspection import inspect_workload
 
     return inspect_workload(Case.from_json(case))

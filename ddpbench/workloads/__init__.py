@@ -130,7 +130,10 @@ def _own(name: str) -> Workload[Any]:
             f"class {attribute} in {head} lacks {missing}: a workload has model(), dataset() or "
             "loader(rank, world_size, batch), and loss(model, batch), or derives from ddpbench.workloads.Workload"
         )
-    return PlainWorkload(found)
+    try:
+        return PlainWorkload(found)
+    except ValueError as error:
+        raise ImportError(f"class {attribute} in {head}: {error}") from error
 
 
 def _is_workload(value: object, module: ModuleType) -> bool:

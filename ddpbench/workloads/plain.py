@@ -9,6 +9,7 @@
         def before_update(self, model): ...                 # optional; clips gradients, say
         def collate(self, samples): ...                     # optional; makes a batch of samples
         def step(self, model, batch, optimizer): ...        # instead of loss: the whole step; returns its loss
+        batch = 32                                          # optional; the local batch where an experiment gives none
 
 `dataset` may take `rank` and `world_size` too, to shard an iterable dataset. These are of processes: a
 strategy that holds all replicas in one process has rank 0 of 1, and cuts each batch up itself. `optimizer` may
@@ -45,6 +46,20 @@ def lacks(found: type[Any]) -> str:
     return " and ".join(missing)
 
 
+def batch_of(found: type[Any]) -> int | None:
+    """Return the batch that a class says it takes; None where it says none (a method of that name says none).
+
+    Raises:
+        ValueError: it is no number of samples.
+    """
+    batch = getattr(found, "batch", None)
+    if batch is None or callable(batch) or hasattr(batch, "__get__"):
+        return None
+    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+        raise ValueError(f"batch = {batch!r} is no number of samples: give one, such as batch = 32")
+    return batch
+
+
 class PlainWorkload(Workload[BaseModel]):
     """The adapter. The loss is computed inside the model's forward, so that any strategy can carry it."""
 
@@ -56,6 +71,7 @@ class PlainWorkload(Workload[BaseModel]):
         self._own = own
         self.options = options_of(own)
         self.owns_step = callable(getattr(own, "step", None))
+        self.default_batch = batch_of(own)
         self._made: tuple[BaseModel, Any] | None = None
 
     def instance(self, options: BaseModel) -> Any:

@@ -223,6 +223,33 @@ def test_an_interrupted_sweep_says_how_far_it_came_and_how_to_resume(run: RunDir
     assert row["step_time_s"] == pytest.approx(0.01)
 
 
+def test_a_sweep_whose_budget_was_spent_leaves_cases_ok_with_the_rounds_they_have(run: RunDir) -> None:
+    """Their rows say how many; a case without any says that, and the page says what was left out."""
+    write_plan(run, [SINGLE, DDP], Budget(total=180.0))
+    for number in range(3):
+        write_launch(run, SINGLE, number, [plain(10)])
+    write_sessions(run, "budget")
+    single, ddp = (row_of(load(run), case) for case in (SINGLE, DDP))
+    assert (single["status"], single["launches"]) == ("ok", 3)
+    assert ddp["status"] == "failed"
+    assert ddp["error"] == (
+        "not measured: budget.total, 3 min, was spent before its first launch; resume with: "
+        f"ddpbench sweep {run.path}"
+    )
+    told = next(text for text in summarize(run).validity if text.startswith("budget.total"))
+    assert told.startswith("budget.total, 3 min, was spent before 5 rounds were done: 1 case")
+    assert " has 3" in told
+    assert told.endswith(f"To run the rest: ddpbench sweep {run.path}")
+
+
+def test_a_launch_that_failed_still_fails_its_case_when_the_budget_was_spent(run: RunDir) -> None:
+    write_plan(run, [SINGLE], Budget(total=180.0))
+    write_launch(run, SINGLE, 0, [plain(10)])
+    write_launch(run, SINGLE, 1, outcome=Outcome(status="failed", error="an exception"))
+    write_sessions(run, "budget")
+    assert row_of(load(run), SINGLE)["status"] == "failed"
+
+
 def test_what_fails_its_proof_has_no_numbers(run: RunDir) -> None:
     write_plan(run, [SINGLE, DDP], Budget(rounds_min=1, rounds_max=1))
     write_proof(run, DDP, Outcome(status="diverged", error="gradients differ: error 0.3, allowed 1e-10"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,14 @@ def test_the_tables_times_add_up_to_the_total(replays: str, capsys: pytest.Captu
     assert "; up to 7 rounds (" in said
 
 
+def test_a_budget_without_room_for_the_promised_rounds_is_told(
+    replays: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = " ".join(" ".join(printed(capsys, replays, "--set", "budget.total=5 min")).split())
+    assert ", and budget.total, 5 min, has room for 2 of them" in words
+    assert "up to 7 rounds" not in words
+
+
 def test_what_is_skipped_comes_last_with_its_reason(replays: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, replays)
     at = lines.index("skipped: 2 cases")
@@ -135,3 +144,33 @@ def test_every_experiment_fits_the_width_without_a_broken_word(
         word for line in wide for word in line.split()
     } - {"·"}
     assert not any("\x1b" in line or "\N{NO-BREAK SPACE}" in line for line in narrow)
+
+
+def first_table() -> list[str]:
+    """The experiments of the README's first table of questions that take a model of one's own."""
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    table = text.split("## Questions it answers")[1].split("\n\nAnd on a network")[0]
+    rows = [line for line in table.splitlines() if "ddpbench sweep" in line]
+    known = known_experiments()
+    named = [
+        name for row in rows for name in re.findall(r"`(?:ddpbench sweep )?(\w+)`", row) if name in known
+    ]
+    return [name for name in named if name != "pipeline_or_data"]
+
+
+@pytest.mark.parametrize("name", first_table())
+def test_every_experiment_that_the_readme_says_so_of_runs_a_model_of_ones_own(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = "experiments/own_script/train_after.py:Measured"
+    lines = printed(capsys, name, "--workload", own, "--out", "x")
+    told = " ".join(line.strip() for line in lines)
+    assert [word for word in lines if word.startswith("skipped")] == (
+        ["skipped: 1 case"] if name == "family" else []
+    )
+    assert ("cannot be cut into stages" in told) is (name == "family")
+    assert "replaces the axis workload" in told if name in ("strategies", "precision") else "axis" not in told
+
+
+def test_the_readmes_first_table_is_found() -> None:
+    assert {"quick", "strategies", "precision", "family", "time_to_loss"} <= set(first_table())

@@ -196,3 +196,18 @@ def test_a_loss_that_is_no_mean_over_samples_is_noted_and_no_fault_of_the_strate
     assert "float32 only" in proofs["gradients, same shards", "float64"].note
     assert proofs["gradients, same shards", "float32"].error < 1e-5
     assert "not a mean over samples" in proofs["gradients, whole batch", "float32"].note
+
+
+def test_a_rank_says_which_batch_a_class_states(server: ServerProcess, tmp_path: Path) -> None:
+    """Of a class that inherits it, which the text of its file alone does not tell; one that is wrong says none."""
+    (tmp_path / "states.py").write_text(
+        "class Base:\n    batch = 32\n    model = dataset = loss = dict\n"
+        "class Mine(Base):\n    pass\n"
+        "class Wrong(Base):\n    batch = 'many'\n",
+        encoding="utf-8",
+    )
+    assert server.stated_batch(f"{tmp_path}/states.py:Mine", tmp_path) == 32
+    assert server.stated_batch(f"{tmp_path}/states.py:Wrong", tmp_path) is None
+    said = server.inspect(case_of(f"{tmp_path}/states.py:Wrong"), tmp_path, 60.0)["problem"]
+    assert "class Wrong in" in said
+    assert "batch = 'many' is no number of samples" in said

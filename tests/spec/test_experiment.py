@@ -248,3 +248,48 @@ def test_every_shipped_experiment_is_valid_and_asks_a_question() -> None:
         experiment = load_experiment(path, CATALOG)
         assert experiment.question.endswith("?")
         assert expand(experiment, CATALOG, FOUR_CORES)
+
+
+TWO_AXES = """
+    [axes]
+    workload = ["mlp:small", "gpt:nano"]
+    world_size = [1, 2]
+    "options.ddp.static_graph" = [true, false]
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "left", "told"),
+    [
+        (
+            "base.workload=train.py:Mine",
+            ["world_size", "options.ddp.static_graph"],
+            "base.workload = train.py:Mine replaces the axis workload = [mlp:small, gpt:nano]",
+        ),
+        (
+            "options.ddp.static_graph=true",
+            ["workload", "world_size"],
+            "options.ddp.static_graph = True replaces the axis options.ddp.static_graph = [True, False]",
+        ),
+    ],
+)
+def test_an_override_replaces_the_axis_of_its_name_and_says_so(
+    override: str, left: list[str], told: str
+) -> None:
+    heard: list[str] = []
+    experiment = parse_experiment(TWO_AXES, CATALOG, name="x", overrides=[override], on_replaced=heard.append)
+    assert list(experiment.axes) == left
+    assert heard == [told]
+
+
+def test_an_axis_that_is_asked_for_beside_one_value_is_still_refused() -> None:
+    found = problems_of(TWO_AXES, "base.workload=mlp", "axes.workload=['mlp','gpt']")
+    assert found == ["base.workload: is an axis too: remove it, or set axes.workload to one value"]
+
+
+@pytest.mark.parametrize(("scaling", "batch"), [("weak", 4), ("strong", 8)])
+def test_of_two_batches_one_scaling_keeps_its_own(scaling: str, batch: int) -> None:
+    text = '[base]\nlocal_batch = 4\nglobal_batch = 8\n[axes]\nscaling = ["weak", "strong"]'
+    experiment = parse_experiment(text, CATALOG, name="x", overrides=[f"base.scaling={scaling}"])
+    (case,) = {entry.case for entry in expand(experiment, CATALOG, FOUR_CORES) if not entry.added_as_baseline}
+    assert (case.local_batch, case.global_batch) == (batch, batch)

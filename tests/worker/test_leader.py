@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddpbench.errors import LaunchError
-from ddpbench.spec import Case
+from ddpbench.spec import Budget, Case
 from ddpbench.worker.slot import leader, watch
 from ddpbench.worker.slot.roster import Seat
 from ddpbench.worker.slot.slot import LEADER_LOST_S
@@ -77,6 +77,7 @@ def test_slots_get_fresh_servers_after_a_measured_round_and_proofs_bear_nothing_
     ordered: list[bool] = []
     launched: list[tuple[str, int, float]] = []
     found._measured, found._outcomes = False, {}
+    found._walls, found._spent = [], lambda expected_s: False
     found._slot = SimpleNamespace(begin_round=lambda _job, _envs, *, fresh: ordered.append(fresh))
     found._order = lambda job: ordered.append(job["fresh"]) or 0
     found._await_ready = lambda _job: 3.0
@@ -106,3 +107,28 @@ def test_one_more_round_starts_servers_only_where_those_that_run_do_not_serve_it
     found: Any = object.__new__(leader.Leader)
     found._walls, found._server_s = [1.0, 3.0], 4.0
     assert found._expected_s(3) == expected_s
+
+
+@pytest.mark.parametrize(("total_s", "launches"), [(100.0, 2), (25.0, 1), (15.0, 0)])
+def test_nothing_is_launched_that_would_end_after_the_budget(
+    total_s: float, launches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launches took 10 s so far, and 10 s have passed."""
+    now = [110.0]
+    found: Any = object.__new__(leader.Leader)
+    monkeypatch.setattr(leader.time, "monotonic", lambda: now[0])
+    found._measured, found._outcomes, found._walls, found._started = False, {}, [10.0], 100.0
+    found._plan = SimpleNamespace(budget=Budget(total=total_s))
+    found._slot = SimpleNamespace(begin_round=lambda *_, **__: None)
+    found._order = lambda _job: 0
+    found._await_ready = lambda _job: 0.0
+    launched: list[object] = []
+
+    def launch(entry: object, *_: object, **__: object) -> None:
+        launched.append(entry)
+        now[0] += 10.0
+
+    found._launch = launch
+    todo = [SimpleNamespace(case=Case(workload="mlp", strategy=name)) for name in ("single", "ddp")]
+    assert found._round(todo, "measure", 1) is (launches == 2)
+    assert len(launched) == launches

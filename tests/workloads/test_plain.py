@@ -245,3 +245,28 @@ def test_a_function_of_the_script_does_for_a_method() -> None:
     assert method_of(own, "mine")() is own
     own.model = lambda: "of the object itself"
     assert method_of(own, "model")() == "of the object itself"
+
+
+def with_batch(**members: Any) -> type[Mine]:
+    return type("Own", (Mine,), members)
+
+
+@pytest.mark.parametrize(
+    ("own", "batch"),
+    [
+        (Mine, None),
+        (with_batch(batch=32), 32),
+        (with_batch(batch=lambda self: 3), None),
+        (with_batch(batch=property(lambda self: 3)), None),
+    ],
+)
+def test_the_classes_batch_is_its_local_batch_where_an_experiment_gives_none(
+    own: type[Mine], batch: int | None
+) -> None:
+    assert PlainWorkload(own).default_batch == batch
+
+
+@pytest.mark.parametrize("batch", [0, -2, 2.5, True, "32"])
+def test_a_batch_that_is_no_number_of_samples_is_refused(batch: object) -> None:
+    with pytest.raises(ValueError, match="is no number of samples: give one, such as batch = 32"):
+        PlainWorkload(with_batch(batch=batch))

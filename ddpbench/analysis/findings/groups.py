@@ -52,8 +52,22 @@ def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
 
 
 def measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
-    """Return the cases that have numbers."""
-    return [run for run in cases if run.status == "ok" and run.timings]
+    """Return the cases that have numbers; of bucket caps under which DDP built the same buckets the first."""
+    found = [run for run in cases if run.status == "ok" and run.timings]
+    equal = {other.case_id for _, others in equal_buckets(found) for other in others}
+    return [run for run in found if run.case_id not in equal]
+
+
+def equal_buckets(cases: Iterable[CaseRun]) -> list[tuple[CaseRun, list[CaseRun]]]:
+    """Return, of cases with the same buckets that differ in nothing but their cap, the one that others are equal to."""
+    with_buckets = [
+        run for run in cases if run.bucket_bytes is not None and run.case.bucket_cap_mb is not None
+    ]
+    groups = grouped(
+        with_buckets, lambda run: (grouping.alike(run.case, but=("bucket_cap_mb",)), run.bucket_bytes)
+    )
+    ordered = [sorted(group, key=lambda run: cap_order(run.case.bucket_cap_mb)) for group in groups.values()]
+    return [(first, others) for first, *others in ordered if others]
 
 
 def grouped(cases: Iterable[CaseRun], key: Any) -> dict[tuple[Any, ...], list[CaseRun]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.findings.groups import equal_buckets
 from ddpbench.analysis.findings.loss import loss_sentences
 from ddpbench.analysis.findings.pairing import pairing_sentences
 from ddpbench.analysis.names import Names
@@ -19,6 +20,10 @@ from ddpbench.analysis.read.staleness import staleness_sentences
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.records import Noise
 from ddpbench.records.plan import StoredPlan
+from ddpbench.spec import Budget
+from ddpbench.spec.buckets import equal_words
+from ddpbench.spec.grouping import cap_words
+from ddpbench.units import counted, format_seconds, series_of
 
 _END_WORDS = {
     "budget": " before the sweep's budget was exhausted",
@@ -69,6 +74,9 @@ def validity_sentences(
         launcher = measured[0].case.launcher
         yield f"The sweep was interrupted; resume with: {resume_command(launcher, path)}"
     yield from _crowded(measured, names)
+    if stop_reason == "budget":
+        yield from _left_out(measured, names, plan.budget, resume_command(measured[0].case.launcher, path))
+    yield from _equal_caps(cases)
     yield from _too_few_rounds(measured, names)
     yield from pairing_sentences(measured, names)
     yield from _disturbances(measured)
@@ -98,6 +106,34 @@ def _too_few_rounds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
         yield (
             f"{names.count(few)} {_have(few)} under {MIN_ROUNDS} rounds: too few rounds to conclude "
             f"anything{names.listed(few)}."
+        )
+
+
+def _equal_caps(cases: Sequence[CaseRun]) -> Iterable[str]:
+    """Yield which bucket caps were run as one."""
+    found = [run.planned for run in cases if run.planned.stands_for]
+    told = (
+        equal_words(one.case.workload, one.case.bucket_cap_mb, one.stands_for, one.caps_worth)
+        for one in found
+    )
+    yield from (f"{text}." for text in dict.fromkeys(told))
+    for first, others in equal_buckets(cases):
+        caps = series_of([cap_words(run.case.bucket_cap_mb) for run in (first, *others)])
+        yield (
+            f"{first.case.workload} at {counted(first.case.world_size, 'rank')}: DDP built the same buckets under caps "
+            f"{caps}: they are one configuration, compared by {cap_words(first.case.bucket_cap_mb)} alone."
+        )
+
+
+def _left_out(measured: Sequence[CaseRun], names: Names, budget: Budget, resume: str) -> Iterable[str]:
+    """Yield which cases have fewer rounds than were promised, where the budget ended the sweep."""
+    short = [case for case in measured if len(case.timings) < budget.rounds_min and case.status == "ok"]
+    if short:
+        counts = sorted({len(case.timings) for case in short})
+        rounds = " or ".join(map(str, counts))
+        yield (
+            f"budget.total, {format_seconds(budget.total)}, was spent before {budget.rounds_min} rounds were done: "
+            f"{names.count(short)} {_have(short)} {rounds}{names.listed(short)}. To run the rest: {resume}"
         )
 
 

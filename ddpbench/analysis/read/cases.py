@@ -14,8 +14,9 @@ from ddpbench.analysis.statistics.steady import unsteady
 from ddpbench.errors import IdentityError
 from ddpbench.records import WORST_FIRST, Costs, LaunchDir, LaunchRecords, Proof, RunDir, Status, read_launch
 from ddpbench.records.plan import StoredPlan
-from ddpbench.records.sessions import Sessions
+from ddpbench.records.sessions import Sessions, stop_reason_of
 from ddpbench.spec import Budget, PlannedCase
+from ddpbench.units import format_seconds
 
 
 def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
@@ -26,6 +27,7 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
     """
     found: list[CaseRun] = []
     sessions = Sessions.of(run)
+    spent = stop_reason_of(run) == "budget"
     for planned, case_id in zip(plan.cases, plan.ids, strict=True):
         if planned.case.case_id != case_id:
             raise IdentityError(
@@ -40,7 +42,7 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
                 if read[1]:
                     steps[read[0].round] = read[1]
         proof = _read_proof(run.launch(case_id, "proof"))
-        status, error = _status(planned, launches, proof, plan.budget, run.path)
+        status, error = _status(planned, launches, proof, plan.budget, run.path, spent=spent)
         processes = max((launch.processes for launch in launches), default=1)
         found.append(
             CaseRun(
@@ -102,16 +104,25 @@ def _read_proof(directory: LaunchDir) -> ProofRun | None:
 
 
 def _status(
-    planned: PlannedCase, launches: Sequence[Launch], proof: ProofRun | None, budget: Budget, path: Path
+    planned: PlannedCase,
+    launches: Sequence[Launch],
+    proof: ProofRun | None,
+    budget: Budget,
+    path: Path,
+    *,
+    spent: bool,
 ) -> tuple[Status, str]:
-    """Return a case's status, and for what is not ok a sentence that says what to do."""
+    """Return a case's status, and for what is not ok a sentence that says what to do.
+
+    Where the sweep ended with its budget `spent`, fewer rounds than were promised do.
+    """
     if planned.skip_reason is not None:
         return "skipped", planned.skip_reason
     if proof is not None and proof.status != "ok":
         return proof.status, proof.error or "the proof before timing failed; see its log in the case's folder"
     ok = sum(launch.ok for launch in launches)
     bad = [launch for launch in launches if not launch.ok]
-    if ok >= budget.rounds_min:
+    if ok >= (budget.rounds_min if not spent or bad else 1):
         return "ok", ""
     if bad:
         worst = min(bad, key=lambda launch: WORST_FIRST.index(launch.status))
@@ -121,6 +132,11 @@ def _status(
             again = f"{resume_command(planned.case.launcher, path)}, with --retry-failed at their end"
         advice = f"after fixing this, measure again with: {again}"
         return worst.status, f"round {worst.round + 1}: {worst.error} ({counted}; {advice})"
+    if spent and not ok:
+        sentence = (
+            f"not measured: budget.total, {format_seconds(budget.total)}, was spent before its first launch"
+        )
+        return "failed", f"{sentence}; resume with: {resume_command(planned.case.launcher, path)}"
     sentence = f"measured in {ok} of at least {budget.rounds_min} rounds so far"
     return "failed", f"{sentence}; resume with: {resume_command(planned.case.launcher, path)}"
 

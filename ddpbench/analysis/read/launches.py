@@ -126,6 +126,12 @@ class CaseRun:
         return [] if self.status == "diverged" else [launch for launch in self.launches if launch.ok]
 
     @property
+    def bucket_bytes(self) -> tuple[int, ...] | None:
+        """The buckets that DDP built in its last launch; None where none were recorded."""
+        known = (launch.bucket_bytes for launch in reversed(self.good))
+        return next((sizes for sizes in known if sizes is not None), None)
+
+    @property
     def timings(self) -> list[Timing]:
         """The numbers of those launches, by round."""
         return [launch.timing for launch in self.good if launch.timing is not None]

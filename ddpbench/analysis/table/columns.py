@@ -381,6 +381,21 @@ def _table() -> list[Column]:
             "",
             "folder for the timed checkpoints; empty for the run directory",
         ),
+        *_one(
+            "plan",
+            "text",
+            "same_buckets_mb",
+            "MiB",
+            "other bucket caps asked for that make the same buckets: the row stands for them",
+            value=lambda run: (
+                "; ".join(
+                    cap if isinstance(cap, str) else f"{cap:g}"
+                    for cap in run.planned.stands_for
+                    if cap is not None
+                )
+                or None
+            ),
+        ),
     ]
 
 

@@ -146,8 +146,8 @@ def _model(run: CaseRun) -> dict[str, Any]:
         "parameters": next((x.parameters for x in good if x.parameters), None),
         "gradient_bytes": next((x.gradient_bytes for x in good if x.gradient_bytes is not None), None),
     }
-    last = next((launch.bucket_bytes for launch in reversed(good) if launch.bucket_bytes is not None), None)
-    return row if last is None else row | {"actual_bucket_bytes": ";".join(map(str, last))}
+    sizes = run.bucket_bytes
+    return row if sizes is None else row | {"actual_bucket_bytes": ";".join(map(str, sizes))}
 
 
 def _memory(run: CaseRun) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 
 from ddpbench.launch.plan import Plan, proof_key
 from ddpbench.machine.finished import Key, finished_launches, given_up
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.rundir import Purpose
-from ddpbench.spec import PlannedCase
+from ddpbench.spec import Budget, PlannedCase
+from ddpbench.units import counted, format_seconds
 
 
 class Done:
@@ -86,3 +88,25 @@ class Done:
             self.outcomes[case_id, "proof", 0] = outcome
             return True
         return False
+
+
+def left_out_words(names: Mapping[str, str], done: Done, budget: Budget) -> str:
+    """Return what was not run of the promised rounds when the budget was spent; empty where all was.
+
+    `names` are the cases', by id.
+    """
+    left = {
+        entry.case.case_id: count
+        for entry in done.worthwhile
+        if (count := done.unfinished(entry, budget.rounds_min))
+    }
+    if not left:
+        return ""
+    whole = budget.rounds_min - max(left.values())
+    total = f"budget.total, {format_seconds(budget.total)}, is spent"
+    launches = counted(sum(left.values()), "launch", "launches")
+    text = f"{total} after {whole} of {counted(budget.rounds_min, 'round')}: {launches} not run"
+    behind = [names[case_id] for case_id, count in left.items() if budget.rounds_min - count == whole]
+    if len(behind) < len(done.worthwhile):
+        text += f" (of round {whole + 1} those of {', '.join(behind)})"
+    return text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpbench.launch.estimate import SERVER_START_S, proof_s
+from ddpbench.launch.estimate import SERVER_START_S
 from ddpbench.launch.plan import Plan, to_prove
 from ddpbench.launch.sweep.done import Done
 from ddpbench.records import LaunchOutcome
@@ -41,10 +41,20 @@ class Expected:
 
     def left_s(self, number: int) -> float:
         """The proofs and launches of the promised rounds, from a launch of that round on."""
-        rounds = max(self._rounds_min, number + 1)
-        left_s = sum(map(proof_s, to_prove(self._done.unproved)))
-        left_s += self._starts_s(self._rounds_min - number - 1)
-        return left_s + sum(
+        return self._needed_s(max(self._rounds_min, number + 1), self._rounds_min - number - 1)
+
+    def rounds_within(self, seconds: float, number: int) -> int:
+        """Return how many of the promised rounds will be whole after so long, where round `number` is next."""
+        for rounds in range(self._rounds_min, 0, -1):
+            if self._needed_s(rounds, rounds - max(number, 1)) <= seconds:
+                return rounds
+        return 0
+
+    def _needed_s(self, rounds: int, starts: int) -> float:
+        """Return what is left of so many rounds, with the proofs before them and so many starts of servers."""
+        needed_s = sum(self._plan.proof_s(case) for case in to_prove(self._done.unproved))
+        needed_s += self._starts_s(starts)
+        return needed_s + sum(
             self._done.unfinished(entry, rounds) * self.launch_s(entry) for entry in self._done.worthwhile
         )
 

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from ddpbench.errors import IdentityError
+from ddpbench.launch.estimate import Tried
 from ddpbench.launch.listener import Listener
-from ddpbench.launch.plan import Plan
+from ddpbench.launch.plan import Plan, make_plan
+from ddpbench.launch.sweep.equal_caps import replayed_gradients, sentences, without_equal
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.machine.identity import check_identity, machine_record
 from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.trial import inspect_own, told
+from ddpbench.machine.trial import INSPECTION_TIMEOUT_S, alone, identifying, inspect_own, told
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.plan import read_plan
+from ddpbench.spec import Case
 
 
-def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> list[str | None]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What a rank with torch found before anything was launched."""
+
+    gpu_addresses: list[str | None]
+    plan: Plan
+    """What is to be run: of bucket caps that make the same buckets one."""
+    tried: dict[str, Tried]
+    """What trying users' own workloads took, by name."""
+
+
+def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> Found:
     """Writes machine.json, plan.json and experiment.toml, or compares them with what is there.
-
-    Returns the GPUs' addresses.
 
     Raises:
         IdentityError: the directory is another machine's or another experiment's.
@@ -32,7 +45,9 @@ def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> l
     toml = prepared.experiment.to_toml()
     found = machine_record(prepared.hardware, probe, toml, plan.cases)
     own = inspect_own(server, [entry.case for entry in plan.runnable], run.path)
-    found["context"]["own_workloads"] = dict(own)
+    if not prepared.resumes:
+        plan = _without_equal_caps(plan, server, run, listener)
+    found["context"]["own_workloads"] = {name: identifying(facts) for name, facts in own.items()}
     for name, facts in own.items():
         listener.looked_at(told(name, facts))
     if prepared.resumes:
@@ -42,7 +57,32 @@ def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> l
         write_atomically(run.machine, json.dumps(found, indent=1) + "\n")
         write_atomically(run.experiment, toml)
         write_atomically(run.plan, plan.dumps())  # last: with it the directory can be resumed
-    return [gpu["pci"] for gpu in probe["gpus"]]
+    return Found(
+        gpu_addresses=[gpu["pci"] for gpu in probe["gpus"]],
+        plan=plan,
+        tried={
+            name: Tried(made_s=facts["made_s"], step_s=facts["step_s"], local_batch=facts["local_batch"])
+            for name, facts in own.items()
+        },
+    )
+
+
+def _without_equal_caps(plan: Plan, server: ServerProcess, run: RunDir, listener: Listener) -> Plan:
+    """Return the plan with one case for all bucket caps that make the same buckets, and tells which these are."""
+
+    def gradients(case: Case) -> Sequence[int] | None:
+        return replayed_gradients(case) or server.gradients(
+            replace(alone(case), precision="full"), run.path, INSPECTION_TIMEOUT_S
+        )
+
+    cases = without_equal(plan.cases, gradients)
+    for left in ("probe.json", "probe.log"):
+        (run.path / left).unlink(missing_ok=True)
+    if len(cases) == len(plan.cases):
+        return plan
+    for sentence in sentences(cases):
+        listener.looked_at(sentence)
+    return make_plan(plan.experiment, cases)
 
 
 def _check_cases(run: RunDir, plan: Plan) -> None:

@@ -16,8 +16,10 @@ from ddpbench.launch.devices import check_devices, usable_devices, within_gpus, 
 from ddpbench.launch.fabrics import check_drawable
 from ddpbench.launch.memory import memory_limit, within_memory
 from ddpbench.launch.merge.merge import refuse_merged
+from ddpbench.launch.own_batches import batch_notes, own_names, stated_batches, stored_batches
 from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.plan import Plan, make_plan, skip_reasons
+from ddpbench.launch.sweep.equal_caps import as_stored
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
@@ -62,11 +64,11 @@ class Prepared:
     """The order's seed was drawn just now: another run of the experiment gets another one."""
     retry_failed: bool
     notes: tuple[str, ...] = ()
-    """What of the request is not run, and why."""
+    """What of the request is not run, or not as it was given, and why."""
 
 
 def prepare(request: SweepRequest) -> Prepared:
-    """Reads, validates and plans; starts nothing but, beside GPUs, a probe of what torch can use.
+    """Reads, validates and plans; starts nothing but probes: beside GPUs of what torch can use, and of own classes.
 
     Raises:
         RequestError: the request cannot be met; the message says why.
@@ -79,16 +81,29 @@ def prepare(request: SweepRequest) -> Prepared:
     if out is not None:
         refuse_merged(RunDir(out))
     catalog = TableCatalog(source.parent)
-    experiment = with_located(load_experiment(source, catalog, request.overrides), source.parent)
+    notes: list[str] = []
+    experiment = load_experiment(source, catalog, request.overrides, on_replaced=notes.append)
+    experiment = with_located(experiment, source.parent)
     _check_launcher(experiment, request.experiment)
     if importlib.util.find_spec("torch") is None:
         raise MachineError("torch is not installed in this environment: pip install torch")
     hardware = read_hardware()
     devices = usable_devices(hardware)
     check_devices(experiment, devices)
-    note = left_out(experiment)
+    if note := left_out(experiment):
+        notes.append(note)
     experiment = resolve(experiment, devices)
-    planned = expand(experiment, catalog, devices)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
+    resumes = run.plan.exists()
+    stored = None
+    with suppress(
+        IdentityError
+    ):  # a damaged plan is refused when the run is worked on, which its lock decides first
+        stored = read_plan(run) if resumes else None
+    batches = stored_batches(stored) if resumes else stated_batches(own_names(experiment))
+    notes += batch_notes(experiment, {} if resumes else batches)
+    planned = as_stored(expand(experiment, TableCatalog(source.parent, batches), devices), stored)
     memory = memory_limit()
     cases = [
         within_memory(within_precision(within_gpus(entry, devices), devices), memory) for entry in planned
@@ -97,17 +112,9 @@ def prepare(request: SweepRequest) -> Prepared:
         raise RequestError(f"{source}: no case of this experiment can run here\n{skip_reasons(cases)}")
     _check_checkpoint_dirs(cases)
     check_drawable(entry.case for entry in cases if entry.skip_reason is None)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
-    resumes = run.plan.exists()
     seeded = experiment.budget.seed is not None
     if not resumes and run.path.is_dir() and any(path.name not in _OWN_FILES for path in run.path.iterdir()):
         raise OutputError(f"{run.path} holds other files and is not a run directory; choose another --out")
-    stored = None
-    with suppress(
-        IdentityError
-    ):  # a damaged plan is refused when the run is worked on, which its lock decides first
-        stored = read_plan(run) if resumes else None
     plan = make_plan(experiment, cases, stored)
     return Prepared(
         experiment=plan.experiment,
@@ -118,7 +125,7 @@ def prepare(request: SweepRequest) -> Prepared:
         resumes=resumes,
         draws_seed=not seeded and not resumes,
         retry_failed=request.retry_failed,
-        notes=(note,) if note else (),
+        notes=tuple(notes),
     )
 
 

@@ -1,8 +1,9 @@
-"""When a sweep ends: after the promised rounds, once intervals are narrow or another round takes too long."""
+"""When a sweep ends: when its time is spent; after the promised rounds also once intervals are narrow."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep.done import Done
@@ -12,17 +13,36 @@ from ddpbench.spec import Budget
 
 
 class StoppingRule:
-    """Decides before each round whether it is run."""
+    """Decides before each round, and before each launch, whether it is run. The clock's seconds begin anywhere."""
 
     def __init__(
-        self, run: RunDir, done: Done, expected: Expected, budget: Budget, listener: Listener
+        self,
+        run: RunDir,
+        done: Done,
+        expected: Expected,
+        budget: Budget,
+        listener: Listener,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run, self._done, self._expected = run, done, expected
-        self._budget, self._listener = budget, listener
+        self._budget, self._listener, self._clock = budget, listener, clock
+        self._begun = False
+
+    def left_s(self, started: float) -> float:
+        """Return how much of the budget is left to a sweep that began at `started`, seconds."""
+        return started + self._budget.total - self._clock()
 
     def reason(self, number: int, started: float) -> str:
-        """Return why the round `number` of a sweep that began at `started` is not to be run, or nothing."""
+        """Return why the round `number` of a sweep that began at `started` is not to be run, or nothing.
+
+        A round is begun if all of it fits into what is left of the budget; a sweep's first one as far as it does.
+        """
         if number < self._budget.rounds_min:
+            todo = self._done.left_of_round(number)
+            if todo and self._begun and self._expected.round_s(todo) > self.left_s(started):
+                return "budget"
+            self._begun = self._begun or bool(todo)
             return ""
         worthwhile = self._done.worthwhile
         if not worthwhile:
@@ -37,7 +57,7 @@ class StoppingRule:
         measurable = {entry.case.case_id for entry in worthwhile}
         is_open = not measurable.isdisjoint(wide) or found.apart(measurable, self._budget.rounds_min)
         reason = "" if is_open else "target reached"
-        if not reason and time.monotonic() - started + self._expected.round_s(todo) > self._budget.total:
+        if not reason and self._expected.round_s(todo) > self.left_s(started):
             reason = "budget"
         self._listener.round_ended(number - 1, found.widths, reason)
         return reason

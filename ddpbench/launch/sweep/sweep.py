@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddpbench.errors import FabricError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.estimate import about
 from ddpbench.launch.fabrics import Fabrics
 from ddpbench.launch.listener import Listener
-from ddpbench.launch.plan import LaunchPlan, plan_launch, to_prove
-from ddpbench.launch.sweep.done import Done
+from ddpbench.launch.plan import LaunchPlan, Plan, plan_launch, to_prove
+from ddpbench.launch.sweep.done import Done, left_out_words
 from ddpbench.launch.sweep.expected import Expected
 from ddpbench.launch.sweep.identification import identify
 from ddpbench.launch.sweep.preparation import Prepared
@@ -29,6 +29,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case, PlannedCase
+from ddpbench.units import counted, format_seconds
 
 
 @dataclass(slots=True)
@@ -51,9 +52,11 @@ class SweepResult:
 class Sweep:
     """Carries out a prepared request."""
 
-    def __init__(self, prepared: Prepared, listener: Listener) -> None:
+    def __init__(
+        self, prepared: Prepared, listener: Listener, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._prepared = prepared
-        self._plan = prepared.plan
+        self._clock = clock
         self._run = prepared.run
         self._listener = listener
         self._catalog = TableCatalog()
@@ -68,12 +71,20 @@ class Sweep:
             session=self._session.id,
         )
         self._gpu_addresses: list[str | None] = []
-        self._done = Done(self._run, self._plan)
-        self._expected = Expected(self._plan, self._done, shared=self._shared)
-        self._rule = StoppingRule(self._run, self._done, self._expected, self._budget, listener)
+        self._take(prepared.plan)
+        self._told_rounds = self._budget.rounds_min
         self._identified = False
         self._fabrics = Fabrics(self._run, listener.preparing)
         self.result = SweepResult(self._run)
+
+    def _take(self, plan: Plan) -> None:
+        """Goes by this plan from now on; nothing of it is done."""
+        self._plan = plan
+        self._done = Done(self._run, plan)
+        self._expected = Expected(plan, self._done, shared=self._shared)
+        self._rule = StoppingRule(
+            self._run, self._done, self._expected, self._budget, self._listener, clock=self._clock
+        )
 
     def run(self) -> SweepResult:
         """Runs to the stopping rule; on an interruption what was finished stays, and the rest can be resumed.
@@ -82,7 +93,7 @@ class Sweep:
             RequestError: the output cannot be used, or belongs to another machine or experiment.
             LaunchError: ranks cannot be started or their records not be written.
         """
-        started = time.monotonic()
+        started = self._clock()
         claim = nullcontext() if self._shared else claimed(self._prepared.hardware.cores)
         if self._prepared.resumes:
             self._run.read_json(self._run.plan)  # a damaged or newer one is refused before anything starts
@@ -111,7 +122,7 @@ class Sweep:
                         self._identified = False
                     raise
                 finally:
-                    self.result.wall_s = time.monotonic() - started
+                    self.result.wall_s = self._clock() - started
                     if self._identified:
                         self._note_session()
         return self.result
@@ -122,8 +133,17 @@ class Sweep:
         self._listener.preparing("starting torch")
         with Servers(self._run.path / "server.log") as servers:
             first = self.launch_plan(self._plan.runnable[0].case, "proof", 0)
-            self._gpu_addresses = identify(self._prepared, servers.of(first.server_env), self._listener)
+            found = identify(self._prepared, servers.of(first.server_env), self._listener)
+            self._gpu_addresses = found.gpu_addresses
             self._identified = True
+            fewer = found.plan is not self._plan
+            if found.tried or fewer:
+                self._take(replace(found.plan, tried=found.tried))
+                self._read_outcomes()
+            if fewer:
+                self._tell_plan()
+            if found.tried:
+                self._tell_room("once your model was tried", self._rule.left_s(started), 0)
             if self._prepared.retry_failed:
                 self._done.set_failed_aside()
             self._fabrics.make(
@@ -131,16 +151,27 @@ class Sweep:
                 for entry in self._done.worthwhile
                 if self._done.unfinished(entry, self._budget.rounds_min)
             )
-            for entry in self._done.unproved:
-                if not self._done.take_proof(entry):
-                    self._launch(entry, "proof", 0, servers)
-            for number in range(self._budget.rounds_max):
-                reason = self._rule.reason(number, started)
-                if reason:
-                    self.result.stop_reason = reason
-                    return
-                self._round(number, servers)
-        self.result.stop_reason = "rounds_max"
+            self.result.stop_reason = self._measure(servers, started)
+        self._tell_left_out()
+
+    def _measure(self, servers: Servers, started: float) -> str:
+        """Makes the proofs and the rounds; returns why there are no more."""
+        for entry in self._done.unproved:
+            if self._done.take_proof(entry):
+                continue
+            if self._plan.proof_s(entry.case) > self._rule.left_s(started):
+                return "budget"
+            self._launch(entry, "proof", 0, servers)
+        for number in range(self._budget.rounds_max):
+            reason = self._rule.reason(number, started)
+            if reason:
+                return reason
+            launched = self.result.launches
+            if not self._round(number, servers, started):
+                return "budget"
+            if self.result.launches > launched:
+                self._tell_room(f"after round {number + 1}", self._rule.left_s(started), number + 1)
+        return "rounds_max"
 
     def _read_outcomes(self) -> None:
         """Takes over what earlier sessions finished, and how long it took."""
@@ -153,35 +184,68 @@ class Sweep:
                 self._expected.note(cases[case_id], outcome, outcome.wall_s)
 
     def _tell_plan(self) -> None:
-        """Tells how much is left of the promised rounds, and warns where that is more than the budget."""
+        """Tells how much is left of the promised rounds, and warns where the budget has no room for that."""
         budget, done = self._budget, self._done
         left = {entry.case.case_id: done.unfinished(entry, budget.rounds_min) for entry in done.worthwhile}
         estimate = self._plan.estimate_s(
             budget.rounds_min, left, to_prove(done.unproved), shared=self._shared
         )
         self._listener.planned(self._plan, self._run, len(done.outcomes), estimate)
-        if estimate > budget.total:
-            lower = "measured_s, " if budget.target_loss is None else "until_s, measured_s, "
-            self._warn(
-                f"{budget.rounds_min} rounds take {about(budget)} {estimate / 60:.0f} min, and "
-                f"budget.total is less; it will run anyway: lower {lower}rounds_min or the number of cases to "
-                "stay within it"
-            )
+        self._tell_room("as estimated", budget.total, 0)
 
-    def _round(self, number: int, servers: Servers) -> None:
+    def _tell_room(self, when: str, left_s: float, number: int) -> None:
+        """Warns where the budget is found to have room for another number of the promised rounds than last told.
+
+        Round `number` is next, and `left_s` is left.
+        """
+        budget = self._budget
+        if number >= budget.rounds_min or not self._done.rounds_todo(budget.rounds_min):
+            return
+        rounds = self._expected.rounds_within(left_s, number)
+        if rounds == self._told_rounds:
+            return
+        self._told_rounds = rounds
+        needed_s = budget.total - left_s + self._expected.left_s(number)
+        told = f"{when}, {counted(budget.rounds_min, 'round')} take {about(budget)} {format_seconds(round(needed_s))}"
+        total = f"budget.total, {format_seconds(budget.total)},"
+        if rounds == budget.rounds_min:
+            self._warn(f"{told}: {total} has room for them")
+            return
+        from ddpbench.analysis.statistics.stats import MIN_ROUNDS
+
+        lower = "measured_s" if budget.target_loss is None else "until_s or measured_s"
+        few = f", and under {MIN_ROUNDS} give no interval" if rounds < MIN_ROUNDS <= budget.rounds_min else ""
+        self._warn(
+            f"{told}: {total} has room for {rounds} of them{few}; raise it, lower budget.{lower}, or leave out cases"
+        )
+
+    def _tell_left_out(self) -> None:
+        """Tells what was left out of the promised rounds where the budget is spent."""
+        if self.result.stop_reason != "budget":
+            return
+        left = left_out_words(self._plan.labels(), self._done, self._budget)
+        if left:
+            self._warn(f"{left}; to run them: ddpbench sweep {self._run.path}")
+
+    def _round(self, number: int, servers: Servers, started: float) -> bool:
         """Launches what is not done of a round, from servers that then end: the next round gets its own.
 
-        Where sweeps share the cores no number counts, and the servers serve on: starting one takes seconds.
+        Where sweeps share the cores no number counts, and the servers serve on: starting one takes seconds. Returns
+        whether all of it was launched: no launch is that would end after the budget.
         """
         todo = self._done.left_of_round(number)
         if not todo:
-            return
+            return True
         self._listener.preparing(f"starting round {number + 1}")
         for entry in todo:
-            if not self._done.given_up(entry):
-                self._launch(entry, "measure", number, servers, sharing=todo)
+            if self._done.given_up(entry):
+                continue
+            if self._expected.launch_s(entry) > self._rule.left_s(started):
+                return False
+            self._launch(entry, "measure", number, servers, sharing=todo)
         if not self._shared:
             servers.end()
+        return True
 
     def _launch(
         self,
@@ -198,7 +262,7 @@ class Sweep:
         self._tell_launch(entry, purpose, number)
         server = servers.of(plan.server_env)
         share = launches_of_one_server(entry, sharing)
-        began = time.monotonic()
+        began = self._clock()
         outcome = self._runner.run_launch(
             server,
             plan,
@@ -208,7 +272,7 @@ class Sweep:
             on_pulse=ThroughputSoFar(entry, self._listener).pulse,
         )
         if purpose == "measure":
-            self._expected.note(case, outcome, time.monotonic() - began)
+            self._expected.note(case, outcome, self._clock() - began)
         self._done.outcomes[case.case_id, purpose, number] = outcome
         self.result.launches += 1
         self.result.measured_s += outcome.measured_s

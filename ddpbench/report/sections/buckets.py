@@ -46,8 +46,12 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     absent = ""
     if not groups:
         with_buckets = {row.case.bucket_cap_mb for row in rows if row.case.bucket_cap_mb is not None}
+        same = [row for row in rows if row.same_caps]
         absent = (
-            f"This sweep has one bucket cap ({cap_words(next(iter(with_buckets)))}): nothing to compare."
+            f"All bucket caps of this sweep ({same[0].bucket_name}, {same[0].same_caps}) make the same buckets: they "
+            "were run once, and there is nothing to compare."
+            if len(with_buckets) == 1 and same
+            else f"This sweep has one bucket cap ({cap_words(next(iter(with_buckets)))}): nothing to compare."
             if len(with_buckets) == 1
             else "No strategy with gradient buckets was measured at two or more caps."
         )

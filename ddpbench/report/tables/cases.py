@@ -21,7 +21,9 @@ class _Settings:
     """What differs among the cases, and has columns; and what holds for all of them, and is told in the caption."""
 
     caps: Collection[str]
-    """The bucket caps; a column where there are several."""
+    """The bucket caps."""
+    tells_caps: bool
+    """Whether they have a column: where there are several, or one stands for others."""
     launches: Collection[int]
     """How many launches cases have; a column where they differ."""
     extra: Sequence[grouping.Setting]
@@ -50,7 +52,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
             (
                 Cell(text=row.strategy_name, under=variants[row.case_id]),
                 Cell.count(row.case.world_size),
-                *([_cap(row)] if len(settings.caps) > 1 else []),
+                *([_cap(row)] if settings.tells_caps else []),
                 *(Cell(text=setting.text(row.case)) for setting in settings.extra),
                 *([Cell(text=_rest(row, settings.rest))] if settings.rest else []),
                 _backend(row, settings),
@@ -70,7 +72,8 @@ def _settings(rows: Sequence[Row]) -> _Settings:
     cases = [row.case for row in rows]
     names = [name for name in (*PANEL, "nodes") if name not in _TOLD_BESIDE]
     varied = grouping.settings_apart(cases, names)
-    room = _MOST_COLUMNS - _ALWAYS - (len(caps) > 1) - (len(launches) > 1)
+    tells_caps = len(caps) > 1 or any(row.same_caps for row in rows)
+    room = _MOST_COLUMNS - _ALWAYS - tells_caps - (len(launches) > 1)
     most = len(varied) if len(varied) <= room else room - 1
     shared = (
         [word for word in virtual_words(rows[0].case) if all(word in virtual_words(row.case) for row in rows)]
@@ -80,7 +83,13 @@ def _settings(rows: Sequence[Row]) -> _Settings:
     fabrics = {row.case.fabric for row in rows if row.case.fabric}
     links = link_words(fabrics.pop()) if len(fabrics) == 1 else ""
     return _Settings(
-        caps=caps, launches=launches, extra=varied[:most], rest=varied[most:], shared=shared, links=links
+        caps=caps,
+        tells_caps=tells_caps,
+        launches=launches,
+        extra=varied[:most],
+        rest=varied[most:],
+        shared=shared,
+        links=links,
     )
 
 
@@ -89,7 +98,7 @@ def _caption(settings: _Settings) -> str:
     told = [
         f"All cases{f', each with {series_of(shared)}' if shared else ''}",
         f"links, where they are used: {links}" if links and links not in shared else "",
-        *(f"buckets, where there are any: {cap}" for cap in caps if len(caps) == 1),
+        *(f"buckets, where there are any: {cap}" for cap in caps if not settings.tells_caps),
         f"in brackets 95 % t-intervals over launches{f', {max(launches)} each' if len(launches) == 1 else ''}",
     ]
     return (
@@ -102,7 +111,7 @@ def _columns(settings: _Settings) -> tuple[Column, ...]:
     return (
         Column("Strategy"),
         Column("Ranks", number=True),
-        *([Column("Bucket")] if len(settings.caps) > 1 else []),
+        *([Column("Bucket")] if settings.tells_caps else []),
         *(Column(setting.title) for setting in settings.extra),
         *([Column("Other settings")] if settings.rest else []),
         Column("Backend, link"),
@@ -146,6 +155,7 @@ def _rest(row: Row, settings: Sequence[grouping.Setting]) -> str:
 def _cap(row: Row) -> Cell:
     return Cell(
         text=row.bucket_name,
+        under=f"as {row.same_caps}" if row.same_caps else "",
         key=1e9 * cap_order(row.case.bucket_cap_mb)[0] + cap_order(row.case.bucket_cap_mb)[1],
     )
 

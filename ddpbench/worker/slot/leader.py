@@ -1,8 +1,7 @@
 """The leading slot: decides what is launched next, watches all slots' ranks, and writes every outcome.
 
-The plan gives the order: proofs first, then round after round. `rounds_min` rounds are run whatever they
-take, then more while `budget.total` lasts, up to `rounds_max`: how narrow the intervals are is for the
-report to say, since a rank's side knows no statistics.
+The plan gives the order: proofs first, then round after round while `budget.total` lasts, up to `rounds_max`: how
+narrow the intervals are is for the report to say, since a rank's side knows no statistics.
 """
 
 from __future__ import annotations
@@ -46,6 +45,7 @@ class Leader:
         self._labels = labels(entry.case for entry in self._plan.cases)
         self._outcomes: dict[Key, LaunchOutcome] = {}
         self._session = Session.begin()
+        self._started = time.monotonic()
         self._number = 0
         self._server_s = 0.0
         self._measured = False
@@ -64,9 +64,9 @@ class Leader:
         with ExitStack() as stack:
             open_run(self._slot, self._plan, stack)
             try_own_workloads(self._slot, self._plan)
-            started, reason = time.monotonic(), "failed"
+            self._started, reason = time.monotonic(), "failed"
             try:
-                reason = self._work(started)
+                reason = self._work()
             except KeyboardInterrupt:
                 reason = "interrupted"
                 raise
@@ -74,19 +74,19 @@ class Leader:
                 note_session(
                     self._run,
                     self._session,
-                    wall_s=time.monotonic() - started,
+                    wall_s=time.monotonic() - self._started,
                     measured_s=self._measured_s,
                     launches=self._launches,
                     stop_reason=reason,
                 )
-        rounds = self._plan.budget.rounds_min
+        rounds = self._plan.budget.rounds_min if reason != "budget" else 1
         ok = all(is_ok(entry.case.case_id, self._outcomes, rounds) for entry in self._plan.runnable)
         code = EXIT_OK if ok else EXIT_NOT_OK
         self._order({"do": "end", "code": code})
         say(f"ended: {reason}; make the report with: ddpbench report {self._run.path}")
         return code
 
-    def _work(self, started: float) -> str:
+    def _work(self) -> str:
         """Run all launches that are to do and return why there are no more."""
         budget = self._plan.budget
         self._outcomes, damaged = finished_launches(
@@ -102,22 +102,26 @@ class Leader:
         unproved = [
             entry for entry in self._plan.runnable if (entry.case.case_id, "proof", 0) not in self._outcomes
         ]
-        self._round(unproved, "proof", 0)
+        if not self._round(unproved, "proof", 0):
+            return "budget"
         for number in range(budget.rounds_max):
             todo = self._todo(number)
             if all(given_up(entry.case.case_id, self._outcomes) for entry in self._plan.runnable):
                 return "no case can be measured"
-            expected = self._expected_s(len(todo))
-            is_promised = number < budget.rounds_min
-            if todo and not is_promised and time.monotonic() - started + expected > budget.total:
+            if todo and self._walls and self._spent(self._expected_s(len(todo))):
                 return "budget"
-            self._round(todo, "measure", number)
+            if not self._round(todo, "measure", number):
+                return "budget"
         return "rounds_max"
 
     def _expected_s(self, launches: int) -> float:
         """Return how long one more round of so many launches takes; where servers serve all rounds, they run by now."""
         start_s = 0.0 if own_environment_allows_sharing() else self._server_s
         return sum(self._walls) / max(len(self._walls), 1) * launches + start_s
+
+    def _spent(self, expected_s: float) -> bool:
+        """Return whether what takes so long would end after the budget."""
+        return time.monotonic() - self._started + expected_s > self._plan.budget.total
 
     def _todo(self, number: int) -> list[PlannedCase]:
         """Return what a round has left to launch, in its order."""
@@ -130,9 +134,10 @@ class Leader:
             and not given_up(entry.case.case_id, self._outcomes)
         ]
 
-    def _round(self, todo: Sequence[PlannedCase], purpose: Purpose, number: int) -> None:
+    def _round(self, todo: Sequence[PlannedCase], purpose: Purpose, number: int) -> bool:
+        """Return whether all of it was launched: no launch is that would end after the budget."""
         if not todo:
-            return
+            return True
         envs: list[dict[str, str]] = []
         for entry in todo:
             env = dict(thread_env(entry.case))
@@ -149,8 +154,12 @@ class Leader:
         self._measured = purpose == "measure"
         share_s = self._server_s / len(todo) if bears else 0.0
         for entry in todo:
-            if not given_up(entry.case.case_id, self._outcomes):
-                self._launch(entry, purpose, number, server_s=share_s)
+            if given_up(entry.case.case_id, self._outcomes):
+                continue
+            if self._spent(sum(self._walls) / max(len(self._walls), 1)):
+                return False
+            self._launch(entry, purpose, number, server_s=share_s)
+        return True
 
     def _await_ready(self, job: int) -> float:
         """Waits for all slots' fork servers; returns how long the slowest took to start, seconds."""

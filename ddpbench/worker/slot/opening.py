@@ -12,7 +12,7 @@ from pathlib import Path
 from ddpbench.errors import LaunchError, RequestError
 from ddpbench.machine.identity import RANK_CODE, check_identity, code_digest, nodes_record
 from ddpbench.machine.placement import thread_env
-from ddpbench.machine.trial import inspect_own, told
+from ddpbench.machine.trial import identifying, inspect_own, told
 from ddpbench.records import write_atomically
 from ddpbench.records.plan import StoredPlan
 from ddpbench.worker.slot.roster import members_of, oversubscribed
@@ -121,5 +121,5 @@ def try_own_workloads(slot: Slot, plan: StoredPlan) -> None:
         for name, facts in own.items():
             say(told(name, facts))
         machine = slot.run.read_json(slot.run.machine)
-        machine["context"]["own_workloads"] = dict(own)
+        machine["context"]["own_workloads"] = {name: identifying(facts) for name, facts in own.items()}
         write_atomically(slot.run.machine, json.dumps(machine, indent=1) + "\n")

@@ -18,7 +18,7 @@ from ddpbench.measure.pacer import Pacer
 from ddpbench.measure.recorder import Recorder
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.spec import Case
-from ddpbench.strategies import Job, Replica, Strategy, load_strategy
+from ddpbench.strategies import Job, Replica, Strategy, load_strategy, own_step_reason
 from ddpbench.strategies.own_step import Optimizers
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.batches import endless, make_loader, steps_a_pass
@@ -43,7 +43,7 @@ class Training:
         self.options = self.strategy.options.model_validate(case.options)
         self.dtype: torch.dtype = getattr(torch, case.dtype)
         self.precision = precision_of(case.precision, device)
-        if self.workload.owns_step and (reason := own_step_reason(case, self.strategy)):
+        if self.workload.owns_step and (reason := own_step_reason(case)):
             raise ValueError(reason)
         trainers = self.strategy.trainers(case.world_size)
         trainer = max(
@@ -189,13 +189,6 @@ def _length(dataset: Any) -> int | None:
         return len(dataset)
     except (TypeError, NotImplementedError):
         return None
-
-
-def own_step_reason(case: Case, strategy: Strategy[Any]) -> str | None:
-    """Return why a class that makes its steps itself cannot run in this case, or None."""
-    if case.precision != "full":
-        return f"a step() of the class's own decides on autocast: it cannot run under precision = {case.precision!r}"
-    return strategy.step_reason(case)
 
 
 def _nothing() -> None:

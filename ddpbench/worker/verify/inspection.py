@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ def inspect_workload(case: Case) -> dict[str, Any]:
 
 
 def _inspect(case: Case) -> dict[str, Any]:
+    began = time.perf_counter()
     try:
         workload = load_workload(case.workload)
     except ImportError as error:
@@ -56,11 +58,13 @@ def _inspect(case: Case) -> dict[str, Any]:
         model = training.fresh_model()
         _check_fresh(first, model)
         del first
+    made_s = time.perf_counter() - began
     with _doing("its first batch"):
-        batch = next(training.batches())
+        batches = training.batches()
+        batch = next(batches)
     inputs, targets = _pair(batch)
     if training.workload.owns_step:
-        return _inspect_own_step(training, model, inputs)
+        return _inspect_own_step(training, model, inputs, made_s)
     with _doing("its loss"), entered_autocasts() as autocasts:
         loss = training.precision.value(training.workload.loss)(model(inputs), targets)
         _check_loss(loss)
@@ -74,13 +78,22 @@ def _inspect(case: Case) -> dict[str, Any]:
         optimizer = training.make_optimizer(model.parameters())
         _refuse(not_its_own(model, [optimizer]))
         _refuse(not_moved(model, optimizer.step))
+    with _doing("its second step"):
+        began = time.perf_counter()
+        more, wanted = _pair(next(batches))
+        optimizer.zero_grad()
+        training.precision.value(training.workload.loss)(model(more), wanted).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        step_s = time.perf_counter() - began
     found = widest(autocasts) if case.precision == "full" else ""
-    return _facts(
-        training, model, batch=inputs if targets is None else (inputs, targets), loss=loss, autocast=found
-    )
+    took = {"made_s": made_s, "step_s": step_s}
+    whole = inputs if targets is None else (inputs, targets)
+    return took | _facts(training, model, batch=whole, loss=loss, autocast=found)
 
 
-def _inspect_own_step(training: Training, model: torch.nn.Module, batch: Any) -> dict[str, Any]:
+def _inspect_own_step(
+    training: Training, model: torch.nn.Module, batch: Any, made_s: float
+) -> dict[str, Any]:
     with _doing("its optimizer"):
         optimizers: Any = training.make_optimizer(model.parameters())
         if not optimizers.all:
@@ -90,14 +103,20 @@ def _inspect_own_step(training: Training, model: torch.nn.Module, batch: Any) ->
         _refuse(not_its_own(model, optimizers.all))
     network: Any = model.network
     losses = []
+    step_s = 0.0
 
     def step() -> None:
+        nonlocal step_s
+        began = time.perf_counter()
         losses.append(training.workload.step(model, network, batch, optimizers.given))
+        step_s = time.perf_counter() - began
         _check_loss(losses[-1], graph=False)
 
     with _doing("its step"), entered_autocasts() as autocasts:
         _refuse(not_moved_by_steps(model, optimizers.all, step))
-    return _facts(training, model, batch=batch, loss=losses[0], autocast=widest(autocasts)) | {"step": True}
+        step()  # the first is not the one that is timed
+    took = {"made_s": made_s, "step_s": step_s, "step": True}
+    return took | _facts(training, model, batch=batch, loss=losses[0], autocast=widest(autocasts))
 
 
 def _facts(
@@ -105,6 +124,7 @@ def _facts(
 ) -> dict[str, Any]:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return {
+        "local_batch": training.case.local_batch,
         "parameters": sum(parameter.numel() for parameter in trained),
         "gradient_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trained),
         "samples": _length(training),

@@ -1,0 +1,101 @@
+"""The batch that a user's own class says it takes: asked of a rank, since only a rank imports the class."""
+
+from __future__ import annotations
+
+import ast
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ddpbench.launch.own_classes import bound_in, class_of, tree_of
+from ddpbench.machine.server import ServerProcess
+from ddpbench.records.plan import StoredPlan
+from ddpbench.spec import Experiment
+from ddpbench.workloads import is_import_path
+
+_NAMES = ("batch", "default_batch")
+"""How a class says it: a plain one, and one that derives from `Workload`."""
+_BATCHLESS_BASES = ("Workload", "object")
+
+
+def own_names(experiment: Experiment) -> list[str]:
+    """Return the user's own workloads that an experiment names."""
+    return [
+        name for name in experiment.axes.get("workload", [experiment.base.workload]) if is_import_path(name)
+    ]
+
+
+def stated_batches(names: Iterable[str]) -> dict[str, int]:
+    """Return the batch of each own workload whose class says one. Starts nothing where none can say any.
+
+    A class that cannot be imported says none; what is wrong with it is for the inspection to say.
+    """
+    able = [name for name in names if may_state_batch(name)]
+    if not able:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
+        path = Path(folder)
+        with ServerProcess({"OPENBLAS_NUM_THREADS": "1"}, path / "server.log") as server:
+            found = {name: server.stated_batch(name, path) for name in able}
+    return {name: batch for name, batch in found.items() if batch is not None}
+
+
+def stored_batches(stored: StoredPlan | None) -> dict[str, int]:
+    """Return the local batch that each own workload of a run was planned with."""
+    cases = [entry.case for entry in stored.cases] if stored is not None else []
+    return {case.workload: case.local_batch for case in cases if is_import_path(case.workload)}
+
+
+def may_state_batch(name: str) -> bool:
+    """Return whether a class may say a batch, by the text of its file alone; True where that does not tell."""
+    attribute = name.rpartition(":")[2]
+    tree = tree_of(name)
+    if tree is None:
+        return not name.rpartition(":")[0].endswith(".py")  # the inspection says what is wrong with a file
+    node = class_of(tree, attribute)
+    if node is None:
+        return True
+    plain = not node.decorator_list and all(map(_batchless, node.bases))
+    return not plain or any(name in _NAMES for name in bound_in(node)) or _set_later(tree, attribute)
+
+
+def _batchless(base: ast.expr) -> bool:
+    """Return whether a base class is known to say no batch."""
+    base = base.value if isinstance(base, ast.Subscript) else base
+    return isinstance(base, ast.Name) and base.id in _BATCHLESS_BASES
+
+
+def _set_later(tree: ast.Module, attribute: str) -> bool:
+    """Return whether the module sets a batch of the class outside its body."""
+    return any(
+        isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and node.attr in _NAMES
+        and isinstance(node.value, ast.Name)
+        and node.value.id == attribute
+        for node in ast.walk(tree)
+    )
+
+
+def batch_notes(experiment: Experiment, batches: Mapping[str, int]) -> list[str]:
+    """Return what becomes of the batches that own classes say, a sentence for each."""
+    base, axes = experiment.base, experiment.axes
+    local = axes.get("local_batch", [base.local_batch])
+    whole = axes.get("global_batch", [base.global_batch])
+    weak = "weak" in axes.get("scaling", [base.scaling])
+    notes: list[str] = []
+    for name, batch in batches.items():
+        says = f"{name.rpartition(':')[2]} says batch = {batch}"
+        if local not in ([None], [batch]):
+            listed = local[0] if len(local) == 1 else local
+            where = "axes" if "local_batch" in axes else "base"
+            notes.append(
+                f"local_batch = {listed} is the experiment's and is used; {says} "
+                f"(set {where}.local_batch to take that)"
+            )
+        elif local == [None] and weak:
+            notes.append(f"local_batch = {batch}, as {says}")
+        elif local == [None] and whole != [None]:
+            listed = whole[0] if len(whole) == 1 else whole
+            notes.append(f"global_batch = {listed} is the experiment's, over all ranks, and is used; {says}")
+    return notes

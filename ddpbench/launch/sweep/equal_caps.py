@@ -1,0 +1,103 @@
+"""Bucket caps that make the same buckets of a model's gradients: one of them is run, and stands for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from ddpbench.launch.estimate import gradient_width, replay_of
+from ddpbench.records.plan import StoredPlan
+from ddpbench.spec import Case, PlannedCase, grouping
+from ddpbench.spec.buckets import bucket_bytes, caps_worth, equal_words
+
+Gradients = Callable[[Case], Sequence[int] | None]
+"""The bytes of a case's gradients in the order in which they become ready; None where that cannot be known."""
+
+
+def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[PlannedCase]:
+    """Return the cases of which no two have the same buckets and differ in nothing but their cap.
+
+    Of those that do the one with DDP's default is kept, or else the first, and says for which caps it stands. Cases
+    whose gradients are not known before they are launched stay as they are.
+    """
+    groups: dict[grouping.Key, list[PlannedCase]] = {}
+    for entry in cases:
+        if entry.skip_reason is None and entry.case.bucket_cap_mb is not None:
+            groups.setdefault(grouping.alike(entry.case, but=("bucket_cap_mb",)), []).append(entry)
+    known: dict[grouping.Key, Sequence[int] | None] = {}
+    kept: dict[str, PlannedCase] = {entry.case.case_id: entry for entry in cases}
+    for members in groups.values():
+        if len(members) < 2:
+            continue
+        first = members[0].case
+        if first.options.get("find_unused_parameters") and not first.options.get("static_graph"):
+            continue  # such a reducer keeps the buckets it made at first, of parameters in the model's order
+        key = (*grouping.deciding("state", first), first.shrink)
+        if key not in known:
+            known[key] = gradients(first)
+        sizes = known[key]
+        if sizes:
+            for entry, others in _alike(members, sizes):
+                kept[entry.case.case_id] = entry
+                for other in others:
+                    del kept[other.case.case_id]
+    return list(kept.values())
+
+
+def _alike(
+    members: Sequence[PlannedCase], sizes: Sequence[int]
+) -> list[tuple[PlannedCase, list[PlannedCase]]]:
+    """Return, of members with the same buckets, the one that is kept, and those it stands for."""
+    by_buckets: dict[tuple[int, ...], list[PlannedCase]] = {}
+    for entry in members:
+        by_buckets.setdefault(bucket_bytes(sizes, entry.case.bucket_cap_mb, entry.case.shrink), []).append(
+            entry
+        )
+    found = []
+    caps = [entry.case.bucket_cap_mb for entry in members]
+    for alike in by_buckets.values():
+        one = next((entry for entry in alike if entry.case.bucket_cap_mb == "default"), alike[0])
+        others = [entry for entry in alike if entry is not one]
+        if others:
+            stands_for = tuple(entry.case.bucket_cap_mb for entry in others)
+            worth = caps_worth(sizes, caps, one.case.shrink)
+            found.append((replace(one, stands_for=stands_for, caps_worth=worth), others))
+    return found
+
+
+def as_stored(cases: Sequence[PlannedCase], stored: StoredPlan | None) -> list[PlannedCase]:
+    """Return the cases as a run that is resumed has them: what stood for others then, does now."""
+    if stored is None:
+        return list(cases)
+    standing = {entry.case.case_id: entry for entry in stored.cases if entry.stands_for}
+    gone = {
+        replace(entry.case, bucket_cap_mb=cap).case_id
+        for entry in standing.values()
+        for cap in entry.stands_for
+    }
+    return [
+        replace(entry, stands_for=found.stands_for, caps_worth=found.caps_worth)
+        if (found := standing.get(entry.case.case_id)) is not None
+        else entry
+        for entry in cases
+        if entry.case.case_id not in gone
+    ]
+
+
+def replayed_gradients(case: Case) -> list[int] | None:
+    """Return a replay's gradients as its profile has them, bytes; None for a workload that computes."""
+    replay = replay_of(case)
+    if replay is None:
+        return None
+    rhythm, width = replay.for_case(case, 0).rhythm, gradient_width(case)
+    return [width * rhythm.elements(number) for number in replay.profile.order]
+
+
+def sentences(cases: Sequence[PlannedCase]) -> list[str]:
+    """Return what is run once for several caps, a sentence for each such set of a workload."""
+    found: dict[str, None] = {}
+    for entry in cases:
+        if entry.stands_for:
+            case = entry.case
+            found[equal_words(case.workload, case.bucket_cap_mb, entry.stands_for, entry.caps_worth)] = None
+    return list(found)

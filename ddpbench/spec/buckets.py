@@ -1,0 +1,65 @@
+"""Which buckets DDP makes of gradients: its own rule, so that equal bucket caps are found before anything is timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ddpbench.spec.case import BucketCap
+from ddpbench.spec.grouping import cap_words
+from ddpbench.units import series_of
+
+MIB = 2**20
+FIRST_DEFAULT_MB, DEFAULT_MB = 1, 25
+"""DDP's own caps: of the first bucket, and of the others."""
+_PARTS = (2, 4, 8, 16)
+"""Into about so many buckets caps that are worth trying cut the gradients."""
+_MOST_WORTH = 3
+
+
+def bucket_bytes(sizes: Sequence[int], cap: BucketCap, shrink: int = 1) -> tuple[int, ...]:
+    """Return the bytes of each bucket, of gradients of these bytes in the order in which they become ready.
+
+    A bucket is closed by the gradient with which it reaches its cap (`compute_bucket_assignment_by_size` in torch's
+    reducer); `default` has a smaller cap for the first one. Caps are divided by `shrink`.
+    """
+    if cap == "default":
+        caps = [FIRST_DEFAULT_MB * MIB // shrink, DEFAULT_MB * MIB // shrink]
+    else:
+        assert cap is not None
+        caps = [int(cap / shrink * MIB)]
+    found: list[int] = []
+    open_bytes = 0
+    for size in sizes:
+        open_bytes += size
+        if open_bytes >= caps[min(len(found), len(caps) - 1)]:
+            found.append(open_bytes)
+            open_bytes = 0
+    return (*found, open_bytes) if open_bytes else tuple(found)
+
+
+def caps_worth(sizes: Sequence[int], taken: Sequence[BucketCap], shrink: int = 1) -> tuple[float, ...]:
+    """Return caps in MiB that cut these gradients into other buckets than those taken do, the largest first."""
+    known = {bucket_bytes(sizes, cap, shrink) for cap in taken}
+    found: list[float] = []
+    for parts in _PARTS:
+        cap = _rounded(sum(sizes) * shrink / parts / MIB)
+        buckets = bucket_bytes(sizes, cap, shrink)
+        if buckets not in known:
+            known.add(buckets)
+            found.append(cap)
+    return tuple(found[:_MOST_WORTH])
+
+
+def _rounded(value: float) -> float:
+    """Return a value to two digits."""
+    return round(value, 1 - math.floor(math.log10(value)))
+
+
+def equal_words(
+    workload: str, cap: BucketCap, stands_for: Sequence[BucketCap], worth: Sequence[float]
+) -> str:
+    """`gpt:nano: bucket caps default and 1 MiB make the same buckets and are run once; caps that make others: ...`."""
+    caps = series_of([cap_words(one) for one in (cap, *stands_for)])
+    told = f"{workload}: bucket caps {caps} make the same buckets and are run once"
+    return f"{told}; caps that make others: {series_of([f'{one:g}' for one in worth])} MiB" if worth else told

@@ -1,0 +1,50 @@
+"""In which order a workload's gradients become ready, and how large they are: one backward that computes nothing."""
+
+from __future__ import annotations
+
+import traceback
+from functools import partial
+from typing import Any
+
+import torch
+
+from ddpbench.spec import Case
+from ddpbench.worker.place import Place
+from ddpbench.worker.training.training import Training
+
+
+def gradient_order(case: Case) -> dict[str, Any]:
+    """Return `{"gradients": bytes of each in that order}`, or `{"problem": sentence}` where it cannot be known.
+
+    On torch's meta device, where no number is computed; a workload that cannot go there is run on the CPU.
+    """
+    problem = ""
+    for device in ("meta", "cpu"):
+        try:
+            return {"gradients": _order(case, torch.device(device))}
+        except Exception as error:  # whatever a model raises without numbers
+            traceback.print_exc()
+            problem = f"{type(error).__name__}: {error}"
+    return {"problem": problem}
+
+
+def _order(case: Case, device: torch.device) -> list[int]:
+    alone = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
+    training = Training(case, alone, device)
+    with device:
+        model = training.fresh_model()
+    found: list[int] = []
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for number, parameter in enumerate(trained):
+        parameter.register_post_accumulate_grad_hook(partial(_note, found, number))  # type: ignore[no-untyped-call]
+    inputs, targets = next(training.batches())
+    training.workload.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+    if sorted(found) != list(range(len(trained))):
+        raise ValueError("not every parameter gets one gradient in a step")
+    if any(parameter.grad is not None and parameter.grad.is_sparse for parameter in trained):
+        raise ValueError("sparse gradients have buckets of their own")
+    return [trained[number].numel() * trained[number].element_size() for number in found]
+
+
+def _note(found: list[int], number: int, _parameter: torch.Tensor) -> None:
+    found.append(number)

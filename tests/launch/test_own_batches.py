@@ -1,0 +1,106 @@
+"""The batch that a user's own class says: read without torch where its file tells, told where an experiment wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch import own_batches
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.own_batches import batch_notes, may_state_batch
+from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.spec import parse_experiment
+
+TEXT = """
+    [base]
+    workload = "train.py:Mine"
+    [axes]
+    strategy = ["single", "ddp"]
+    world_size = [1, 2]
+"""
+SAYS = "class Mine:\n    batch = 32\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "may"),
+    [
+        (SAYS, True),
+        ("class Mine:\n    batch: int = SIZE\n", True),
+        ("class Mine:\n    def loss(self, model, batch):\n        return model(batch)\n", False),
+        ("for batch in loader:\n    pass\nclass Mine:\n    pass\n", False),
+        ("class Mine(Workload[NoOptions]):\n    pass\n", False),
+        ("class Mine(Workload):\n    default_batch = 4\n", True),
+        ("class Mine(Other):\n    pass\n", True),
+        ("class Mine:\n    pass\nMine.batch = 3\n", True),
+        ("Mine = made()\n", True),
+        ("class Mine:\n    batch = = 3\n", False),
+    ],
+)
+def test_only_a_class_that_may_say_a_batch_is_asked(tmp_path: Path, source: str, may: bool) -> None:
+    (tmp_path / "train.py").write_text(source, encoding="utf-8")
+    assert may_state_batch(f"{tmp_path}/train.py:Mine") is may
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An experiment without a batch, and a class that says 32 of which no rank has to be asked."""
+    (tmp_path / "train.py").write_text(SAYS, encoding="utf-8")
+    (tmp_path / "x.toml").write_text(TEXT, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        "ddpbench.launch.sweep.preparation.stated_batches", lambda names: dict.fromkeys(names, 32)
+    )
+    return tmp_path / "x.toml"
+
+
+def test_the_classes_own_batch_is_the_local_batch_and_a_resume_keeps_it(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = prepare(SweepRequest(experiment=experiment, out=experiment.parent / "run"))
+    assert {(entry.case.local_batch, entry.case.world_size) for entry in prepared.plan.runnable} == {
+        (32, 1),
+        (32, 2),
+    }
+    assert prepared.notes == ("local_batch = 32, as Mine says batch = 32",)
+    prepared.run.create()
+    prepared.run.plan.write_text(prepared.plan.dumps(), encoding="utf-8")
+    prepared.run.experiment.write_text(prepared.experiment.to_toml(), encoding="utf-8")
+    monkeypatch.setattr(own_batches, "stated_batches", lambda names: pytest.fail("a resume asked again"))
+    again = prepare(SweepRequest(experiment=prepared.run.path))
+    assert [entry.case for entry in again.plan.cases] == [entry.case for entry in prepared.plan.cases]
+    assert again.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "batch", "note"),
+    [
+        (
+            ["base.local_batch=4"],
+            4,
+            "local_batch = 4 is the experiment's and is used; Mine says batch = 32 (set base.local_batch to take that)",
+        ),
+        (["base.local_batch=32"], 32, None),
+        (
+            ["base.scaling=strong", "base.global_batch=8"],
+            8,
+            "global_batch = 8 is the experiment's, over all ranks, and is used; Mine says batch = 32",
+        ),
+    ],
+)
+def test_an_experiments_own_batch_wins_and_says_so(
+    experiment: Path, overrides: list[str], batch: int, note: str | None
+) -> None:
+    prepared = prepare(
+        SweepRequest(experiment=experiment, overrides=overrides, out=experiment.parent / "run")
+    )
+    assert prepared.plan.runnable[0].case.local_batch == batch
+    assert prepared.notes == (() if note is None else (note,))
+
+
+def test_batches_that_are_an_axis_win_too() -> None:
+    text = '[base]\nworkload = "train.py:Mine"\n[axes]\nlocal_batch = [1, 4]'
+    experiment = parse_experiment(text, TableCatalog(), name="x")
+    (note,) = batch_notes(experiment, {"train.py:Mine": 32})
+    assert note.startswith("local_batch = [1, 4] is the experiment's and is used; ")
+    assert note.endswith("(set axes.local_batch to take that)")
