@@ -233,7 +233,7 @@ def _print_table(frame: Any, planned: Mapping[str, Case]) -> None:
         "status",
     ):
         table.add_column(name, justify="left" if name in ("strategy", "status") else "right")
-    from ddpbench.units import format_rate
+    from ddpbench.units import format_number
 
     def known(value: Any) -> bool:
         return value is not None and not (isinstance(value, float) and math.isnan(value))
@@ -245,8 +245,8 @@ def _print_table(frame: Any, planned: Mapping[str, Case]) -> None:
             str(row["world_size"]),
             "" if row["bucket_cap_mb"] is None else str(row["bucket_cap_mb"]),
             *(setting.text(planned[row["case_id"]]) for setting in settings),
-            format_rate(row["samples_per_s"]) if known(row["samples_per_s"]) else "",
-            f"{format_rate(low)} to {format_rate(high)}" if known(low) and known(high) else "",
+            format_number(row["samples_per_s"]) if known(row["samples_per_s"]) else "",
+            f"{format_number(low)} to {format_number(high)}" if known(low) and known(high) else "",
             f"{row['speedup']:.2f}" if known(row["speedup"]) else "",
             f"{row['efficiency']:.2f}" if known(row["efficiency"]) else "",
             *([f"{row['time_to_loss_s']:.3g}" if known(row["time_to_loss_s"]) else ""] if losses else []),
