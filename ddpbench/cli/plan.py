@@ -75,6 +75,7 @@ def _head(planned: Planned) -> list[str]:
     first = plan.runnable[0].case.device
     took = f"{about(budget)} {format_seconds(round(seconds))} for {budget.rounds_min} rounds"
     lines = [f"{planned.run.path}: {cases} cases on up to {shape}, device {first}, {took}"]
+    lines += [planned.note] if planned.note else []
     names = plan.labels()
     for entry in plan.cases:
         case = entry.case

@@ -19,7 +19,17 @@ from ddpbench.launch.plan import Plan, make_plan, skip_reasons
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import planned_record
 from ddpbench.records import RunDir, write_atomically
-from ddpbench.spec import Case, Catalog, Devices, Experiment, PlannedCase, expand, load_experiment, resolve
+from ddpbench.spec import (
+    Case,
+    Catalog,
+    Devices,
+    Experiment,
+    PlannedCase,
+    crossed_words,
+    expand,
+    load_experiment,
+    resolve,
+)
 
 DEFAULT_PORT = 29500
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -76,6 +86,8 @@ class Planned:
     plan: Plan
     nodes: Nodes
     lines: Lines
+    note: str = ""
+    """What the axes are multiplied to, where that may surprise."""
 
 
 def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
@@ -142,7 +154,8 @@ def plan_for(
     write_atomically(run.machine, json.dumps(record, indent=1) + "\n")
     write_atomically(run.experiment, toml)
     write_atomically(run.plan, plan.dumps())
-    return Planned(run=run, plan=plan, nodes=nodes, lines=launcher_lines(nodes, run))
+    note = crossed_words(experiment, [(entry.case.world_size, entry.case.nodes) for entry in cases])
+    return Planned(run=run, plan=plan, nodes=nodes, lines=launcher_lines(nodes, run), note=note)
 
 
 def lines_of(run: RunDir, **changes: Any) -> Lines:

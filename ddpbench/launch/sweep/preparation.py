@@ -21,7 +21,16 @@ from ddpbench.launch.plan import Plan, make_plan, skip_reasons
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
-from ddpbench.spec import Devices, Experiment, PlannedCase, expand, left_out, load_experiment, resolve
+from ddpbench.spec import (
+    Devices,
+    Experiment,
+    PlannedCase,
+    crossed_words,
+    expand,
+    left_out,
+    load_experiment,
+    resolve,
+)
 
 _OWN_FILES = {
     ".lock",
@@ -62,7 +71,7 @@ class Prepared:
     """The order's seed was drawn just now: another run of the experiment gets another one."""
     retry_failed: bool
     notes: tuple[str, ...] = ()
-    """What of the request is not run, and why."""
+    """What of the request is not run, and why; what it is multiplied to."""
 
 
 def prepare(request: SweepRequest) -> Prepared:
@@ -86,9 +95,10 @@ def prepare(request: SweepRequest) -> Prepared:
     hardware = read_hardware()
     devices = usable_devices(hardware)
     check_devices(experiment, devices)
-    note = left_out(experiment)
+    notes = [left_out(experiment)]
     experiment = resolve(experiment, devices)
     planned = expand(experiment, catalog, devices)
+    notes.append(crossed_words(experiment, [(entry.case.world_size, entry.case.nodes) for entry in planned]))
     memory = memory_limit()
     cases = [
         within_memory(within_precision(within_gpus(entry, devices), devices), memory) for entry in planned
@@ -118,7 +128,7 @@ def prepare(request: SweepRequest) -> Prepared:
         resumes=resumes,
         draws_seed=not seeded and not resumes,
         retry_failed=request.retry_failed,
-        notes=(note,) if note else (),
+        notes=tuple(filter(None, notes)),
     )
 
 
