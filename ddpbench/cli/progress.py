@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
+from ddpbench.cli.lines import wrapped
 from ddpbench.launch.estimate import about
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import Plan
@@ -116,6 +117,10 @@ class BarListener(LineListener):
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+    def _say(self, text: str) -> None:
+        for line in wrapped(text, self._console.width, indent=2):
+            super()._say(line)
 
     def _draw(self, **changes: object) -> None:
         left = max(0.0, self._left_s - (time.monotonic() - self._since))

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from ddpbench.cli import flags
+from ddpbench.cli.lines import say
 
 
 def add_parser(commands: Any) -> None:
@@ -22,5 +23,5 @@ def _run(arguments: argparse.Namespace) -> int:
     page, summary = ddpbench.report_on(arguments.run_dir)
     print(page)  # noqa: T201
     if summary.checks.line:
-        print(summary.checks.line, file=sys.stderr)  # noqa: T201
+        say(summary.checks.line, sys.stderr)
     return 0
