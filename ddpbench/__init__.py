@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ddpbench.analysis.summary import RunSummary
     from ddpbench.launch.listener import Listener
     from ddpbench.launch.sweep.sweep import Sweep
+    from ddpbench.report.parts import Wanted
 
 __version__ = VERSION
 __all__ = ["__version__", "load", "sweep", "write_report"]
@@ -114,8 +115,8 @@ def write_report(run_dir: str | Path) -> Path:
     return report_on(run_dir)[0]
 
 
-def report_on(run_dir: str | Path) -> tuple[Path, RunSummary]:
-    """As `write_report`; also returns what the page was made from.
+def report_on(run_dir: str | Path, wanted: Wanted | None = None) -> tuple[Path, RunSummary]:
+    """As `write_report`; also returns what the page was made from. `wanted` names more files of its pictures.
 
     Raises:
         ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
@@ -126,6 +127,7 @@ def report_on(run_dir: str | Path) -> tuple[Path, RunSummary]:
     from ddpbench.errors import RequestError
     from ddpbench.records import RunDir
     from ddpbench.report.draw.painter import Painter
+    from ddpbench.report.parts import ONLY_PNG
 
     run = RunDir(Path(run_dir))
     if run.report.exists() and not run.cases.exists() and not run.packed.exists():
@@ -139,7 +141,7 @@ def report_on(run_dir: str | Path) -> tuple[Path, RunSummary]:
         with Painter(len(run.read_json(run.plan).get("cases", ()))) as painter:
             summary = summarize(run, painter.beside)
             write_csv(summary.cases, run)
-            return report.write_report(summary, run, painter), summary
+            return report.write_report(summary, run, painter, wanted or ONLY_PNG), summary
     finally:
         if collected:
             gc.enable()

@@ -1,4 +1,4 @@
-"""An entry of the strategies' and workloads' tables: what can be told of a thing without importing it."""
+"""An entry of the strategies', workloads' and algorithms' tables: what can be told of a thing without importing it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Entry(NamedTuple):
-    """Where a strategy or workload is, and what lists say of it."""
+    """Where a strategy, workload or algorithm is, and what lists say of it."""
 
     path: str
     """`module:Class`."""

@@ -48,17 +48,18 @@ def format_seconds(seconds: float) -> str:
             return f"{hours} h {minutes} min"
         return f"{minutes} min {left} s" if left else f"{minutes} min"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
+        shown = f"{seconds / scale:.3g}"
+        if float(shown) >= 1:  # after rounding: 0.9996 s is 1 s, not 1e+03 ms
+            return f"{shown} {unit}"
     return f"{seconds / 1e-9:.3g} ns" if seconds > 0 else "0 s"
 
 
-def format_rate(per_second: float) -> str:
-    """Return a rate of samples with three or more significant digits and thousands separated: `"12,300"`."""
-    if per_second >= 1000:
-        digits = len(str(int(per_second))) - 4
-        return f"{round(per_second, -max(digits, 0)):,.0f}"
-    return f"{per_second:.3g}"
+def format_number(value: float) -> str:
+    """Return a number with three significant digits, four from 1,000 on, and no exponent: `"0.123"`, `"12,350"`."""
+    if round(abs(value)) >= 1000:
+        digits = len(str(round(abs(value)))) - 4
+        return f"{round(value, -digits):,.0f}"
+    return f"{value:.3g}"
 
 
 def format_bytes(count: float) -> str:

@@ -6,8 +6,6 @@ table it shows. Filled in with the data of the run that they name they must stan
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.analysis.table.frame import read_csv
-from ddpbench.cli.sweep import _print_table
+from ddpbench.cli.lines import WIDEST
+from ddpbench.cli.results import table
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from tests.kept import REPORTS, summary_of
@@ -136,11 +135,9 @@ def cases_of(name: str) -> list[dict[str, Any]]:
 
 
 def printed(name: str) -> str:
-    """Return the table that a sweep prints, for a kept run; without spaces at the ends of lines."""
+    """Return the table that a sweep prints, for a kept run."""
     planned = {entry.case.case_id: entry.case for entry in read_plan(RunDir(REPORTS / name)).cases}
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        _print_table(read_csv(REPORTS / name / "cases.csv"), planned)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return "\n".join(table(read_csv(REPORTS / name / "cases.csv"), planned, WIDEST))
 
 
 def spans_of(text: str, prose: str) -> list[tuple[int, int]]:

@@ -132,8 +132,8 @@ def test_an_algorithm(copy: Path) -> None:
     text = (copy / "ddpbench/collectives/naive_ring.py").read_text(encoding="utf-8")
     twin = text.replace("NaiveRing", "SecondRing").replace('"naive_ring"', '"second_ring"')
     (copy / "ddpbench/collectives/second_ring.py").write_text(twin, encoding="utf-8")
-    line = '    "second_ring": "ddpbench.collectives.second_ring:SecondRing",\n'
-    insert(copy / "ddpbench/collectives/__init__.py", '    "tree": "ddpbench', line)
+    line = '    "second_ring": Entry("ddpbench.collectives.second_ring:SecondRing", "a ring again"),\n'
+    insert(copy / "ddpbench/collectives/__init__.py", '    "tree": Entry(', line)
     line = '    "second_ring": Operation("together", threaded=True),\n'
     insert(copy / "ddpbench/records/operations.py", '    "gather": Operation("to_root")', line)
     formulas = copy / "ddpbench/formulas.py"

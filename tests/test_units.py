@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpbench.units import format_bytes, format_rate, format_seconds, parse_seconds
+from ddpbench.units import format_bytes, format_number, format_seconds, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,9 @@ def test_a_duration_without_a_known_unit_is_refused(text: str) -> None:
         (0, "0 s"),
         (3.21e-3, "3.21 ms"),
         (59.96, "60 s"),
+        (0.9996, "1 s"),
+        (0.99951e-3, "1 ms"),
+        (0.999e-3, "999 µs"),
         (125, "2 min 5 s"),
         (600, "10 min"),
         (7384, "2 h 3 min"),
@@ -37,11 +40,17 @@ def test_durations_are_written(seconds: float, text: str) -> None:
 
 
 def test_rates_are_written() -> None:
-    assert [format_rate(r) for r in (3.14159, 82.35, 12345.6, 1234567)] == [
+    assert [format_number(r) for r in (3.14159, 82.35, 12345.6, 1234567)] == [
         "3.14",
         "82.3",
         "12,350",
         "1,235,000",
+    ]
+
+
+def test_no_rate_is_written_with_an_exponent() -> None:
+    assert [format_number(r) for r in (99.96, 999.4, 999.5, 999.96, 9999.6, 0.5)] == [
+        *("100", "999", "1,000", "1,000", "10,000", "0.5")
     ]
 
 

@@ -16,9 +16,9 @@ from ddpbench.records.sessions import UNKNOWN, Sessions
 
 
 def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:
-    """Return the 95 % half-width that the stopping rule looks at; None under two rounds.
+    """Return the 95 % half-width that the stopping rule looks at; None under three rounds.
 
-    It is that of the log ratio to the base case within rounds, and None where they are not paired in two. A base
+    It is that of the log ratio to the base case within rounds, and None where they are not paired in three. A base
     case, and a case whose base case has no numbers (`baseline` None or empty), has that of its own log step time.
     """
     if not baseline:
@@ -32,7 +32,7 @@ class SoFar:
     """What the stopping rule knows between rounds, by case id: half-widths, and which rounds have the case."""
 
     widths: dict[str, float | None]
-    """None while a case has fewer than two rounds."""
+    """None while a case has fewer than three rounds."""
     rounds: dict[str, frozenset[Pair]]
 
     def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:

@@ -7,7 +7,7 @@ from ddpbench.analysis.statistics.stats import Interval, share
 
 
 def share_of_step(parts: Breakdown, name: str) -> Interval:
-    """Return one of `PARTS` as a share of the step; without ends under two launches."""
+    """Return one of `PARTS` as a share of the step; without ends under three launches."""
     value = parts.parts[name] / parts.step_s if parts.step_s > 0 else 0.0
     rounds = list(parts.by_round.values())
     steps = [sum(one[part] for part in PARTS) for one in rounds]

@@ -9,6 +9,7 @@ from types import FrameType
 
 from ddpbench.cli import allocation, doctor, merge, noise, pack, plan, profile, report, sweep, verify
 from ddpbench.cli import list as list_command
+from ddpbench.cli.lines import say
 from ddpbench.errors import DdpbenchError, RequestError
 from ddpbench.version import VERSION
 
@@ -66,16 +67,16 @@ def run(argv: list[str] | None = None) -> int:
     try:
         code: int = arguments.run(arguments)
     except RequestError as error:
-        print(f"ddpbench: {error}", file=sys.stderr)  # noqa: T201
+        say(f"ddpbench: {error}", sys.stderr)
         return EXIT_REQUEST
     except DdpbenchError as error:
-        print(f"ddpbench: {error}", file=sys.stderr)  # noqa: T201
+        say(f"ddpbench: {error}", sys.stderr)
         return EXIT_NOT_OK
     except OSError as error:
         from ddpbench.records import explain_os_error
 
         where = f"{error.filename}: " if error.filename else ""
-        print(f"ddpbench: {where}{explain_os_error(error)}", file=sys.stderr)  # noqa: T201
+        say(f"ddpbench: {where}{explain_os_error(error)}", sys.stderr)
         return EXIT_NOT_OK
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

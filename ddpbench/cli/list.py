@@ -1,45 +1,100 @@
-"""`ddpbench list`: the strategies, workloads and experiments there are."""
+"""`ddpbench list`: the strategies, algorithms, schedules, workloads, launchers and experiments there are."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
+from ddpbench.cli.lines import columns_here, wrapped
+
+if TYPE_CHECKING:
+    from ddpbench.table import Entry
+
+
+_SCHEDULES = {
+    "overlapped": "each bucket is sent as soon as its gradients are there, during backward",
+    "after_backward": "all buckets are sent once backward has ended",
+}
+_LAUNCHERS = {
+    "local": "ddpbench starts the ranks, on this machine or on emulated nodes in it (ddpbench sweep)",
+    "torchrun": "torchrun, srun or another launcher starts them, on any number of nodes (ddpbench plan)",
+}
 
 
 def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
-    parser = commands.add_parser("list", help="list strategies, workloads and experiments")
+    parser = commands.add_parser(
+        "list", help="list strategies, algorithms, schedules, workloads, launchers and experiments"
+    )
     flags.as_json(parser, "the lists")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    import tomllib
-
-    from ddpbench.launch.experiments import known_experiments
-    from ddpbench.strategies import TABLE
-    from ddpbench.workloads import summaries
-
-    experiments: dict[str, str] = {}
-    for name, path in known_experiments().items():
-        try:
-            experiments[name] = str(tomllib.loads(path.read_text(encoding="utf-8")).get("question", ""))
-        except (OSError, ValueError) as error:
-            experiments[name] = f"(cannot be read: {error})"
-    sections = {
-        "strategies": {name: entry.summary for name, entry in TABLE.items()},
-        "workloads": summaries(),
-        "experiments": experiments,
-    }
+    sections = _sections()
     if arguments.json:
         print(json.dumps(sections, indent=2))  # noqa: T201
         return 0
-    width = max(len(name) for section in sections.values() for name in section)
-    for title, section in sections.items():
+    width = columns_here()
+    folded = {title: _folded(section) for title, section in sections.items()}
+    names = max(len(name) for section in folded.values() for name in section)
+    for title, section in folded.items():
         print(title)  # noqa: T201
         for name, summary in section.items():
-            print(f"  {name:<{width}}  {summary}")  # noqa: T201
+            first, *rest = wrapped(summary, width - names - 4)
+            print(f"  {name:<{names}}  {first}".rstrip())  # noqa: T201
+            for line in rest:
+                print(f"{'':{names + 4}}{line}")  # noqa: T201
     return 0
+
+
+def _sections() -> dict[str, dict[str, str]]:
+    """Return what each name of each kind stands for."""
+    from ddpbench.collectives import TABLE as COLLECTIVES
+    from ddpbench.strategies import TABLE
+    from ddpbench.workloads import summaries
+
+    return {
+        "strategies": _told(TABLE),
+        "algorithms": {"all_reduce": "the backend's own", **_told(COLLECTIVES)},
+        "schedules": _SCHEDULES,
+        "workloads": summaries(),
+        "launchers": _LAUNCHERS,
+        "experiments": _experiments(),
+    }
+
+
+def _told(table: Mapping[str, Entry]) -> dict[str, str]:
+    return {name: entry.summary for name, entry in table.items()}
+
+
+def _folded(section: Mapping[str, str]) -> dict[str, str]:
+    """Return a line for each name, and one for the sizes of a name that are said to be the same."""
+    sizes: dict[tuple[str, str], list[str]] = {}
+    for name, summary in section.items():
+        head, _, size = name.partition(":")
+        sizes.setdefault((head, summary), []).append(size)
+    found: dict[str, str] = {}
+    for (head, summary), several in sizes.items():
+        if len(several) > 1:
+            found[f"{head}:SIZE"] = f"{summary}; SIZE is {', '.join(several[:-1])} or {several[-1]}"
+        else:
+            found[f"{head}:{several[0]}".rstrip(":")] = summary
+    return found
+
+
+def _experiments() -> dict[str, str]:
+    import tomllib
+
+    from ddpbench.launch.experiments import known_experiments
+
+    found: dict[str, str] = {}
+    for name, path in known_experiments().items():
+        try:
+            found[name] = str(tomllib.loads(path.read_text(encoding="utf-8")).get("question", ""))
+        except (OSError, ValueError) as error:
+            found[name] = f"(cannot be read: {error})"
+    return found

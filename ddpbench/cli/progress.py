@@ -12,13 +12,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
+from ddpbench.cli.lines import wrapped
 from ddpbench.launch.estimate import about
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import Plan
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.spec import PlannedCase
-from ddpbench.units import format_rate, format_seconds
+from ddpbench.units import format_number, format_seconds
 
 
 @contextmanager
@@ -32,7 +33,7 @@ def listening(console: Console) -> Iterator[Listener]:
 
 
 def _result(label: str, what: str, outcome: LaunchOutcome, rate: float | None) -> str:
-    shown = f"{format_rate(rate)} samples/s" if rate is not None else outcome.status
+    shown = f"{format_number(rate)} samples/s" if rate is not None else outcome.status
     error = f": {outcome.error}" if outcome.error else ""
     return f"{what}  {label}  {shown}{error}"
 
@@ -117,6 +118,10 @@ class BarListener(LineListener):
     ) -> None:
         self._progress.stop()
 
+    def _say(self, text: str) -> None:
+        for line in wrapped(text, self._console.width, indent=2):
+            super()._say(line)
+
     def _draw(self, **changes: object) -> None:
         left = max(0.0, self._left_s - (time.monotonic() - self._since))
         shown = f"{format_seconds(round(left))} left" if left >= 1 else ""
@@ -139,7 +144,7 @@ class BarListener(LineListener):
     def pulse(self, entry: PlannedCase, pulse: Pulse, samples_per_s: float | None) -> None:
         if time.monotonic() - self._drawn < 1.0:
             return
-        rate = f"{format_rate(samples_per_s)} samples/s" if samples_per_s else pulse.phase
+        rate = f"{format_number(samples_per_s)} samples/s" if samples_per_s else pulse.phase
         self._draw(description=escape(f"{rate}  {self._label(entry)}"))
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:

@@ -7,20 +7,56 @@ import sys
 from typing import Any
 
 from ddpbench.cli import flags
+from ddpbench.cli.lines import say
 
 
 def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
-    parser = commands.add_parser("report", help="regenerate a run directory's table and report")
+    parser = commands.add_parser(
+        "report",
+        help="regenerate a run directory's table and report",
+        description="Regenerate cases.csv, report.html and figures/ from a run's records. The figures are also "
+        "pictures for your own use: each has its conditions and its source on it.",
+    )
     flags.run_dir(parser)
+    parser.add_argument(
+        "--figures",
+        metavar="FORMATS",
+        default="png",
+        help="formats of the pictures, of png, svg and pdf: --figures svg,pdf (png is always written)",
+    )
+    parser.add_argument(
+        "--slides",
+        action="store_true",
+        help="write each figure as a slide too, into slides/: 16:9, large type, no caption",
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
+    from ddpbench.report.parts import Wanted
 
-    page, summary = ddpbench.report_on(arguments.run_dir)
+    formats = _formats(arguments.figures)
+    wanted = Wanted(figures=formats, slides=formats if arguments.slides else frozenset())
+    page, summary = ddpbench.report_on(arguments.run_dir, wanted)
     print(page)  # noqa: T201
     if summary.checks.line:
-        print(summary.checks.line, file=sys.stderr)  # noqa: T201
+        say(summary.checks.line, sys.stderr)
     return 0
+
+
+def _formats(text: str) -> frozenset[str]:
+    """Return the formats of `svg,pdf`.
+
+    Raises:
+        RequestError: one is unknown.
+    """
+    from ddpbench.errors import RequestError, nearest
+    from ddpbench.report.parts import FORMATS
+
+    given = [part.strip().lower() for part in text.split(",") if part.strip()]
+    for one in given:
+        if one not in FORMATS:
+            raise RequestError(f"--figures {text!r}: unknown format {one!r}; {nearest(one, FORMATS)}")
+    return frozenset(given or ["png"])

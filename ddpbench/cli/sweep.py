@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
+from ddpbench.cli.lines import JOINT, aligned, columns_here, say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from ddpbench.analysis.summary import RunSummary
     from ddpbench.launch.sweep.preparation import Prepared, SweepRequest
     from ddpbench.launch.sweep.sweep import SweepResult
-    from ddpbench.spec import Case
-    from ddpbench.spec.grouping import Setting
 
 
 def add_parser(commands: Any) -> None:
@@ -78,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
-    from ddpbench.cli.dry_run import columns_here, launches, table
+    from ddpbench.cli.dry_run import launches, table
     from ddpbench.launch.catalog import TableCatalog
     from ddpbench.launch.sweep.preparation import prepare
 
@@ -92,12 +89,14 @@ def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
     return 0
 
 
-def _describe(prepared: Prepared) -> list[str]:
+def _describe(prepared: Prepared) -> None:
+    """Says on standard error what is about to run."""
     plan, experiment = prepared.plan, prepared.experiment
-    lines = [f"{experiment.name}: {experiment.question}".rstrip(": ")]
-    lines.append(f"{len(plan.runnable)} cases to run, into {prepared.run.path}")
-    lines += prepared.notes
-    names = plan.labels()
+    say(f"{experiment.name}: {experiment.question}".rstrip(": "), sys.stderr)
+    say(f"{len(plan.runnable)} cases to run, into {prepared.run.path}", sys.stderr)
+    for note in prepared.notes:
+        say(note, sys.stderr)
+    names, rows = plan.labels(), []
     for entry in plan.cases:
         marks = [
             "base case of the speed-ups" if entry.added_as_baseline else "",
@@ -106,8 +105,9 @@ def _describe(prepared: Prepared) -> list[str]:
         ]
         shown = "; ".join(mark for mark in marks if mark)
         case_id = entry.case.case_id
-        lines.append(f"  {case_id:<36} {names[case_id]}{f'  ({shown})' if shown else ''}")
-    return lines
+        rows.append((f"  {case_id}", JOINT.join([names[case_id], *([f"({shown})"] if shown else [])])))
+    width = columns_here(sys.stderr) if sys.stderr.isatty() else sys.maxsize
+    print(*aligned(rows, width, left=(0, 1), breakable=(1,)), sep="\n", file=sys.stderr)  # noqa: T201
 
 
 def _sweep(request: SweepRequest, as_json: bool) -> int:
@@ -117,8 +117,7 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
 
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False)
     prepared = prepare(request)
-    for line in _describe(prepared):
-        console.print(line, markup=False, soft_wrap=True)
+    _describe(prepared)
     start = time.monotonic()
     result, page, summary = _carry_out(prepared, console)
     if as_json:
@@ -177,82 +176,18 @@ def _print_json(result: SweepResult, page: Path, summary: RunSummary) -> None:
 
 def _print_report(result: SweepResult, page: Path, summary: RunSummary, start: float) -> None:
     """Prints the table, the findings, how much of the time since `start` went into measuring, and where the page is."""
-    _print_table(summary.cases, summary.planned)
+    from ddpbench.cli.results import table
+
+    print(*table(summary.cases, summary.planned, columns_here()), sep="\n")  # noqa: T201
     for one in summary.answer:
-        print(one.line)  # noqa: T201
+        say(one.line)
     for finding in summary.findings:
         if finding not in summary.answer:
-            print(f"- {finding.line}")  # noqa: T201
+            say(f"- {finding.line}")
     if summary.checks.line:
-        print(summary.checks.line)  # noqa: T201
+        say(summary.checks.line)
     share = result.measured_share
     if share is not None and result.launches:
         seconds = time.monotonic() - start
         print(f"{share:.0%} of {seconds:.0f} s went into warm-up and measured steps")  # noqa: T201
     print(f"report: {page}")  # noqa: T201
-
-
-def _settings(cases: Sequence[Case]) -> list[Setting]:
-    """What tells cases apart beside strategy, ranks and bucket: what a strategy was given only where that varies within
-    it at a number of ranks, links over the cases that have any.
-    """
-    from ddpbench.spec import grouping
-
-    groups: dict[tuple[str, int], list[Case]] = {}
-    for case in cases:
-        groups.setdefault((case.strategy, case.world_size), []).append(case)
-    within = {name for group in groups.values() for name in grouping.differing(group)}
-    linked = grouping.differing([case for case in cases if case.fabric], ("fabric",))
-    names = [
-        name
-        for name, facet in grouping.FACETS.items()
-        if (facet.role == "panel" and name != "fabric")
-        or name in linked
-        or (name in within and (name == "nodes" or facet.role == "variant"))
-    ]
-    return grouping.settings_apart(cases, names)
-
-
-def _print_table(frame: Any, planned: Mapping[str, Case]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    settings = _settings([planned[case_id] for case_id in frame["case_id"]])
-    targets = sorted(frame["target_loss"].dropna().unique())
-    losses = [f"s to a loss of {', '.join(f'{target:g}' for target in targets)}"] if targets else []
-    for name in (
-        "strategy",
-        "ranks",
-        "bucket",
-        *(setting.title.lower() for setting in settings),
-        "samples/s",
-        "95 % interval",
-        "speed-up",
-        "efficiency",
-        *losses,
-        "status",
-    ):
-        table.add_column(name, justify="left" if name in ("strategy", "status") else "right")
-    from ddpbench.units import format_rate
-
-    def known(value: Any) -> bool:
-        return value is not None and not (isinstance(value, float) and math.isnan(value))
-
-    for row in frame.astype(object).where(frame.notna(), None).to_dict(orient="records"):
-        low, high = row["samples_per_s_ci_low"], row["samples_per_s_ci_high"]
-        table.add_row(
-            row["strategy"],
-            str(row["world_size"]),
-            " = ".join(
-                str(row[name]) for name in ("bucket_cap_mb", "same_buckets_mb") if row[name] is not None
-            ),
-            *(setting.text(planned[row["case_id"]]) for setting in settings),
-            format_rate(row["samples_per_s"]) if known(row["samples_per_s"]) else "",
-            f"{format_rate(low)} to {format_rate(high)}" if known(low) and known(high) else "",
-            f"{row['speedup']:.2f}" if known(row["speedup"]) else "",
-            f"{row['efficiency']:.2f}" if known(row["efficiency"]) else "",
-            *([f"{row['time_to_loss_s']:.3g}" if known(row["time_to_loss_s"]) else ""] if losses else []),
-            row["status"] + (" (oversubscribed)" if row["oversubscribed"] else ""),
-        )
-    Console(width=None if sys.stdout.isatty() else 120, highlight=False).print(table)

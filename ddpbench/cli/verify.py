@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
+from ddpbench.cli.lines import broken, columns_here, say, wrapped
 
 if TYPE_CHECKING:
     from ddpbench.launch.verify import Verdict
+    from ddpbench.spec import Case
 
-
-WIDTH = 38
-"""Of the first column: the longest are `ddp halving doubling after backward` and those with options."""
+_HEAD = "largest error"
+_NAME, _DETAIL = 20, 30
+"""The fewest characters of the first and of the last column on a terminal."""
 
 
 def add_parser(commands: Any) -> None:
@@ -52,6 +56,7 @@ def add_parser(commands: Any) -> None:
         metavar="SECONDS",
         help="end a proof without progress (default: 120)",
     )
+    flags.overrides(parser, "as in a sweep, such as options.ddp.static_graph=true or base.local_batch=2")
     flags.as_json(parser)
     parser.set_defaults(run=_run)
 
@@ -64,11 +69,13 @@ def _world(text: str) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ddpbench.launch.verify import verification_cases, verify
+    from ddpbench.launch.verify import check_overrides, verification_cases, verify
     from ddpbench.strategies import PROMISES, TABLE
 
+    groups = _by_workload(arguments.strategy or list(TABLE), arguments.workload)
+    check_overrides(arguments.overrides, {name for names in groups.values() for name in names}, groups)
     cases = []
-    for workload, strategies in _by_workload(arguments.strategy or list(TABLE), arguments.workload).items():
+    for workload, strategies in groups.items():
         cases += verification_cases(
             strategies,
             [workload],
@@ -76,14 +83,16 @@ def _run(arguments: argparse.Namespace) -> int:
             arguments.backend,
             algorithms=arguments.algorithm,
             schedules=arguments.schedule,
+            overrides=arguments.overrides,
         )
+    columns = _Columns.of([entry.case for entry in cases])
     headed = False
 
     def told(verdict: Verdict) -> None:
         nonlocal headed
         if not arguments.json:
-            head = f"{'strategy':<{WIDTH}} {'workload':<10} ranks  {'result':<9} largest error\n"
-            print("" if headed else head, _line(verdict), sep="", flush=True)  # noqa: T201
+            head = [] if headed else [columns.head()]
+            print(*head, *columns.lines(verdict), sep="\n", flush=True)  # noqa: T201
             headed = True
 
     verdicts = verify(cases, told, hang_timeout_s=arguments.hang_timeout)
@@ -96,7 +105,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"{proved} proved, {broken} not, {skipped} skipped")  # noqa: T201
         for name, words in PROMISES.items():
             if name != "gradients" and any(verdict.promise == name for verdict in verdicts):
-                print(f"{name}: {words}")  # noqa: T201
+                say(f"{name}: {words}")
     return 0 if all(verdict.status in ("ok", "skipped") for verdict in verdicts) else 1
 
 
@@ -112,11 +121,51 @@ def _by_workload(strategies: list[str], workloads: list[str] | None) -> dict[str
     return {workload: names for workload, names in chosen.items() if names}
 
 
-def _line(verdict: Verdict) -> str:
-    who = " ".join([verdict.strategy, *verdict.chosen, verdict.options]).rstrip()
-    head = f"{who:<{WIDTH}} {verdict.workload:<10} {verdict.world_size:>5}  {verdict.status:<9}"
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """How wide columns are: on a terminal no line is wider than it, and long names and reasons go on below."""
+
+    name: int
+    workload: int
+    detail: int
+    """Of the last column; 0: as wide as it takes, for whoever reads the lines next."""
+
+    @classmethod
+    def of(cls, cases: Sequence[Case]) -> _Columns:
+        from ddpbench.launch.verify import name_of
+
+        name = max((len(name_of(case)) for case in cases), default=0)
+        name, workload = max(name, 8), max([8, *(len(case.workload) for case in cases)])
+        if not sys.stdout.isatty():
+            return cls(name, workload, 0)
+        left = columns_here() - workload - len(_line("", "", "", "", ""))
+        name = min(name, max(left - _DETAIL, _NAME))
+        return cls(name, workload, max(left - name, _DETAIL))
+
+    def head(self) -> str:
+        """Return what the columns are called."""
+        return _line(f"{'strategy':<{self.name}}", f"{'workload':<{self.workload}}", "ranks", "result", _HEAD)
+
+    def lines(self, verdict: Verdict) -> list[str]:
+        """Return a verdict's line, and those that go on with it."""
+        names, told = broken(verdict.name, self.name), _detail(verdict)
+        details = wrapped(told, self.detail) if self.detail else [told]
+        first, *rest = zip_longest(names, details, fillvalue="")
+        middle = f"{verdict.workload:<{self.workload}}", str(verdict.world_size), verdict.status
+        lines = [_line(f"{first[0]:<{self.name}}", *middle, first[1])]
+        blank = " " * self.workload
+        lines += [_line(f"{name:<{self.name}}", blank, "", "", detail) for name, detail in rest]
+        return [line.rstrip() for line in lines]
+
+
+def _line(name: str, workload: str, ranks: str, result: str, detail: str) -> str:
+    return f"{name} {workload} {ranks:>5}  {result:<8} {detail}"
+
+
+def _detail(verdict: Verdict) -> str:
+    """Return how far it was off, or why it is not ok."""
     if verdict.status != "ok":
-        return f"{head} {verdict.reason}"
+        return verdict.reason
     worst: dict[str, float] = {}
     kept = 0.0
     for proof in verdict.proofs:
@@ -124,9 +173,9 @@ def _line(verdict: Verdict) -> str:
             kept = max(kept, proof.error)
         elif 0 < proof.tolerance < 1:  # others are yes or no
             worst[proof.dtype] = max(worst.get(proof.dtype, 0.0), proof.error)
-    errors = ", ".join(f"{dtype} {error:.1e}" for dtype, error in worst.items())
+    errors = ", ".join(f"{dtype} {f'{error:.1e}' if error else '0'}" for dtype, error in worst.items())
     if kept:
         errors += f", kept back {100 * kept:.0f} %"
     if verdict.promise != "gradients":
         errors = f"{verdict.promise}{': ' if errors else ''}{errors}"
-    return f"{head} {errors}"
+    return errors

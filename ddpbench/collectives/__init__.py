@@ -8,22 +8,44 @@ Importing this imports no torch.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from ddpbench.table import Entry
 
 if TYPE_CHECKING:
     from ddpbench.collectives.base import Collective
 
-TABLE: dict[str, str] = {
-    "ring": "ddpbench.collectives.ring:Ring",
-    "naive_ring": "ddpbench.collectives.naive_ring:NaiveRing",
-    "tree": "ddpbench.collectives.tree:Tree",
-    "halving_doubling": "ddpbench.collectives.halving_doubling:HalvingDoubling",
-    "master": "ddpbench.collectives.master:Master",
-    "sharded_master": "ddpbench.collectives.sharded_master:ShardedMaster",
-    "hierarchical": "ddpbench.collectives.hierarchical:Hierarchical",
+TABLE: dict[str, Entry] = {
+    "ring": Entry(
+        "ddpbench.collectives.ring:Ring",
+        "a ring: a reduce-scatter, then an all-gather; 2(n-1)/n of the gradients over each link",
+    ),
+    "naive_ring": Entry(
+        "ddpbench.collectives.naive_ring:NaiveRing",
+        "a ring that passes whole gradients on, as in many tutorials: n - 1 times the gradients",
+    ),
+    "tree": Entry(
+        "ddpbench.collectives.tree:Tree",
+        "a binomial tree: sums go up to rank 0, the result comes down",
+    ),
+    "halving_doubling": Entry(
+        "ddpbench.collectives.halving_doubling:HalvingDoubling",
+        "recursive halving, then doubling: the ring's bytes in 2 log2 n hops",
+    ),
+    "master": Entry(
+        "ddpbench.collectives.master:Master",
+        "rank 0 takes every gradient, adds them up and sends the sum to each",
+    ),
+    "sharded_master": Entry(
+        "ddpbench.collectives.sharded_master:ShardedMaster",
+        "every rank is the master of an n-th of the gradients: the ring's bytes in two hops",
+    ),
+    "hierarchical": Entry(
+        "ddpbench.collectives.hierarchical:Hierarchical",
+        "a ring within each node, one across nodes, and one within again",
+    ),
 }
-"""Name -> `module:Class`, in the order of lists and legends. The library's own is `all_reduce`, and not in it."""
+"""By name, in the order of lists and legends. The library's own is `all_reduce`, and not in it."""
 
 
 def load_collective(name: str) -> type[Collective]:
@@ -32,6 +54,5 @@ def load_collective(name: str) -> type[Collective]:
     Raises:
         KeyError: there is none.
     """
-    module, _, attribute = TABLE[name].partition(":")
-    found: type[Collective] = getattr(importlib.import_module(module), attribute)
+    found: type[Collective] = TABLE[name].load()
     return found

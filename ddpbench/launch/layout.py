@@ -21,7 +21,17 @@ from ddpbench.launch.plan import Plan, make_plan, skip_reasons
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import planned_record
 from ddpbench.records import RunDir, write_atomically
-from ddpbench.spec import Case, Catalog, Devices, Experiment, PlannedCase, expand, load_experiment, resolve
+from ddpbench.spec import (
+    Case,
+    Catalog,
+    Devices,
+    Experiment,
+    PlannedCase,
+    crossed_words,
+    expand,
+    load_experiment,
+    resolve,
+)
 
 DEFAULT_PORT = 29500
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -151,7 +161,9 @@ def plan_for(
     write_atomically(run.machine, json.dumps(record, indent=1) + "\n")
     write_atomically(run.experiment, toml)
     write_atomically(run.plan, plan.dumps())
-    return Planned(run=run, plan=plan, nodes=nodes, lines=launcher_lines(nodes, run), notes=tuple(notes))
+    notes.append(crossed_words(experiment, [(entry.case.world_size, entry.case.nodes) for entry in cases]))
+    told = tuple(filter(None, notes))
+    return Planned(run=run, plan=plan, nodes=nodes, lines=launcher_lines(nodes, run), notes=told)
 
 
 def lines_of(run: RunDir, **changes: Any) -> Lines:

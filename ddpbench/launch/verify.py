@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import inspect_own
 from ddpbench.records import Proof, RunDir, Status, read_launch
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
+from ddpbench.spec.experiment import setting_keys
 from ddpbench.strategies import load_strategy
 from ddpbench.workloads.shipped import PREFIX
 
@@ -47,6 +48,32 @@ class Verdict:
     proofs: tuple[Proof, ...] = ()
     reason: str = ""
 
+    @property
+    def name(self) -> str:
+        """The strategy with what was chosen, as a line of the table begins."""
+        return " ".join(filter(None, [self.strategy, *self.chosen, self.options]))
+
+
+def name_of(case: Case) -> str:
+    """Return the name that a case's verdict will have."""
+    return _verdict(case, "ok").name
+
+
+def check_overrides(overrides: Sequence[str], strategies: Iterable[str], workloads: Iterable[str]) -> None:
+    """Refuses an option of a strategy or workload that is not among those to prove.
+
+    Raises:
+        ExperimentError: with every such option.
+    """
+    owners = {*strategies, *(name.partition(":")[0] for name in workloads)}
+    problems = [
+        Problem(path="--set", message=f"{one!r}: {owner} is not proved here; {nearest(owner, owners)}")
+        for one in overrides
+        if (owner := _option_owner(one)) not in ("", *owners)
+    ]
+    if problems:
+        raise ExperimentError("verify", problems)
+
 
 def verification_cases(
     strategies: Sequence[str],
@@ -56,10 +83,12 @@ def verification_cases(
     *,
     algorithms: Sequence[str] | None = None,
     schedules: Sequence[str] | None = None,
+    overrides: Sequence[str] = (),
 ) -> list[PlannedCase]:
     """Return the cases to prove: strategies that leave a choice by each algorithm and schedule, or those named.
 
-    What a strategy has as variants, with options of its own, is proved by its own algorithm and schedule.
+    What a strategy has as variants, with options of its own, is proved by its own algorithm and schedule. Of
+    `overrides` an option goes to its strategy or workload alone.
 
     Raises:
         ExperimentError: a name is unknown.
@@ -76,10 +105,11 @@ def verification_cases(
             algorithms=algorithms,
             schedules=schedules,
             local_batch=batch,
+            overrides=overrides,
         )
         if algorithms is None and schedules is None:
-            cases += _variants(strategies, group, worlds, backend, local_batch=batch)
-    return cases
+            cases += _variants(strategies, group, worlds, backend, local_batch=batch, overrides=overrides)
+    return list({entry.case.case_id: entry for entry in cases}.values())  # an override may make two the same
 
 
 def _check_names(strategies: Sequence[str], workloads: Sequence[str]) -> None:
@@ -121,6 +151,7 @@ def _variants(
     backend: str,
     *,
     local_batch: int | None,
+    overrides: Sequence[str],
 ) -> list[PlannedCase]:
     """Return the cases of what strategies have as variants."""
     return [
@@ -136,6 +167,7 @@ def _variants(
             schedules=["default"],
             local_batch=local_batch,
             options={name: dict(options)},
+            overrides=overrides,
         )
     ]
 
@@ -149,6 +181,7 @@ def _cases(
     algorithms: Sequence[str] | None,
     schedules: Sequence[str] | None,
     local_batch: int | None,
+    overrides: Sequence[str],
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[PlannedCase]:
     """Return the cases of workloads that take this local batch, or their own."""
@@ -170,7 +203,12 @@ def _cases(
         [budget]
         seed = 0
     """ + tomli_w.dumps({"options": options or {}})
-    experiment = parse_experiment(text, catalog, name="verify", source="verify")
+    owners = {*strategies, *(name.partition(":")[0] for name in workloads)}
+    mine = [one for one in overrides if _option_owner(one) in ("", *owners)]
+    experiment = parse_experiment(text, catalog, name="verify", source="verify", overrides=mine)
+    if experiment.emulates or experiment.base.launcher != "local":
+        message = "proves on this machine and its own links; a sweep proves its cases where it measures them"
+        raise ExperimentError("verify", [Problem(path="--set", message=message)])
     hardware = read_hardware()
     devices = usable_devices(hardware)
 
@@ -188,6 +226,12 @@ def _cases(
         if not entry.added_as_baseline and not (entry.case.world_size == 1 and another(entry.case))
     ]
     return [within_gpus(entry, devices) for entry in cases]
+
+
+def _option_owner(override: str) -> str:
+    """Return whose option is set: `ddp` of `options.ddp.X=1`; empty of another setting."""
+    keys = setting_keys(override.partition("=")[0].strip())
+    return keys[1] if keys[0] == "options" and len(keys) > 1 else ""
 
 
 def _verdict(case: Case, status: Status, proofs: tuple[Proof, ...] = (), reason: str = "") -> Verdict:

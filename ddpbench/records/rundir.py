@@ -133,8 +133,13 @@ class RunDir:
 
     @property
     def figures(self) -> Path:
-        """The report's figures as PNG files."""
+        """The report's figures: PNG files, and the formats that were asked for."""
         return self.path / "figures"
+
+    @property
+    def slides(self) -> Path:
+        """The report's figures as slides, where they were asked for."""
+        return self.path / "slides"
 
     @property
     def cases(self) -> Path:

@@ -6,50 +6,64 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.errors import OutputError
 from ddpbench.records import RunDir, explain_os_error, write_atomically
+from ddpbench.report.parts import FORMATS, ONLY_PNG, Wanted
 
 if TYPE_CHECKING:
     from ddpbench.report.draw.painter import Painter
 
 
-def write_report(summary: RunSummary, run: RunDir, painter: Painter | None = None) -> Path:
-    """Writes `report.html` and `figures/*.png`; returns the page's path. `painter` shares the drawing.
+def write_report(
+    summary: RunSummary, run: RunDir, painter: Painter | None = None, wanted: Wanted = ONLY_PNG
+) -> Path:
+    """Writes `report.html`, `figures/*.png` and the files `wanted` beside; returns the page's path.
 
-    The page needs no network and no other file. Equal summaries give equal bytes.
+    `painter` shares the drawing. The page needs no network and no other file. Equal summaries give equal bytes. Files
+    that were wanted of an earlier report are written too: none is older than the page.
 
     Raises:
         OutputError: the run directory cannot be written.
     """
     from ddpbench.report.page import build
 
-    page = build(summary, painter)
+    page = build(summary, painter, _with_earlier(wanted, run))
     try:
         run.figures.mkdir(exist_ok=True)
-        for name in _stale_figures(set(page.figures), [path.name for path in run.figures.iterdir()]):
-            (run.figures / name).unlink()
+        for path in [*_pictures(run.figures), *_pictures(run.slides)]:
+            if str(path.relative_to(run.path)) not in page.figures:
+                path.unlink()
         for name, content in page.figures.items():
-            _write_bytes(run.figures / name, content)
+            path = run.path / name
+            path.parent.mkdir(exist_ok=True)
+            _write_bytes(path, content)
         write_atomically(run.report, page.html)
     except OSError as error:
         raise OutputError(f"the report cannot be written to {run.path}: {explain_os_error(error)}") from None
     return run.report
 
 
-def _stale_figures(now: set[str], found: Iterable[str]) -> list[str]:
-    """Files of this package's naming that an earlier report left and this one does not write."""
+def _with_earlier(wanted: Wanted, run: RunDir) -> Wanted:
+    """Return what is wanted with the formats that an earlier report left."""
+    figures, slides = (
+        {path.suffix[1:] for path in _pictures(folder)} for folder in (run.figures, run.slides)
+    )
+    return Wanted(figures=wanted.figures | figures, slides=wanted.slides | slides)
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """Return the files of this package's naming in a folder; none where it is not there."""
     kinds = {"breakdown", "buckets", "communication", "evaluation", "heatmap", "heatmap-links", "inputs"}
     kinds |= {"laws", "layouts", "links", "links-settings", "network", "one-step", "precision", "scaling"}
     kinds |= {"checkpoints", "snapshots", "strategies", "time-to-loss", "waterfall"}
     return [
-        name
-        for name in found
-        if name.endswith(".png") and name not in now and name[:-4].rstrip("-0123456789") in kinds
+        path
+        for path in (sorted(folder.iterdir()) if folder.is_dir() else ())
+        if path.suffix[1:] in FORMATS and path.stem.rstrip("-0123456789") in kinds
     ]
 
 

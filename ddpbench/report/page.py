@@ -21,7 +21,8 @@ from ddpbench.report.cells import cells
 from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.draw.painter import Painter, draw_all
 from ddpbench.report.method import TERMS
-from ddpbench.report.parts import Picture, Section, Table
+from ddpbench.report.outside import dressed
+from ddpbench.report.parts import ONLY_PNG, Picture, Section, Table, Wanted
 from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import (
     breakdown,
@@ -103,7 +104,7 @@ class Embedded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """The finished page, and its figures by file name."""
+    """The finished page, and its figures by their path in the run directory."""
 
     html: str
     figures: Mapping[str, bytes]
@@ -131,13 +132,14 @@ _Placed = list[tuple[Section, list[Embedded], list[NumberedTable]]]
 """Sections with their figures drawn and numbered, and their further tables."""
 
 
-def build(summary: RunSummary, painter: Painter | None = None) -> Page:
-    """Return the page of a run. Equal summaries give equal bytes, whoever draws."""
+def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = ONLY_PNG) -> Page:
+    """Return the page of a run, and its pictures' files. Equal summaries give equal bytes, whoever draws."""
     rows = rows_of(summary)
     numbers = _Numbers()
     every_case = numbers.sure(summary_table(summary, rows))
     made = [section for make in FIGURES if (section := make(summary, rows)) is not None]
     pictures = [labelled(picture) for section in made for picture in section.pictures]
+    pictures = dressed(summary, rows, pictures, wanted)
     if painter is not None:
         painter.start(pictures)
     downloads = _downloads(summary)  # while the other process draws
@@ -161,8 +163,7 @@ def build(summary: RunSummary, painter: Painter | None = None) -> Page:
             **_style_and_script(),
         )
     )
-    figures = {f"{one.picture.file_name}.png": one.drawn.png for _, shown, _ in sections for one in shown}
-    return Page(html=html, figures=figures)
+    return Page(html=html, figures={path: content for one in drawn for path, content in one.files.items()})
 
 
 def _downloads(summary: RunSummary) -> Mapping[str, str]:

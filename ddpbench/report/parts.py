@@ -17,6 +17,8 @@ SEVERAL_COLUMNS, MANY_COLUMNS = 9, 12
 LONGEST_INTERVAL = 24
 """Characters, such as `[1,234,000, 1,235,000]`."""
 LONGEST_WORD = 24
+FORMATS = ("png", "svg", "pdf")
+"""Of a picture's files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +89,17 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """The files that are wanted of each picture beside the page's own: formats of its figure, and of its slide."""
+
+    figures: frozenset[str] = frozenset({"png"})
+    slides: frozenset[str] = frozenset()
+
+
+ONLY_PNG = Wanted()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
     """A figure before it is drawn: all its words, its data, and how to paint it.
 
@@ -105,6 +118,11 @@ class Picture:
     missing: Mapping[str, str]
     label: tuple[str, ...] = ()
     """Stands in the heading: what its numbers are where they are not the machine's own."""
+    subtitle: str = ""
+    """Of its files: the conditions that the heading does not tell (`report/outside.py`)."""
+    source: str = ""
+    """Of its files: the machine, the run and the program."""
+    wanted: Wanted = ONLY_PNG
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

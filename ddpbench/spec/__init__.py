@@ -3,6 +3,7 @@
 from ddpbench.spec.auto import left_out, resolve
 from ddpbench.spec.case import BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, NoOptions, Pieces, StrategyInfo, WorkloadInfo
+from ddpbench.spec.crossing import crossed_words
 from ddpbench.spec.experiment import load_experiment, parse_experiment
 from ddpbench.spec.fabric import FabricSettings, Links
 from ddpbench.spec.labels import labels
@@ -26,6 +27,7 @@ __all__ = [
     "StrategyInfo",
     "TargetLoss",
     "WorkloadInfo",
+    "crossed_words",
     "expand",
     "labels",
     "left_out",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddpbench.spec.catalog import Devices
+from ddpbench.spec.crossing import crossed_axis
 from ddpbench.spec.settings import Experiment
 
 
@@ -34,14 +35,20 @@ def resolve(experiment: Experiment, devices: Devices) -> Experiment:
 
 
 def left_out(experiment: Experiment) -> str:
-    """Return a sentence on the world sizes of `auto` that do not fit the fabric's layout; empty where all do."""
+    """Return a sentence on the world sizes of `auto` that do not fit the fabric's layout; empty where all do.
+
+    Beside an axis of nodes `auto` is one rank on each, and the sentence says so.
+    """
     fitting = _fitting(experiment)
     if not fitting or "auto" not in experiment.axes.get("world_size", []):
         return ""
     given = experiment.axes["world_size"]
     sizes = [n for n in _powers(max(fitting)) if n not in fitting and n not in given]
     if not sizes:
-        return ""
+        if not crossed_axis(experiment):
+            return ""
+        of_nodes = _listed([n for n in fitting if n > 1])
+        return f'world_size = "auto" is one rank on each node: {of_nodes}; fabric.ranks_per_node sets more'
     made = " and ".join(
         f"{nodes} node{'s' if nodes != 1 else ''} of {a_node} are {nodes * a_node} ranks"
         for nodes, a_node in _layouts(experiment)
@@ -50,8 +57,13 @@ def left_out(experiment: Experiment) -> str:
 
 
 def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
-    """Return the fabric's (nodes, ranks per node) where both are given; empty where one follows from the world size."""
+    """Return the fabric's (nodes, ranks per node) where both are given; empty where one follows from the world size.
+
+    `auto` beside an axis of nodes is one rank on each: every other world size has a layout that nobody asked for.
+    """
     nodes, a_node = (_of_fabric(experiment, name) for name in ("nodes", "ranks_per_node"))
+    if crossed_axis(experiment) == "fabric.nodes":
+        a_node = [1]
     if None in nodes or None in a_node:
         return []
     return [(n, m) for n in nodes for m in a_node]
@@ -75,13 +87,16 @@ def _fitting(experiment: Experiment) -> list[int]:
 def _unfit_pairs(experiment: Experiment, sizes: Sequence[int]) -> list[dict[str, list[Any]]]:
     """Rules that exclude each of these sizes from layouts that others have, where the fabric has several."""
     given = experiment.axes["world_size"]
-    rules = []
+    rules: list[dict[str, list[Any]]] = []
+    if crossed_axis(experiment) == "nodes":
+        for nodes in experiment.axes["nodes"]:
+            unfit = [n for n in sizes if n % nodes and n not in given]
+            rules += [{"world_size": unfit, "nodes": [nodes]}] if unfit else []
     for nodes, a_node in _layouts(experiment):
         unfit = [n for n in sizes if n not in (1, nodes * a_node) and n not in given]
         if unfit:
-            rules.append(
-                {"world_size": unfit, "fabric.nodes": [nodes], "fabric.ranks_per_node": [a_node]},
-            )
+            given_too = {} if crossed_axis(experiment) else {"fabric.ranks_per_node": [a_node]}
+            rules.append({"world_size": unfit, "fabric.nodes": [nodes], **given_too})
     return rules
 
 

@@ -115,7 +115,7 @@ def parse_experiment(
 def _apply_override(data: dict[str, Any], override: str, problems: list[Problem]) -> list[str]:
     """Sets one value; returns its path in parts, none where it is no setting."""
     path, equals, raw = override.partition("=")
-    keys = _keys(path.strip())
+    keys = setting_keys(path.strip())
     if not equals or not all(keys):
         message = f"invalid setting {override!r}: write key=value, such as base.local_batch=16"
         problems.append(Problem(path="--set", message=message))
@@ -163,7 +163,7 @@ def _value_at(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
     return found
 
 
-def _keys(path: str) -> list[str]:
+def setting_keys(path: str) -> list[str]:
     """Return a setting's path in parts, quoted as in TOML where a part has a dot of its own."""
     if '"' not in path and "'" not in path:
         return path.split(".")

@@ -14,6 +14,7 @@ from ddpbench.errors import ExperimentError, Problem, nearest
 from ddpbench.spec.auto import resolve
 from ddpbench.spec.case import BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo, WorkloadInfo
+from ddpbench.spec.crossing import crossed_axis, misfits
 from ddpbench.spec.experiment import explain
 from ddpbench.spec.fabric import MAX_NODES, FabricSettings, Links
 from ddpbench.spec.reasons import skip_reason
@@ -46,7 +47,8 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
     problems: list[Problem] = []
     planned: dict[str, PlannedCase] = {}
     experiment = resolve(experiment, devices)
-    names = list(experiment.axes)
+    names, nodes_axis = list(experiment.axes), crossed_axis(experiment)
+    pairs: list[tuple[int, int]] = []
     for values in itertools.product(*experiment.axes.values()):
         setting = _setting(experiment, dict(zip(names, values, strict=True)))
         if setting["world_size"] == "auto":
@@ -55,9 +57,12 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
         named = setting | {"workload": catalog.workload(setting["workload"]).name}
         if any(_matches(rule, named) for rule in experiment.exclude):
             continue
+        if nodes_axis:
+            pairs.append((setting["world_size"], setting[nodes_axis]))
         entry = _plan_case(experiment, setting, catalog, devices, problems)
         if entry is not None:
             planned.setdefault(entry.case.case_id, entry)
+    problems.extend(misfits(experiment, pairs))
     problems.extend(_unknown_choices(experiment, catalog))
     if not planned and not problems:
         problems.append(Problem(path="exclude", message="leaves no case to run"))
@@ -290,8 +295,10 @@ def _layout(
             return None
         return world_size, setting["nodes"]
     if setting["nodes"] != 1:
-        message = "nodes of a fabric are set as fabric.nodes; base.nodes belongs to other launchers"
-        problems.append(Problem(path="base.nodes", message=message))
+        axis = "nodes" in experiment.axes
+        where, instead = ("axes.nodes", 'axes."fabric.nodes"') if axis else ("base.nodes", "fabric.nodes")
+        message = f"nodes of a fabric are set as {instead}; {where} belongs to other launchers"
+        problems.append(Problem(path=where, message=message))
         return None
     told = "world_size" in experiment.axes or "world_size" in experiment.base.model_fields_set
     if nodes is not None and a_node is not None:

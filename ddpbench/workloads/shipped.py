@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ddpbench.units import format_number
+
 SHIPPED = Path(__file__).resolve().parents[1] / "profiles"
 """The profiles that come with ddpbench."""
 PREFIX = "replay:"
@@ -31,7 +33,7 @@ def profile_summary(path: Path) -> str:
     """Return a line on a profile that is known to be one: what was computed, where, and how long a step takes."""
     data = json.loads(path.read_text(encoding="utf-8"))
     step_s = sum(_mean(data[part]) for part in ("forward_s", "backward_s", "optimizer_s"))
-    step = f"{1e3 * step_s:.3g} ms a step of {data['local_batch']} samples"
+    step = f"{format_number(1e3 * step_s)} ms a step of {data['local_batch']} samples"
     return f"{data['workload']} on {data['device']}, {step} ({data['source']})"
 
 

@@ -91,13 +91,14 @@ def launch(plain_ms: tuple[int, int], evaluation_ms: int = 4) -> list[RankLaunch
 
 def test_the_columns_of_a_case(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    write_plan(run, [DDP], Budget(rounds_min=1, rounds_max=2))
+    write_plan(run, [DDP], Budget(rounds_min=1, rounds_max=3))
     write_launch(run, DDP, 0, launch((39, 19)))
     write_launch(run, DDP, 1, launch((19, 19), evaluation_ms=8))
+    write_launch(run, DDP, 2, launch((29, 19), evaluation_ms=6))
     write_sessions(run)
     (row,) = load(run).to_dict("records")
     assert row["step_time_s"] == pytest.approx(0.010)  # as if nothing had followed
-    assert row["snapshot_plain_s"] == pytest.approx((40 + 20 + 20 + 20) / 4 / 1e3)
+    assert row["snapshot_plain_s"] == pytest.approx((40 + 20 + 20 + 20 + 30 + 20) / 6 / 1e3)
     assert row["snapshot_plain_ci_low_s"] < 0.025 < row["snapshot_plain_ci_high_s"]
     assert row["snapshot_bytes"] == 900
     assert pd.isna(row["snapshot_dcp_s"])
@@ -109,8 +110,8 @@ def test_the_columns_of_a_case(tmp_path: Path) -> None:
     assert told.endswith(" ms by rank 0: 1 % of the time every 248 steps.")  # 99 * 25 / 10, rounded up
     (costs,) = summary.checkpoints.to_dict("records")
     assert (costs["method"], costs["bytes"], costs["writers"]) == ("plain", 900, 1)
-    assert (costs["checkpoints"], costs["launches"]) == (4, 2)
-    assert costs["first_s"] == pytest.approx((40 + 20) / 2 / 1e3)
+    assert (costs["checkpoints"], costs["launches"]) == (6, 3)
+    assert costs["first_s"] == pytest.approx((40 + 20 + 30) / 3 / 1e3)
     assert costs["write_s"] == pytest.approx(0.006)
     assert costs["share_100"] == pytest.approx(0.025 / (0.025 + 1.0))
     assert costs["share_1000"] == pytest.approx(0.025 / 10.025)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,13 +51,13 @@ def test_times_run_from_the_last_start_to_the_last_end(tmp_path: Path) -> None:
         ]
         return [rank(first), rank(second)]
 
-    table = table_of(tmp_path, {DDP: [at(0), at(5)]}).set_index("bytes")
-    # 1000 bytes: from 4 to 8 in the first round, to 12 in the second
+    table = table_of(tmp_path, {DDP: [at(0), at(5), at(3)]}).set_index("bytes")
+    # 1000 bytes: from 4 to 8 in the first round, to 12 in the second, to 10 in the third
     assert list(table["time_s"]) == pytest.approx([0.006, 0.008, 0.020])
     assert list(table["busbw"]) == pytest.approx([1000 / 0.006, 2000 / 0.008, 4000 / 0.020])  # 2(n-1)/n is 1
-    assert list(table["rounds"]) == [2, 2, 2]
-    assert list(table["transfers"]) == [2, 2, 2]
-    half = 12.7062047 * math.log(8 / 4) / 2  # t(0.975, 1), and half the distance of two logarithms
+    assert list(table["rounds"]) == [3, 3, 3]
+    assert list(table["transfers"]) == [3, 3, 3]
+    half = 4.30265273 * statistics.stdev(map(math.log, (4, 8, 6))) / math.sqrt(3)  # t(0.975, 2)
     assert table.loc[1000, "time_ci_high_s"] == pytest.approx(0.006 * math.exp(half))
     assert table.loc[1000, "busbw_ci_low"] == pytest.approx(1000 / 0.006 / math.exp(half))
 

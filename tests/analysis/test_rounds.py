@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from pathlib import Path
 
 import pytest
@@ -36,22 +37,22 @@ def test_half_widths_are_those_of_the_table(tmp_path: Path) -> None:
     assert set(cases_without_target(widths, 0.02)) == set(widths) - reached
 
 
-def test_unknown_before_two_rounds_and_without_skipped_cases(tmp_path: Path) -> None:
+def test_unknown_before_three_rounds_and_without_skipped_cases(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     write_plan(run, [SINGLE, DDP, PlannedCase(case=MASTER, skip_reason="no")])
     assert so_far(run).widths == {SINGLE.case_id: None, DDP.case_id: None}
-    write_launch(run, SINGLE, 0, [RankLaunch()])
-    write_launch(run, SINGLE, 1, [RankLaunch()])
-    write_launch(run, DDP, 0, [RankLaunch()] * 2)
-    write_launch(run, DDP, 1, [RankLaunch()] * 2, outcome=None)
+    for number in range(3):
+        write_launch(run, SINGLE, number, [RankLaunch()])
+        ended = {"outcome": None} if number == 2 else {}
+        write_launch(run, DDP, number, [RankLaunch()] * 2, **ended)
     assert so_far(run).widths == {SINGLE.case_id: pytest.approx(0), DDP.case_id: None}
     assert cases_without_target(so_far(run).widths, 0.02) == [DDP.case_id]
 
 
 def test_what_failed_or_is_damaged_does_not_count(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    write_plan(run, [SINGLE], Budget(rounds_min=2, rounds_max=5))
-    for number in range(5):
+    write_plan(run, [SINGLE], Budget(rounds_min=2, rounds_max=6))
+    for number in range(6):
         outcome = Outcome(status="failed", error="x") if number == 1 else Outcome()
         blocks = [[(10 + number) * MS] * 10]
         folder = write_launch(run, SINGLE, number, [RankLaunch(blocks=blocks)], outcome)
@@ -59,15 +60,17 @@ def test_what_failed_or_is_damaged_does_not_count(tmp_path: Path) -> None:
             (folder / "outcome.json").write_text("{", encoding="utf-8")
         if number == 3:
             (folder / "rank-00000.attempt-0.jsonl").unlink()
-    # rounds 0 and 4 are left: half the log of 14/10, times t(0.975, 1)
-    expected = 12.7062047 * math.log(1.4) / 2
+    # rounds 0, 4 and 5 are left: t(0.975, 2) times their logarithms' deviation over the root of three
+    expected = 4.30265273 * statistics.stdev(map(math.log, (10, 14, 15))) / math.sqrt(3)
     assert so_far(run).widths == {SINGLE.case_id: pytest.approx(expected, rel=1e-6)}
 
 
 def test_a_case_whose_base_case_has_no_numbers_is_held_to_its_own(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
-    write_plan(run, [SINGLE, DDP], Budget(rounds_min=2, rounds_max=2))
-    for number, step in enumerate((10, 14)):
-        write_launch(run, DDP, number, [RankLaunch(blocks=[[step * MS] * 10])] * 2)
+    write_plan(run, [SINGLE, DDP], Budget(rounds_min=3, rounds_max=3))
+    for number, step in enumerate((10, 14, 19.6)):
+        write_launch(run, DDP, number, [RankLaunch(blocks=[[round(step * MS)] * 10])] * 2)
         write_launch(run, SINGLE, number, outcome=Outcome(status="failed", error="x"))
-    assert so_far(run).widths[DDP.case_id] == pytest.approx(12.7062047 * math.log(1.4) / 2, rel=1e-6)
+    assert so_far(run).widths[DDP.case_id] == pytest.approx(
+        4.30265273 * math.log(1.4) / math.sqrt(3), rel=1e-6
+    )

@@ -49,15 +49,33 @@ def test_half_width_by_hand() -> None:
     assert half_width([]) is None
 
 
+def test_two_launches_have_no_interval() -> None:
+    two, three = timings([1.0, 2.2]), timings([1.0, 2.2, 1.4])
+    base = timings([2.0, 2.1, 2.2])
+    elsewhere = timings([2.0, 2.1], first=10)  # no round in common: by Welch
+    assert half_width([1.0, 2.0]) is None
+    for found in (step_time(two), samples_rate(two), share([1.0, 2.0], [4.0, 5.0])):
+        assert (found.low, found.high) == (None, None)
+    for other in (base, elsewhere):
+        gain = compare(two, other)
+        assert gain is not None
+        assert gain.rate_ratio().low is None
+        assert gain.p_value is None
+    gain = compare(three, base)
+    assert gain is not None
+    assert gain.rate_ratio().low is not None
+
+
 def test_step_time_is_total_time_over_total_steps_not_a_mean_of_means() -> None:
     launches = [
         Timing(round=0, time_s=1.0, steps=10, samples=80),
         Timing(round=1, time_s=4.0, steps=20, samples=160),
+        Timing(round=2, time_s=8.0, steps=20, samples=160),
     ]
     found = step_time(launches)
-    assert found.value == pytest.approx(5.0 / 30)
-    # logs of 0.1 and 0.2 differ by ln 2: s = ln 2 / sqrt 2, h = 12.706 * s / sqrt 2 = 12.706 * ln 2 / 2
-    factor = 2 ** (12.7062047 / 2)
+    assert found.value == pytest.approx(13.0 / 50)
+    # logs of 0.1, 0.2 and 0.4 are ln 2 apart: s = ln 2, h = t(0.975, 2) * s / sqrt 3
+    factor = 2 ** (4.30265273 / math.sqrt(3))
     assert found.low == pytest.approx(found.value / factor, rel=1e-5)
     assert found.high == pytest.approx(found.value * factor, rel=1e-5)
 

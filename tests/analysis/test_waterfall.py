@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -120,24 +121,25 @@ def table_of(path: Path, launches: Mapping[Case, list[RankLaunch]]) -> pd.DataFr
     return summary.waterfall
 
 
-def test_a_run_of_two_rounds_by_hand(tmp_path: Path) -> None:
+def test_a_run_of_three_rounds_by_hand(tmp_path: Path) -> None:
     single = {"forward": 4.0, "backward": 6.0}
     table = table_of(
         tmp_path,
         {
-            SINGLE: [launch(10, single), launch(10, single)],
-            ALONE: [launch(12.5, {"forward": 5, "backward": 7.5})] * 2,
+            SINGLE: [launch(10, single)] * 3,
+            ALONE: [launch(12.5, {"forward": 5, "backward": 7.5})] * 3,
             DDP: [
                 launch(16, {"forward": 5, "backward": 8.0}, comm_ms=3),
                 launch(20, {"forward": 5, "backward": 8.0}, comm_ms=7),
+                launch(18, {"forward": 5, "backward": 8.0}, comm_ms=5),
             ],
-            MASTER: [launch(25, {"forward": 5, "backward": 7.5}, comm_ms=12.5)] * 2,
+            MASTER: [launch(25, {"forward": 5, "backward": 7.5}, comm_ms=12.5)] * 3,
         },
     )
     assert list(dict.fromkeys(table["case_id"])) == [DDP.case_id, MASTER.case_id], "the reference first"
     ddp = table[table["case_id"] == DDP.case_id].set_index("item")
-    # instrumented steps of 16 and 20 ms, 18 in the mean; E of the two rounds is 10/16 and 10/20
-    e = math.sqrt(10 / 16 * 10 / 20)
+    # instrumented steps of 16, 20 and 18 ms, 18 in the mean; E of the rounds is 10/16, 10/20 and 10/18
+    e = math.cbrt(10 / 16 * 10 / 20 * 10 / 18)
     assert ddp.loc["efficiency", "share"] == pytest.approx(e)
     assert ddp.loc["exposed_comm", "share"] == pytest.approx(5 / 18)
     assert ddp.loc["contention", "share"] == pytest.approx(
@@ -145,8 +147,8 @@ def test_a_run_of_two_rounds_by_hand(tmp_path: Path) -> None:
     )  # independent ranks: 10/12.5, all computation
     assert ddp.loc["own_computation", "share"] == pytest.approx(13 / 18 - e / 0.8)
     assert ddp["split"].all()
-    # by round: 3/16 and 7/20; t(0.975, 1) = 12.7062, s / sqrt(2) of two numbers is half their distance
-    half = 12.7062047 * (7 / 20 - 3 / 16) / 2
+    # by round: 3/16, 7/20 and 5/18; t(0.975, 2) = 4.30265
+    half = 4.30265273 * statistics.stdev((3 / 16, 7 / 20, 5 / 18)) / math.sqrt(3)
     assert ddp.loc["exposed_comm", "share_ci_high"] == pytest.approx(5 / 18 + half)
     assert ddp.loc["exposed_comm", "share_ci_low"] == pytest.approx(5 / 18 - half)
     master = table[table["case_id"] == MASTER.case_id].set_index("item")["share"]

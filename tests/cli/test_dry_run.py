@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.cli import run
-from ddpbench.cli.dry_run import WIDEST
+from ddpbench.cli.lines import WIDEST
 from ddpbench.launch.experiments import known_experiments
 
 REPLAYS = """

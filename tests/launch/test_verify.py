@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ddpbench.launch.verify import verification_cases
+import pytest
+
+from ddpbench.errors import ExperimentError
+from ddpbench.launch.verify import check_overrides, verification_cases
 from ddpbench.strategies import load_strategy
 
 
@@ -33,3 +36,28 @@ def test_what_is_named_is_proved_alone() -> None:
         "ddp · ring · after backward · 1 rank · default buckets",
         "ddp · ring · after backward · 2 ranks · default buckets",
     ]
+
+
+def test_settings_reach_every_case_and_options_their_owner_alone() -> None:
+    overrides = [f"{key}=2" for key in ("base.local_batch", "options.post_local_sgd.period")]
+    overrides.append("options.ddp.broadcast_buffers=false")
+    entries = verification_cases(["ddp", "post_local_sgd"], ["mlp:small"], [2], "gloo", overrides=overrides)
+    cases = [entry.case for entry in entries]
+    assert {case.local_batch for case in cases} == {2}
+    assert {case.options["broadcast_buffers"] for case in cases if case.strategy == "ddp"} == {False}
+    assert {case.options["period"] for case in cases if case.strategy == "post_local_sgd"} == {2}
+    assert sum(case.strategy == "ddp" for case in cases) == 8 * 2 + len(load_strategy("ddp").variants)
+    same = verification_cases(["ddp"], ["mlp:small"], [2], "gloo", overrides=["options.ddp.accumulate=2"])
+    assert len({entry.case.case_id for entry in same}) == len(same), "a variant that is now the first case"
+
+
+def test_what_is_set_for_nothing_that_is_proved_is_refused() -> None:
+    check_overrides(['options."my.train.py".width=3'], ["ddp"], ["my.train.py:Measured"])
+    with pytest.raises(ExperimentError, match="fsdp is not proved here; did you mean 'ddp'"):
+        check_overrides(["options.fsdp.wrap=false"], ["ddp"], ["mlp"])
+    for overrides, said in (
+        (["base.local_batches=2"], "base.local_batches: unknown key"),
+        (["fabric.nodes=2", 'fabric.bandwidth="1 Gbit/s"'], "proves on this machine and its own links"),
+    ):
+        with pytest.raises(ExperimentError, match=said):
+            verification_cases(["ddp"], ["mlp:small"], [2], "gloo", overrides=overrides)

@@ -73,6 +73,23 @@ def test_each_of_several_layouts_has_the_size_that_it_makes_also_when_resumed() 
     assert resolve(again, CORES) == again
 
 
+def test_beside_an_axis_of_nodes_auto_is_one_rank_on_each_also_when_resumed() -> None:
+    asked = experiment(f'{AUTO}"fabric.nodes" = [2, 4, 8]\n[fabric]\nbandwidth = "1 Gbit/s"\n')
+    assert layouts(asked) == [(1, 1), (2, 2), (4, 4), (8, 8)]
+    assert left_out(asked) == (
+        'world_size = "auto" is one rank on each node: 2, 4 and 8 ranks; fabric.ranks_per_node sets more'
+    )
+    again = experiment(resolve(asked, CORES).to_toml())
+    assert layouts(again) == layouts(asked)
+
+
+def test_beside_nodes_of_a_launcher_auto_leaves_out_sizes_that_do_not_fit() -> None:
+    text = AUTO.replace("[axes]", 'launcher = "torchrun"\n[axes]\nnodes = [1, 2]')
+    entries = expand(experiment(text), CATALOG, Devices(kind="cpu", gpus=0, cores=4))
+    shapes = [(e.case.nodes, e.case.world_size) for e in entries if not e.added_as_baseline]
+    assert sorted(shapes) == [(1, 1), (1, 2), (1, 4), (2, 2), (2, 4)]
+
+
 def test_a_dry_run_says_what_is_left_out(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

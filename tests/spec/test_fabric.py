@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from ddpbench.errors import ExperimentError, RequestError
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.spec import Devices, Experiment, Links, PlannedCase, expand, parse_experiment, resolve
+from ddpbench.spec import (
+    Devices,
+    Experiment,
+    Links,
+    PlannedCase,
+    crossed_words,
+    expand,
+    parse_experiment,
+    resolve,
+)
 from ddpbench.spec.fabric import MAX_RATE, MIN_RATE, fabric_overrides
 
 CATALOG = TableCatalog()
@@ -177,6 +186,45 @@ def test_a_gpu_machine_emulates_on_its_cpu() -> None:
 )
 def test_what_is_refused(text: str, said: str) -> None:
     assert said in problems(text)
+
+
+CROSSED = '[axes]\nworld_size = [2, 4, 8]\n"fabric.nodes" = {nodes}\n'
+
+
+def test_world_sizes_are_not_multiplied_with_nodes_that_they_do_not_fit() -> None:
+    said = problems(CROSSED.format(nodes=[2, 4, 8]) + FABRIC)
+    assert 'axes.world_size: is multiplied with axes."fabric.nodes", and 2 ranks do not divide evenly' in said
+    assert "over 4 nodes (nor do 2 more pairs): remove it for one rank per node" in said
+    assert said.count("\n") == 1, "one sentence for all of them"
+    torchrun = '[base]\nlauncher = "torchrun"\n[axes]\nworld_size = [2, 4]\nnodes = [1, 4]'
+    assert "multiplied with axes.nodes, and 2 ranks do not divide evenly over 4 nodes: leave" in problems(
+        torchrun
+    )
+    said = problems("[axes]\nnodes = [2, 4]\n" + FABRIC)
+    assert 'axes.nodes: nodes of a fabric are set as axes."fabric.nodes"' in said
+
+
+def test_a_pair_that_is_excluded_is_not_missed() -> None:
+    rules = "".join(
+        f'[[exclude]]\nworld_size = {ranks}\n"fabric.nodes" = {nodes}\n'
+        for ranks, nodes in ((2, "[4, 8]"), (4, 8))
+    )
+    shapes = layouts(CROSSED.format(nodes=[2, 4, 8]) + rules + FABRIC)
+    assert [shape[:2] for shape in shapes] == [(2, 2), (4, 2), (4, 4), (8, 2), (8, 4), (8, 8)]
+
+
+def test_a_crossing_that_fits_is_told() -> None:
+    fitting = CROSSED.format(nodes=[1, 2]) + FABRIC
+
+    def told(text: str) -> str:
+        return crossed_words(parsed(text), [(e.case.world_size, e.case.nodes) for e in cases(text)])
+
+    assert told(fitting) == (
+        'axes.world_size and axes."fabric.nodes" are multiplied, 6 layouts: 2 ranks on 1 and 2 nodes; '
+        "4 ranks on 1 and 2 nodes; 8 ranks on 1 and 2 nodes; without axes.world_size each node has one rank"
+    )
+    assert told('[base]\nworld_size = 8\n[axes]\n"fabric.nodes" = [1, 2, 8]\n' + FABRIC) == ""
+    assert told("[axes]\nworld_size = [2, 4, 8]\n" + FABRIC + "nodes = 4") == ""
 
 
 def test_what_is_skipped_with_its_reason() -> None:

@@ -30,7 +30,7 @@ from ddpbench.analysis.summary import Finding, FindingKind
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import counted
+from ddpbench.units import counted, format_number
 
 ASKED: tuple[FindingKind, ...] = ("loss", "lead", "links", "inputs", "precision")
 """Findings that sweeps ask for, the most telling first."""
@@ -166,7 +166,11 @@ def _rest(one: Choice) -> list[str]:
 
 
 def _gap(ratio: float) -> str:
-    return f"{ratio:.3g} times as long" if ratio >= RATIO_THRESHOLD else f"{100 * (ratio - 1):.3g} % longer"
+    return (
+        f"{format_number(ratio)} times as long"
+        if ratio >= RATIO_THRESHOLD
+        else f"{100 * (ratio - 1):.3g} % longer"
+    )
 
 
 def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
@@ -205,7 +209,7 @@ def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) ->
     where = places.count(len(choices))
     gains = [one.gain.value for one in choices if one.gain is not None]
     gains = gains if len(gains) == len(choices) else []
-    span = " to ".join(dict.fromkeys(f"{end:.3g}" for end in (min(gains), max(gains)))) if gains else ""
+    span = " to ".join(dict.fromkeys(format_number(end) for end in (min(gains), max(gains)))) if gains else ""
     if name == "one rank":
         ranks = " or ".join(dict.fromkeys(counted(one.world, "rank") for one in choices))
         return f"stay on one rank on {where}: {ranks} train {span} times its samples/s"

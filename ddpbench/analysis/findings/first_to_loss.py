@@ -13,7 +13,7 @@ from ddpbench.analysis.summary import Finding
 from ddpbench.analysis.time_to_loss import loss_curves_of, to_loss
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import PANEL
-from ddpbench.units import counted
+from ddpbench.units import counted, format_number
 
 
 def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
@@ -44,7 +44,7 @@ def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
         end = "all others that did in every launch take longer"
         texts = [f"{who} reaches a loss of {target:g} first, after {_time(ahead[0])}; {end}"]
     else:
-        names = [f"{_who(run, group)} ({step_time(to_loss(run)).value:.3g} s)" for run in ahead]
+        names = [f"{_who(run, group)} ({format_number(step_time(to_loss(run)).value)} s)" for run in ahead]
         end = f"are first to a loss of {target:g}, and cannot be told apart"
         texts = [f"{words} {end}" for words in (listed(names), counted(len(names), "case"))]
     text = fitting(texts)

@@ -15,7 +15,7 @@ from ddpbench.analysis.time_to_loss import against_base, cost_of, loss_curves_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import counted
+from ddpbench.units import counted, format_number
 
 EVIDENCE = "time-to-loss"
 MOST_TOLD = 3
@@ -157,7 +157,7 @@ def loss_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
         curves, cost = loss_curves_of(run), cost_of(run)
         reached = sum(curve.steps is not None for curve in curves)
         steps = max(len(curve.losses) for curve in curves)
-        lowest = f"{cost.lowest:.3g}" if cost is not None and cost.lowest is not None else "none"
+        lowest = format_number(cost.lowest) if cost is not None and cost.lowest is not None else "none"
         told.append(
             f"{names.of(run)}: {reached} of {len(curves)} launches did, lowest mean loss {lowest} in up to "
             f"{steps:,} steps"

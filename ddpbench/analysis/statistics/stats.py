@@ -32,6 +32,8 @@ MARGIN = 0.02
 """Differences of step time within 2 % are called equivalent."""
 MIN_ROUNDS = 5
 """Under this many rounds nothing is concluded: "too few rounds"."""
+FEWEST = 3
+"""Fewer values give no interval: that of two is 12.7 standard errors wide to either side, and says nothing."""
 POWER = 0.8
 """A smallest resolvable change is one that would be seen this often."""
 
@@ -70,7 +72,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interval:
-    """A value with its confidence interval; the ends are None under two rounds."""
+    """A value with its confidence interval; the ends are None under `FEWEST` rounds."""
 
     value: float
     low: float | None = None
@@ -103,9 +105,9 @@ def t_quantile(probability: float, df: float) -> float:
 
 
 def half_width(values: Sequence[float], alpha: float = ALPHA) -> float | None:
-    """Half the t-interval of a mean: t(1 - alpha/2, n-1) * s / sqrt(n). None under two values."""
+    """Half the t-interval of a mean: t(1 - alpha/2, n-1) * s / sqrt(n). None under `FEWEST` values."""
     count = len(values)
-    if count < 2:
+    if count < FEWEST:
         return None
     return t_quantile(1 - alpha / 2, count - 1) * deviation(values) / math.sqrt(count)
 
@@ -117,7 +119,7 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def log_half_width(timings: Sequence[Timing]) -> float | None:
-    """Return the 95 % half-width of the log step time over rounds; None under two rounds."""
+    """Return the 95 % half-width of the log step time over rounds; None under `FEWEST` rounds."""
     return half_width([math.log(timing.step_s) for timing in timings])
 
 
@@ -136,13 +138,13 @@ def samples_rate(timings: Sequence[Timing]) -> Interval:
 def share(parts: Sequence[float], wholes: Sequence[float], alpha: float = ALPHA) -> Interval:
     """Return the mean part over the mean whole, each pair from one round, with Fieller's interval.
 
-    It holds every ratio r for which the mean of part - r whole cannot be told from 0. The ends are None under two
-    rounds, and where the whole cannot be told from 0, for then no end bounds the ratio.
+    It holds every ratio r for which the mean of part - r whole cannot be told from 0. The ends are None under
+    `FEWEST` rounds, and where the whole cannot be told from 0, for then no end bounds the ratio.
     """
     count = len(wholes)
     part, whole = math.fsum(parts) / count, math.fsum(wholes) / count
     value = part / whole
-    if count < 2:
+    if count < FEWEST:
         return Interval(value=value)
     scale = t_quantile(1 - alpha / 2, count - 1) ** 2 / (count * (count - 1))
 
@@ -228,7 +230,7 @@ def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
         return Comparison(log=_mean_log(a) - _mean_log(b), standard_error=None, df=0, rounds=0)
     ratios = [math.log(mine.sample_s / other.sample_s) for mine, other in found]
     count = len(ratios)
-    error = deviation(ratios) / math.sqrt(count) if count > 1 else None
+    error = deviation(ratios) / math.sqrt(count) if count >= FEWEST else None
     return Comparison(log=math.fsum(ratios) / count, standard_error=error, df=count - 1, rounds=count)
 
 
@@ -240,8 +242,9 @@ def _welch(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison:
     spread = sum(v**2 / (len(group) - 1) for v, group in zip(variances, (a, b), strict=True))
     df = total**2 / spread if spread else float(min(len(a), len(b)) - 1)
     rounds = min(len(a), len(b))
+    error = math.sqrt(total) if rounds >= FEWEST else None
     return Comparison(
-        log=_mean_log(a) - _mean_log(b), standard_error=math.sqrt(total), df=df, rounds=rounds, paired=False
+        log=_mean_log(a) - _mean_log(b), standard_error=error, df=df, rounds=rounds, paired=False
     )
 
 

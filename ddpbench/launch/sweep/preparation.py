@@ -23,7 +23,16 @@ from ddpbench.launch.sweep.equal_caps import as_stored
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
-from ddpbench.spec import Devices, Experiment, PlannedCase, expand, left_out, load_experiment, resolve
+from ddpbench.spec import (
+    Devices,
+    Experiment,
+    PlannedCase,
+    crossed_words,
+    expand,
+    left_out,
+    load_experiment,
+    resolve,
+)
 
 _OWN_FILES = {
     ".lock",
@@ -64,7 +73,7 @@ class Prepared:
     """The order's seed was drawn just now: another run of the experiment gets another one."""
     retry_failed: bool
     notes: tuple[str, ...] = ()
-    """What of the request is not run, or not as it was given, and why."""
+    """What of the request is not run, or not as it was given, and why; what it is multiplied to."""
 
 
 def prepare(request: SweepRequest) -> Prepared:
@@ -90,8 +99,7 @@ def prepare(request: SweepRequest) -> Prepared:
     hardware = read_hardware()
     devices = usable_devices(hardware)
     check_devices(experiment, devices)
-    if note := left_out(experiment):
-        notes.append(note)
+    notes.append(left_out(experiment))
     experiment = resolve(experiment, devices)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
@@ -104,6 +112,7 @@ def prepare(request: SweepRequest) -> Prepared:
     batches = stored_batches(stored) if resumes else stated_batches(own_names(experiment))
     notes += batch_notes(experiment, {} if resumes else batches)
     planned = as_stored(expand(experiment, TableCatalog(source.parent, batches), devices), stored)
+    notes.append(crossed_words(experiment, [(entry.case.world_size, entry.case.nodes) for entry in planned]))
     memory = memory_limit()
     cases = [
         within_memory(within_precision(within_gpus(entry, devices), devices), memory) for entry in planned
@@ -125,7 +134,7 @@ def prepare(request: SweepRequest) -> Prepared:
         resumes=resumes,
         draws_seed=not seeded and not resumes,
         retry_failed=request.retry_failed,
-        notes=tuple(notes),
+        notes=tuple(filter(None, notes)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Turns a picture into SVG for the page and PNG for a folder. The only file that sets up matplotlib."""
+"""Turns a picture into SVG for the page and into files. The only file that sets up matplotlib."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from ddpbench.report.draw import style
@@ -18,6 +19,7 @@ from ddpbench.report.words import Estimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 _MARGIN_IN = 0.15
 _TITLE_LINE_IN = 0.2
@@ -37,39 +39,43 @@ class Drawn:
     png: bytes
     width: int
     height: int
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """What is written of it, by path in the run directory: the PNG, and what else was wanted."""
 
 
 class Sheet:
     """The part of a figure that a picture may paint on; places are in inches from its lower left corner."""
 
-    def __init__(self, figure: Figure, *, width_in: float, height_in: float, lifted_in: float) -> None:
+    def __init__(
+        self, figure: Figure, *, width_in: float, height_in: float, lifted_in: float, shifted_in: float = 0.0
+    ) -> None:
         self.figure = figure
         self.width_in = width_in
         self.height_in = height_in
         self._lifted_in = lifted_in
+        self._shifted_in = shifted_in
+
+    def _place(self, x: float, y: float) -> tuple[float, float]:
+        """Return a place on the sheet as fractions of the figure."""
+        return (
+            (x + self._shifted_in) / self.figure.get_figwidth(),
+            (y + self._lifted_in) / self.figure.get_figheight(),
+        )
 
     def axes(self, left: float, bottom: float, width: float, height: float, **options: Any) -> Axes:
         """New axes at a place given in inches."""
-        whole = self.figure.get_figheight()
-        place = (
-            left / self.width_in,
-            (bottom + self._lifted_in) / whole,
-            width / self.width_in,
-            height / whole,
-        )
-        return self.figure.add_axes(place, **options)
+        size = (width / self.figure.get_figwidth(), height / self.figure.get_figheight())
+        return self.figure.add_axes((*self._place(left, bottom), *size), **options)
 
     def text(self, x: float, y: float, text: str, **options: Any) -> None:
         """A text at a place given in inches."""
-        whole = self.figure.get_figheight()
-        self.figure.text(x / self.width_in, (y + self._lifted_in) / whole, text, **options)
+        self.figure.text(*self._place(x, y), text, **options)
 
     def legend(self, handles: Sequence[Any], *, columns: int, length: float = 1.6) -> None:
         """A legend along the sheet's upper edge, read row by row; `length` of its lines in the font's size."""
         # matplotlib fills columns first, so the handles are dealt out to its columns
         handles = [handle for column in range(columns) for handle in handles[column::columns]]
-        whole = self.figure.get_figheight()
-        place = (0.1 / self.width_in, (self.height_in + self._lifted_in - 0.02) / whole)
+        place = self._place(0.1, self.height_in - 0.02)
         self.figure.legend(
             handles=handles,
             loc="upper left",
@@ -239,27 +245,63 @@ def wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(_WHOLE.sub("\N{NO-BREAK SPACE}", text), width)
 
 
-def draw(picture: Picture) -> Drawn:
-    """Draws a picture once and saves it twice: the SVG bare, the PNG with title and caption."""
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Within it figures look alike everywhere: matplotlib's own defaults with `style.SETTINGS` laid over."""
     import matplotlib as mpl
-    from matplotlib.figure import Figure
-    from matplotlib.transforms import Bbox
 
-    text_in = picture.width_in - 2 * _MARGIN_IN
-    title = wrapped(picture.heading, int(text_in * _TITLE_CHARACTERS_PER_IN))
-    caption = wrapped(picture.caption, int(text_in * _NOTE_CHARACTERS_PER_IN))
-    above = len(title) * _TITLE_LINE_IN + 2 * _MARGIN_IN
-    below = len(caption) * _NOTE_LINE_IN + 2 * _MARGIN_IN
-    whole = picture.height_in + above + below
     with mpl.rc_context(), warnings.catch_warnings():
         # a name in a script that DejaVu Sans lacks is drawn as boxes; the table beside has it right
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         mpl.rcdefaults()
         mpl.rcParams.update(cast(Any, style.SETTINGS))
+        yield
+
+
+_NO_DATE: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""Equal figures give equal bytes."""
+
+
+def saved(figure: Figure, kind: str, *, dpi: float = style.PNG_DPI, part: Bbox | None = None) -> bytes:
+    """Return a figure, or a part of it, as a file of this kind: png, svg or pdf."""
+    file = io.BytesIO()
+    fast: dict[str, Any] = {"dpi": dpi, "pil_kwargs": {"compress_level": 2}} if kind == "png" else {}
+    figure.savefig(file, format=kind, bbox_inches=part, metadata=_NO_DATE[kind], **fast)
+    return file.getvalue()
+
+
+def draw(picture: Picture) -> Drawn:
+    """Draws a picture once and saves it twice: the SVG bare, the PNG with title, conditions, caption and source.
+
+    Other files that are `wanted` of it are as the PNG is, or slides.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
+
+    text_in = picture.width_in - 2 * _MARGIN_IN
+    title = wrapped(picture.heading, int(text_in * _TITLE_CHARACTERS_PER_IN))
+    subtitle = wrapped(picture.subtitle, int(text_in * _NOTE_CHARACTERS_PER_IN))
+    caption = wrapped(_unsaid(picture), int(text_in * _NOTE_CHARACTERS_PER_IN))
+    source = wrapped(picture.source, int(text_in * _NOTE_CHARACTERS_PER_IN))
+    above = len(title) * _TITLE_LINE_IN + len(subtitle) * _NOTE_LINE_IN + 2 * _MARGIN_IN
+    notes = [*caption, *([""] if caption and source else []), *source]
+    below = len(notes) * _NOTE_LINE_IN + 2 * _MARGIN_IN
+    whole = picture.height_in + above + below
+    with drawing():
         figure = Figure(figsize=(picture.width_in, whole), facecolor="white")
         sheet = Sheet(figure, width_in=picture.width_in, height_in=picture.height_in, lifted_in=below)
         picture.paint(sheet)
         x = _MARGIN_IN / picture.width_in
+        note: dict[str, Any] = {
+            "va": "top",
+            "fontsize": style.NOTE_PT,
+            "color": style.MUTED,
+            "linespacing": 1.25,
+        }
         words = [
             figure.text(
                 x,
@@ -271,26 +313,39 @@ def draw(picture: Picture) -> Drawn:
                 linespacing=1.15,
             ),
             figure.text(
-                x,
-                (below - _MARGIN_IN) / whole,
-                "\n".join(caption),
-                va="top",
-                fontsize=style.NOTE_PT,
-                color=style.MUTED,
-                linespacing=1.25,
+                x, 1 - (_MARGIN_IN + len(title) * _TITLE_LINE_IN) / whole, "\n".join(subtitle), **note
             ),
+            figure.text(x, (below - _MARGIN_IN) / whole, "\n".join(notes), **note),
         ]
-        png = io.BytesIO()
-        fast = {"compress_level": 2}  # a fifth larger, in a third of the time
-        figure.savefig(png, format="png", dpi=style.PNG_DPI, metadata={"Software": None}, pil_kwargs=fast)
+        png = saved(figure, "png")
+        files = {
+            f"figures/{picture.file_name}.{kind}": png if kind == "png" else saved(figure, kind)
+            for kind in sorted(picture.wanted.figures | {"png"})
+        }
         for word in words:
             word.set_visible(False)
-        svg = io.BytesIO()
         body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
-        figure.savefig(svg, format="svg", bbox_inches=body, metadata={"Date": None, "Creator": None})
+        svg = saved(figure, "svg", part=body)
+    if picture.wanted.slides:
+        from ddpbench.report.draw.slide import draw_slide
+
+        slides = draw_slide(picture, sorted(picture.wanted.slides))
+        files |= {f"slides/{picture.file_name}.{kind}": content for kind, content in slides.items()}
     return Drawn(
-        svg=svg.getvalue(),
-        png=png.getvalue(),
+        svg=svg,
+        png=png,
         width=round(picture.width_in * 100),
         height=round(picture.height_in * 100),
+        files=files,
+    )
+
+
+def _unsaid(picture: Picture) -> str:
+    """Return the caption without the setting that it begins with, where the subtitle and the heading tell that."""
+    first, stop, rest = picture.caption.partition(". ")
+    told = f"{picture.subtitle}, {picture.heading}"
+    return (
+        rest
+        if picture.subtitle and stop and all(word in told for word in first.split(", "))
+        else picture.caption
     )

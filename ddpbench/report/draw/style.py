@@ -150,6 +150,7 @@ SETTINGS: dict[str, Any] = {
     "legend.frameon": False,
     "legend.fontsize": NOTE_PT,
     "svg.fonttype": "path",
+    "pdf.fonttype": 42,  # letters, which an editor can change
     "svg.hashsalt": "ddpbench",  # with no date in the file: equal input, equal bytes
     "path.simplify": True,
 }

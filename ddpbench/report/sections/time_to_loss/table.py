@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ddpbench.analysis.time_to_loss import FIRST_STEPS
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.sections.time_to_loss.lines import Line
-from ddpbench.units import counted
+from ddpbench.units import counted, format_number
 
 
 def loss_table(group: Sequence[Line], apart: str) -> Table:
@@ -68,6 +68,8 @@ def _notes(line: Line) -> str:
         steps = counted(line.steps_trained, "step")
         lowest = line.lowest
         words.append(
-            f"ended after {steps}" if lowest is None else f"lowest mean {lowest:.3g} in up to {steps}"
+            f"ended after {steps}"
+            if lowest is None
+            else f"lowest mean {format_number(lowest)} in up to {steps}"
         )
     return "; ".join(words)

@@ -1,0 +1,124 @@
+"""Lines for a terminal: as wide as it is, columns aligned, and no word broken."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import TextIO
+
+WIDEST = 100
+"""Columns of a table at most; a terminal of fewer gets what it has."""
+JOINT = " · "
+"""Between the words of a label, where a long one is broken."""
+_NARROWEST = 60
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def columns_here(stream: TextIO | None = None) -> int:
+    """Return the width to print for: the terminal's, or `WIDEST` where that is less or there is none."""
+    asked = os.environ.get("COLUMNS", "")
+    here = int(asked) if asked.isdecimal() and int(asked) else WIDEST
+    if here == WIDEST:
+        with suppress(OSError, ValueError):
+            here = os.get_terminal_size((stream or sys.stdout).fileno()).columns or WIDEST
+    return max(_NARROWEST, min(WIDEST, here))
+
+
+def say(text: str, stream: TextIO | None = None, *, indent: int = 2) -> None:
+    """Print sentences: on a terminal in lines of whole words, elsewhere a line each, for whoever reads them next."""
+    stream = stream or sys.stdout
+    for line in text.split("\n"):
+        before = len(line) - len(line.lstrip())
+        lines = wrapped(line, columns_here(stream), before + indent) if stream.isatty() else [line]
+        print("\n".join(lines), file=stream, flush=True)
+
+
+def aligned(
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    left: Collection[int] = (0,),
+    breakable: Collection[int] = (0,),
+    gaps: Sequence[str] = ("  ", " "),
+) -> list[str]:
+    """Return rows in columns, those of `left` to the left and the others to the right.
+
+    Where they are wider than `width`, cells of the `breakable` columns go on in further lines, the widest column
+    first; where that is not enough, the next of `gaps` stands between columns. What never fits stays too wide.
+    """
+    lines: list[str] = []
+    for gap in gaps:
+        lines = _in_columns(rows, width, left, breakable, gap)
+        if max(map(len, lines)) <= width:
+            break
+    return lines
+
+
+def _in_columns(
+    rows: Sequence[Sequence[str]], width: int, left: Collection[int], breakable: Collection[int], gap: str
+) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    over = sum(widths) + len(gap) * (len(widths) - 1) - width
+    least = {column: max(_least(row[column]) for row in rows) for column in breakable}
+    while over > 0 and (able := [column for column in breakable if widths[column] > least[column]]):
+        widths[max(able, key=widths.__getitem__)] -= 1
+        over -= 1
+    lines: list[str] = []
+    for row in rows:
+        cells = [
+            broken(cell, widths[column]) if column in breakable else [cell] for column, cell in enumerate(row)
+        ]
+        for number in range(max(map(len, cells))):
+            parts = [cell[number] if number < len(cell) else "" for cell in cells]
+            told = [
+                f"{part:<{size}}" if column in left else f"{part:>{size}}"
+                for column, (part, size) in enumerate(zip(parts, widths, strict=True))
+            ]
+            lines.append(gap.join(told).rstrip())
+    return lines
+
+
+def broken(label: str, width: int) -> list[str]:
+    """Return a label in lines, broken between its parts where they fit, else between words."""
+    lines = [""]
+    for part in label.split(JOINT):
+        joined = f"{lines[-1]}{JOINT}{part}" if lines[-1].strip() else f"{lines[-1]}{part}"
+        if len(joined) <= width:
+            lines[-1] = joined
+        else:
+            first = "" if lines == [""] else "  "
+            lines += wrapped(f"{first}{part}", width, indent=2)
+    return [line for line in lines if line.strip()] or [""]
+
+
+def without_shared(names: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Return the labels without the words that all of them have, and these words."""
+    parts = {case_id: name.split(JOINT) for case_id, name in names.items()}
+    first, *others = parts.values()
+    shared = [word for word in first[1:] if others and all(word in other[1:] for other in others)]
+    kept = {
+        case_id: JOINT.join([words[0], *(word for word in words[1:] if word not in shared)])
+        for case_id, words in parts.items()
+    }
+    return kept, shared
+
+
+def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
+    """Return lines of whole words; a number stays with its unit."""
+    lines = textwrap.wrap(
+        _held(text), width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace(_NO_BREAK, " ") for line in lines] or [""]
+
+
+def _least(label: str) -> int:
+    """Return the width below which a word of a label would not fit."""
+    return max((len(word) + 2 for word in _held(label).split(" ")), default=0)
+
+
+def _held(text: str) -> str:
+    return re.sub(r"(?<=\d) (?=[^\s\d])", _NO_BREAK, text)

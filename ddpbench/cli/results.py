@@ -1,0 +1,92 @@
+"""The table of cases that a sweep ends with, for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ddpbench.cli.lines import JOINT, aligned, without_shared
+from ddpbench.spec import grouping, labels
+from ddpbench.units import format_number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ddpbench.spec import Case
+    from ddpbench.spec.grouping import Setting
+
+_OVERSUBSCRIBED = "* oversubscribed: more threads of ranks than cores, which they share"
+
+
+def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[str]:
+    """Return a line for each case: what tells it apart, and what it came to.
+
+    What tells cases apart has columns; where these are too wide, even with their words in several lines, it is one
+    label, as in a dry run.
+    """
+    cases = [planned[case_id] for case_id in frame["case_id"]]
+    records: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
+    targets = sorted(frame["target_loss"].dropna().unique())
+    told = [_head(targets), *(_told(record, to_loss=bool(targets)) for record in records)]
+    settings = settings_of(cases)
+    heads = ["strategy", "ranks", "bucket", *(setting.title.lower() for setting in settings)]
+    rows = [heads + told[0]]
+    for case, record, values in zip(cases, records, told[1:], strict=True):
+        caps = [record[name] for name in ("bucket_cap_mb", "same_buckets_mb") if record[name] is not None]
+        cap = " = ".join(map(str, caps))
+        own = [case.strategy, str(case.world_size), cap, *(setting.text(case) for setting in settings)]
+        rows.append(own + values)
+    texts = range(3, 3 + len(settings))
+    lines = aligned(rows, width, left=(0, *texts, len(rows[0]) - 1), breakable=texts)
+    if max(map(len, lines)) > width:
+        names, shared = without_shared(labels(cases))
+        rows = [["case", *told[0]]]
+        rows += [[names[case.case_id], *values] for case, values in zip(cases, told[1:], strict=True)]
+        lines = [f"all cases: {JOINT.join(shared)}"] if shared else []
+        lines += aligned(rows, width, left=(0, len(rows[0]) - 1), gaps=(" ",))
+    return [*lines, _OVERSUBSCRIBED] if any(record["oversubscribed"] for record in records) else lines
+
+
+def _head(targets: Sequence[float]) -> list[str]:
+    losses = [f"s to a loss of {', '.join(f'{target:g}' for target in targets)}"] if targets else []
+    return ["samples/s", "95 % interval", "speed-up", "efficiency", *losses, "status"]
+
+
+def _told(record: Mapping[str, Any], *, to_loss: bool) -> list[str]:
+    """Return what a case came to; empty where it is not known."""
+    low, high = record["samples_per_s_ci_low"], record["samples_per_s_ci_high"]
+    return [
+        _number(record["samples_per_s"]),
+        f"{format_number(low)} to {format_number(high)}" if _known(low) and _known(high) else "",
+        *(f"{record[name]:.2f}" if _known(record[name]) else "" for name in ("speedup", "efficiency")),
+        *([_number(record["time_to_loss_s"])] if to_loss else []),
+        f"{record['status']}{' *' if record['oversubscribed'] else ''}",
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None or not _known(value) else format_number(value)
+
+
+def _known(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def settings_of(cases: Sequence[Case]) -> list[Setting]:
+    """What tells cases apart beside strategy, ranks and bucket: what a strategy was given only where that varies within
+    it at a number of ranks, links over the cases that have any.
+    """
+    groups: dict[tuple[str, int], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.strategy, case.world_size), []).append(case)
+    within = {name for group in groups.values() for name in grouping.differing(group)}
+    linked = grouping.differing([case for case in cases if case.fabric], ("fabric",))
+    names = [
+        name
+        for name, facet in grouping.FACETS.items()
+        if (facet.role == "panel" and name != "fabric")
+        or name in linked
+        or (name in within and (name == "nodes" or facet.role == "variant"))
+    ]
+    return grouping.settings_apart(cases, names)

@@ -1,0 +1,150 @@
+"""A picture as a slide: 16:9, type as large as no two texts collide, its finding as title, no caption."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from ddpbench.report.draw import style
+from ddpbench.report.draw.canvas import Sheet, drawing, saved, wrapped
+from ddpbench.report.parts import Picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
+
+WIDTH_IN, HEIGHT_IN = 40 / 3, 7.5
+PIXELS_PER_IN = 144
+"""1920 x 1080 pixels."""
+_MARGIN_IN = 0.45
+_TITLE_PT, _SUBTITLE_PT, _SOURCE_PT = 25.0, 14.0, 11.0
+_LARGER = (1.5, 1.35, 1.2, 1.1)
+"""By how much type is larger than beside the picture's lines: the first that fits."""
+_APART, _EDGE = 3.0, 12.0
+"""Points that texts stay from each other, and from the slide's edge."""
+_LINE = 1.3
+_LEAST_BODY_IN = 1.5
+_MEASURED_PT = 100.0
+
+
+def draw_slide(picture: Picture, formats: Iterable[str]) -> dict[str, bytes]:
+    """Return the slide by format: png, svg, pdf."""
+    with drawing():
+        figure = _fitting(picture)
+        return {kind: saved(figure, kind, dpi=PIXELS_PER_IN * _inch_of(figure)) for kind in formats}
+
+
+def _inch_of(figure: Figure) -> float:
+    """Return how long an inch of the slide is in the figure's; below 1 the picture is reduced."""
+    return WIDTH_IN / figure.get_figwidth()
+
+
+def _fitting(picture: Picture) -> Figure:
+    plain = _laid(picture, 1.0)
+    least = _collisions(plain)
+    for larger in _LARGER:
+        figure = _laid(picture, larger)
+        if _collisions(figure) <= least:
+            return figure
+    return plain
+
+
+def _laid(picture: Picture, larger: float) -> Figure:
+    """Return the slide painted, in inches of the picture's own size: a figure that is scaled as a whole."""
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    title, title_pt = _title(picture.heading)
+    subtitle = _lines(picture.subtitle, _SUBTITLE_PT)
+    source = _lines(picture.source, _SOURCE_PT)
+    title_in, subtitle_in, source_in = (
+        _LINE * size / 72 * count
+        for count, size in (
+            (len(title), title_pt),
+            (len(subtitle), _SUBTITLE_PT),
+            (len(source), _SOURCE_PT),
+        )
+    )
+    above = _MARGIN_IN + title_in + subtitle_in + 0.2
+    below = _MARGIN_IN / 2 + source_in + 0.15
+    room = max(HEIGHT_IN - above - below, _LEAST_BODY_IN)
+    scale = min((WIDTH_IN - 2 * _MARGIN_IN) / picture.width_in, room / picture.height_in)
+    figure = Figure(figsize=(WIDTH_IN / scale, HEIGHT_IN / scale), facecolor="white")
+    picture.paint(
+        Sheet(
+            figure,
+            width_in=picture.width_in,
+            height_in=picture.height_in,
+            lifted_in=(below + (room - scale * picture.height_in) / 2) / scale,
+            shifted_in=(WIDTH_IN / scale - picture.width_in) / 2,
+        )
+    )
+    for text in figure.findobj(Text):
+        text.set_fontsize(float(text.get_fontsize()) * larger)
+    left = _MARGIN_IN / WIDTH_IN
+    words: tuple[tuple[float, Sequence[str], dict[str, Any]], ...] = (
+        (HEIGHT_IN - _MARGIN_IN, title, {"fontsize": title_pt / scale, "fontweight": "bold"}),
+        (
+            HEIGHT_IN - _MARGIN_IN - title_in - 0.05,
+            subtitle,
+            {"fontsize": _SUBTITLE_PT / scale, "color": style.MUTED},
+        ),
+        (_MARGIN_IN / 2 + source_in, source, {"fontsize": _SOURCE_PT / scale, "color": style.MUTED}),
+    )
+    for top, lines, options in words:
+        figure.text(left, top / HEIGHT_IN, "\n".join(lines), va="top", linespacing=1.15, **options)
+    return figure
+
+
+def _title(heading: str) -> tuple[list[str], float]:
+    """Return the title's lines and its size: smaller where it would take more than two lines."""
+    size = _TITLE_PT
+    while len(lines := _lines(heading, size, "bold")) > 2 and size > _TITLE_PT / 1.5:
+        size -= 1
+    return lines, size
+
+
+def _lines(text: str, points: float, weight: Literal["normal", "bold"] = "normal") -> list[str]:
+    """Return a text in lines as wide as the slide."""
+    room = 72 * (WIDTH_IN - 2 * _MARGIN_IN)
+    lines: list[str] = []
+    for word in " ".join(wrapped(text, len(text) + 1)).split(" "):
+        joined = f"{lines[-1]} {word}" if lines else word
+        if lines and points * _width(joined, weight) <= room:
+            lines[-1] = joined
+        else:
+            lines.append(word)
+    return [line for line in lines if line]
+
+
+@cache
+def _width(text: str, weight: str) -> float:
+    """Return how wide a text is in the figures' font, over its size."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(family=style.SETTINGS["font.family"], weight=weight, size=_MEASURED_PT)
+    width, *_ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return float(width) / _MEASURED_PT
+
+
+def _collisions(figure: Figure) -> int:
+    """Return how many pairs of texts overlap, and how many texts are cut off by the edge."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.text import Text
+
+    renderer: Any = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    figure.draw_without_rendering()
+    point = figure.dpi / 72
+    boxes: list[Bbox] = [
+        text.get_window_extent(renderer).padded(_APART * point / 2, 0.0)
+        for text in figure.findobj(Text)
+        if text.get_visible() and text.get_text().strip()
+    ]
+    edge = figure.bbox.padded(-_EDGE * point)
+    outside: int = sum(
+        box.x0 < edge.x0 or box.x1 > edge.x1 or box.y0 < edge.y0 or box.y1 > edge.y1 for box in boxes
+    )
+    pairs: int = sum(a.overlaps(b) for index, a in enumerate(boxes) for b in boxes[:index])
+    return outside + pairs

@@ -1,0 +1,75 @@
+"""What a picture says of itself outside the page: under which conditions its numbers hold, and where they are from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.captions import fullest, setting_of
+from ddpbench.report.parts import Picture, Wanted
+from ddpbench.report.rows import Row
+from ddpbench.report.words import clean, launches_each, moment
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import VIRTUAL
+
+_TOLD = ("workload", "scaling", "threads_per_rank", "dtype", "device", "data")
+"""What `setting_of` tells beside what is virtual, which pictures have of their own."""
+
+
+def dressed(
+    summary: RunSummary, rows: Sequence[Row], pictures: Iterable[Picture], wanted: Wanted
+) -> list[Picture]:
+    """Return the pictures with their subtitle and source line, and the files that are wanted of them."""
+    every, source = conditions(rows), source_line(summary)
+    return [
+        replace(picture, subtitle=_subtitle(picture, every), source=source, wanted=wanted)
+        for picture in pictures
+    ]
+
+
+def conditions(rows: Sequence[Row]) -> list[str]:
+    """Return what all cases of a run share, in words: workload, scaling, threads, and how many launches."""
+    measured = [row for row in rows if row.launches]
+    if not measured:
+        return []
+    differing = set(grouping.differing([row.case for row in measured]))
+    if differing & {"local_batch", "global_batch"}:
+        differing.add("scaling")
+    if differing & {"precision", "loader_workers"}:
+        differing |= {"dtype", "data"}
+    setting = setting_of(fullest(measured), but=[*(differing & set(_TOLD)), *VIRTUAL])
+    return [*filter(None, setting.split(", ")), launches_each(row.launches for row in measured)]
+
+
+def source_line(summary: RunSummary) -> str:
+    """Return the machine, the run and the program, in one line; no host name."""
+    identity, context = (_part(summary.machine, name) for name in ("identity", "context"))
+    cores, torch, commit = identity.get("cores"), identity.get("torch"), context.get("git_commit")
+    gpus = identity.get("gpus")
+    counted = f"{len(cores)} cores of " if isinstance(cores, Sequence) and len(cores) > 1 else ""
+    machine = ", ".join(str(gpu) for gpu in gpus) if isinstance(gpus, Sequence) and gpus else ""
+    machine = machine or (f"{counted}{identity['cpu']}" if identity.get("cpu") else "")
+    version = context.get("ddpbench_version")
+    program = f"ddpbench {version}" if version else "ddpbench"
+    parts = [
+        f"{program}{f' ({commit})' if commit else ''}, run {Path(summary.run_path).name or summary.name}",
+        moment(context["started_utc"]) if context.get("started_utc") else "",
+        machine,
+        f"torch {torch}" if torch else "",
+    ]
+    return clean(f"Source: {' · '.join(part for part in parts if part)}")
+
+
+def _subtitle(picture: Picture, every: Sequence[str]) -> str:
+    """Return the conditions that the heading does not tell; what its brackets hold too, where it has any."""
+    words = [*every[:-1], *picture.label, *every[-1:]]
+    told = [word for word in dict.fromkeys(words) if word not in picture.heading]
+    brackets = ["brackets: 95 % intervals"] if "[" in picture.heading else []
+    return ", ".join([*told, *brackets])
+
+
+def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
+    found = machine.get(name)
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,113 @@
+"""Tables and sentences for a terminal: they fit, and no word is broken."""
+
+from __future__ import annotations
+
+import io
+import json
+import typing
+
+import pytest
+
+from ddpbench.cli import lines, run
+from ddpbench.cli.list import _LAUNCHERS, _SCHEDULES
+from ddpbench.cli.verify import _Columns
+from ddpbench.launch.verify import Verdict
+from ddpbench.records import Proof
+from ddpbench.spec import Base
+from ddpbench.strategies import load_strategy
+from ddpbench.workloads import workload_names
+
+ROWS = [("case", "link", "n"), ("ddp · 2 ranks · default buckets", "1 Gbit/s, node 3 at 100 Mbit/s", "12")]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_cells_go_on_below_where_columns_are_too_wide() -> None:
+    assert lines.aligned(ROWS, 100, left=(0, 1)) == [
+        "case                             link                             n",
+        "ddp · 2 ranks · default buckets  1 Gbit/s, node 3 at 100 Mbit/s  12",
+    ]
+    narrow = lines.aligned(ROWS, 50, left=(0, 1), breakable=(0, 1))
+    assert narrow == [
+        "case                    link                     n",
+        "ddp · 2 ranks           1 Gbit/s, node 3 at     12",
+        "  default buckets         100 Mbit/s",
+    ]
+
+
+def test_columns_move_together_before_they_are_too_wide() -> None:
+    assert lines.aligned(ROWS, 66, left=(0, 1), breakable=())[1].endswith("100 Mbit/s 12")
+    assert max(map(len, lines.aligned(ROWS, 20, left=(0, 1), breakable=(0, 1)))) > 20, "no word is broken"
+
+
+def test_sentences_are_wrapped_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "a word " * 20 + "\n  known: " + "some, " * 20
+    monkeypatch.setenv("COLUMNS", "70")
+    terminal, file = Terminal(), io.StringIO()
+    lines.say(text, terminal)
+    lines.say(text, file)
+    told = terminal.getvalue().splitlines()
+    assert max(map(len, told)) <= 70
+    assert " ".join(terminal.getvalue().split()) == " ".join(text.split())
+    assert file.getvalue().splitlines() == text.split("\n")
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_the_lists_name_everything_and_fit(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert run(["list"]) == 0
+    told = capsys.readouterr().out
+    assert max(map(len, told.splitlines())) <= width
+    heads = [line for line in told.splitlines() if not line.startswith(" ")]
+    assert heads == ["strategies", "algorithms", "schedules", "workloads", "launchers", "experiments"]
+    flat = " ".join(told.split())
+    assert "halving_doubling recursive halving" in flat
+    assert "gpt:SIZE a byte-level GPT" in flat
+    assert "SIZE is nano, micro, mini, gopher-44m, small, medium, large or xl" in flat
+    assert flat.count("a byte-level GPT") == 1
+    assert "replay:gpt-nano-cpu gpt:nano on cpu" in flat
+
+
+def test_the_lists_hold_what_an_experiment_may_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert tuple(told["algorithms"]) == load_strategy("ddp").algorithms
+    assert tuple(_SCHEDULES) == load_strategy("ddp").schedules
+    assert tuple(_LAUNCHERS) == typing.get_args(Base.model_fields["launcher"].annotation)
+    assert list(told["workloads"]) == workload_names(), "each with its size, for programs"
+
+
+def verdict(options: str, *, status: typing.Literal["ok", "skipped"] = "ok") -> Verdict:
+    error = Proof(
+        compared="gradients, same shards", dtype="float64", error=1e-12, tolerance=1e-10, passed=True
+    )
+    return Verdict(
+        strategy="ddp",
+        algorithm="all_reduce",
+        schedule="overlapped",
+        chosen=(),
+        options=options,
+        promise="delayed",
+        workload="gpt:nano",
+        world_size=4,
+        status=status,
+        proofs=(error,),
+        reason="" if status == "ok" else "PowerSGD cannot factorise gradients of bfloat16: use float32",
+    )
+
+
+def test_long_options_do_not_push_the_other_columns_of_verify() -> None:
+    long = verdict("compression=powersgd matrix_approximation_rank=4")
+    whole = _Columns(52, 8, 0)
+    assert whole.lines(long)[0].index("gpt:nano") == whole.head().index("workload")
+    narrow = _Columns(27, 8, 30)
+    for one in (long, verdict("accumulate=2"), verdict("compression=powersgd", status="skipped")):
+        told = narrow.lines(one)
+        assert max(map(len, told)) <= 80 + 4
+        assert told[0].index("gpt:nano") == narrow.head().index("workload")
+    assert narrow.lines(long)[1].strip() == "matrix_approximation_rank=4"
