@@ -37,6 +37,8 @@ class Drawn:
     png: bytes
     width: int
     height: int
+    narrow: bytes = b""
+    """The SVG for a phone, of a picture that has one of its own."""
 
 
 class Sheet:
@@ -288,9 +290,48 @@ def draw(picture: Picture) -> Drawn:
         svg = io.BytesIO()
         body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
         figure.savefig(svg, format="svg", bbox_inches=body, metadata={"Date": None, "Creator": None})
+        narrow = _narrow(picture) if picture.narrow is not None else b""
     return Drawn(
-        svg=svg.getvalue(),
+        narrow=narrow,
+        svg=themed(svg.getvalue()),
         png=png.getvalue(),
         width=round(picture.width_in * 100),
         height=round(picture.height_in * 100),
     )
+
+
+def _narrow(picture: Picture) -> bytes:
+    """Draws what a phone shows: SVG alone, for the PNG is the full figure's."""
+    from matplotlib.figure import Figure
+
+    assert picture.narrow is not None
+    width, height = picture.narrow_in
+    figure = Figure(figsize=(width, height), facecolor="white")
+    picture.narrow(Sheet(figure, width_in=width, height_in=height, lifted_in=0.0))
+    svg = io.BytesIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    return themed(svg.getvalue())
+
+
+_COLOUR = re.compile(r"#[0-9a-f]{6}\b")
+
+
+def themed(svg: bytes) -> bytes:
+    """Return a figure that changes its colours with the page: each becomes a variable with a value for dark ground."""
+    text = svg.decode("utf-8")
+    text = re.sub(r' fill="(#[0-9a-f]{6})"', r' style="fill: \1"', text)  # var() holds in styles alone
+    used = sorted({"#000000", *_COLOUR.findall(text)})
+    changed = {colour: dark for colour in used if (dark := style.on_dark(colour)) != colour}
+
+    def variable(match: re.Match[str]) -> str:
+        return f"var(--{match[0][1:]})" if match[0] in changed else match[0]
+
+    light = " ".join(f"--{colour[1:]}: {colour};" for colour in changed)
+    dark = " ".join(f"--{colour[1:]}: {value};" for colour, value in changed.items())
+    rules = (
+        f"<style>svg {{ {light} fill: var(--000000) }} "
+        f"@media (prefers-color-scheme: dark) {{ svg {{ {dark} }} }}</style>"
+    )
+    text = _COLOUR.sub(variable, text)
+    head, start, rest = text.partition("<defs>")
+    return f"{head}{rules}{start}{rest}".encode()
