@@ -10,6 +10,7 @@ import shlex
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,11 +170,11 @@ def build(summary: RunSummary, painter: Painter | None = None) -> Page:
     own_phases = data_parallel_section(summary, rows)
     proved = summary.proofs.empty or bool(summary.proofs["passed"].all())
     html = (
-        _environment()
+        _environment(shared)
         .get_template("page.html")
         .render(
             summary=summary,
-            answer=_anchored(summary.answer, found, shared),
+            answer=_anchored(_once(summary.answer), found, shared),
             findings=_anchored(
                 [one for one in summary.findings if one not in summary.answer],
                 found,
@@ -280,6 +281,16 @@ def _anchored(
     ]
 
 
+def _once(answer: Iterable[Finding]) -> list[Finding]:
+    """Return an answer's lines without what a line before says of itself too."""
+    told: list[str] = []
+    lines = []
+    for finding in answer:
+        lines.append(replace(finding, tags=tuple(tag for tag in finding.tags if tag not in told)))
+        told += finding.tags
+    return lines
+
+
 def _told_once(answer: Iterable[Finding]) -> set[str]:
     """Return what qualifies the answer and need not be said again: all but counts of its own launches."""
     return {tag for finding in answer for tag in finding.tags if "launch" not in tag}
@@ -369,7 +380,7 @@ def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:
     )
 
 
-def _environment() -> jinja2.Environment:
+def _environment(shared: Collection[str]) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -380,6 +391,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["counted"] = counted
     environment.filters["cells"] = cells
+    environment.filters["unshared"] = partial(without, shared=shared)
     return environment
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from ddpbench.report.tables.provenance import fabrics_table
 from ddpbench.spec import Links, PlannedCase
 from ddpbench.spec.grouping import virtual_words
 from ddpbench.spec.links import link_words, short_links
+from ddpbench.strategies.traits import rings_among
 from tests.emulated import SLOW_NODE, Emulated, emulated_case, write_emulated
 from tests.report.reading import Read, read
 from tests.synthetic import write_run
@@ -230,3 +233,40 @@ def test_a_label_is_told_once(document: Read) -> None:
 
 def test_words_of_a_case_on_the_machine_itself_are_none() -> None:
     assert virtual_words(emulated_case("single", 1, compute="real")) == []
+
+
+def test_a_ring_against_a_master_is_answered_by_how_their_cost_grows(summary: RunSummary) -> None:
+    told = summary.answer[0]
+    # 25.6 MB at 1 Gbit/s: the model's master takes 2.1 (n - 1) S/B, with noise: 430 ms at 2 nodes, 6,451 ms at 16
+    assert told.kind == "growth"
+    assert "from 2 to 16 nodes a step's transfers take" in told.text.lower()
+    found = re.search(r"(\d+) to ([\d,]+) ms with master \(growing as n-1\)\.$", told.text)
+    assert found is not None, told.text
+    ends = [float(text.replace(",", "")) for text in found.groups()]
+    assert ends == pytest.approx([430, 6451], rel=0.02)
+    assert "with ring (DDP) (levelling off as 2(n-1)/n)" in told.text
+    assert any(tag.startswith("at 16 nodes master takes 14.") for tag in told.tags)
+
+
+def test_ddp_is_called_the_ring_it_is_only_where_other_algorithms_stand_beside_it(
+    summary: RunSummary,
+) -> None:
+    rows = rows_of(summary)
+    assert {row.strategy_name for row in rows if row.case.strategy == "ddp"} == {"ring (DDP)"}
+    ddp, master = emulated_case("ddp", 4), emulated_case("master", 4)
+    assert rings_among([ddp, master])
+    assert not rings_among([ddp])
+    assert not rings_among([dataclasses.replace(one, fabric="") for one in (ddp, master)])
+    named = dataclasses.replace(ddp, algorithm="ring")
+    assert not rings_among([ddp, named, master]), "then its algorithms are named"
+
+
+def test_only_terms_that_occur_are_told(document: Read, tmp_path: Path) -> None:
+    terms = {one.text for one in document.all("dt")}
+    assert {"virtual time, shrunk", "emulated, dilated", "fabric"} & terms >= {"virtual time, shrunk"}
+    plain = write_report(
+        summarize(write_run(tmp_path / "run", 6, rounds=2, blocks=1, steps=1)), RunDir(tmp_path)
+    )
+    found = {one.text for one in read(plain.read_text(encoding="utf-8")).all("dt")}
+    assert "speed-up" in found
+    assert not found & {"virtual time, shrunk", "staleness", "time to a loss", "MFU"}
