@@ -48,6 +48,7 @@ def test_on_a_phone_the_summary_shows_all_its_numbers(opened: Open) -> None:
     page = opened(390)
     row = page.locator("#table-1 tbody tr", has_text="DDP").first
     assert row.locator("td[data-title='Samples/s']").is_visible()
+    assert not page.locator("#table-1 thead").is_visible(), "each number has its title beside it"
     edges = page.evaluate(
         "[...document.querySelectorAll('#table-1 td')].filter(n => n.offsetHeight)"
         ".map(n => n.getBoundingClientRect().right)"
