@@ -25,6 +25,7 @@ FindingKind = Literal[
     "buckets",
     "layouts",
     "links",
+    "growth",
     "lead",
     "precision",
     "inputs",
@@ -143,6 +144,8 @@ class RunSummary:
     findings: tuple[Finding, ...]
     answer: tuple[Finding, ...] = ()
     """One or two lines that answer the experiment's question, from what was decided (`findings/answer.py`)."""
+    warnings: tuple[str, ...] = ()
+    """What a reader must know before any number: most launches disturbed, a bound exceeded (`overview/warnings.py`)."""
     validity: tuple[str, ...]
     """Sentences on what limits the numbers: oversubscribed, noisy, too few rounds, not steady, damaged."""
     failures: tuple[Failure, ...]

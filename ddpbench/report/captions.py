@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from ddpbench.report.rows import Row
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import FACETS, batch_words, loading, virtual_words
+from ddpbench.spec.grouping import FACETS, batch_words, cap_words, loading, virtual_words
 from ddpbench.spec.links import short_links
+from ddpbench.units import counted
 
 
 def label_of(rows: Iterable[Row]) -> tuple[str, ...]:
@@ -26,6 +28,10 @@ def fullest(rows: Sequence[Row]) -> Row:
 
 def setting_of(row: Row, *, but: Collection[str] = ()) -> str:
     """A panel's fixed setting in words, for captions, without the fields `but`: workload, scaling, batch, link, ..."""
+    return ", ".join(_setting(row, but))
+
+
+def _setting(row: Row, but: Collection[str] = ()) -> list[str]:
     case = row.case
     kind = case.dtype if case.precision == "full" else f"{case.dtype} with {case.precision} autocast"
     found = {
@@ -38,7 +44,51 @@ def setting_of(row: Row, *, but: Collection[str] = ()) -> str:
     }
     words = [word for name, word in found.items() if word and name not in but]
     words += virtual_words(case, but=but)
-    return ", ".join([*words, *(["times virtual"] if case.dilation != 1 else [])])
+    return [*words, *(["times virtual"] if case.dilation != 1 else [])]
+
+
+def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
+    """What all cases of a run have in common, in words: told once, and then left out of captions and findings.
+
+    Links and bucket caps are those of all cases that use any.
+    """
+    if not rows:
+        return ()
+    every = [set(_setting(row)) for row in rows]
+    linked = {word for row in rows if row.case.fabric for word in virtual_words(row.case)[:1]}
+    free = [row.needs_no_link for row in rows]
+    found = [
+        word
+        for word in _setting(fullest(rows))
+        if all(word in own or (word in linked and none) for own, none in zip(every, free, strict=True))
+    ]
+    caps = {row.case.bucket_cap_mb for row in rows} - {None}
+    if len(caps) == 1 and caps != {"default"}:
+        found.append(f"{cap_words(caps.pop())} buckets")
+    launches = {row.launches for row in rows if row.ok}
+    if len(launches) == 1 and (count := launches.pop()):
+        found.append(f"{counted(count, 'launch', 'launches')} each")
+    return tuple(found)
+
+
+def without(caption: str, shared: Collection[str]) -> str:
+    """Return a caption without a setting that is told once for the page: two or more of its words in a row."""
+    if not shared:
+        return caption
+    word = "|".join(map(re.escape, sorted(shared, key=_length, reverse=True)))
+    short = re.sub(rf"(?:^|[;,] )(?:{word})(?:, (?:{word}))+(?=[.,;])", "", caption)
+    return short.lstrip(".,; ")
+
+
+def without_word(text: str, shared: Collection[str]) -> str:
+    """Return a sentence without the words that are told once for the page, where they stand between commas."""
+    for word in shared:
+        text = re.sub(rf", {re.escape(word)}(?=[,:.])", "", text)
+    return text
+
+
+def _length(word: str) -> int:
+    return len(word)
 
 
 def setting_but_links(rows: Sequence[Row]) -> str:

@@ -6,16 +6,23 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
-from ddpbench.report.parts import Cell
+from ddpbench.report.parts import Cell, Column
 from ddpbench.report.words import clean
 
 
-def cells(row: Sequence[Cell]) -> Markup:
-    """Return a row's cells, the first of them its header; all that they say is escaped."""
-    return Markup("").join(_cell(cell, head=number == 0) for number, cell in enumerate(row))
+def cells(row: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:
+    """Return a row's cells, the first of them its header; all that they say is escaped.
+
+    With `columns` each has its column's title, for cards on narrow screens.
+    """
+    titles = [column.title for column in columns] or [""] * len(row)
+    pairs = zip(row, titles, strict=True)
+    return Markup("").join(
+        _cell(cell, head=number == 0, title=title) for number, (cell, title) in enumerate(pairs)
+    )
 
 
-def _cell(cell: Cell, *, head: bool) -> Markup:
+def _cell(cell: Cell, *, head: bool, title: str) -> Markup:
     tag = "th" if head else "td"
     kind = "n" if cell.number else "unbroken" if cell.unbroken else ""
     key = cell.key if not isinstance(cell.key, str) else clean(cell.key)
@@ -24,6 +31,7 @@ def _cell(cell: Cell, *, head: bool) -> Markup:
             ' scope="row"' if head else "",
             f' class="{kind}"' if kind else "",
             f' data-key="{escape(key)}"' if key is not None else "",
+            f' data-title="{escape(title)}"' if title and (cell.text or cell.under) else "",
         )
     )
     text: str = escape(clean(cell.text))

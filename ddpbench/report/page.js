@@ -63,6 +63,7 @@ function addFilter(table, body) {
 // A link that leads to a row shows it, whatever the filter says.
 function showTarget() {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let at = target?.closest("details"); at; at = at.parentElement.closest("details")) at.open = true;
   const row = target?.closest("tr[hidden]");
   if (!row) return;
   clearings.get(row.parentElement)?.();

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import itertools
+import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from markupsafe import Markup
 
 from ddpbench.analysis.summary import Finding, RunSummary
 from ddpbench.analysis.table.columns import meanings
+from ddpbench.report.captions import shared_words, without, without_word
 from ddpbench.report.cells import cells
 from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.draw.painter import Painter, draw_all
@@ -46,7 +49,7 @@ from ddpbench.report.summary_json import embedded_json
 from ddpbench.report.tables.cases import summary_table
 from ddpbench.report.tables.data_parallel import data_parallel_section, phases_table
 from ddpbench.report.tables.failures import failures_table
-from ddpbench.report.tables.proofs import proofs_table
+from ddpbench.report.tables.proofs import proofs_line, proofs_table
 from ddpbench.report.tables.provenance import fabrics_table, machine_table
 from ddpbench.report.words import clean, headline, moment, percent
 from ddpbench.units import counted, format_seconds
@@ -90,16 +93,33 @@ class Embedded:
     drawn: Drawn
     number: int
     table: NumberedTable
+    shared: Collection[str]
+    """What the page says of all cases at once."""
+
+    @property
+    def heading(self) -> str:
+        """Its finding, with what its numbers are where not all of the page's are so."""
+        return _labelled(self.picture, but=self.shared)
+
+    @property
+    def caption(self) -> str:
+        """Its caption without the setting that all cases share."""
+        return without(self.picture.caption, self.shared)
 
     @property
     def source(self) -> str:
         """The SVG as a data address; two SVG in one document would share ids."""
-        return "data:image/svg+xml;base64," + base64.b64encode(self.drawn.svg).decode("ascii")
+        return _data_image(self.drawn.svg)
+
+    @property
+    def narrow(self) -> str:
+        """The same for a phone, where it is drawn apart; else empty."""
+        return _data_image(self.drawn.narrow) if self.drawn.narrow else ""
 
     @property
     def alt(self) -> str:
         """The text for those who cannot see the figure."""
-        return f"{self.picture.alt} Data in table {self.table.number}."
+        return f"{labelled(self.picture).alt} Data in table {self.table.number}."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +140,7 @@ class _Numbers:
         if table is None:
             return None
         self._tables += 1
-        return NumberedTable(number=self._tables, table=table)
+        return NumberedTable(number=self._tables, table=table.evenly_rounded())
 
     def sure(self, table: Table) -> NumberedTable:
         numbered = self.table(table)
@@ -136,26 +156,42 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     """Return the page of a run, and its pictures' files. Equal summaries give equal bytes, whoever draws."""
     rows = rows_of(summary)
     numbers = _Numbers()
+    shared = shared_words(rows)
     every_case = numbers.sure(summary_table(summary, rows))
-    made = [section for make in FIGURES if (section := make(summary, rows)) is not None]
-    pictures = [labelled(picture) for section in made for picture in section.pictures]
-    pictures = dressed(summary, rows, pictures, wanted)
+    found = [section for make in FIGURES if (section := make(summary, rows)) is not None]
+    made = [section for section in found if section.shows]
+    without_figure = [section for section in found if not section.shows]
+    pictures = [picture for section in made for picture in section.pictures]
+    drawing = dressed(summary, rows, [labelled(picture) for picture in pictures], wanted)
     if painter is not None:
-        painter.start(pictures)
+        painter.start(drawing)
     downloads = _downloads(summary)  # while the other process draws
-    drawn = painter.drawn() if painter is not None else draw_all(pictures)
-    sections = _placed(made, pictures, drawn, numbers)
+    drawn = painter.drawn() if painter is not None else draw_all(drawing)
+    sections = _placed(made, pictures, drawn, numbers, shared)
+    own_phases = data_parallel_section(summary, rows)
+    proved = summary.proofs.empty or bool(summary.proofs["passed"].all())
     html = (
-        _environment()
+        _environment(shared)
         .get_template("page.html")
         .render(
             summary=summary,
-            answer=_anchored(summary.answer, made),
-            findings=_anchored([one for one in summary.findings if one not in summary.answer], made),
+            answer=_anchored(_once(summary.answer), found, shared),
+            findings=_anchored(
+                [one for one in summary.findings if one not in summary.answer],
+                found,
+                {*shared, *_told_once(summary.answer)},
+            ),
+            banners=[*([summary.checks.banner] if summary.checks.banner else []), *summary.warnings],
+            shared=shared,
+            virtual=any(row.emulated for row in rows),
+            without_figure=without_figure,
+            in_short=_in_short(summary),
             summary_table=every_case,
             sections=sections,
-            data_parallel=data_parallel_section(summary, rows),
-            terms=TERMS,
+            data_parallel=own_phases,
+            proofs_line=proofs_line(summary),
+            proofs_passed=proved,
+            terms_here=_TERMS_HERE,
             column_meanings=meanings(),
             **_closing_tables(summary, rows, _missing_from(sections), numbers),
             **_words_on_run(summary),
@@ -163,6 +199,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
             **_style_and_script(),
         )
     )
+    html = html.replace(_TERMS_HERE, _terms_of(html))
     return Page(html=html, figures={path: content for one in drawn for path, content in one.files.items()})
 
 
@@ -174,15 +211,39 @@ def _downloads(summary: RunSummary) -> Mapping[str, str]:
     }
 
 
+_TERMS_HERE = Markup("<!-- terms -->")
+
+
+def _terms_of(html: str) -> str:
+    """Return the terms that a page's text has, with what they mean; `html` is the page without them."""
+    body = html[html.index("<body>") : html.index('<h2 id="method"')]
+    text = re.sub(r"<[^>]*>", " ", body)
+    return "".join(
+        Markup("<dt>{}</dt><dd>{}</dd>\n").format(term, meaning)
+        for term, meaning in TERMS
+        if any(re.search(rf"\b{re.escape(word)}", text, re.IGNORECASE) for word in term.split(", "))
+    )
+
+
 def _placed(
-    made: Sequence[Section], pictures: Sequence[Picture], drawn: Sequence[Drawn], numbers: _Numbers
+    made: Sequence[Section],
+    pictures: Sequence[Picture],
+    drawn: Sequence[Drawn],
+    numbers: _Numbers,
+    shared: Collection[str],
 ) -> _Placed:
     """Return the sections with what was drawn for them; figures and tables are numbered as they come on the page."""
     ready = enumerate(zip(pictures, drawn, strict=True), start=1)
     sections: _Placed = []
     for section in made:
         embedded = [
-            Embedded(picture=picture, drawn=images, number=number, table=numbers.sure(picture.table))
+            Embedded(
+                picture=picture,
+                drawn=images,
+                number=number,
+                table=numbers.sure(picture.table),
+                shared=shared,
+            )
             for number, (picture, images) in itertools.islice(ready, len(section.pictures))
         ]
         sections.append((section, embedded, [numbers.sure(table) for table in section.tables]))
@@ -199,11 +260,40 @@ def _missing_from(sections: _Placed) -> Mapping[str, Sequence[int]]:
     return affected
 
 
-def _anchored(findings: Iterable[Finding], made: Sequence[Section]) -> Sequence[tuple[Finding, str]]:
-    """Return each finding with the anchor that it leads to: its evidence, or the summary where that has no section."""
-    anchors = {"summary", "data-parallel", "failures", "method", "provenance", "validity"}
-    anchors |= {section.anchor for section in made}
-    return [(finding, finding.evidence if finding.evidence in anchors else "summary") for finding in findings]
+def _anchored(
+    findings: Iterable[Finding], found: Sequence[Section], shared: Collection[str]
+) -> Sequence[tuple[Finding, str]]:
+    """Return each finding with the anchor that it leads to: its evidence, or the summary where that has no section.
+
+    What all cases share is left out of it.
+    """
+    anchors = {"summary", "method", "provenance", "validity"} | {section.anchor for section in found}
+    return [
+        (
+            replace(
+                finding,
+                text=without_word(finding.text, shared),
+                tags=tuple(tag for tag in finding.tags if tag not in shared),
+            ),
+            finding.evidence if finding.evidence in anchors else "summary",
+        )
+        for finding in findings
+    ]
+
+
+def _once(answer: Iterable[Finding]) -> list[Finding]:
+    """Return an answer's lines without what a line before says of itself too."""
+    told: list[str] = []
+    lines = []
+    for finding in answer:
+        lines.append(replace(finding, tags=tuple(tag for tag in finding.tags if tag not in told)))
+        told += finding.tags
+    return lines
+
+
+def _told_once(answer: Iterable[Finding]) -> set[str]:
+    """Return what qualifies the answer and need not be said again: all but counts of its own launches."""
+    return {tag for finding in answer for tag in finding.tags if "launch" not in tag}
 
 
 def _closing_tables(
@@ -250,13 +340,31 @@ def _style_and_script() -> Mapping[str, str]:
 
 def labelled(picture: Picture) -> Picture:
     """The picture with what its numbers are in its heading and its alternative text, unless they say so already."""
-    words = [word for word in picture.label if word not in picture.heading]
-    label = f" ({', '.join(words)})" if words else ""
     return replace(
         picture,
-        heading=headline(picture.heading) + label,
+        heading=_labelled(picture),
         alt=f"{picture.alt} All of it: {', '.join(picture.label)}." if picture.label else picture.alt,
     )
+
+
+def _labelled(picture: Picture, but: Collection[str] = ()) -> str:
+    """Return a picture's heading with the words of its label that are neither in it nor among `but`."""
+    words = [word for word in picture.label if word not in picture.heading and word not in but]
+    return headline(picture.heading) + (f" ({', '.join(words)})" if words else "")
+
+
+def _in_short(summary: RunSummary) -> str:
+    """Return one line on the run: how much of it was done, when, and on what."""
+    counts, context = summary.counts, _part(summary.machine, "context")
+    failed = f"{counts.failed:,} failed" if counts.failed else "none failed"
+    told = [
+        f"{counts.cases:,} cases",
+        f"{counts.skipped_cases:,} skipped" if counts.skipped_cases else "",
+        f"{counted(counts.planned, 'launch', 'launches')} in {counted(counts.rounds, 'round')}, {failed}",
+        moment(context.get("started_utc")),
+        format_seconds(summary.wall_s),
+    ]
+    return " \N{MIDDLE DOT} ".join(word for word in told if word)
 
 
 def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:
@@ -272,7 +380,7 @@ def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:
     )
 
 
-def _environment() -> jinja2.Environment:
+def _environment(shared: Collection[str]) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -283,11 +391,16 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["counted"] = counted
     environment.filters["cells"] = cells
+    environment.filters["unshared"] = partial(without, shared=shared)
     return environment
 
 
 def _clean(value: Any) -> Any:
     return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _data_image(svg: bytes) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode("ascii")
 
 
 def _data(kind: str, text: str) -> str:

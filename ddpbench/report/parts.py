@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ddpbench.report.words import Estimate, milliseconds
@@ -32,6 +32,8 @@ class Cell:
     number: bool = False
     strong: bool = False
     link: str = ""
+    measured: Estimate | None = None
+    """What its text and its second line are made of, where it is a value with an interval."""
 
     @property
     def told(self) -> bool:
@@ -48,7 +50,14 @@ class Cell:
         """Return a value with its interval beneath; empty where it was not measured."""
         if value is None:
             return cls(text="", number=True)
-        return cls(text=value.number, under=value.interval, key=value.value, number=True, strong=strong)
+        return cls(
+            text=value.number,
+            under=value.interval,
+            key=value.value,
+            number=True,
+            strong=strong,
+            measured=value,
+        )
 
     @classmethod
     def ms(cls, seconds: float | None) -> Cell:
@@ -80,12 +89,43 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     row_ids: tuple[str, ...] = ()
     sortable: bool = True
+    mixed: bool = False
+    """Whether one column holds different quantities, which are rounded each for itself."""
+    cards: bool = False
+    """On a narrow screen each row is a card with all its fields."""
+
+    def evenly_rounded(self) -> Table:
+        """Return it with one rounding within each column of measured values."""
+        if self.mixed:
+            return self
+        decimals: dict[int, int] = {}
+        for row in self.rows:
+            for place, cell in enumerate(row):
+                if cell.measured is not None:
+                    needed = cell.measured.decimals_in_column
+                    decimals[place] = max(decimals.get(place, 0), needed)
+        if not decimals:
+            return self
+        rows = tuple(
+            tuple(
+                _at(cell, decimals[place]) if cell.measured is not None else cell
+                for place, cell in enumerate(row)
+            )
+            for row in self.rows
+        )
+        return replace(self, rows=rows)
 
     @property
     def width(self) -> str:
         """How closely it is set, so that all columns are seen at 1280 pixels: "", `wide` or `widest`."""
         count = len(self.columns)
         return "widest" if count > MANY_COLUMNS else "wide" if count > SEVERAL_COLUMNS else ""
+
+
+def _at(cell: Cell, decimals: int) -> Cell:
+    assert cell.measured is not None
+    text, under = cell.measured.rounded(decimals)
+    return replace(cell, text=text, under=under)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +156,9 @@ class Picture:
     height_in: float
     paint: Callable[[Sheet], None]
     missing: Mapping[str, str]
+    narrow: Callable[[Sheet], None] | None = None
+    """Paints the same for a phone, panels above each other, on a sheet of `narrow_in`."""
+    narrow_in: tuple[float, float] = (0.0, 0.0)
     label: tuple[str, ...] = ()
     """Stands in the heading: what its numbers are where they are not the machine's own."""
     subtitle: str = ""
@@ -137,3 +180,8 @@ class Section:
     absent: str = ""
     tables: tuple[Table, ...] = ()
     """What is shown beneath the figures without being the data of one."""
+
+    @property
+    def shows(self) -> bool:
+        """Whether it has anything to look at; what has not is told in a line at the page's end."""
+        return bool(self.pictures or self.tables)

@@ -13,7 +13,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.words import Estimate, ranks
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key, cap_words, is_virtual, virtual_words
-from ddpbench.strategies.traits import traits_of
+from ddpbench.strategies.traits import as_ring, rings_among, traits_of
 from ddpbench.units import counted
 
 
@@ -38,6 +38,8 @@ class Row:
     evaluation_samples_per_s: Estimate | None = None
     same_caps: str = ""
     """Other bucket caps that make the same buckets, which it stands for: `1 MiB, 2 MiB`."""
+    ring: bool = False
+    """Whether its strategy is called the ring that it is."""
     layout: str = ""
     """`2 x 2` (nodes x ranks) or `on 2 nodes`, where its strategy ran a number of ranks in several layouts."""
 
@@ -59,7 +61,8 @@ class Row:
     @property
     def strategy_name(self) -> str:
         """The strategy as figures name it."""
-        return traits_of(self.case).display
+        display = traits_of(self.case).display
+        return as_ring(display) if self.ring else display
 
     @property
     def bucket_name(self) -> str:
@@ -109,9 +112,12 @@ class Row:
 
 def rows_of(summary: RunSummary) -> list[Row]:
     """Return the summary's cases as typed rows, in their order."""
-    return _with_layouts(
-        [_row(record, summary.planned[str(record["case_id"])]) for record in summary.cases.to_dict("records")]
-    )
+    found = [
+        _row(record, summary.planned[str(record["case_id"])]) for record in summary.cases.to_dict("records")
+    ]
+    if rings_among(row.case for row in found):
+        found = [replace(row, ring=traits_of(row.case).role == "reference") for row in found]
+    return _with_layouts(found)
 
 
 def _with_layouts(rows: Sequence[Row]) -> list[Row]:

@@ -84,6 +84,22 @@ class Estimate:
             return ""
         return f"[{_rounded(self.low, self.decimals)}, {_rounded(self.high, self.decimals)}]"
 
+    @property
+    def decimals_in_column(self) -> int:
+        """Decimals that a column of such values needs for this one: two digits of it, three between 1 and 10."""
+        if self.value == 0 or not math.isfinite(self.value):
+            return 0
+        leading = math.floor(math.log10(abs(self.value)))
+        return max(0, min(self.decimals, 2 if leading == 0 else 1 - leading))
+
+    def rounded(self, decimals: int) -> tuple[str, str]:
+        """Return the value and its interval with so many decimals."""
+        if self.low is None or self.high is None:
+            return _rounded(self.value, decimals), ""
+        return _rounded(
+            self.value, decimals
+        ), f"[{_rounded(self.low, decimals)}, {_rounded(self.high, decimals)}]"
+
     def __str__(self) -> str:
         return f"{self.number} {self.interval}".strip()
 

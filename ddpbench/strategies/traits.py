@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -85,3 +86,18 @@ def traits_of(case: Case) -> Traits:
 def traits_named(strategy: str) -> Traits:
     """Return the same by name alone, with the default options."""
     return _traits(strategy, "{}", "")
+
+
+def rings_among(cases: Iterable[Case]) -> bool:
+    """Return whether DDP is to be called the ring that it is: held against other algorithms over emulated links.
+
+    gloo's all-reduce is a ring. Where DDP itself ran with several algorithms, those are named instead.
+    """
+    linked = [case for case in cases if case.fabric and case.backend == "gloo" and traits_of(case).exchanges]
+    of_ddp = {case.algorithm for case in linked if traits_of(case).role == "reference"}
+    return of_ddp == {"all_reduce"} and len({case.algorithm for case in linked}) > 1
+
+
+def as_ring(name: str) -> str:
+    """Return a name such as `DDP` as that of the ring it is."""
+    return f"ring ({name})"

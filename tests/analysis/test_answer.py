@@ -142,12 +142,15 @@ def test_links_with_different_answers_are_named_and_labelled(tmp_path: Path) -> 
         case_of("master", 2, **fast): 9,
     }
     (told, asked) = summary_of(tmp_path / "apart", {SINGLE: 10, **steps}).answer
-    assert told.text == "At 2 ranks use DDP for emulated 1 Gbit/s link; master for emulated 10 Gbit/s link."
+    assert (
+        told.text
+        == "At 2 ranks use ring (DDP) for emulated 1 Gbit/s link; master for emulated 10 Gbit/s link."
+    )
     assert "dilated x10" in told.tags
     assert asked.kind == "links"
     steps[case_of("master", 2, **fast)] = 30
     told = summary_of(tmp_path / "alike", {SINGLE: 10, **steps}).answer[0]
-    assert told.text.startswith("Use DDP at 2 ranks on both links")
+    assert told.text.startswith("Use ring (DDP) at 2 ranks on both links")
     assert told.text.endswith("the others are slower.")
     assert {"dilated x10", "emulated links"} <= set(told.tags)
 

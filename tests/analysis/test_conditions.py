@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from ddpbench.analysis.findings.wording import conditions
+from ddpbench.analysis.invariants.checked import Bounded, Checked, Violation
 from ddpbench.analysis.overview.validity import _disturbances
+from ddpbench.analysis.overview.warnings import warning_sentences
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.pace import Pacing
@@ -95,3 +97,35 @@ def test_a_serial_fraction_above_one_is_called_what_it_is() -> None:
         "The serial fraction is above 1: several ranks train fewer samples/s than one."
     ]
     assert _remarks("gustafson", within, beta_held=False) == []
+
+
+def broken(rule: str, label: str, seen: float) -> Violation:
+    return Violation(
+        invariant=rule,
+        statement="A speed-up is at most the number of ranks",
+        meaning="",
+        kind="doubtful",
+        case_id=label,
+        label=label,
+        broken=Bounded(what="its speed-up", seen=seen, most=2.0, unit=""),
+    )
+
+
+def test_a_run_that_was_mostly_disturbed_is_doubted_before_any_number(tmp_path: Path) -> None:
+    (told,) = warning_sentences(runs(tmp_path / "a", DDP, MASTER, flagged=3), Checked())
+    assert told.startswith("Most launches were disturbed (6 of 8)")
+    assert not list(warning_sentences(runs(tmp_path / "b", DDP, MASTER, flagged=2), Checked()))
+
+
+def test_a_case_that_beats_its_upper_bound_is_doubted_before_any_number() -> None:
+    checks = Checked(
+        cases=3,
+        violations=(
+            broken("at_most_the_ranks", "ddp", 2.2),
+            broken("at_most_the_ranks", "master", 2.4),
+            broken("links_carry", "ring", 9.0),
+        ),
+    )
+    (told,) = warning_sentences([], checks)
+    assert told.startswith("A case beats its upper bound: master is more than linear")
+    assert told.endswith(", and 1 more.")

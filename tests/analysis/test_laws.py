@@ -86,7 +86,7 @@ def test_gustafson_is_recovered_from_weak_scaling() -> None:
     assert laws.fits[0].goodness == "within error"
     assert [point.serial_fraction.value for point in laws.points] == pytest.approx([0.08] * 4)
     assert [point.marginal.value for point in laws.points] == pytest.approx([0.92] * 4)
-    assert "No knee up to 16 ranks" in laws.knee_words
+    assert "Up to 16 ranks every added rank brings at least 50 %" in laws.knee_words
 
 
 def test_usl_is_recovered_with_its_peak_and_the_knee() -> None:
@@ -172,7 +172,9 @@ def test_a_knee_lies_before_the_first_stretch_that_brings_little() -> None:
     measured = {2: 1.9, 4: 3.5, 8: 4.0}
     laws = fit_laws(curve_of(measured.__getitem__, (2, 4, 8)))
     assert laws.knee == 4
-    assert "The knee is at 4 ranks: from there to 8 an added rank brings 0.12 of a rank" in laws.knee_words
+    assert (
+        "From 4 to 8 ranks an added rank brings only 12 % of the samples/s that one rank" in laws.knee_words
+    )
 
 
 def test_superlinear_speed_up_is_said_in_words() -> None:

@@ -28,9 +28,33 @@ def test_all_figures_are_there_and_wide_ones_scroll_in_their_own_region(opened: 
     sizes = page.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth])")
     assert len(sizes) == 5
     assert all(complete and natural > 0 for complete, natural, _ in sizes)
-    assert all(shown >= 640 for *_, shown in sizes), "40rem, so that their text stays legible"
-    region = page.get_by_role("region", name="Figure 1", exact=True)
+    assert all(shown >= 640 for *_, shown in sizes[1:]), "40rem, so that their text stays legible"
+    region = page.get_by_role("region", name="Figure 2", exact=True)
     assert region.evaluate("node => node.scrollWidth > node.clientWidth && node.tabIndex === 0")
+
+
+def test_on_a_phone_panels_stack(opened: Open) -> None:
+    def shape(width: int) -> list[float]:
+        image = opened(width).locator("#figure-1 + figure img")
+        return list(image.evaluate("node => [node.naturalWidth / node.naturalHeight, node.clientWidth]"))
+
+    (wide, _), (narrow, shown) = shape(1280), shape(390)
+    assert wide > 1.5
+    assert narrow < 0.8
+    assert shown <= 390, "and none is cut off"
+
+
+def test_on_a_phone_the_summary_shows_all_its_numbers(opened: Open) -> None:
+    page = opened(390)
+    row = page.locator("#table-1 tbody tr", has_text="DDP").first
+    assert row.locator("td[data-title='Samples/s']").is_visible()
+    assert not page.locator("#table-1 thead").is_visible(), "each number has its title beside it"
+    edges = page.evaluate(
+        "[...document.querySelectorAll('#table-1 td')].filter(n => n.offsetHeight)"
+        ".map(n => n.getBoundingClientRect().right)"
+    )
+    assert len(edges) > 100
+    assert max(edges) <= 390
 
 
 def test_sorting_by_mouse_and_by_keyboard_sets_aria_sort(opened: Open) -> None:
@@ -155,7 +179,17 @@ def test_dark_and_light(opened: Open, scheme: str, ground: str) -> None:
     page = opened(color_scheme=scheme)
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
     card = page.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor")
-    assert card == "rgb(255, 255, 255)", "figures stay on white"
+    assert card == ground
+    image = page.locator("#figure-1 + figure img")
+    corner = image.evaluate(
+        """async (node) => {
+          await node.decode();
+          const sheet = document.createElement("canvas").getContext("2d");
+          sheet.drawImage(node, 0, 0);
+          return [...sheet.getImageData(2, 2, 1, 1).data.slice(0, 3)];
+        }"""
+    )
+    assert f"rgb({', '.join(map(str, corner))})" == ground, "figures are drawn for the ground they stand on"
 
 
 def test_it_reads_without_javascript(opened: Open) -> None:

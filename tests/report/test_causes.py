@@ -6,13 +6,14 @@ import dataclasses
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 from ddpbench.analysis import RunSummary, summarize
 from ddpbench.analysis.steps.one_step import Lane, OneStep, Transfer
-from ddpbench.report.draw.canvas import draw
+from ddpbench.report.draw.canvas import Sheet, draw
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import rows_of
-from ddpbench.report.sections import communication, heatmap, one_step, waterfall
+from ddpbench.report.sections import buckets, communication, heatmap, one_step, waterfall
 from ddpbench.report.standing import stands
 from tests.report.handmade import bucket_comparisons, ddp, handmade_summary
 from tests.synthetic import write_everything
@@ -228,3 +229,40 @@ def test_the_made_up_ranks_wait_as_long_as_they_were_made_to(whole: RunSummary) 
     waits = [lane.transfers[0].begin_s - lane.transfers[0].ready_s for lane in step.lanes]
     assert waits == pytest.approx([0.0012, 0.0008, 0.0004, 0], abs=1e-5)
     assert step.backward_rank == 3
+
+
+def test_a_waterfall_shows_what_is_lost_on_most_of_its_axis() -> None:
+    def axis(**changed: tuple[float, float, float]) -> tuple[float, str]:
+        figure = painted(waterfall_of(falls(**changed)))
+        return figure.axes[0].get_xlim()[0], figure.axes[0].get_xlabel()
+
+    start, label = axis()  # the lowest point is 0.675: what is lost takes half of the axis
+    assert start == pytest.approx(0.3)
+    assert label.startswith("efficiency, from 0.3")
+    start, label = axis(exposed_comm=(0.8, 0.7, 0.9), efficiency=(0.055, 0.05, 0.06))
+    assert (start, label) == (0.0, "efficiency")
+
+
+def test_caps_are_held_against_each_other_in_pairs_beneath_their_step_times() -> None:
+    summary = handmade_summary(comparisons=bucket_comparisons())
+    rows = rows_of(summary)
+    picture = buckets.section(summary, rows).pictures[0]
+    figure = painted(picture)
+    lower = [axes for axes in figure.axes if "fastest other" in axes.get_ylabel()]
+    assert len(lower) == 1
+    at = [column.title for column in picture.table.columns].index("Longer than the fastest other, %")
+    told = {
+        str(one["case_id"]): one
+        for one in summary.comparisons.to_dict("records")
+        if one["topic"] == "buckets"
+    }
+    shown = [row[at].key for row in picture.table.rows if row[at].text]
+    assert sorted(shown) == pytest.approx(sorted(100 * (one["ratio"] - 1) for one in told.values()))
+    bare = buckets.section(handmade_summary(), rows).pictures[0]
+    assert not [axes for axes in painted(bare).axes if "fastest other" in axes.get_ylabel()]
+
+
+def painted(picture: Picture) -> Figure:
+    figure = Figure(figsize=(picture.width_in, picture.height_in))
+    picture.paint(Sheet(figure, width_in=picture.width_in, height_in=picture.height_in, lifted_in=0.0))
+    return figure

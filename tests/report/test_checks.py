@@ -66,6 +66,16 @@ def test_what_is_impossible_stands_at_the_top(tmp_path: Path) -> None:
     assert not any("Nothing to check here" in text for text in items)
 
 
+def test_what_makes_a_reader_doubt_all_numbers_stands_above_the_question(tmp_path: Path) -> None:
+    summary = handmade_summary(warnings=("Most launches were disturbed.", "A case beats its upper bound."))
+    html = write_report(summary, RunDir(tmp_path)).read_text(encoding="utf-8")
+    banners = [one.text.partition(". ")[0] for one in read(html).all("p", class_="banner")]
+    assert banners == ["Most launches were disturbed", "A case beats its upper bound"]
+    assert (
+        html.index('class="banner"') < html.index("<h1>") < html.index('class="about"') < html.index("<nav")
+    )
+
+
 def test_a_doubt_makes_no_banner_and_an_unchecked_page_says_nothing(tmp_path: Path) -> None:
     assert not page(tmp_path / "doubt", checks("doubtful")).all("p", class_="banner")
     silent = page(tmp_path / "silent", Checked())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from ddpbench.report.tables.provenance import fabrics_table
 from ddpbench.spec import Links, PlannedCase
 from ddpbench.spec.grouping import virtual_words
 from ddpbench.spec.links import link_words, short_links
+from ddpbench.strategies.traits import rings_among
 from tests.emulated import SLOW_NODE, Emulated, emulated_case, write_emulated
 from tests.report.reading import Read, read
 from tests.synthetic import write_run
@@ -86,16 +89,23 @@ def test_links_in_few_words(text: str, short: str, label: str) -> None:
     assert link_words(text) == label
 
 
-def test_every_heading_of_a_figure_says_what_its_numbers_are(document: Read) -> None:
-    headings = [one.text for one in document.all("h3") if one.attributes.get("id", "").startswith("figure-")]
-    assert len(headings) > 12
-    for text in headings:
-        assert "mulated" in text, text
-        assert "replayed computation" in text, text
-        assert "dilated x10" in text, text
-        assert "shrunk /4" in text, text
-    for image in document.all("img"):
+def test_what_all_cases_share_is_said_once_and_not_in_headings_captions_or_findings(document: Read) -> None:
+    bar = document.one("p", class_="shared").text
+    for words in ("replayed computation", "dilated x10", "shrunk /4", "times virtual", "5 launches each"):
+        assert words in bar
+    told = [one.text for one in document.elements if one.tag in ("h3", "figcaption", "li")]
+    validity = [text for text in told if text.startswith("All 36 cases ran in virtual time")]
+    assert len(told) > 40
+    assert [text for text in told if "dilated x10" in text] == validity
+    images = document.all("img")
+    assert len(images) > 12
+    for image in images:  # alone, each says what its numbers are
         assert "dilated x10" in image.attributes["alt"]
+
+
+def test_what_only_some_cases_share_stays_beside_their_numbers(document: Read) -> None:
+    headings = [one.text for one in document.all("h3") if one.attributes.get("id", "").startswith("figure-")]
+    assert len([text for text in headings if "mulated 1 Gbit/s link" in text]) > 5
 
 
 def test_every_row_of_the_summary_is_labelled(document: Read) -> None:
@@ -135,7 +145,7 @@ def test_the_network_is_drawn_with_its_formulas_behind(summary: RunSummary) -> N
     assert section is not None
     picture = section.pictures[0]
     # the model's ring takes 1.08 (n-1)/n 2 S/B and 14.4 ms of latency; its master 2.1 (n-1) S/B
-    assert "at 16 nodes master needs 14.6 times as long as DDP" in picture.heading
+    assert "at 16 nodes master needs 14.6 times as long as ring (DDP)" in picture.heading
     assert picture.label == ("emulated 1 Gbit/s link", "replayed computation", "dilated x10", "shrunk /4")
     titles = [column.title for column in picture.table.columns]
     (sixteen,) = (
@@ -223,3 +233,40 @@ def test_a_label_is_told_once(document: Read) -> None:
 
 def test_words_of_a_case_on_the_machine_itself_are_none() -> None:
     assert virtual_words(emulated_case("single", 1, compute="real")) == []
+
+
+def test_a_ring_against_a_master_is_answered_by_how_their_cost_grows(summary: RunSummary) -> None:
+    told = summary.answer[0]
+    # 25.6 MB at 1 Gbit/s: the model's master takes 2.1 (n - 1) S/B, with noise: 430 ms at 2 nodes, 6,451 ms at 16
+    assert told.kind == "growth"
+    assert "from 2 to 16 nodes a step's transfers take" in told.text.lower()
+    found = re.search(r"(\d+) to ([\d,]+) ms with master \(growing as n-1\)\.$", told.text)
+    assert found is not None, told.text
+    ends = [float(text.replace(",", "")) for text in found.groups()]
+    assert ends == pytest.approx([430, 6451], rel=0.02)
+    assert "with ring (DDP) (levelling off as 2(n-1)/n)" in told.text
+    assert any(tag.startswith("at 16 nodes master takes 14.") for tag in told.tags)
+
+
+def test_ddp_is_called_the_ring_it_is_only_where_other_algorithms_stand_beside_it(
+    summary: RunSummary,
+) -> None:
+    rows = rows_of(summary)
+    assert {row.strategy_name for row in rows if row.case.strategy == "ddp"} == {"ring (DDP)"}
+    ddp, master = emulated_case("ddp", 4), emulated_case("master", 4)
+    assert rings_among([ddp, master])
+    assert not rings_among([ddp])
+    assert not rings_among([dataclasses.replace(one, fabric="") for one in (ddp, master)])
+    named = dataclasses.replace(ddp, algorithm="ring")
+    assert not rings_among([ddp, named, master]), "then its algorithms are named"
+
+
+def test_only_terms_that_occur_are_told(document: Read, tmp_path: Path) -> None:
+    terms = {one.text for one in document.all("dt")}
+    assert {"virtual time, shrunk", "emulated, dilated", "fabric"} & terms >= {"virtual time, shrunk"}
+    plain = write_report(
+        summarize(write_run(tmp_path / "run", 6, rounds=2, blocks=1, steps=1)), RunDir(tmp_path)
+    )
+    found = {one.text for one in read(plain.read_text(encoding="utf-8")).all("dt")}
+    assert "speed-up" in found
+    assert not found & {"virtual time, shrunk", "staleness", "time to a loss", "MFU"}

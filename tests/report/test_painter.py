@@ -10,8 +10,9 @@ import pytest
 from ddpbench.analysis.overview.build import summarize
 from ddpbench.records import RunDir
 from ddpbench.report import page
-from ddpbench.report.draw.canvas import Sheet
+from ddpbench.report.draw.canvas import Sheet, themed
 from ddpbench.report.draw.painter import WORTH_SHARING, WORTH_STARTING, Painter, draw_all
+from ddpbench.report.draw.style import on_dark
 from ddpbench.report.parts import Picture, Table
 from tests.synthetic import write_run
 
@@ -72,3 +73,22 @@ def test_a_painter_that_dies_costs_no_figure() -> None:
         painter.start(pictures)
         drawn = painter.drawn()
     assert drawn == draw_all(pictures)
+
+
+def test_a_figure_changes_its_colours_with_the_page_and_keeps_those_that_stand_out_on_both() -> None:
+    svg = b'<svg><defs><rect fill="#ffffff"/></defs><g style="fill: #1f2328; stroke: #d55e00"/></svg>'
+    text = themed(svg).decode()
+    assert "--1f2328: #1f2328;" in text
+    assert (
+        "@media (prefers-color-scheme: dark) { svg { --000000: #e6e8eb; --1f2328: #e6e8eb; --ffffff: #15181c;"
+        in text
+    )
+    assert '<rect style="fill: var(--ffffff)"/>' in text
+    assert "fill: var(--1f2328); stroke: #d55e00" in text
+
+
+def test_the_heat_maps_ramp_is_turned_round_for_dark_ground() -> None:
+    assert on_dark("#ffffff") == "#15181c"
+    assert on_dark("#8fbbdd") == "#2f5f86"
+    # half way along, to the whole number
+    assert on_dark("#c7ddee") == "#223c51"

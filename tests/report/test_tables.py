@@ -11,6 +11,7 @@ from ddpbench.report.cells import cells
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import rows_of
 from ddpbench.report.tables.cases import summary_table
+from ddpbench.report.words import Estimate
 from tests.report.handmade import handmade_summary
 
 
@@ -76,3 +77,32 @@ def test_cells_are_escaped_and_say_what_they_are() -> None:
         '<td data-key="&#34;">xy</td>',
         '<td class="unbroken">/a/long/path/of/a/workload.py</td>',
     ]
+
+
+def test_a_column_of_measured_values_has_one_rounding() -> None:
+    speedups = (Estimate(1.0512, 1.023, 1.080), Estimate(5.31, 4.85, 5.81), Estimate(0.596, 0.579, 0.615))
+    rows = tuple((Cell(text="ring"), Cell.estimate(value), Cell.count(5)) for value in speedups)
+    columns = (Column("Strategy"), Column("Speed-up", number=True), Column("Launches", number=True))
+    table = Table(
+        caption="", columns=columns, rows=(*rows, (Cell(text="oom"), Cell.estimate(None), Cell.count(0)))
+    )
+    even = table.evenly_rounded()
+    assert [row[1].text for row in table.rows[:2]] == ["1.051", "5.3"], "each for itself"
+    # 0.60 needs two decimals, 1.05 has three digits with two
+    assert [row[1].text for row in even.rows] == ["1.05", "5.31", "0.60", ""]
+    assert [row[1].under for row in even.rows[:2]] == ["[1.02, 1.08]", "[4.85, 5.81]"]
+    assert [row[2].text for row in even.rows] == ["5", "5", "5", "0"]
+    assert dataclasses.replace(table, mixed=True).evenly_rounded().rows == table.rows
+
+
+def test_what_is_small_keeps_two_digits_in_a_column_of_large_values() -> None:
+    values = (Estimate(0.332, 0.303, 0.363), Estimate(0.0373, 0.0362, 0.0384))
+    table = Table(caption="", columns=(Column("E"),), rows=tuple((Cell.estimate(one),) for one in values))
+    assert [row[0].text for row in table.evenly_rounded().rows] == ["0.332", "0.037"]
+
+
+def test_cells_of_cards_have_their_columns_titles() -> None:
+    html = cells((Cell(text="DDP"), Cell(text="2"), Cell(text="")), [Column(one) for one in ("S", "R<", "N")])
+    assert 'data-title="R&lt;">2</td>' in html
+    assert 'data-title="N"' not in html, "what is empty is not told"
+    assert "data-title" not in cells((Cell(text="DDP"),))

@@ -13,6 +13,7 @@ from ddpbench.analysis.checkpoints import SMALL_SHARE, checkpoint_costs
 from ddpbench.analysis.findings.choice import Choice, choices_of, planned_panels
 from ddpbench.analysis.findings.first_to_loss import first_to_loss
 from ddpbench.analysis.findings.groups import exchanges_gradients
+from ddpbench.analysis.findings.growth import growth_finding
 from ddpbench.analysis.findings.wording import (
     RATIO_THRESHOLD,
     called,
@@ -60,6 +61,8 @@ def answer_of(cases: Sequence[CaseRun], findings: Sequence[Finding]) -> tuple[Fi
     told = [*([found] if found else []), *asked] if ranked else [*asked, *([found] if found else [])]
     saved = _checkpoint(cases)
     told = [saved, *told][:2] if saved is not None else told
+    growth = growth_finding(cases)
+    told = [growth, *told][:2] if growth is not None else told
     return tuple(told) or (_none(cases, panels),)
 
 

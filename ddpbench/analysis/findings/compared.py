@@ -18,6 +18,7 @@ from ddpbench.analysis.findings.wording import (
     MARGIN_WORDS,
     RATIO_THRESHOLD,
     conditions,
+    fitting,
     inverse,
     launch_tags,
     longer,
@@ -243,9 +244,9 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
     gain = compare(run.timings, base.timings) if base is not None else None
     if base is not None and gain is not None and gain.paired:
         speedup = gain.rate_ratio()
-        text = (
-            f"{name}: speed-up {plain(speedup)}, efficiency {plain(speedup.scaled(1 / run.case.world_size))} over one "
-            f"rank at {plain(samples_rate(base.timings))} samples/s"
+        told = f"{name}: speed-up {plain(speedup)}, efficiency {plain(speedup.scaled(1 / run.case.world_size))} over"
+        text = fitting(
+            [f"{told} one rank at {plain(samples_rate(base.timings))} samples/s", f"{told} one rank"]
         )
         few = () if gain.rounds >= MIN_ROUNDS else ("too few rounds",)
         yield Finding(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.read.pace import host_share
 from ddpbench.analysis.statistics.stats import MARGIN, Interval, Judgement
 from ddpbench.records import Compared
-from ddpbench.spec import grouping
+from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import SCALE, VARIANT, cap_words
-from ddpbench.strategies.traits import traits_of
+from ddpbench.strategies.traits import as_ring, rings_among, traits_of
 
 INEXACT: frozenset[Compared] = frozenset(
     {
@@ -57,7 +57,8 @@ def listed(names: Sequence[str]) -> str:
 
 def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) -> str:
     """Return a case's strategy, with what tells it from others of that strategy in brackets; of `more` fields too."""
-    same = [other.case for other in family if other.case.strategy == run.case.strategy]
+    every = [other.case for other in family]
+    same = [case for case in every if case.strategy == run.case.strategy]
     # Numbers of ranks are told by the sentence, and layouts where one number of ranks has several.
     beside = [case for case in same if case.world_size == run.case.world_size]
     layouts = grouping.differing(beside, ("nodes", "ranks_per_node"))
@@ -65,8 +66,14 @@ def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) ->
         name for name in (*VARIANT, *SCALE, *more) if name not in ("world_size", "nodes", "ranks_per_node")
     ]
     words = grouping.words(run.case, [*grouping.differing(same, fields), *layouts], same)
-    spoken = traits_of(run.case).spoken
+    spoken = _spoken(run.case, every)
     return f"{spoken} ({', '.join(words)})" if words else spoken
+
+
+def _spoken(case: Case, among: Iterable[Case]) -> str:
+    """Return a strategy's name in a sentence; DDP's is that of the ring it is where others are not."""
+    traits = traits_of(case)
+    return as_ring(traits.spoken) if traits.role == "reference" and rings_among(among) else traits.spoken
 
 
 def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
@@ -81,7 +88,7 @@ def conditions(runs: Sequence[CaseRun]) -> tuple[str, ...]:
     (cap,) = caps if len(caps) == 1 else (None,)
     told = [f"{cap_words(cap)} buckets"] if cap not in (None, "default") else []
     launches = [launch for run in runs for launch in run.good]
-    disturbed = sum(any(flag in launch.flags for flag in ("steal", "foreign load")) for launch in launches)
+    disturbed = disturbed_launches(launches)
     if disturbed > len(launches) / 2:
         told.append(f"{disturbed} of {len(launches)} launches disturbed")
     busy = max(
@@ -92,13 +99,18 @@ def conditions(runs: Sequence[CaseRun]) -> tuple[str, ...]:
     return tuple(told)
 
 
+def disturbed_launches(launches: Iterable[Launch]) -> int:
+    """Return how many launches had their cores taken by other guests or processes."""
+    return sum(any(flag in launch.flags for flag in ("steal", "foreign load")) for launch in launches)
+
+
 def size_tags(judged: Judgement) -> tuple[str, ...]:
     """Return that a difference that was decided is small, or may be."""
     if judged.verdict not in ("faster", "slower"):
         return ()
     if judged.small:
-        return (f"measurable, but small (within {MARGIN_WORDS})",)
-    return () if judged.beyond else (f"measurable, though perhaps within {MARGIN_WORDS}",)
+        return (f"a small difference: within {MARGIN_WORDS}",)
+    return () if judged.beyond else (f"the difference may be under {MARGIN_WORDS}",)
 
 
 def undecided(judged: Judgement) -> str:
@@ -126,8 +138,8 @@ def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun
         family: cases of which the same text speaks.
     """
     case = run.case
-    told_apart = [traits_of(case).spoken]
     beside = [*([other] if other is not None else []), *family]
+    told_apart = [_spoken(case, [case, *(one.case for one in beside)])]
     same = [case, *(one.case for one in beside if one.case.strategy == case.strategy)]
     told_apart += grouping.words(case, grouping.differing(same, VARIANT), same)
     if other is not None and other.case.strategy == case.strategy and case.nodes != other.case.nodes:

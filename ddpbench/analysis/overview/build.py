@@ -27,6 +27,7 @@ from ddpbench.analysis.overview.tables import (
     proofs_table,
 )
 from ddpbench.analysis.overview.validity import merge_sentences, validity_sentences
+from ddpbench.analysis.overview.warnings import warning_sentences
 from ddpbench.analysis.read.fabrics import fabric_sentences, fabrics_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.positions import position_spread
@@ -80,6 +81,7 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
         proofs=proofs_table(cases),
         findings=told,
         answer=answer_of(cases, told),
+        warnings=tuple(warning_sentences(cases, checks)),
         validity=(
             *checks.told,
             *merge_sentences(merged),

@@ -104,7 +104,8 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
                     continue
                 seen.add(ids)
                 alike = [run for run in others if run.case.nodes == runs[0].case.nodes] or others
-                words = [name_of(runs[0], alike[0] if alike else None)]
+                beside = [run for run in own if run.case.strategy != strategy]
+                words = [name_of(runs[-1], alike[0] if alike else None, beside)]
                 if len(caps) > 1:
                     words.append(f"with {'default' if isinstance(cap, str) else f'{cap:g} MiB'} buckets")
                 found.append(

@@ -136,10 +136,6 @@ def _too_few(curve: SpeedupCurve) -> str:
     )
 
 
-def _signed(value: float) -> str:
-    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
-
-
 def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
     """Return what the serial fraction does from the first measured world size to the last."""
     name = "Karp-Flatt's serial fraction" if scaling == "strong" else "The serial fraction"
@@ -149,6 +145,13 @@ def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
     if rise.value > 0:
         return f"{name} rises {where}: it is overhead that grows with ranks, not work that cannot be divided."
     return f"{name} falls {where}: the first added ranks cost more than those that follow."
+
+
+def _brought(marginal: float) -> str:
+    """Return what an added rank brings, in words."""
+    if marginal < 0:
+        return "a loss: all of them together train fewer samples/s"
+    return f"only {100 * marginal:.0f} % of the samples/s that one rank trains alone"
 
 
 def _knee(points: Sequence[LawPoint]) -> tuple[int | None, str]:
@@ -164,17 +167,17 @@ def _knee(points: Sequence[LawPoint]) -> tuple[int | None, str]:
         sure = (
             ""
             if marginal.high is None or marginal.high < KNEE_CUT
-            else ", though its interval reaches the cut"
+            else "; the interval does not rule out half"
         )
         words.append(
-            f"The knee is at {before} rank{'s' if before != 1 else ''}: from there to {point.world_size} an added "
-            f"rank brings {_signed(marginal.value)} of a rank, less than {KNEE_CUT:g}{sure}."
+            f"From {before} to {point.world_size} ranks an added rank brings "
+            f"{_brought(marginal.value)}{sure}."
         )
         break
     else:
         words.append(
-            f"No knee up to {largest} ranks: every added rank brings {KNEE_CUT:g} of a rank or more "
-            f"({points[-1].marginal.value:.2f} in the last stretch)."
+            f"Up to {largest} ranks every added rank brings at least {100 * KNEE_CUT:g} % of what one rank trains "
+            f"({100 * points[-1].marginal.value:.0f} % at the end)."
         )
     return knee, " ".join(words)
 

@@ -41,6 +41,8 @@ class Drawn:
     height: int
     files: Mapping[str, bytes] = field(default_factory=dict)
     """What is written of it, by path in the run directory: the PNG, and what else was wanted."""
+    narrow: bytes = b""
+    """The SVG for a phone, of a picture that has one of its own."""
 
 
 class Sheet:
@@ -325,13 +327,15 @@ def draw(picture: Picture) -> Drawn:
         for word in words:
             word.set_visible(False)
         body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
-        svg = saved(figure, "svg", part=body)
+        svg = themed(saved(figure, "svg", part=body))
+        narrow = _narrow(picture) if picture.narrow is not None else b""
     if picture.wanted.slides:
         from ddpbench.report.draw.slide import draw_slide
 
         slides = draw_slide(picture, sorted(picture.wanted.slides))
         files |= {f"slides/{picture.file_name}.{kind}": content for kind, content in slides.items()}
     return Drawn(
+        narrow=narrow,
         svg=svg,
         png=png,
         width=round(picture.width_in * 100),
@@ -349,3 +353,38 @@ def _unsaid(picture: Picture) -> str:
         if picture.subtitle and stop and all(word in told for word in first.split(", "))
         else picture.caption
     )
+
+
+def _narrow(picture: Picture) -> bytes:
+    """Draws what a phone shows: SVG alone, for the PNG is the full figure's."""
+    from matplotlib.figure import Figure
+
+    assert picture.narrow is not None
+    width, height = picture.narrow_in
+    figure = Figure(figsize=(width, height), facecolor="white")
+    picture.narrow(Sheet(figure, width_in=width, height_in=height, lifted_in=0.0))
+    return themed(saved(figure, "svg"))
+
+
+_COLOUR = re.compile(r"#[0-9a-f]{6}\b")
+
+
+def themed(svg: bytes) -> bytes:
+    """Return a figure that changes its colours with the page: each becomes a variable with a value for dark ground."""
+    text = svg.decode("utf-8")
+    text = re.sub(r' fill="(#[0-9a-f]{6})"', r' style="fill: \1"', text)  # var() holds in styles alone
+    used = sorted({"#000000", *_COLOUR.findall(text)})
+    changed = {colour: dark for colour in used if (dark := style.on_dark(colour)) != colour}
+
+    def variable(match: re.Match[str]) -> str:
+        return f"var(--{match[0][1:]})" if match[0] in changed else match[0]
+
+    light = " ".join(f"--{colour[1:]}: {colour};" for colour in changed)
+    dark = " ".join(f"--{colour[1:]}: {value};" for colour, value in changed.items())
+    rules = (
+        f"<style>svg {{ {light} fill: var(--000000) }} "
+        f"@media (prefers-color-scheme: dark) {{ svg {{ {dark} }} }}</style>"
+    )
+    text = _COLOUR.sub(variable, text)
+    head, start, rest = text.partition("<defs>")
+    return f"{head}{rules}{start}{rest}".encode()

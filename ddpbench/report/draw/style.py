@@ -108,7 +108,7 @@ PHASES: dict[str, Fill] = {
     "forward": Fill("forward", "#C9DAEA"),
     "backward": Fill("backward", "#9DB9D6"),
     "other_compute": Fill("other computation", "#9DB9D6", hatch="---"),
-    "exposed_comm": Fill("exposed communication", "#C4502F", text="#FFFFFF"),
+    "exposed_comm": Fill("exposed communication", "#C4502F", text="#FEFEFE"),
     "exposed_wait": Fill("waiting for ranks", "#FFFFFF", edge="#A14326", line="--"),
     "optimizer": Fill("optimizer", "#C9CDD2"),
     "data": Fill("data wait", "#EBD68B", hatch=".."),
@@ -116,6 +116,42 @@ PHASES: dict[str, Fill] = {
 }
 """The parts of a step in the order in which they are stacked; columns of the breakdown."""
 OVERLAPPED = Fill("overlapped communication", "#F2C3B2", hatch="////", edge="#A14326")
+
+_ON_DARK = {
+    "#ffffff": "#15181c",
+    "#000000": "#e6e8eb",
+    INK.lower(): "#e6e8eb",
+    MUTED.lower(): "#a6adb7",
+    GRID.lower(): "#2c323a",
+    OUTLINE.lower(): "#8b939d",
+    OVERSUBSCRIBED_GROUND.lower(): "#262b31",
+    "#c9daea": "#2b4259",
+    "#9db9d6": "#3a5876",
+    "#c9cdd2": "#4a5058",
+    "#ebd68b": "#655518",
+    "#f2c3b2": "#6b3a2a",
+    "#a14326": "#e0967c",
+    "#0072b2": "#3d9bd8",
+    "#6b7280": "#98a1ae",
+}
+"""What figures' colours become on a dark ground; the others stand out on both."""
+_RAMP_LIGHT, _RAMP_DARK = ((0xFF, 0xFF, 0xFF), (0x8F, 0xBB, 0xDD)), ((0x15, 0x18, 0x1C), (0x2F, 0x5F, 0x86))
+"""The heat map's, from best to worst."""
+
+
+def on_dark(colour: str) -> str:
+    """Return a figure's colour as it is on a dark ground; `#rrggbb` both ways."""
+    if colour in _ON_DARK:
+        return _ON_DARK[colour]
+    mine = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    low, high = _RAMP_LIGHT
+    along = (low[0] - mine[0]) / (low[0] - high[0])
+    near = all(abs(part - (a + along * (b - a))) < 3 for part, a, b in zip(mine, low, high, strict=True))
+    if not 0 <= along <= 1 or not near:
+        return colour
+    parts = (round(a + along * (b - a)) for a, b in zip(*_RAMP_DARK, strict=True))
+    return "#" + "".join(f"{part:02x}" for part in parts)
+
 
 SETTINGS: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],

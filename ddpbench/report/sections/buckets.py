@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MOST_FIGURES = 2
 MOST_SIZES = 3
+_BELOW_IN = 1.35
+"""Height of the paired differences beneath the step times."""
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
@@ -101,11 +103,16 @@ def _picture(
         ),
         table=_table(panel_name, used, caps, raw, told),
         width_in=style.FULL_WIDTH_IN if len(kept) > 1 else style.SMALL_WIDTH_IN,
-        height_in=3.8,
+        height_in=3.8 + (_BELOW_IN if _judged(shown, told) else 0.0),
         paint=partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, told=told),
         label=label_of(shown),
         missing=missing,
     )
+
+
+def _judged(rows: Sequence[Row], told: Mapping[str, Stand]) -> bool:
+    """Return whether any of these was compared with the others in pairs of launches."""
+    return any(row.case_id in told and told[row.case_id].ratio.has_interval for row in rows)
 
 
 def _sizes(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
@@ -131,6 +138,11 @@ def _marks(
         )
         marks.append(f"Omitted: {where}; see the summary table.")
     if any(row.case_id in told and told[row.case_id].verdict != TOO_FEW for row in shown):
+        if _judged(shown, told):
+            marks.append(
+                "Beneath: how much longer a step takes than with the fastest other cap, paired within rounds; the "
+                "bounds hold for all caps at once."
+            )
         marks.append(METHOD)
     else:
         marks.append("The lowest mean is not called best: this run holds no paired comparison of caps.")
@@ -204,6 +216,7 @@ def _table(
             Cell(text=row.bucket_name, key=float(caps.index(row.case.bucket_cap_mb))),
             Cell.count(row.case.world_size),
             Cell.estimate(row.step_time_s.scaled(1e3) if row.ok and row.step_time_s else None),
+            Cell.estimate(_longer(told.get(row.case_id))),
             Cell.count(row.launches),
             Cell(text=", ".join(milliseconds(value) for value in raw.get(row.case_id, ())) if row.ok else ""),
             Cell(text="; ".join(word for word in (_words(row, told), row.badges) if word)),
@@ -214,6 +227,7 @@ def _table(
         Column("Bucket cap"),
         Column("Ranks", number=True),
         Column("Step, ms", number=True),
+        Column("Longer than the fastest other, %", number=True),
         Column("Launches", number=True),
         Column("Each launch, ms"),
         Column("Notes"),
@@ -222,6 +236,16 @@ def _table(
     return Table(
         caption=f"Step time by bucket cap, {rows[0].strategy_name}{name}", columns=columns, rows=cells
     )
+
+
+def _longer(stand: Stand | None) -> Estimate | None:
+    """Return how much longer a step takes than with the fastest other cap, %; None where pairs are too few."""
+    if stand is None or not stand.ratio.has_interval:
+        return None
+    value, low, high = stand.ratio.value, stand.ratio.low, stand.ratio.high
+    assert low is not None
+    assert high is not None
+    return Estimate(100 * (value - 1), 100 * (low - 1), 100 * (high - 1))
 
 
 def _words(row: Row, told: Mapping[str, Stand]) -> str:
@@ -248,7 +272,9 @@ def _paint(
     ]
     top = 1.22 * max(tops)
     for index, size in enumerate(sizes):
-        axes = sheet.axes(0.75 + index * (width + gap), 0.55, width, sheet.height_in - 0.85)
+        below = _BELOW_IN if _judged(rows, told) else 0.0
+        left = 0.75 + index * (width + gap)
+        axes = sheet.axes(left, 0.55 + below, width, sheet.height_in - 0.85 - below)
         over = any(row.oversubscribed for row in rows if row.case.world_size == size)
         axes.set_title(f"{ranks(size)}{', oversubscribed' if over else ''}")
         if over:
@@ -267,12 +293,52 @@ def _paint(
         axes.set_ylim(0, top)
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.set_xticks(range(len(caps)), [cap_words(cap) for cap in caps])
-        axes.set_xlabel("bucket cap")
+        if below:
+            axes.tick_params(labelbottom=False)
+            lower = sheet.axes(left, 0.55, width, below - 0.25)
+            _differences(lower, [row for row in rows if row.case.world_size == size], caps, told)
+            if index:
+                lower.tick_params(labelleft=False)
+            else:
+                lower.set_ylabel("longer than\nfastest other, %")
+        else:
+            axes.set_xlabel("bucket cap")
         axes.grid(visible=True, axis="y", color="white" if over else style.GRID)
         if index:
             axes.tick_params(labelleft=False)
         else:
             axes.set_ylabel("step time, ms")
+
+
+def _differences(
+    axes: Axes, rows: Sequence[Row], caps: Sequence[float | str | None], told: Mapping[str, Stand]
+) -> None:
+    """Each cap's paired difference from the fastest other one, around a line at none."""
+    from ddpbench.report.draw.canvas import mark
+
+    every = [longer for one in told.values() if (longer := _longer(one)) is not None]
+    most = 1.25 * max(abs(end) for one in every for end in (one.low or 0.0, one.high or 0.0, one.value))
+    for row in rows:
+        longer = _longer(told.get(row.case_id))
+        if longer is None:
+            continue
+        place = caps.index(row.case.bucket_cap_mb)
+        look = style.look(row.case.strategy, algorithm=row.case.algorithm)
+        mark(axes, place, longer, (), look, hollow=row.emulated, aside=0.2)
+        axes.annotate(
+            f"{longer.value:+.1f} %".replace("-", "\N{MINUS SIGN}"),
+            (place, longer.value),
+            xytext=(9, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=style.NOTE_PT,
+        )
+    axes.axhline(0, color=style.MUTED, linewidth=1.0, linestyle=":", zorder=1)
+    axes.set_xlim(-0.6, len(caps) - 0.4)
+    axes.set_ylim(-most, most)
+    axes.set_xticks(range(len(caps)), [cap_words(cap) for cap in caps])
+    axes.set_xlabel("bucket cap")
+    axes.grid(visible=True, axis="y")
 
 
 def _point(

@@ -101,8 +101,7 @@ def _notes(curve: CurveLaws) -> list[str]:
                 if name in _SYMBOLS
             ]
         )
-        goodness = f"R² {fit.r_squared:.4f}" if fit.r_squared is not None else "R² not defined"
-        words.append(f"{_capital(LAW_NAMES[fit.law])} ({parameters}; {goodness}) {fit.verdict}.")
+        words.append(f"{_capital(LAW_NAMES[fit.law])} ({parameters}) {fit.verdict}.")
         words += fit.remarks
     words += [text for text in (laws.trend, laws.knee_words, laws.peak_words) if text]
     return [" ".join(words) + _next(curve)]
@@ -204,7 +203,8 @@ def _table(group: Sequence[CurveLaws]) -> Table:
         )
         for fit in curve.laws.fits:
             law = _capital(LAW_NAMES[fit.law])
-            squared = "" if fit.r_squared is None else f"; R² {fit.r_squared:.4f}"
+            told = fit.r_squared is not None and fit.r_squared > 0  # below, the law is worse than none
+            squared = f"; R² {fit.r_squared:.4f}" if told else ""
             rows += [
                 _line(curve, f"{law}: {_MEANINGS[name]}", None, value, f"{fit.verdict}{squared}")
                 for name, value in fit.parameters.items()
@@ -227,7 +227,8 @@ def _table(group: Sequence[CurveLaws]) -> Table:
         Column("Value", number=True),
         Column("Notes"),
     )
-    return Table(caption=f"Laws fitted, and the points they are fitted to ({group[0].setting})", columns=columns,
+    return Table(
+        mixed=True,caption=f"Laws fitted, and the points they are fitted to ({group[0].setting})", columns=columns,
                  rows=tuple(rows))  # fmt: skip
 
 

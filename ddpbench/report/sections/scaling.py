@@ -106,6 +106,8 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
         width_in=style.FULL_WIDTH_IN,
         height_in=4.4,
         paint=partial(_paint, series=series, panel=panel),
+        narrow=partial(_paint, series=series, panel=panel, stacked=True),
+        narrow_in=(4.4, 7.2),
         label=label_of(shown),
         missing=missing,
     )
@@ -172,9 +174,14 @@ def _table(panel: Panel, series: Sequence[Series]) -> Table:
     return Table(caption=f"Speed-up and efficiency by number of ranks{name}", columns=columns, rows=rows)
 
 
-def _paint(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> None:
-    left = sheet.axes(0.5, 0.55, 3.7, 3.5)
-    right = sheet.axes(4.75, 0.55, 2.85, 3.5)
+def _paint(sheet: Sheet, *, series: Sequence[Series], panel: Panel, stacked: bool = False) -> None:
+    """Paints both panels side by side, or above each other where `stacked`."""
+    if stacked:
+        left = sheet.axes(0.5, 4.15, 3.75, 2.75)
+        right = sheet.axes(0.5, 0.55, 2.2, 2.75)
+    else:
+        left = sheet.axes(0.5, 0.55, 3.7, 3.5)
+        right = sheet.axes(4.75, 0.55, 2.85, 3.5)
     sizes = panel.world_sizes
     _paint_speedup(left, series, sizes, panel.oversubscribed_sizes)
     ends = _paint_efficiency(right, series, sizes, panel.oversubscribed_sizes)

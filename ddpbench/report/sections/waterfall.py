@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -194,6 +195,8 @@ def _picture(fall: Fall, index: int) -> Picture:
         )
     if any(loss.value < 0 for loss in fall.losses.values()):
         marks.append("A negative loss is a gain.")
+    if _start(fall) > 0:
+        marks.append(f"The axis begins at {_start(fall):g}: the two outer bars are cut off.")
     interval = (
         f"Brackets: 95 % t-intervals over {counted(fall.rounds, 'round')}, each round's losses worked out "
         "from its own launches; grey: the interval includes 0."
@@ -266,7 +269,8 @@ def _paint(sheet: Sheet, *, fall: Fall) -> None:
     left = 0.3 + max(text_width_in(name, style.TICK_PT) for name in names)
     right = 1.75
     axes = sheet.axes(left, 0.5, sheet.width_in - left - right, sheet.height_in - 0.6)
-    _bar(axes, 0, 0, 1, _WHOLE)
+    start = _start(fall)
+    _bar(axes, 0, start, 1 - start, _WHOLE)
     at = lowest = highest = 1.0
     for place, (name, loss) in enumerate(fall.losses.items(), start=1):
         after = at - loss.value
@@ -277,16 +281,29 @@ def _paint(sheet: Sheet, *, fall: Fall) -> None:
         at = after
     last = len(names) - 1
     axes.plot([at, at], [last - 1, last], color=style.MUTED, linewidth=0.7, zorder=1)
-    _bar(axes, last, 0, fall.efficiency.value, _WHOLE)
+    _bar(axes, last, start, fall.efficiency.value - start, _WHOLE)
     _note(axes, 0, "1", bold=True)
     _note(axes, last, str(fall.efficiency), bold=True)
-    axes.set_xlim(min(0.0, lowest), max(1.0, highest))
+    axes.set_xlim(start, max(1.0, highest))
     axes.set_ylim(last + 0.6, -0.6)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("efficiency")
+    axes.set_xlabel(
+        "efficiency" if start <= 0 else f"efficiency, from {start:g}: only what is lost is shown in full"
+    )
     axes.grid(visible=True, axis="x")
     axes.spines["left"].set_visible(False)
+
+
+def _start(fall: Fall) -> float:
+    """Return where the axis begins: at 0, or so far up that half of it is what is lost."""
+    at = lowest = 1.0
+    for loss in fall.losses.values():
+        at -= loss.value
+        lowest = min(lowest, at)
+    lowest = min(lowest, fall.efficiency.value)
+    start = math.floor(10 * (1 - 2 * (1 - lowest))) / 10
+    return start if start > 0 else min(0.0, lowest)
 
 
 def _bar(axes: Axes, place: float, left: float, width: float, fill: style.Fill) -> None:

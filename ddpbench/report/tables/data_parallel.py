@@ -10,15 +10,14 @@ from ddpbench.report.rows import Row
 from ddpbench.strategies.traits import traits_of
 
 
-def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Section:
-    """Says what data_parallel's phases are, or why there are none; other strategies' own spans go without words."""
+def data_parallel_section(summary: RunSummary, all_rows: Sequence[Row]) -> Section | None:
+    """Says what data_parallel's phases are; other strategies' own spans go without words. None where there are none."""
     anchor, title = "data-parallel", "DataParallel's phases"
     rows = [row for row in all_rows if traits_of(row.case).one_process]
     if not rows and not summary.phases.empty:
         return Section(anchor=anchor, title="Phases that strategies note themselves")
     if not rows:
-        absent = "This sweep has no data_parallel case."
-        return Section(anchor=anchor, title=title, absent=absent)
+        return None
     notes: tuple[str, ...] = ()
     if any(row.case.device == "cpu" for row in rows):
         notes = (

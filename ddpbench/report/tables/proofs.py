@@ -10,6 +10,7 @@ import pandas as pd
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import Row
+from ddpbench.units import counted
 
 
 def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
@@ -49,6 +50,18 @@ def proofs_table(summary: RunSummary, rows: Sequence[Row]) -> Table | None:
         Column("Note"),
     )
     return Table(caption="Proofs, done before anything was timed", columns=columns, rows=tuple(lines))
+
+
+def proofs_line(summary: RunSummary) -> str:
+    """Return one line on what was proved: how many comparisons, and which strategies did not pass."""
+    frame = summary.proofs
+    if frame.empty:
+        return ""
+    failed = frame[~frame["passed"].astype(bool)]
+    cases = counted(frame["case_id"].nunique(), "case")
+    if failed.empty:
+        return f"Proved before timing: all {len(frame):,} comparisons of {cases} with one process passed"
+    return f"Proved before timing: {len(failed):,} of {len(frame):,} comparisons of {cases} with one process failed"
 
 
 def _error(value: Any) -> float:

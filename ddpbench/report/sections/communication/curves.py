@@ -14,6 +14,8 @@ from ddpbench.report.words import Estimate, number, percent, ranks
 from ddpbench.units import format_bytes
 
 MIB = 2**20
+_HALF = 0.5
+"""What takes more of a transfer's time than this bounds it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +94,20 @@ def curves_of(records: Sequence[Mapping[Any, Any]]) -> list[TransferCurve]:
 def _estimate(record: Mapping[Any, Any], value: str, low: str, high: str) -> Estimate | None:
     found = [None if pd.isna(record[name]) else float(record[name]) for name in (value, low, high)]
     return None if found[0] is None else Estimate(found[0], found[1], found[2])
+
+
+def answer_of(curve: TransferCurve) -> str:
+    """Whether latency or bandwidth bounds a curve's transfers, in a few words; empty where sizes are too few."""
+    latency, first, last = curve.latency_ms, curve.points[0], curve.points[-1]
+    if latency is None:
+        return ""
+    if first.latency_share is None or last.latency_share is None:
+        return "latency cannot be told from bandwidth"
+    if latency.value <= 0 or (latency.low is not None and latency.low <= 0) or first.latency_share < _HALF:
+        return "bound by bandwidth"
+    if last.latency_share >= _HALF:
+        return "bound by latency"
+    return "small transfers are bound by latency, large ones by bandwidth"
 
 
 def bound_by(row: Row, curve: TransferCurve) -> str:

@@ -10,7 +10,7 @@ from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
-from ddpbench.report.sections.communication.curves import MIB, Point, TransferCurve
+from ddpbench.report.sections.communication.curves import MIB, Point, TransferCurve, answer_of
 from ddpbench.report.sections.communication.painting import link_rate, paint
 from ddpbench.report.series import MOST_SERIES, panels_of, variant_words
 from ddpbench.report.words import series_of
@@ -42,6 +42,8 @@ def picture(row: Row, rows: Sequence[Row], curves: Sequence[TransferCurve], inde
         width_in=style.FULL_WIDTH_IN,
         height_in=4.0,
         paint=partial(paint, row=row, curves=drawn, caps=lines),
+        narrow=partial(paint, row=row, curves=drawn, caps=lines, stacked=True),
+        narrow_in=(4.4, 6.4),
         label=label_of([row]),
         missing={},
     )
@@ -103,11 +105,12 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
 
 
 def _heading(name: str, curves: Sequence[TransferCurve]) -> str:
-    """Return the smallest and the largest transfer on the most ranks: what more bytes cost, and what they yield."""
+    """Return what bounds the transfers on the most ranks, with what the smallest and the largest take and yield."""
     curve = max(curves, key=lambda one: (one.world_size, len(one.points)))
     first, last = curve.points[0], curve.points[-1]
+    answer = answer_of(curve)
     return (
-        f"{name}, {curve.name}: {format_bytes(first.bytes)} take {_time(first)}, "
+        f"{name}, {curve.name}: {f'{answer}; ' if answer else ''}{format_bytes(first.bytes)} take {_time(first)}, "
         f"{format_bytes(last.bytes)} take {_time(last)}"
     )
 

@@ -22,14 +22,27 @@ if TYPE_CHECKING:
 
 
 def paint(
-    sheet: Sheet, *, row: Row, curves: Sequence[TransferCurve], caps: Mapping[BucketCap, float]
+    sheet: Sheet,
+    *,
+    row: Row,
+    curves: Sequence[TransferCurve],
+    caps: Mapping[BucketCap, float],
+    stacked: bool = False,
 ) -> None:
-    """Paints both plots, with the bucket caps as vertical lines and the curves' names at the right."""
+    """Paints both plots, with the bucket caps as vertical lines and the curves' names at the right.
+
+    They stand side by side, or above each other where `stacked`.
+    """
     from ddpbench.report.draw.canvas import decades
 
     height = sheet.height_in - 0.85
-    left = sheet.axes(0.75, 0.55, 3.4, height)
-    right = sheet.axes(4.85, 0.55, 3.1, height)
+    if stacked:
+        height = (height - 0.9) / 2
+        left = sheet.axes(0.7, 1.45 + height, 3.5, height)
+        right = sheet.axes(0.7, 0.55, 2.0, height)
+    else:
+        left = sheet.axes(0.75, 0.55, 3.4, height)
+        right = sheet.axes(4.85, 0.55, 3.1, height)
     left.set_title("time per transfer")
     right.set_title("bus bandwidth")
     sizes = [point.bytes for curve in curves for point in curve.points]

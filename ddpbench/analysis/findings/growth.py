@@ -1,0 +1,124 @@
+"""How the cost of aggregation grows with the nodes of an emulated network: a sentence for the top of a report.
+
+Of the strategies that were measured on the same three or more numbers of nodes, the one whose transfers take least at
+the most nodes is told, and the one whose take longest. The formulas are those of `network.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ddpbench.analysis.findings.groups import grouped
+from ddpbench.analysis.findings.wording import called, conditions, fitting, launch_tags, plain, sentence
+from ddpbench.analysis.network import formula_of
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, half_width
+from ddpbench.analysis.summary import Finding
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import cap_order
+from ddpbench.strategies.traits import traits_of
+
+FEWEST_SIZES = 3
+NEAR = 0.15
+"""A growth is said to be its formula's where it is no further from it than this."""
+_SHAPES = {"ring": "levelling off as 2(n-1)/n", "naive ring": "growing as n-1", "master": "growing as n-1"}
+"""How a formula's time grows, for gradients of one size."""
+_ByNodes = dict[int, CaseRun]
+
+
+def growth_finding(cases: Sequence[CaseRun]) -> Finding | None:
+    """Return how much longer transfers take on more nodes, with the least and the most costly strategy."""
+    able = [
+        run
+        for run in cases
+        if run.status == "ok"
+        and run.case.fabric
+        and run.case.nodes > 1
+        and traits_of(run.case).exchanges
+        and not run.planned.oversubscribed
+        and run.parts is not None
+        and any(value > 0 for value in run.parts.network_s.values())
+    ]
+    for members in grouped(able, lambda run: (*grouping.panel(run.case), run.case.ranks_per_node)).values():
+        series: list[_ByNodes] = []
+        for variant in grouped(members, lambda run: grouping.variant(run.case)).values():
+            cap = min((run.case.bucket_cap_mb for run in variant), key=cap_order)
+            series.append({run.case.nodes: run for run in variant if run.case.bucket_cap_mb == cap})
+        long = [one for one in series if len(one) >= FEWEST_SIZES]
+        sizes = sorted(set[int].intersection(*map(set, long))) if len(long) > 1 else []
+        if len(sizes) >= FEWEST_SIZES:
+            return _told(long, sizes)
+    return None
+
+
+def _told(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None:
+    few, most = sizes[0], sizes[-1]
+    ordered = sorted(series, key=lambda one: _network_s(one[most]))
+    least, worst = ordered[0], ordered[-1]
+    ratio, rounds = _ratio(worst[most], least[most])
+    if ratio is None or ratio.low is None or ratio.low <= 1:
+        return None
+    family = [one[most] for one in series]
+    grown = [_grown(one, few, most) for one in (least, worst)]
+    names = [called(one[most], family) for one in (least, worst)]
+    told = [
+        [
+            f"{_span(one, few, most)} with {name}{end}"
+            for one, name, end in zip((least, worst), names, ends, strict=True)
+        ]
+        for ends in (grown, ["", ""])
+    ]
+    start = f"from {few} to {most} nodes a step's transfers take"
+    texts = [f"{start} {' and '.join(spans)}" for spans in told]
+    runs = [least[most], worst[most]]
+    return Finding(
+        kind="growth",
+        text=sentence(fitting(texts)),
+        tags=(
+            f"at {most} nodes {names[1]} takes {plain(ratio)} times as long",
+            *grouping.told(worst[most].case),
+            *conditions(runs),
+            *launch_tags(rounds),
+        ),
+        evidence="network",
+        verdict="slower",
+        cases=(worst[most].case_id, least[most].case_id),
+    )
+
+
+def _network_s(run: CaseRun) -> float:
+    times = [value for value in run.parts.network_s.values() if value > 0] if run.parts is not None else []
+    return math.fsum(times) / len(times)
+
+
+def _span(one: _ByNodes, few: int, most: int) -> str:
+    return f"{1e3 * _network_s(one[few]):,.0f} to {1e3 * _network_s(one[most]):,.0f} ms"
+
+
+def _grown(one: _ByNodes, few: int, most: int) -> str:
+    """Return which formula a growth follows; empty where it follows none that is known."""
+    name, least = formula_of(one[few].case, 1.0)
+    _, longest = formula_of(one[most].case, 1.0)
+    if not least or not longest or name not in _SHAPES:
+        return ""
+    grown = _network_s(one[most]) / _network_s(one[few])
+    return f" ({_SHAPES[name]})" if abs(grown / (longest / least) - 1) <= NEAR else ""
+
+
+def _ratio(a: CaseRun, b: CaseRun) -> tuple[Interval | None, int]:
+    """Return how many times as long the transfers of `a` take, paired by round, and the number of pairs."""
+    if a.parts is None or b.parts is None:
+        return None, 0
+    first, second = a.parts.network_s, b.parts.network_s
+    rounds = sorted(set(first) & set(second))
+    logs = [
+        math.log(first[number] / second[number]) for number in rounds if first[number] > 0 < second[number]
+    ]
+    if len(logs) < MIN_ROUNDS:
+        return None, len(logs)
+    mean, half = math.fsum(logs) / len(logs), half_width(logs)
+    if half is None:
+        return None, len(logs)
+    low, high = math.exp(mean - half), math.exp(mean + half)
+    return Interval(value=math.exp(mean), low=low, high=high), len(logs)

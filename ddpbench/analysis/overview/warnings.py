@@ -1,0 +1,32 @@
+"""Sentences for the top of a page: what makes a reader doubt all that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddpbench.analysis.findings.wording import disturbed_launches
+from ddpbench.analysis.invariants.checked import Checked
+from ddpbench.analysis.read.launches import CaseRun
+
+_BOUNDS = {
+    "at_most_the_ranks": "more than linear: its speed-up is above its number of ranks",
+    "under_the_bound": "faster than independent ranks, which exchange nothing",
+}
+"""Invariants that only a disturbed or wrong measurement breaks, and what it is to break them."""
+
+
+def warning_sentences(cases: Sequence[CaseRun], checks: Checked) -> Iterable[str]:
+    """Yield that most launches were disturbed, and which cases are shown to be faster than they can be."""
+    launches = [launch for run in cases for launch in run.good]
+    disturbed = disturbed_launches(launches)
+    if disturbed > len(launches) / 2:
+        yield (
+            f"Most launches were disturbed ({disturbed} of {len(launches)}): other guests or processes used the "
+            "cores. Repeat on a quiet machine before you rely on small differences."
+        )
+    for rule, what in _BOUNDS.items():
+        found = checks.of(rule)
+        if found:
+            worst = max(found, key=lambda one: one.broken.excess)
+            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            yield f"A case beats its upper bound: {worst.label} is {what} ({worst.broken.text}){more}."
