@@ -241,6 +241,8 @@ def test_a_waterfall_shows_what_is_lost_on_most_of_its_axis() -> None:
     assert label.startswith("efficiency, from 0.3")
     start, label = axis(exposed_comm=(0.8, 0.7, 0.9), efficiency=(0.055, 0.05, 0.06))
     assert (start, label) == (0.0, "efficiency")
+    nothing = dict.fromkeys(LOSSES, (0.0, 0.0, 0.0)) | {"efficiency": (1.0, 0.99, 1.01)}
+    assert axis(**nothing)[0] == pytest.approx(0.9), "an axis needs a length where nothing is lost"
 
 
 def test_caps_are_held_against_each_other_in_pairs_beneath_their_step_times() -> None:

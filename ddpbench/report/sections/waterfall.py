@@ -302,7 +302,7 @@ def _start(fall: Fall) -> float:
         at -= loss.value
         lowest = min(lowest, at)
     lowest = min(lowest, fall.efficiency.value)
-    start = math.floor(10 * (1 - 2 * (1 - lowest))) / 10
+    start = min(0.9, math.floor(10 * (1 - 2 * (1 - lowest))) / 10)
     return start if start > 0 else min(0.0, lowest)
 
 
