@@ -11,6 +11,7 @@ import pytest
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.machine.server import ServerProcess
+from ddpbench.machine.trial import identifying
 from ddpbench.records import LaunchOutcome, Proof, RunDir, read_launch
 from ddpbench.spec import Case
 from tests.failures.conftest import ROOT, experiment_text, run_cli
@@ -119,7 +120,10 @@ def test_what_works_is_described(server: ServerProcess, tmp_path: Path) -> None:
     found = server.inspect(case_of(own("Sound")), tmp_path, 60)
     parameters = (6 * 16 + 16) + 5 * 16 + (16 * 4 + 4)
     assert found.pop("loss") == pytest.approx(1.4, abs=0.6)  # about log 4
-    assert found == {
+    assert found["made_s"] > 0
+    assert found["step_s"] > 0
+    assert found["local_batch"] == 4
+    assert identifying(found) == {
         "parameters": parameters,
         "gradient_bytes": 4 * parameters,
         "samples": 256,
