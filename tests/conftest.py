@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.unpainted import sitecustomize as unpainted
 
 if TYPE_CHECKING:
     from ddpbench.analysis import Checked
@@ -27,6 +30,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Lets sweeps of tests run beside each other; one whose ratios are measured claims its cores."""
     if not config.getoption("--ratios", default=False):
         os.environ["DDPBENCH_SHARED_MACHINE"] = "1"
+        # What tests start paints no PNG either. With ratios, a report's time is measured: it is painted in full.
+        given = os.environ.get("PYTHONPATH")
+        folder = str(Path(unpainted.__file__).parent)
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([given] if given else [])])
+    else:
+        os.environ[unpainted.PAINTS] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,3 +70,9 @@ def violating() -> Iterator[None]:
     _VIOLATING.append(True)
     yield
     _VIOLATING.pop()
+
+
+@pytest.fixture
+def painted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of the PNG files: all others draw the same figures as SVG alone."""
+    monkeypatch.setenv(unpainted.PAINTS, "1")
