@@ -230,7 +230,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
 def test_replays_are_proved_under_every_strategy(strategy: str, tmp_path: Path) -> None:
     experiment(tmp_path)
     chosen = PLAIN_DDP if strategy == "ddp" else ("--strategy", strategy)
-    result = run_cli("verify", "--workload", f"replay:{tmp_path}/tiny.json", *chosen, timeout=240)
+    result = run_cli("verify", "--workload", f"replay:{tmp_path}/tiny.json", *chosen)
     assert result.returncode == 0, result
     proved = 1 if strategy == "single" else 4
     assert f"{proved} proved, 0 not, {4 - proved} skipped" in result.stdout
