@@ -33,7 +33,7 @@ def test_few_lines_are_changed_and_those_are_added() -> None:
 @pytest.mark.parametrize("script", [BEFORE, AFTER])
 def test_the_script_still_runs_by_itself_and_learns_the_same(script: Path) -> None:
     result = subprocess.run(
-        [sys.executable, script, "--epochs", "1"],
+        [sys.executable, script, "--epochs", "1", "--batch-size", "1024"],
         capture_output=True,
         text=True,
         check=True,

@@ -156,10 +156,7 @@ def test_a_round_that_two_sessions_shared_is_made_up_for(
 def test_a_run_of_another_machine_or_experiment_is_refused(
     write_experiment: Callable[..., Path], tmp_path: Path
 ) -> None:
-    experiment, run = (
-        write_experiment(["mlp:small"], rounds=1),
-        tmp_path / "run",
-    )  # no rank inspects it each time
+    experiment, run = write_experiment([workload("Sound")], rounds=1), tmp_path / "run"
     assert run_cli("sweep", experiment, "--out", run).returncode == 0
     changed = run_cli("sweep", experiment, "--out", run, "--set", "base.local_batch=5")
     assert changed.returncode == 2
