@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.unpainted import sitecustomize as unpainted
 
 if TYPE_CHECKING:
     from ddpbench.analysis import Checked
@@ -27,12 +31,25 @@ def pytest_configure(config: pytest.Config) -> None:
     """Lets sweeps of tests run beside each other; one whose ratios are measured claims its cores."""
     if not config.getoption("--ratios", default=False):
         os.environ["DDPBENCH_SHARED_MACHINE"] = "1"
+        # What tests start paints no PNG either. With ratios, a report's time is measured: it is painted in full.
+        given = os.environ.get("PYTHONPATH")
+        folder = str(Path(unpainted.__file__).parent)
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([given] if given else [])])
+    else:
+        os.environ[unpainted.PAINTS] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts files with sweeps, which take longest, before all others, so that pytest-xdist begins with them."""
     long = {item.path for item in items if item.get_closest_marker("multiprocess")}
     items.sort(key=lambda item: item.path not in long)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """One thread for what tests compute themselves: threads of several tests wait for each other on the cores."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -61,3 +78,9 @@ def violating() -> Iterator[None]:
     _VIOLATING.append(True)
     yield
     _VIOLATING.pop()
+
+
+@pytest.fixture
+def painted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of the PNG files: all others draw the same figures as SVG alone."""
+    monkeypatch.setenv(unpainted.PAINTS, "1")

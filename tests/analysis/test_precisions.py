@@ -70,6 +70,7 @@ def test_cases_that_differ_in_more_are_not_compared(tmp_path: Path) -> None:
     assert "precision" not in set(summarize(run).comparisons["topic"])
 
 
+@pytest.mark.usefixtures("painted")
 def test_the_page_has_a_section_only_where_there_are_several(tmp_path: Path) -> None:
     page = write_report(write(tmp_path).path).read_text(encoding="utf-8")
     assert 'id="precision"' in page

@@ -34,13 +34,37 @@ def alternated(out: Path, strategy: str, world: int, *arguments: object) -> list
     return pairs
 
 
+MEASURED = {
+    "test_blocks_in_turn_with_a_bare_loop": [
+        ("single", 1),
+        ("ddp", 1),
+        ("ddp", 2),
+        ("data_parallel", 1),
+        ("data_parallel", 2),
+    ],
+    "test_noting_a_step_costs_little": [("single", 1), ("ddp", 2), ("data_parallel", 2), ("master", 2)],
+    "test_launches_in_turn_with_torchrun": [("single", 1), ("ddp", 2)],
+}
+"""The cases that a ratio is promised of, as (strategy, replicas)."""
+SHOWN_TO_WORK = {
+    "test_blocks_in_turn_with_a_bare_loop": [("single", 1), ("ddp", 2), ("data_parallel", 2)],
+    "test_noting_a_step_costs_little": [("single", 1), ("master", 2)],
+    "test_launches_in_turn_with_torchrun": [("single", 1)],
+}
+"""Without `--ratios`: each way through the scripts once. `ddp`'s launch is that of `test_the_cost_of_a_launch`."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    name = metafunc.function.__name__
+    if name in MEASURED:
+        full = metafunc.config.getoption("--ratios", default=False)
+        metafunc.parametrize(("strategy", "world"), (MEASURED if full else SHOWN_TO_WORK)[name])
+
+
 BRIEF = ("--workload", "gpt:nano", "--pairs", 2, "--pairs-max", 2, "--block-seconds", 0.02)
 """Without `--ratios`: that both sides work."""
 
 
-@pytest.mark.parametrize(
-    ("strategy", "world"), [("single", 1), ("ddp", 1), ("ddp", 2), ("data_parallel", 1), ("data_parallel", 2)]
-)
 def test_blocks_in_turn_with_a_bare_loop(
     strategy: str, world: int, full: bool, say: Say, tmp_path: Path
 ) -> None:
@@ -56,9 +80,6 @@ def test_blocks_in_turn_with_a_bare_loop(
         assert 0.98 <= ratio.low <= ratio.high <= 1.02
 
 
-@pytest.mark.parametrize(
-    ("strategy", "world"), [("single", 1), ("ddp", 2), ("data_parallel", 2), ("master", 2)]
-)
 def test_noting_a_step_costs_little(strategy: str, world: int, full: bool, say: Say, tmp_path: Path) -> None:
     """Bound: instrumented / timed steps within 0.98 to 1.02, known to 2 % at least; each with a model of its own.
 
@@ -161,7 +182,6 @@ def server_environment(case: Case, folder: Path) -> dict[str, str]:
     return plan.server_env
 
 
-@pytest.mark.parametrize(("strategy", "world"), [("single", 1), ("ddp", 2)])
 def test_launches_in_turn_with_torchrun(
     strategy: str, world: int, full: bool, say: Say, tmp_path: Path
 ) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import io
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ddpbench.cli import run
 from tests.processes import nothing_left_behind, started
 
 __all__ = ["nothing_left_behind"]
@@ -73,13 +75,19 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "ddpbench", *map(str, arguments)]
 
 
-def run_cli(*arguments: object, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env={**os.environ, **environment},
-        cwd=ROOT,
-        check=False,
-    )
+def run_cli(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in this process, which has imported already what each of its own would import anew."""
+    out, told = io.StringIO(), io.StringIO()
+    at_end = signal.getsignal(signal.SIGTERM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
+                code = run([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        finally:
+            signal.signal(signal.SIGTERM, at_end)
+    return subprocess.CompletedProcess(command(*arguments), code, out.getvalue(), told.getvalue())

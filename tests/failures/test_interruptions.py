@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from ddpbench.spec import PlannedCase
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes, workload
+from tests.synthetic import case_of, write_run
 
 pytestmark = pytest.mark.multiprocess
 
@@ -130,7 +132,7 @@ def test_a_round_that_two_sessions_shared_is_made_up_for(
     """Interrupted in the middle of its second round. Two rounds are wanted together: the third is run in any case."""
     experiment = write_experiment([workload("Sound")], rounds=2, measured="1 s", target_half_width=0.99)
     text = experiment.read_text(encoding="utf-8")
-    experiment.write_text(text.replace("rounds_max = 2", "rounds_max = 6"), encoding="utf-8")
+    experiment.write_text(text.replace("rounds_max = 2", "rounds_max = 3"), encoding="utf-8")
     run = tmp_path / "run"
     process = start(experiment, run)
     await_launches(process, run, 2 + 2 + 1)
@@ -197,9 +199,9 @@ def test_failed_launches_are_done_again_only_when_asked(
     assert "ddp" in changed.pop()
 
 
-def test_torn_and_corrupted_records(write_experiment: Callable[..., Path], tmp_path: Path) -> None:
-    experiment, run = write_experiment([workload("Sound")], rounds=3), tmp_path / "run"
-    assert run_cli("sweep", experiment, "--out", run).returncode == 0
+def test_torn_and_corrupted_records(tmp_path: Path) -> None:
+    planned = [PlannedCase(case=case_of("ddp", 2)), PlannedCase(case=case_of("single", 1))]
+    run = write_run(tmp_path / "run", planned, rounds=3).path
     torn, corrupted = sorted(run.glob("cases/ddp-*/launch-0[01]/rank-00001*.jsonl"))
     torn.write_bytes(torn.read_bytes()[:-20])
     lines = corrupted.read_bytes().split(b"\n")

@@ -23,7 +23,11 @@ def sweep(folder: Path, text: str) -> RunDir:
     return RunDir(ddpbench.sweep(path, out=folder / "run"))
 
 
-def test_threads_strong_scaling_float64_and_loader_workers(tmp_path: Path) -> None:
+def test_threads_strong_scaling_float64_and_loader_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loader workers take seconds to start in each rank: DDP with them is in `test_beside_training.py`."""
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # twice as many threads as cores, which else spin
     run = sweep(
         tmp_path,
         """
@@ -33,15 +37,27 @@ def test_threads_strong_scaling_float64_and_loader_workers(tmp_path: Path) -> No
         global_batch = 8
         dtype = "float64"
         threads_per_rank = 2
-        loader_workers = 1
         [axes]
         strategy = ["ddp", "data_parallel"]
         world_size = [2]
+        loader_workers = [0, 1]
+        [[exclude]]
+        strategy = "ddp"
+        loader_workers = 1
+        [[exclude]]
+        strategy = "data_parallel"
+        loader_workers = 0
         """,
     )
     frame = ddpbench.load(run.path)
     assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
-    assert len(frame) == 3  # two strategies, and the base case
+    assert len(frame) == 4  # two strategies, and the base case of each
+    assert {*zip(frame["strategy"], frame["loader_workers"], strict=True)} == {
+        ("ddp", 0),
+        ("single", 0),
+        ("data_parallel", 1),
+        ("single", 1),
+    }
     assert set(frame["global_batch"]) == {8}
     assert set(frame[frame["world_size"] == 2]["local_batch"]) == {4}
     ddp = frame[(frame["strategy"] == "ddp") & (frame["world_size"] == 2)].iloc[0]

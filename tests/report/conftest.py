@@ -8,12 +8,15 @@ from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from tests.report.handmade import bucket_comparisons, handmade_summary
 from tests.report.reading import Read, read
+from tests.unpainted.sitecustomize import PAINTS
 
 
 @pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    return write_report(handmade_summary(comparisons=bucket_comparisons()), RunDir(folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PAINTS, "1")
+        return write_report(handmade_summary(comparisons=bucket_comparisons()), RunDir(folder))
 
 
 @pytest.fixture(scope="session")

@@ -231,6 +231,7 @@ def test_emulated_runs_are_no_base_for_an_allocation(tmp_path: Path) -> None:
         of(run)
 
 
+@pytest.mark.usefixtures("painted")
 def test_the_command_writes_three_files_and_prints_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,6 +89,7 @@ def test_the_data_to_download_have_the_violations(tmp_path: Path) -> None:
     assert (violation["case_id"], violation["seen"], violation["most"]) == (DDP4, 2e8, 1e8)
 
 
+@pytest.mark.usefixtures("painted")
 def test_a_breakdown_that_is_not_that_of_the_timed_steps_is_marked() -> None:
     summary = handmade_summary(checks=checks("doubtful", "instrumented_as_timed"))
     section = breakdown.section(summary, rows_of(summary))

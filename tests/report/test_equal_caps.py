@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from ddpbench.analysis import load, summarize
-from ddpbench.cli.sweep import _print_table
+from ddpbench.cli.results import table
 from ddpbench.records import RunDir
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import buckets
@@ -55,9 +55,9 @@ def test_the_page_says_it_beside_the_cap_and_among_what_limits_the_numbers(run: 
     )
 
 
-def test_so_does_the_printed_table(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    _print_table(load(run), {case.case_id: case for case in (SINGLE, DDP)})
-    assert "default = 1; 2.5" in capsys.readouterr().out
+def test_so_does_the_printed_table(run: RunDir) -> None:
+    lines = table(load(run), {case.case_id: case for case in (SINGLE, DDP)}, 100)
+    assert "default = 1; 2.5" in "\n".join(lines)
 
 
 def test_caps_that_turn_out_equal_are_not_ranked_against_each_other(tmp_path: Path) -> None:

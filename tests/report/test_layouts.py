@@ -70,6 +70,7 @@ def test_a_sentence_names_both_layouts(three: RunSummary) -> None:
     assert "faster than DDP 2 x 2 at 4 ranks" in texts[0]
 
 
+@pytest.mark.usefixtures("painted")
 def test_the_section_says_which_is_best_and_draws_all(three: RunSummary) -> None:
     section = layouts.section(three, rows_of(three))
     assert section is not None

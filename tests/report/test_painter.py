@@ -41,7 +41,7 @@ def paint_a_line(sheet: Sheet, number: int) -> None:
     axes.plot([0, number], [0, 1])
 
 
-def test_a_page_is_the_same_whoever_draws(tmp_path: Path) -> None:
+def test_a_page_is_the_same_whoever_draws(tmp_path: Path, painted: None) -> None:
     write_run(tmp_path / "run", 8)
     summary = summarize(RunDir(tmp_path / "run"))
     with Painter(WORTH_STARTING) as painter:
@@ -56,7 +56,7 @@ def test_a_run_of_few_cases_starts_no_second_process() -> None:
         assert painter.beside is None
 
 
-def test_what_cannot_be_handed_over_is_drawn_here() -> None:
+def test_what_cannot_be_handed_over_is_drawn_here(painted: None) -> None:
     pictures = [picture(number, lambda sheet: paint_a_line(sheet, 1)) for number in range(WORTH_SHARING)]
     with Painter(WORTH_STARTING) as painter:
         painter.start(pictures)  # lambdas: no pickle
@@ -65,7 +65,7 @@ def test_what_cannot_be_handed_over_is_drawn_here() -> None:
     assert all(images.png.startswith(b"\x89PNG") for images in drawn)
 
 
-def test_a_painter_that_dies_costs_no_figure() -> None:
+def test_a_painter_that_dies_costs_no_figure(painted: None) -> None:
     pictures = [picture(number) for number in range(WORTH_SHARING)]
     with Painter(WORTH_STARTING) as painter:
         assert painter.beside is not None

@@ -170,6 +170,7 @@ def test_policy_allows_this_script_and_no_network(page: Path, document: Read) ->
     assert "@import" not in html
 
 
+@pytest.mark.usefixtures("painted")
 def test_equal_summaries_give_equal_bytes(tmp_path: Path, page: Path) -> None:
     again = write_report(handmade_summary(comparisons=bucket_comparisons()), RunDir(tmp_path))
     assert again.read_bytes() == page.read_bytes()
