@@ -7,7 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-from ddpbench.cli import allocation, doctor, merge, noise, pack, plan, profile, report, sweep, verify
+from ddpbench.cli import allocation, doctor, init, merge, noise, pack, plan, profile, report, sweep, verify
 from ddpbench.cli import list as list_command
 from ddpbench.errors import DdpbenchError, RequestError
 from ddpbench.version import VERSION
@@ -45,6 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
         allocation,
         merge,
         verify,
+        init,
         profile,
         noise,
         doctor,
