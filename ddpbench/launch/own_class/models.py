@@ -36,8 +36,10 @@ def models_of(
             _add(found, receiver, tracer.trace(receiver, where))
         if not found and isinstance(optimizer.node, ast.Call):
             given = [*optimizer.node.args, *(each.value for each in optimizer.node.keywords)]
-            if isinstance(optimizer.node.func, ast.Attribute):
-                given.insert(0, optimizer.node.func.value)
+            made = optimizer.node.func
+            if isinstance(made, ast.Attribute) and made.attr == "configure_optimizers":
+                _add(found, made.value, tracer.trace(made.value, optimizer.scope))
+                continue
             for each in given:
                 origin = tracer.trace(each, optimizer.scope)
                 if is_module(tracer, origin):

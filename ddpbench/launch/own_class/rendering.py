@@ -198,9 +198,8 @@ class _Pass(ast.NodeTransformer):
     def _placed(self, node: ast.expr) -> ast.expr | None:
         """Return what stands for a name or an attribute; None where it stays as it is, or its parts are to be seen."""
         plain = isinstance(node, ast.Name)
-        if not plain and not isinstance(
-            getattr(node, "value", None), ast.Name | ast.Attribute | ast.Subscript
-        ):
+        of = getattr(node, "value", node)
+        if not isinstance(of, ast.Name | ast.Attribute | ast.Subscript) and last_name(of) != "parse_args":
             return None
         found = self._origin(node)
         if found is None:
@@ -280,6 +279,8 @@ class _Pass(ast.NodeTransformer):
                     self.to.imports[name] = ast.unparse(node)
                     return True
         script = self.tracer.script
+        if "*" in script.importable:  # of `from parts import *`, which may be where it comes from
+            return True
         return name in script.importable or hasattr(builtins, name) or name in ("self", "__file__")
 
     def _unseen(self, node: ast.expr, name: str, found: Origin) -> ast.expr:

@@ -1,4 +1,4 @@
-"""How a training loop updates: its optimizers and schedulers, its clipping, and whether that is more than one update."""
+"""How a training loop updates: its optimizers, schedulers and clipping, and whether a loss is enough to say."""
 
 from __future__ import annotations
 

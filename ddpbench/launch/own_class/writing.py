@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from ddpbench.launch.own_class.batches import Batch, batch_of
-from ddpbench.launch.own_class.bindings import Path, Scope
+from ddpbench.launch.own_class.bindings import Path
 from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.launch.own_class.loops import TrainingLoop, find_loop, is_backward, runs_at_import
 from ddpbench.launch.own_class.models import (
@@ -153,7 +153,7 @@ class _Writer:
             return []
         renderer = Renderer(self.tracer, {})
         made = renderer.render(loader.batch.node, loader.batch.scope)
-        if renderer.missing or isinstance(made, ast.Constant) and not isinstance(made.value, int):
+        if renderer.missing or (isinstance(made, ast.Constant) and not isinstance(made.value, int)):
             self.left.append("The batch size is not to be seen: add `batch = N` to the class.")
             return []
         return [f"    batch = {ast.unparse(made)}"]
@@ -176,12 +176,16 @@ class _Writer:
 
     def _maker(self, part: str, origin: Origin) -> _Method:
         node = origin.node
-        if isinstance(node, ast.Call) and not (node.args or node.keywords or origin.path):
-            if isinstance(node.func, ast.Name) and node.func.id in self.script.importable:
-                return _Method(part, same_as=node.func.id)
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in self.script.importable
+            and not (node.args or node.keywords or origin.path)
+        ):
+            return _Method(part, same_as=node.func.id)
         renderer = Renderer(self.tracer, {})
-        made = at_path(renderer.render(node, origin.scope), origin.path)
-        return self._method(part, (), renderer, [ast.Return(made)])
+        value = at_path(renderer.render(node, origin.scope), origin.path)
+        return self._method(part, (), renderer, [ast.Return(value)])
 
     # The loop
 
