@@ -449,3 +449,28 @@ def test_write_inserts_it_above_the_guard_and_its_comment(tmp_path: Path) -> Non
     assert head == source.partition("\n# starts here")[0].rstrip()
     assert tail.endswith("\n\n\n# starts here" + source.partition("# starts here")[2])
     ast.parse(text)
+
+
+def test_a_model_that_its_function_moves_is_still_the_one_it_was_given(tmp_path: Path) -> None:
+    text, left = written(
+        tmp_path,
+        """
+        from torch import optim
+        from torch.nn import functional as F
+        from parts import Net, loader_of, pairs
+
+        def train(model, loader, device):
+            model = model.to(device)
+            optimizer = optim.Adam(model.parameters())
+            for x, y in loader:
+                F.mse_loss(model(x.to(device)), y.to(device)).backward()
+                optimizer.step()
+
+        if __name__ == "__main__":
+            train(Net(3), loader_of(pairs), "cuda:0")
+        """,
+    )
+    found = methods(text)
+    assert "return Net(3)" in found["model"]
+    assert found["loss"].endswith("x, y = batch\n    return F.mse_loss(model(x), y)")
+    assert left == ["dataset(): return the dataset: a sample for each index, not yet a batch."]
