@@ -7,7 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-from ddpbench.cli import allocation, doctor, merge, noise, pack, plan, profile, report, sweep, verify
+from ddpbench.cli import allocation, doctor, init, merge, noise, pack, plan, profile, report, sweep, verify
 from ddpbench.cli import list as list_command
 from ddpbench.cli.lines import say
 from ddpbench.errors import DdpbenchError, RequestError
@@ -46,6 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
         allocation,
         merge,
         verify,
+        init,
         profile,
         noise,
         doctor,

@@ -41,6 +41,7 @@ def test_what_only_lists_imports_no_validation_either(arguments: list[str]) -> N
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
+        (["init", "experiments/own_script/train_before.py"], 0),
         (["doctor", "--json"], 0),
         (["sweep", "quick", "--dry-run"], 0),
         (["sweep", "quick", "--dry-run", "--json"], 0),

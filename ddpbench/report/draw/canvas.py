@@ -279,7 +279,7 @@ def saved(figure: Figure, kind: str, *, dpi: float = style.PNG_DPI, part: Bbox |
 def draw(picture: Picture) -> Drawn:
     """Draws a picture once and saves it twice: the SVG bare, the PNG with title, conditions, caption and source.
 
-    Other files that are `wanted` of it are as the PNG is, or slides.
+    Other figures that are `wanted` of it are as the PNG is.
     """
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
@@ -329,11 +329,6 @@ def draw(picture: Picture) -> Drawn:
         body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
         svg = themed(saved(figure, "svg", part=body))
         narrow = _narrow(picture) if picture.narrow is not None else b""
-    if picture.wanted.slides:
-        from ddpbench.report.draw.slide import draw_slide
-
-        slides = draw_slide(picture, sorted(picture.wanted.slides))
-        files |= {f"slides/{picture.file_name}.{kind}": content for kind, content in slides.items()}
     return Drawn(
         narrow=narrow,
         svg=svg,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from types import TracebackType
 
 from ddpbench.helper_process import Beside, second_core
@@ -58,4 +59,14 @@ class Painter(AbstractContextManager["Painter"]):
 
 def draw_all(pictures: Sequence[Picture]) -> list[Drawn]:
     """Return the pictures drawn, by this process."""
-    return [draw(picture) for picture in pictures]
+    return [_with_slides(picture, draw(picture)) for picture in pictures]
+
+
+def _with_slides(picture: Picture, drawn: Drawn) -> Drawn:
+    if not picture.wanted.slides:
+        return drawn
+    from ddpbench.report.draw.slide import draw_slide
+
+    slides = draw_slide(picture, sorted(picture.wanted.slides))
+    files = {f"slides/{picture.file_name}.{kind}": content for kind, content in slides.items()}
+    return replace(drawn, files={**drawn.files, **files})

@@ -1,0 +1,100 @@
+"""The training loop: the innermost one with a `backward()`, what it goes through, and what it does with a batch."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from ddpbench.launch.own_class.bindings import Scope
+from ddpbench.launch.own_class.script import Script, first_name, here, last_name
+from ddpbench.launch.own_class.tracing import Tracer
+
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+@dataclass(frozen=True)
+class TrainingLoop:
+    """The loop, and the statements of a step: its own, or those of the function it calls for each batch."""
+
+    node: ast.For | ast.AsyncFor | ast.While
+    scope: Scope
+    body: list[ast.stmt]
+    body_scope: Scope
+    call: ast.Call | None = None
+    """The call for each batch, where a step is a function of the script."""
+
+
+def is_backward(node: ast.AST) -> bool:
+    """Return whether this is a call of `backward`."""
+    return isinstance(node, ast.Call) and last_name(node) in ("backward", "manual_backward")
+
+
+def find_loop(tracer: Tracer) -> TrainingLoop | None:
+    """Return the first innermost loop that trains; None where none calls `backward`, by itself or a function away."""
+    found = [each for scope in tracer.scopes for each in _in_scope(tracer, scope)]
+    with_step = [each for each in found if _steps(each.body)]
+    return next(iter(with_step or found), None)
+
+
+def runs_at_import(script: Script, loop: TrainingLoop) -> bool:
+    """Return whether importing the script would train: by itself, or by a call outside its guard."""
+    outside = list(here([each for each in script.tree.body if each is not script.guard]))
+    if loop.node in outside:
+        return True
+    reach = {loop.scope.own.name if loop.scope.own else getattr(loop.scope.node, "name", "")}
+    reach |= {getattr(loop.scope.node, "name", "")} - {""}
+    for _ in script.functions:
+        for name, function in script.functions.items():
+            if any(isinstance(e, ast.Call) and last_name(e) in reach for e in here(function.body)):
+                reach.add(name)
+    return any(isinstance(e, ast.Call) and last_name(e) in reach for e in outside)
+
+
+def _in_scope(tracer: Tracer, scope: Scope) -> list[TrainingLoop]:
+    loops = [node for node in here(scope.node.body) if isinstance(node, _LOOPS)]
+    found = [each for loop in loops if (each := _trains(tracer, loop, scope)) is not None]
+    inner = [
+        each
+        for each in found
+        if not any(
+            other is not each
+            and other.node in here(each.node.body)
+            and _steps(other.body) >= _steps(each.body)
+            for other in found
+        )
+    ]
+    return [each for each in inner if not any(each.node in here(o.node.body) for o in inner if o is not each)]
+
+
+def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> TrainingLoop | None:
+    if any(is_backward(node) for node in ast.walk(ast.Module(loop.body, []))):
+        return TrainingLoop(loop, scope, loop.body, scope)
+    for node in here(loop.body):
+        if not isinstance(node, ast.Call):
+            continue
+        function = _called(tracer, node, scope)
+        if function is None or isinstance(function.node, ast.Module):
+            continue
+        inside = list(here(function.node.body))
+        looped = any(isinstance(each, _LOOPS) and any(map(is_backward, here(each.body))) for each in inside)
+        if any(map(is_backward, inside)) and not (looped and _steps(function.node.body) == 0):
+            if looped and any(isinstance(each, _LOOPS) and _steps(each.body) for each in inside):
+                continue  # an epoch: its loop is found in it
+            return TrainingLoop(loop, scope, function.node.body, function, node)
+    return None
+
+
+def _called(tracer: Tracer, call: ast.Call, scope: Scope) -> Scope | None:
+    if isinstance(call.func, ast.Name) and call.func.id in tracer.script.functions:
+        return Scope(tracer.script.functions[call.func.id], None, call, scope)
+    if isinstance(call.func, ast.Attribute) and first_name(call.func) == "self" and scope.own is not None:
+        for each in tracer.scopes:
+            if each.own is scope.own and getattr(each.node, "name", "") == call.func.attr:
+                return Scope(each.node, each.own, call, scope)
+    return None
+
+
+def _steps(body: list[ast.stmt]) -> int:
+    """Return whether an optimizer's step is among these statements, as a number."""
+    calls = (node for node in here(body) if isinstance(node, ast.Call))
+    return int(any(last_name(node) in ("step", "optimizer_step") for node in calls))

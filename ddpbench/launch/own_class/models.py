@@ -1,0 +1,129 @@
+"""The modules that a script trains, and its data: found from its loop, or else from its classes and functions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+
+from ddpbench.launch.own_class.bindings import Scope
+from ddpbench.launch.own_class.script import Script, here, last_name
+from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
+
+MODULES = ("Module", "LightningModule", "PreTrainedModel")
+DATASETS = ("Dataset", "IterableDataset", "TensorDataset")
+_BUILDS = re.compile(r"(build|make|create|get|load|init)_?\w*(model|net|network)s?$|^(model|net)$")
+_DATA = re.compile(r"(build|make|create|get|load)?_?\w*(dataset|train_?set|data)$")
+_DEEPEST = 6
+
+
+@dataclass(frozen=True)
+class Loader:
+    """What a loop's loader is made of, as its call says."""
+
+    dataset: Origin | None
+    batch: Origin | None = None
+    collate: Origin | None = None
+
+
+def models_of(
+    tracer: Tracer, optimizers: list[Origin], body: list[ast.stmt], scope: Scope
+) -> dict[str, Origin]:
+    """Return the modules that the optimizers train, by the names that the script gives them there."""
+    found: dict[str, Origin] = {}
+    for optimizer in optimizers:
+        for receiver, where in _receivers(tracer, optimizer.node, optimizer.scope, 0):
+            _add(found, receiver, tracer.trace(receiver, where))
+        if not found and isinstance(optimizer.node, ast.Call):
+            given = [*optimizer.node.args, *(each.value for each in optimizer.node.keywords)]
+            made = optimizer.node.func
+            if isinstance(made, ast.Attribute) and made.attr == "configure_optimizers":
+                _add(found, made.value, tracer.trace(made.value, optimizer.scope))
+                continue
+            for each in given:
+                origin = tracer.trace(each, optimizer.scope)
+                if is_module(tracer, origin):
+                    _add(found, each, origin)
+    if not found:
+        for node in here(body):
+            if isinstance(node, ast.Call) and not found:
+                origin = tracer.trace(node.func, scope)
+                if is_module(tracer, origin):
+                    _add(found, node.func, origin)
+    return found
+
+
+def _add(found: dict[str, Origin], node: ast.expr, origin: Origin) -> None:
+    if all(origin.key != other.key for other in found.values()):
+        found[last_name(node) or f"model_{len(found) + 1}"] = origin
+
+
+def _receivers(tracer: Tracer, node: ast.expr, scope: Scope, depth: int) -> list[tuple[ast.expr, Scope]]:
+    """Return the modules whose parameters an expression takes, also by way of names it has them from."""
+    found: list[tuple[ast.expr, Scope]] = []
+    for each in ast.walk(node):
+        if isinstance(each, ast.Attribute) and each.attr in ("parameters", "named_parameters"):
+            found.append((each.value, scope))
+        elif isinstance(each, ast.Name) and depth < _DEEPEST:
+            origin = tracer.trace(each, scope)
+            if origin.node is not each and not is_module(tracer, origin):
+                found += _receivers(tracer, origin.node, origin.scope, depth + 1)
+    return found
+
+
+def is_module(tracer: Tracer, origin: Origin) -> bool:
+    """Return whether an expression makes a module, or a dictionary of modules."""
+    node, script = origin.node, tracer.script
+    if isinstance(node, ast.Dict):
+        return any(is_module(tracer, Origin(each, origin.scope)) for each in node.values)
+    if not isinstance(node, ast.Call):
+        return False
+    name, made = last_name(node), ast.unparse(node.func)
+    if isinstance(node.func, ast.Name) and name in script.functions:
+        function = script.functions[name]
+        return bool(_BUILDS.search(name)) or any(
+            is_module(tracer, Origin(each, Scope(function))) for each in returned_by(function)
+        )
+    if script.derives(name, MODULES):
+        return not name.endswith("Loss")
+    known = re.match(r"(torch\.)?nn\.[A-Z]|(torchvision\.)?models\.|timm\.create_model", made)
+    return (bool(known) and not name.endswith("Loss")) or made.endswith((".from_pretrained", ".from_config"))
+
+
+def model_by_name(script: Script) -> str:
+    """Return the function that builds a model, or else the last class of a module; empty where there is none."""
+    functions = [name for name in script.functions if _BUILDS.search(name)]
+    classes = [name for name in script.classes if script.derives(name, MODULES)]
+    return next(reversed(functions), "") or next(reversed(classes), "")
+
+
+def dataset_by_name(script: Script) -> str:
+    """Return the last class of a dataset, or else a function named for one; empty where there is none."""
+    classes = [name for name in script.classes if script.derives(name, DATASETS)]
+    functions = [name for name in script.functions if _DATA.search(name)]
+    return next(reversed(classes), "") or next(reversed(functions), "")
+
+
+def loader_of(tracer: Tracer, found: Origin | None) -> Loader:
+    """Return what the loader of a loop loads, and how."""
+    for _ in range(_DEEPEST):
+        if found is None or not isinstance(found.node, ast.Call):
+            break
+        if last_name(found.node).endswith("Loader"):
+            return _made(tracer, found.node, found.scope)
+        if tracer.script.derives(last_name(found.node), DATASETS):
+            return Loader(found)
+        found = tracer.entered(found)
+    return Loader(None)
+
+
+def _made(tracer: Tracer, call: ast.Call, scope: Scope) -> Loader:
+    by_name = {each.arg: each.value for each in call.keywords}
+    dataset = call.args[0] if call.args else by_name.get("dataset")
+    batch = call.args[1] if len(call.args) > 1 else by_name.get("batch_size")
+    collate = by_name.get("collate_fn")
+    return Loader(
+        tracer.trace(dataset, scope) if dataset is not None else None,
+        Origin(batch, scope) if batch is not None else None,
+        Origin(collate, scope) if collate is not None else None,
+    )

@@ -1,0 +1,324 @@
+"""An expression of the script as it reads inside the class: names replaced by what they stand for there."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+from ddpbench.launch.own_class.bindings import Path, Scope
+from ddpbench.launch.own_class.script import first_name, here, last_name
+from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
+
+Roles = Mapping[tuple[int, Path], ast.expr]
+_FUNCTIONAL = {
+    "MSELoss": "mse_loss",
+    "CrossEntropyLoss": "cross_entropy",
+    "L1Loss": "l1_loss",
+    "SmoothL1Loss": "smooth_l1_loss",
+    "HuberLoss": "huber_loss",
+    "NLLLoss": "nll_loss",
+    "BCELoss": "binary_cross_entropy",
+    "BCEWithLogitsLoss": "binary_cross_entropy_with_logits",
+    "KLDivLoss": "kl_div",
+}
+_DEVICES = frozenset({"gpu", "local_rank", "rank", "dev"})
+_DEEPEST = 12
+
+
+@dataclass
+class Renderer:
+    """Renders into one method. What it met is kept: names nobody can see, imports, objects to keep in `self`."""
+
+    tracer: Tracer
+    roles: Roles
+    device: ast.expr | None = None
+    """What has the device of a step's tensors; without it, arguments named `device` are left out."""
+    keeps: bool = False
+    """Whether objects made outside go into `self`, as in a step, which runs often."""
+    local: set[str] = field(default_factory=set)
+    missing: dict[str, str] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+    before: dict[str, list[ast.stmt]] = field(default_factory=dict)
+    """Configurations that the script makes and then changes, by their names."""
+    kept: dict[str, ast.expr] = field(default_factory=dict)
+    """Objects that the class's constructor makes, by their names there."""
+    counters: frozenset[str] = frozenset()
+    """Names the loop counts in, which become attributes."""
+
+    def render(self, node: ast.expr, scope: Scope) -> ast.expr:
+        """Return the expression for the class."""
+        found = _Pass(self, scope, 0).visit(deepcopy(node))
+        assert isinstance(found, ast.expr)
+        return found
+
+    def statement(self, node: ast.stmt, scope: Scope) -> ast.stmt:
+        """Return a statement for the class; what it assigns is local to the method from here on."""
+        found = _Pass(self, scope, 0).visit(deepcopy(node))
+        assert isinstance(found, ast.stmt)
+        return found
+
+
+class _Pass(ast.NodeTransformer):
+    """One expression's or statement's way into the class."""
+
+    def __init__(
+        self, renderer: Renderer, scope: Scope, depth: int, hidden: frozenset[str] = frozenset()
+    ) -> None:
+        self.to, self.scope, self.depth, self.hidden = renderer, scope, depth, hidden
+        self.tracer = renderer.tracer
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        node.value = self.visit(node.value)
+        node.targets = [self.visit(each) for each in node.targets]
+        return node
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        node.iter = self.visit(node.iter)
+        node.target = self.visit(node.target)
+        node.body = [self.visit(each) for each in node.body]
+        node.orelse = [self.visit(each) for each in node.orelse]
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        inner = parameters_of(node)
+        with_inner = self._with(inner)
+        node.body = [with_inner.visit(each) for each in node.body]
+        self.to.local.add(node.name)
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        node.body = self._with([each.arg for each in arguments]).visit(node.body)
+        return node
+
+    def _comprehension(self, node: ast.AST) -> ast.AST:
+        names = [
+            each.id
+            for each in ast.walk(node)
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        ]
+        return ast.NodeTransformer.generic_visit(self._with(names), node)
+
+    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
+        return self._comprehension(node)
+
+    def visit_SetComp(self, node: ast.SetComp) -> ast.AST:
+        return self._comprehension(node)
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
+        return self._comprehension(node)
+
+    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
+        return self._comprehension(node)
+
+    def _with(self, names: list[str]) -> _Pass:
+        return _Pass(self.to, self.scope, self.depth, self.hidden.union(names))
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        moved = moved_only(node, self.scope, self.tracer)
+        if moved is not None:
+            found: ast.AST = self.visit(moved)
+            return found
+        if last_name(node) == "len" and len(node.args) == 1 and self._is_loader(node.args[0]):
+            name = "updates_per_epoch"
+            self.to.missing[name] = f"in the script, {ast.unparse(node)}"
+            return ast.Name(name, ast.Load())
+        functional = self._functional(node)
+        if functional is not None:
+            node.func, extra = functional
+            arguments: list[ast.expr] = [self.visit(each) for each in node.args]
+            node.args, node.keywords = arguments, [*map(self.visit, node.keywords), *extra]
+            return node
+        if self.to.device is None:
+            node.keywords = [
+                each
+                for each in node.keywords
+                if each.arg != "device" or not is_device(each.value, self.scope, self.tracer)
+            ]
+        elif last_name(node) == "autocast":
+            return self._autocast(node)
+        return self.generic_visit(node)
+
+    def _is_loader(self, node: ast.expr) -> bool:
+        found = self._origin(node)
+        return found is not None and (
+            "loader" in last_name(node).lower() or last_name(found.node) == "DataLoader"
+        )
+
+    def _autocast(self, node: ast.Call) -> ast.AST:
+        """Autocast takes a device's type, not a device."""
+        assert self.to.device is not None
+        kind = ast.Attribute(deepcopy(self.to.device), "type", ast.Load())
+
+        def is_named(value: ast.expr) -> bool:
+            return not isinstance(value, ast.Constant) and is_device(value, self.scope, self.tracer)
+
+        node.args = [kind if is_named(each) else self.visit(each) for each in node.args]
+        for each in node.keywords:
+            each.value = kind if is_named(each.value) else self.visit(each.value)
+        return node
+
+    def _functional(self, node: ast.Call) -> tuple[ast.expr, list[ast.keyword]] | None:
+        """Return torch's function for a criterion made elsewhere, and what it was made with."""
+        found = self._origin(node.func)
+        if found is None or not isinstance(found.node, ast.Call) or found.node.args or found.path:
+            return None
+        name, made = last_name(found.node), found.node.func
+        if name not in _FUNCTIONAL or not isinstance(made, ast.Attribute):
+            return None
+        if first_name(made) not in self.tracer.script.importable:
+            return None
+        if not all(isinstance(each.value, ast.Constant) for each in found.node.keywords):
+            return None
+        path = ast.Attribute(deepcopy(made.value), "functional", ast.Load())
+        return ast.Attribute(path, _FUNCTIONAL[name], ast.Load()), deepcopy(found.node.keywords)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        return self._placed(node) or self.generic_visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        return (self._placed(node) if isinstance(node.ctx, ast.Load) else None) or self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if isinstance(node.ctx, ast.Store | ast.Del):
+            if node.id in self.to.counters:
+                return ast.Attribute(ast.Name("self", ast.Load()), node.id, node.ctx)
+            if node.id not in self.hidden:
+                self.to.local.add(node.id)
+            return node
+        return self._placed(node) or node
+
+    def _origin(self, node: ast.expr) -> Origin | None:
+        name = first_name(node)
+        return None if name in self.to.local | self.hidden else self.tracer.trace(node, self.scope)
+
+    def _placed(self, node: ast.expr) -> ast.expr | None:
+        """Return what stands for a name or an attribute; None where it stays as it is, or its parts are to be seen."""
+        plain = isinstance(node, ast.Name)
+        of = getattr(node, "value", node)
+        if not isinstance(of, ast.Name | ast.Attribute | ast.Subscript) and last_name(of) != "parse_args":
+            return None
+        found = self._origin(node)
+        if found is None:
+            return None
+        if isinstance(node, ast.Name) and node.id in self.to.counters:
+            return ast.Attribute(ast.Name("self", ast.Load()), node.id, ast.Load())
+        if found.key in self.to.roles:
+            return deepcopy(self.to.roles[found.key])
+        if self.to.device is not None and is_device(node, self.scope, self.tracer):
+            return deepcopy(self.to.device)
+        own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
+        known = found.node is not node
+        if isinstance(node, ast.Attribute) and not known and self._parsed(node):
+            self.to.missing[node.attr] = f"the option `{node.attr}`, which has no default"
+            return ast.Name(node.attr, ast.Load())
+        stays = self._stays(first_name(node)) and first_name(node) != "self" and not self._parsed(node)
+        if not plain and not own and (not known or stays):
+            return None
+        if isinstance(node, ast.Name) and self._stays(node.id):
+            return None
+        name = node.id if isinstance(node, ast.Name) else last_name(node) or "value"
+        if not known or found.item or found.path or self.depth > _DEEPEST:
+            return self._unseen(node, name, found)
+        return self._made(name, found)
+
+    def _parsed(self, node: ast.expr) -> bool:
+        """Return whether this is an option of the command line, which a class in the script has not."""
+        holder = self.tracer.trace(node.value, self.scope) if isinstance(node, ast.Attribute) else None
+        return holder is not None and last_name(holder.node) == "parse_args"
+
+    def _made(self, name: str, found: Origin) -> ast.expr:
+        if last_name(found.node) in ("DataLoader", "parse_args", "input"):
+            return self._unseen(ast.Name(name, ast.Load()), name, found)
+        changed = self._changed(found)
+        if changed is not None:
+            return changed
+        inner = _Pass(self.to, found.scope, self.depth + 1)
+        calls = any(isinstance(each, ast.Call) for each in ast.walk(found.node))
+        if self.to.keeps and calls:
+            inner_device, self.to.device = self.to.device, None
+            self.to.kept[name] = inner.visit(deepcopy(found.node))
+            self.to.device = inner_device
+            return ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load())
+        made: ast.expr = inner.visit(deepcopy(found.node))
+        return made
+
+    def _changed(self, found: Origin) -> ast.expr | None:
+        """Return the name of a configuration that the script changes once it is made; what does so goes before."""
+        if self.to.keeps or last_name(found.node) not in self.tracer.script.classes:
+            return None
+        bound = self.tracer.bindings(found.scope)
+        names = [name for name, each in bound.items() if any(e.value is found.node for e in each)]
+        for name in names:
+            made: list[ast.stmt] = []
+            for key in (each for each in bound if each.startswith(f"{name}.")):
+                inner = _Pass(self.to, found.scope, self.depth + 1)
+                value = inner.visit(deepcopy(bound[key][-1].value))
+                path = f"{last_name(found.node)}.{key.partition('.')[2]}"
+                if ast.unparse(value) != path and not bound[key][-1].path:
+                    target = ast.parse(key, mode="eval").body
+                    assert isinstance(target, ast.Attribute)
+                    made.append(ast.Assign([ast.Attribute(target.value, target.attr, ast.Store())], value))
+            if made:
+                call = _Pass(self.to, found.scope, self.depth + 1).visit(deepcopy(found.node))
+                self.to.before[name] = [ast.Assign([ast.Name(name, ast.Store())], call), *made]
+                return ast.Name(name, ast.Load())
+        return None
+
+    def _stays(self, name: str) -> bool:
+        """Return whether a name means in the class what it means in the script."""
+        if not isinstance(self.scope.node, ast.Module):
+            bound = self.tracer.bindings(self.scope)
+            if name in bound or name in parameters_of(self.scope.node):
+                return False
+            for node in here(self.scope.node.body):
+                if isinstance(node, ast.Import | ast.ImportFrom) and name in _imported(node):
+                    self.to.imports[name] = ast.unparse(node)
+                    return True
+        script = self.tracer.script
+        if "*" in script.importable:  # of `from parts import *`, which may be where it comes from
+            return True
+        return name in script.importable or hasattr(builtins, name) or name in ("self", "__file__")
+
+    def _unseen(self, node: ast.expr, name: str, found: Origin) -> ast.expr:
+        where = getattr(found.scope.node, "name", "")
+        told = f"in the script, {ast.unparse(found.node)}" if found.node is not node else "as in the script"
+        self.to.missing[name] = told + (f", in {where}()" if where and found.node is node else "")
+        return ast.Name(name, ast.Load())
+
+
+def moved_only(node: ast.Call, scope: Scope, tracer: Tracer) -> ast.expr | None:
+    """Return what a call only moves to a device; None where it does anything else."""
+    if not isinstance(node.func, ast.Attribute):
+        return None
+    if node.func.attr == "cuda" and first_name(node.func) != "torch":
+        return node.func.value
+    arguments = [*node.args, *(each.value for each in node.keywords if each.arg != "non_blocking")]
+    if node.func.attr == "to" and arguments and all(is_device(each, scope, tracer) for each in arguments[:1]):
+        rest = [each for each in arguments[1:] if not isinstance(each, ast.Constant)]
+        return node.func.value if not rest else None
+    return None
+
+
+def is_device(node: ast.expr, scope: Scope, tracer: Tracer) -> bool:
+    """Return whether an expression says on which device."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and node.value.partition(":")[0] in ("cuda", "cpu", "mps")
+    if isinstance(node, ast.Call):
+        return last_name(node) == "device"
+    if isinstance(node, ast.IfExp):
+        return is_device(node.body, scope, tracer) and is_device(node.orelse, scope, tracer)
+    if not isinstance(node, ast.Name | ast.Attribute):
+        return False
+    name = last_name(node).lower()
+    if "device" in name or name in _DEVICES:
+        return True
+    found = tracer.trace(node, scope)
+    return found.node is not node and not found.path and is_device(found.node, found.scope, tracer)
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    return [each.asname or each.name.partition(".")[0] for each in node.names]

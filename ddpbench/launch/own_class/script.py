@@ -1,0 +1,133 @@
+"""A training script as a tree: its functions, classes and names, and what runs when it is imported."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ddpbench.errors import RequestError
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script's tree, and the names that stand at its top level."""
+
+    path: Path
+    source: str
+    tree: ast.Module
+    guard: ast.If | None
+    """Its first `if __name__ == "__main__":`."""
+    functions: dict[str, Function] = field(default_factory=dict)
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict)
+    importable: frozenset[str] = frozenset()
+    """Names that are bound once the script is imported."""
+    encoding: str = "utf-8"
+
+    def methods(self) -> Iterator[tuple[ast.ClassDef, Function]]:
+        """Yield each class's methods."""
+        for found in self.classes.values():
+            for each in found.body:
+                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                    yield found, each
+
+    def derives(self, name: str, roots: tuple[str, ...]) -> bool:
+        """Return whether a class derives from one whose last name is among these, by way of the script's own."""
+        found = self.classes.get(name)
+        bases = [last_name(base) for base in found.bases] if found else []
+        return any(base in roots or (base != name and self.derives(base, roots)) for base in bases)
+
+
+def read_script(path: Path) -> Script:
+    """Return a script's tree.
+
+    Raises:
+        RequestError: there is no such file, or it is no Python.
+    """
+    if not path.is_file():
+        raise RequestError(f"there is no file {path}")
+    raw = path.read_bytes()
+    try:
+        tree = ast.parse(raw, str(path))
+    except SyntaxError as error:
+        where = f", line {error.lineno}" if error.lineno else ""
+        raise RequestError(f"{path}{where}: not valid Python: {error.msg}") from error
+    except ValueError as error:
+        raise RequestError(f"{path}: not valid Python: {error}") from error
+    guard = next((each for each in tree.body if isinstance(each, ast.If) and _is_guard(each.test)), None)
+    outside = [each for each in tree.body if each is not guard]
+    return Script(
+        path=path,
+        source=raw.decode(_encoding(raw)),
+        encoding=_encoding(raw),
+        tree=tree,
+        guard=guard,
+        functions={e.name: e for e in outside if isinstance(e, ast.FunctionDef | ast.AsyncFunctionDef)},
+        classes={each.name: each for each in outside if isinstance(each, ast.ClassDef)},
+        importable=frozenset(name for each in outside for name in _bound(each)),
+    )
+
+
+def _encoding(raw: bytes) -> str:
+    import io
+    import tokenize
+
+    return tokenize.detect_encoding(io.BytesIO(raw).readline)[0]
+
+
+def here(node: ast.AST | list[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield all below a node or statements, in the order of the source, but nothing of a function or class inside."""
+    children = node if isinstance(node, list) else ast.iter_child_nodes(node)
+    for child in children:
+        yield child
+        if not isinstance(child, _SCOPES):
+            yield from here(child)
+
+
+def last_name(node: ast.AST) -> str:
+    """Return `c` of `a.b.c`, of `c` and of a call of either; empty for anything else."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func)
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def first_name(node: ast.AST) -> str:
+    """Return `a` of `a.b(...)[...].c`; empty where it begins with anything but a name."""
+    while isinstance(node, ast.Attribute | ast.Call | ast.Subscript | ast.Starred):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def required(function: Function) -> list[str]:
+    """Return the parameters without a default."""
+    found = function.args
+    positional = [*found.posonlyargs, *found.args]
+    given = positional[: len(positional) - len(found.defaults)]
+    keywords = [
+        name for name, default in zip(found.kwonlyargs, found.kw_defaults, strict=True) if default is None
+    ]
+    return [each.arg for each in [*given, *keywords]]
+
+
+def _is_guard(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and {
+        ast.unparse(test.left),
+        *map(ast.unparse, test.comparators),
+    } == {"__name__", "'__main__'"}
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    for node in [statement, *(() if isinstance(statement, _SCOPES) else here(statement))]:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for each in node.names:
+                yield each.asname or each.name.partition(".")[0]
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id

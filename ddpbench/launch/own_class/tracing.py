@@ -1,0 +1,341 @@
+"""Where a value comes from: through assignments, parameters, attributes of `self`, argparse and configurations."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from ddpbench.launch.own_class.bindings import Binding, Path, Scope, bindings_of, key_of
+from ddpbench.launch.own_class.script import Function, Script, first_name, here, last_name
+
+MOVES = frozenset({"to", "cuda", "cpu", "train", "eval", "pin_memory"})
+_WRAPPERS = frozenset(
+    {
+        "DistributedDataParallel",
+        "DDP",
+        "DataParallel",
+        "FullyShardedDataParallel",
+        "FSDP",
+        "compile",
+        "tqdm",
+        "iter",
+    }
+)
+_PREPARE = frozenset({"prepare", "setup", "setup_dataloaders"})
+_HOLDERS = frozenset({"SimpleNamespace", "Namespace", "dict", "EasyDict", "AttrDict", "DictConfig"})
+_DEEPEST = 20
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The expression a value comes from, or the part of it at `path`, and where it stands."""
+
+    node: ast.expr
+    scope: Scope
+    path: Path = ()
+    item: bool = False
+    """Whether it is one of those a `for` goes through."""
+
+    @property
+    def key(self) -> tuple[int, Path]:
+        """The same for two names of one value."""
+        return id(self.node), self.path
+
+
+class Tracer:
+    """Follows values through a script."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.top = Scope(script.tree)
+        self._bindings: dict[int, dict[str, list[Binding]]] = {}
+
+    @cached_property
+    def scopes(self) -> list[Scope]:
+        """The top level, and all functions and methods."""
+        functions = [Scope(each) for each in self.script.functions.values()]
+        guarded = [
+            Scope(each)
+            for each in (self.script.guard.body if self.script.guard else [])
+            if isinstance(each, ast.FunctionDef)
+        ]
+        methods = [Scope(each, found) for found, each in self.script.methods()]
+        return [self.top, *functions, *methods, *guarded]
+
+    def bindings(self, scope: Scope) -> dict[str, list[Binding]]:
+        """Return what the names of a scope are bound to."""
+        return self._bindings.setdefault(id(scope.node), bindings_of(scope.node))
+
+    def trace(self, node: ast.expr, scope: Scope, depth: int = 0) -> Origin:
+        """Return where a value comes from, without what only moves or wraps it."""
+        found = Origin(node, scope)
+        if depth > _DEEPEST:
+            return found
+        inner = self._unwrapped(node, scope)
+        if inner is not None:
+            return self.trace(inner, scope, depth + 1)
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            value = self.trace(node.value, scope, depth + 1)
+            part = self._entry(value, node.slice.value)
+            return self.trace(part, value.scope, depth + 1) if part is not None else found
+        if isinstance(node, ast.Attribute) and not self._own_attribute(node, scope):
+            part_of = self.attribute(node, scope, depth + 1)
+            return self.trace(part_of.node, part_of.scope, depth + 1) if part_of else found
+        if not key_of(node):
+            return found
+        return self._traced_name(key_of(node), scope, depth) or found
+
+    def _traced_name(self, key: str, scope: Scope, depth: int) -> Origin | None:
+        if "." in key:
+            return self._traced_attribute(key, scope, depth)
+        for binding in self._chosen(key, scope, depth):
+            return self._of(binding, scope, depth)
+        if not isinstance(scope.node, ast.Module):
+            argument = self._argument(key, scope)
+            if argument is not None:
+                return self.trace(*argument, depth + 1)
+            if key not in parameters_of(scope.node):
+                return self._traced_name(key, self.top, depth)
+        return None
+
+    def _traced_attribute(self, key: str, scope: Scope, depth: int) -> Origin | None:
+        if scope.own is None:
+            return None
+        methods = [each for each in self.scopes if each.own is scope.own]
+        methods.sort(key=lambda each: getattr(each.node, "name", "") != "__init__")
+        for method in methods:
+            for binding in self._chosen(key, method, depth):
+                return self._of(binding, method, depth)
+        for each in scope.own.body:
+            if isinstance(each, ast.Assign) and key.partition(".")[2] in map(key_of, each.targets):
+                return self.trace(each.value, self.top, depth + 1)
+        return None
+
+    def _chosen(self, key: str, scope: Scope, depth: int) -> Iterator[Binding]:
+        """Yield the bindings that may hold: not those of a branch that defaults do not take, nor a name's own."""
+        for binding in self.bindings(scope).get(key, ()):
+            if binding.kind == "value" and any(key_of(each) == key for each in ast.walk(binding.value)):
+                continue  # `model = model.to(device)`: the value is what the name had before
+            if isinstance(binding.value, ast.Constant) and binding.value.value is None:
+                continue
+            if depth < _DEEPEST and any(
+                self.holds(test, scope, depth + 1) is (not wanted) for test, wanted in binding.tests
+            ):
+                continue
+            yield binding
+
+    def _of(self, binding: Binding, scope: Scope, depth: int) -> Origin:
+        if binding.kind == "item":
+            return Origin(binding.value, scope, binding.path, item=True)
+        prepared = self._prepared(binding)
+        if prepared is not None:
+            return self.trace(prepared, scope, depth + 1)
+        found = self.trace(binding.value, scope, depth + 1)
+        return Origin(found.node, found.scope, found.path + binding.path, found.item)
+
+    def _prepared(self, binding: Binding) -> ast.expr | None:
+        """Return what a library took and gave back at the same place: `a, b = accelerator.prepare(a, b)`."""
+        call = binding.value
+        if isinstance(call, ast.Call) and last_name(call) in _PREPARE and len(binding.path) == 1:
+            return call.args[binding.path[0]] if binding.path[0] < len(call.args) else None
+        return None
+
+    def _unwrapped(self, node: ast.expr, scope: Scope) -> ast.expr | None:
+        if not isinstance(node, ast.Call):
+            return None
+        if isinstance(node.func, ast.Attribute) and node.func.attr in MOVES:
+            return node.func.value if not self._is_module_path(node.func.value) else None
+        if last_name(node) in _WRAPPERS and node.args:
+            return node.args[0]
+        if last_name(node) in _PREPARE and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
+            return node.args[0]
+        return None
+
+    def _is_module_path(self, node: ast.expr) -> bool:
+        return first_name(node) in ("torch", "np", "numpy") and not isinstance(node, ast.Call)
+
+    def _argument(self, name: str, scope: Scope) -> tuple[ast.expr, Scope] | None:
+        """Return what a parameter is given, by the call that is known or the first one in the script."""
+        assert not isinstance(scope.node, ast.Module)
+        names = parameters_of(scope.node)
+        if name not in names:
+            return None
+        if scope.own is not None:
+            names = names[1:]
+        calls = [(scope.call, scope.caller)] if scope.call else list(self.calls(scope))
+        for call, caller in calls[:1]:
+            if call is None or caller is None:
+                continue
+            for keyword in call.keywords:
+                if keyword.arg == name:
+                    return keyword.value, caller
+            place = names.index(name) if name in names else len(call.args)
+            if place < len(call.args) and not any(isinstance(e, ast.Starred) for e in call.args[: place + 1]):
+                return call.args[place], caller
+        default = default_of(scope.node, name)
+        return (default, self.top) if default is not None else None
+
+    def calls(self, scope: Scope) -> Iterator[tuple[ast.Call, Scope]]:
+        """Yield the script's calls of a function, of a method by its name, or of a class for its `__init__`."""
+        assert not isinstance(scope.node, ast.Module)
+        name = scope.node.name
+        for caller in self.scopes:
+            for node in here(caller.node.body):
+                if not isinstance(node, ast.Call):
+                    continue
+                if scope.own is None or name == "__init__":
+                    wanted = name if scope.own is None else scope.own.name
+                    matches = isinstance(node.func, ast.Name) and node.func.id == wanted
+                else:
+                    matches = isinstance(node.func, ast.Attribute) and node.func.attr == name
+                if matches:
+                    yield node, caller
+
+    def entered(self, found: Origin) -> Origin | None:
+        """Return what a call of one of the script's functions returns, with its parameters bound by that call."""
+        if not isinstance(found.node, ast.Call) or not isinstance(found.node.func, ast.Name):
+            return None
+        function = self.script.functions.get(found.node.func.id)
+        returned = [] if function is None else returned_by(function)
+        if function is None or not returned:
+            return None
+        scope = Scope(function, None, found.node, found.scope)
+        value, path = returned[-1], found.path
+        while path and isinstance(value, ast.Tuple | ast.List) and path[0] < len(value.elts):
+            value, path = value.elts[path[0]], path[1:]
+        inner = self.trace(value, scope)
+        return Origin(inner.node, inner.scope, inner.path + path)
+
+    def attribute(self, node: ast.Attribute, scope: Scope, depth: int = 0) -> Origin | None:
+        """Return the default of an argparse option, or the value in a configuration; None where it is neither."""
+        if depth > _DEEPEST:
+            return None
+        for binding in self._chosen(key_of(node), scope, depth) if key_of(node) else ():
+            return Origin(binding.value, scope, binding.path)
+        holder = self.trace(node.value, scope, depth + 1)
+        if not isinstance(holder.node, ast.Call) or holder.path:
+            return None
+        if last_name(holder.node) == "parse_args":
+            return self._option(node.attr)
+        if last_name(holder.node) in _HOLDERS:
+            return self._keyword(holder, node.attr)
+        name = holder.node.func.id if isinstance(holder.node.func, ast.Name) else ""
+        if name in self.script.functions:
+            inner = self.entered(holder)
+            if inner is not None and last_name(inner.node) == "parse_args":
+                return self._option(node.attr)
+            return None
+        found = self.script.classes.get(name)
+        if found is None:
+            return None
+        return self._keyword(holder, node.attr) or self._field(found, node.attr)
+
+    def _keyword(self, holder: Origin, name: str) -> Origin | None:
+        assert isinstance(holder.node, ast.Call)
+        for each in holder.node.keywords:
+            if each.arg == name:
+                return Origin(each.value, holder.scope)
+        return None
+
+    def _field(self, found: ast.ClassDef, name: str) -> Origin | None:
+        for each in found.body:
+            targets = each.targets if isinstance(each, ast.Assign) else []
+            target = each.target if isinstance(each, ast.AnnAssign) and each.value is not None else None
+            if any(key_of(item) == name for item in [*targets, *([target] if target is not None else [])]):
+                path = ast.Attribute(ast.Name(found.name, ast.Load()), name, ast.Load())
+                return Origin(path, self.top)
+        for scope in self.scopes:
+            if scope.own is found and getattr(scope.node, "name", "") == "__init__":
+                for binding in self.bindings(scope).get(f"self.{name}", ()):
+                    return Origin(binding.value, scope, binding.path)
+        return None
+
+    def _option(self, name: str) -> Origin | None:
+        for scope in self.scopes:
+            for node in here(scope.node.body):
+                if isinstance(node, ast.Call) and last_name(node) == "add_argument" and name in _dests(node):
+                    given = {each.arg: each.value for each in node.keywords}
+                    if "default" in given:
+                        return Origin(given["default"], scope)
+                    action = given.get("action")
+                    stored = {"store_true": False, "store_false": True}
+                    if isinstance(action, ast.Constant) and action.value in stored:
+                        return Origin(ast.Constant(stored[str(action.value)]), scope)
+                    return None
+        return None
+
+    def _entry(self, holder: Origin, name: object) -> ast.expr | None:
+        """Return a dictionary's value under a key, where it is written out."""
+        if isinstance(holder.node, ast.Dict):
+            for key, value in zip(holder.node.keys, holder.node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == name:
+                    return value
+        if isinstance(holder.node, ast.Call) and last_name(holder.node) == "dict" and isinstance(name, str):
+            found = self._keyword(holder, name)
+            return found.node if found else None
+        return None
+
+    def _own_attribute(self, node: ast.Attribute, scope: Scope) -> bool:
+        return scope.own is not None and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+    def holds(self, test: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
+        """Return how a condition comes out with the script's defaults; None where that cannot be said."""
+        if any(self._changes(each.id, scope) for each in ast.walk(test) if isinstance(each, ast.Name)):
+            return None
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self.holds(test.operand, scope, depth)
+            return None if inner is None else not inner
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            known, left = self._literal(test.left, scope, depth)
+            also, right = self._literal(test.comparators[0], scope, depth)
+            if known and also and isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.Is | ast.IsNot):
+                return bool(left == right) is isinstance(test.ops[0], ast.Eq | ast.Is)
+            return None
+        if isinstance(test, ast.Name | ast.Attribute | ast.Constant | ast.Subscript):
+            known, value = self._literal(test, scope, depth)
+            return bool(value) if known else None
+        return None
+
+    def _changes(self, name: str, scope: Scope) -> bool:
+        """Return whether a name has more than one value in its scope, as a counter has."""
+        counted = (each.target for each in here(scope.node.body) if isinstance(each, ast.AugAssign))
+        return len(self.bindings(scope).get(name, ())) > 1 or any(key_of(each) == name for each in counted)
+
+    def _literal(self, node: ast.expr, scope: Scope, depth: int) -> tuple[bool, object]:
+        found = self.trace(node, scope, depth + 1)
+        try:
+            return not found.path, ast.literal_eval(found.node)
+        except ValueError:
+            return False, None
+
+
+def parameters_of(function: Function) -> list[str]:
+    """Return the names of a function's parameters, those by place first."""
+    found = function.args
+    return [each.arg for each in [*found.posonlyargs, *found.args, *found.kwonlyargs]]
+
+
+def default_of(function: Function, name: str) -> ast.expr | None:
+    """Return a parameter's default."""
+    found = function.args
+    positional = [*found.posonlyargs, *found.args]
+    by_place = zip(reversed(positional), reversed(found.defaults), strict=False)
+    by_name = zip(found.kwonlyargs, found.kw_defaults, strict=True)
+    return next((default for each, default in [*by_place, *by_name] if each.arg == name), None)
+
+
+def returned_by(function: Function) -> list[ast.expr]:
+    """Return what its return statements return."""
+    return [
+        node.value for node in here(function.body) if isinstance(node, ast.Return) and node.value is not None
+    ]
+
+
+def _dests(call: ast.Call) -> set[str]:
+    for each in call.keywords:
+        if each.arg == "dest" and isinstance(each.value, ast.Constant):
+            return {str(each.value.value)}
+    flags = [each.value for each in call.args if isinstance(each, ast.Constant)]
+    return {str(flag).lstrip("-").replace("-", "_") for flag in flags}

@@ -1,0 +1,104 @@
+"""How a training loop updates: its optimizers, schedulers and clipping, and whether a loss is enough to say."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from ddpbench.launch.own_class.bindings import Scope
+from ddpbench.launch.own_class.loops import is_backward
+from ddpbench.launch.own_class.script import here, last_name
+from ddpbench.launch.own_class.tracing import Origin, Tracer
+
+_SCHEDULES = ("sched", "warmup", "lr_", "_lr", "plateau", "cosine")
+
+
+@dataclass
+class Updates:
+    """What a step's statements say of its updates. Names are those that the statements use."""
+
+    optimizers: dict[str, Origin] = field(default_factory=dict)
+    schedulers: dict[str, Origin] = field(default_factory=dict)
+    clipping: list[ast.Call] = field(default_factory=list)
+    owns: str = ""
+    """Why the class must own the whole step; empty where a loss is enough."""
+
+    @property
+    def all(self) -> dict[str, Origin]:
+        """Optimizers, then schedulers."""
+        return {**self.optimizers, **self.schedulers}
+
+
+def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
+    """Return the updates of a step's statements."""
+    found = Updates()
+    calls = [each for each in here(body) if isinstance(each, ast.Call)]
+    for call in calls:
+        name = last_name(call)
+        if name.startswith("clip_grad_"):
+            found.clipping.append(call)
+        if name != "step" or not isinstance(call.func, ast.Attribute):
+            continue
+        receiver = call.func.value
+        origin = tracer.trace(receiver, scope)
+        if is_scaler(origin, receiver):
+            found.owns = "a GradScaler"
+            if not call.args:
+                continue
+            receiver = call.args[0]
+            origin = tracer.trace(receiver, scope)
+        if is_scheduler(origin, receiver):
+            _add(found.schedulers, receiver, origin)
+            if call.args or call.keywords:
+                found.owns = found.owns or "a scheduler that is told something"
+        elif "opt" in last_name(receiver).lower() or "parameters" in ast.unparse(origin.node):
+            _add(found.optimizers, receiver, origin)
+            if call.args and call.func.value is receiver:
+                found.owns = "an optimizer that takes a closure"
+        elif "opt" in ast.unparse(origin.node).lower():
+            _add(found.optimizers, receiver, origin)
+    backwards = [each for each in calls if is_backward(each)]
+    if len(found.optimizers) > 1:
+        found.owns = "several optimizers"
+    elif len(backwards) != 1:
+        found.owns = found.owns or "several backward passes"
+    elif _conditional(body):
+        found.owns = found.owns or "gradients that accumulate"
+    return found
+
+
+def is_scaler(origin: Origin, receiver: ast.expr) -> bool:
+    """Return whether it is a gradient scaler."""
+    return "scaler" in last_name(origin.node).lower() or "scaler" in last_name(receiver).lower()
+
+
+def is_scheduler(origin: Origin, receiver: ast.expr) -> bool:
+    """Return whether it changes the learning rate, by what it is made with or else by its name."""
+    names = (last_name(receiver).lower(), last_name(origin.node).lower() if not origin.path else "")
+    made = ast.unparse(origin.node.func) if isinstance(origin.node, ast.Call) else ""
+    return any(word in name for word in _SCHEDULES for name in names) or (
+        not origin.path and ("lr_scheduler" in made or made.endswith("LR"))
+    )
+
+
+def _add(found: dict[str, Origin], receiver: ast.expr, origin: Origin) -> None:
+    if all(origin.key != other.key for other in found.values()):
+        found[last_name(receiver) or f"optimizer_{len(found) + 1}"] = origin
+
+
+def _conditional(body: list[ast.stmt]) -> bool:
+    """Return whether a backward or an update comes only under a condition, or several times."""
+    for statement in body:
+        if isinstance(statement, ast.With) and _conditional(statement.body):
+            return True
+        if isinstance(statement, ast.If | ast.For | ast.While) and any(
+            is_backward(each)
+            or (
+                isinstance(each, ast.Call)
+                and last_name(each) == "step"
+                and "opt" in ast.unparse(each).lower()
+            )
+            for each in here(statement)
+        ):
+            return True
+    return False
