@@ -33,12 +33,11 @@ def setting_of(row: Row, *, but: Collection[str] = ()) -> str:
 
 def _setting(row: Row, but: Collection[str] = ()) -> list[str]:
     case = row.case
-    kind = case.dtype if case.precision == "full" else f"{case.dtype} with {case.precision} autocast"
     found = {
         "workload": case.workload,
         "scaling": f"{case.scaling} scaling with a {batch_words(case)}",
         "threads_per_rank": FACETS["threads_per_rank"].word(case),
-        "dtype": kind,
+        "dtype": row.numbers,
         "device": FACETS["device"].word(case),
         "data": loading(case) if case.data == "memory" or case.loader_workers else "",
     }

@@ -38,6 +38,8 @@ class Row:
     evaluation_samples_per_s: Estimate | None = None
     same_caps: str = ""
     """Other bucket caps that make the same buckets, which it stands for: `1 MiB, 2 MiB`."""
+    numbers: str = ""
+    """The type of its parameters, and what autocast computes in."""
     ring: bool = False
     """Whether its strategy is called the ring that it is."""
     layout: str = ""
@@ -115,6 +117,7 @@ def rows_of(summary: RunSummary) -> list[Row]:
     found = [
         _row(record, summary.planned[str(record["case_id"])]) for record in summary.cases.to_dict("records")
     ]
+    found = [replace(row, numbers=grouping.number_words(row.case, summary.machine)) for row in found]
     if rings_among(row.case for row in found):
         found = [replace(row, ring=traits_of(row.case).role == "reference") for row in found]
     return _with_layouts(found)

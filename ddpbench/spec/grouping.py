@@ -8,7 +8,7 @@ panel. Analysis, reports, labels and printed tables ask here; a new field of `Ca
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from operator import attrgetter
@@ -68,6 +68,20 @@ def batch(case: Case) -> int:
 def batch_words(case: Case) -> str:
     """`local batch of 8`, `global batch of 64`."""
     return f"{'local' if case.scaling == 'weak' else 'global'} batch of {batch(case):,}"
+
+
+def number_words(case: Case, machine: Mapping[str, Any]) -> str:
+    """The type that parameters have, and what autocast computes in: the case's, or one that the workload enters itself.
+
+    `machine` is the run's `machine.json`, where what own workloads do is noted.
+    """
+    context = machine.get("context")
+    own = context.get("own_workloads", {}) if isinstance(context, Mapping) else {}
+    facts = own.get(case.workload, {}) if isinstance(own, Mapping) else {}
+    entered = facts.get("autocast", "") if isinstance(facts, Mapping) else ""
+    if entered:
+        return f"{case.dtype} with its own {entered} autocast"
+    return case.dtype if case.precision == "full" else f"{case.dtype} with {case.precision} autocast"
 
 
 def _plain(name: str) -> Callable[[Case], str]:

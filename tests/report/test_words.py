@@ -1,9 +1,14 @@
 """Rounding and wording, against values worked out by hand."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from ddpbench.report.captions import not_shown, without, without_word
+from ddpbench.analysis import summarize
+from ddpbench.report.captions import not_shown, setting_of, without, without_word
 from ddpbench.report.draw import style
+from ddpbench.report.rows import rows_of
 from ddpbench.report.standing import AS_GOOD, Stand
 from ddpbench.report.words import (
     Estimate,
@@ -17,6 +22,7 @@ from ddpbench.report.words import (
     valued,
 )
 from ddpbench.strategies import TABLE
+from tests.synthetic import write_run
 
 
 @pytest.mark.parametrize(
@@ -132,3 +138,16 @@ def test_a_finding_leaves_out_words_between_commas_that_the_page_tells_once() ->
     text = "DDP at 2 ranks, gpt:micro, emulated 1 Gbit/s link: speed-up 1.61 [1.43, 1.80]."
     assert without_word(text, SHARED) == "DDP at 2 ranks: speed-up 1.61 [1.43, 1.80]."
     assert without_word("DDP at 2 ranks, gpt:nano: no.", SHARED) == "DDP at 2 ranks, gpt:nano: no."
+
+
+def test_a_report_s_captions_tell_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path, 4)
+    machine = run.read_json(run.machine)
+    workload = summarize(run).cases["workload"][0]
+    assert "float32" in {row.numbers for row in rows_of(summarize(run))}
+    machine["context"] = {**machine.get("context", {}), "own_workloads": {workload: {"autocast": "fp16"}}}
+    run.machine.write_text(json.dumps(machine), encoding="utf-8")
+    rows = rows_of(summarize(run))
+    assert "float32 with its own fp16 autocast" in setting_of(
+        next(row for row in rows if row.case.workload == workload)
+    )

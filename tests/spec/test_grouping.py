@@ -184,3 +184,11 @@ def test_options_are_compared_among_those_who_have_them() -> None:
     assert workload.text(replace(BASE, workload="two_branch")) == "two_branch"
     (checkpoints,) = grouping.settings_apart(pair("checkpoint"), ["checkpoint"])
     assert [checkpoints.text(case) for case in pair("checkpoint")] == ["no", "yes"]
+
+
+def test_autocast_in_the_users_hand_is_told_beside_the_type() -> None:
+    case = replace(BASE, workload="train.py:Mine")
+    machine = {"context": {"own_workloads": {"train.py:Mine": {"autocast": "bf16"}, "other.py:Mine": {}}}}
+    assert grouping.number_words(case, machine) == "float32 with its own bf16 autocast"
+    assert grouping.number_words(replace(case, workload="other.py:Mine"), machine) == "float32"
+    assert grouping.number_words(replace(case, precision="fp16"), {}) == "float32 with fp16 autocast"

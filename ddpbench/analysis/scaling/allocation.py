@@ -18,6 +18,7 @@ from ddpbench.analysis.statistics.stats import Interval, compare, samples_rate, 
 from ddpbench.errors import RequestError
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
+from ddpbench.spec import grouping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +100,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
     recorded = request.samples_per_epoch is None
     request = _with_samples(request, [base, *curve.runs])
     jobs = _jobs(curve, base, request)
-    case = curve.first.case
+    case, machine = curve.first.case, run.read_json(run.machine)
     members = [base, *curve.runs]
     return Allocation(
         name=curve.name,
@@ -116,10 +117,10 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
         epochs=request.epochs,
         steps=request.steps,
         base_rate=samples_rate(base.timings),
-        machine=run.read_json(run.machine),
+        machine=machine,
         threads_per_rank=case.threads_per_rank,
         loader_workers=case.loader_workers,
-        dtype=case.dtype if case.precision == "full" else f"{case.dtype}, {case.precision} autocast",
+        dtype=grouping.number_words(case, machine),
         proved=all(one.proof is not None and one.proof.status == "ok" for one in members),
         disturbed=sum(bool(launch.flags) for one in members for launch in one.good),
         launches=sum(len(one.good) for one in members),
