@@ -32,7 +32,7 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.script.write_bytes(inserted_text.encode(script.encoding))
         _say(f"wrote class {NAME} into {arguments.script}, line {line}")
     else:
-        print(written.text, end="")  # noqa: T201
+        print(written.text.rstrip("\n"))  # noqa: T201
         where = 'before `if __name__ == "__main__":`' if script.guard else "at the end"
         _say(f"goes into {arguments.script} {where}, line {line}; --write inserts it")
     for each in written.left:

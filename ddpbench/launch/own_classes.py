@@ -48,14 +48,19 @@ def _has_own_step(name: str, _changed_ns: int) -> bool:
         if node is None or node.name in seen:
             continue
         seen.add(node.name)
-        if any(_binds_step(child) for child in node.body):
-            return True
-        todo += [base.id for base in node.bases if isinstance(base, ast.Name)]
+        bound = [binds for child in node.body if (binds := _binds_step(child)) is not None]
+        if bound:
+            return bound[-1]
+        todo += [base.id for base in reversed(node.bases) if isinstance(base, ast.Name)]
     return False
 
 
-def _binds_step(statement: ast.stmt) -> bool:
+def _binds_step(statement: ast.stmt) -> bool | None:
+    """Return whether it makes `step` something, or takes it away with `step = None`; None where it does neither."""
     if isinstance(statement, ast.FunctionDef):
-        return statement.name == "step"
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return any(isinstance(target, ast.Name) and target.id == "step" for target in targets)
+        return True if statement.name == "step" else None
+    if not isinstance(statement, ast.Assign):
+        return None
+    if not any(isinstance(target, ast.Name) and target.id == "step" for target in statement.targets):
+        return None
+    return not (isinstance(statement.value, ast.Constant) and statement.value.value is None)

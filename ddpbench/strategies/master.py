@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,10 @@ class _Flat:
     gathered: list[torch.Tensor] | None
 
 
+def _note(reached: set[int], number: int, _parameter: torch.Tensor) -> None:
+    reached.add(number)
+
+
 class MasterReplica(Replica):
     """A bare model whose gradients make the round trip to rank 0."""
 
@@ -64,8 +69,11 @@ class MasterReplica(Replica):
         self._trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
         self._flats = [] if job.step is not None else self._flats_of(self._trained)
         self._own: OwnStep | None = None
-        self._reached: dict[tuple[int, ...], list[_Flat]] = {}
-        """Of an own step: the buffers for each set of parameters that a backward has reached, by their numbers."""
+        self._buffers: dict[frozenset[int], list[_Flat]] = {}
+        """Of an own step: those for each set of parameters that a backward has reached, by their numbers."""
+        self._reached: set[int] = set()
+        """By the backward under way."""
+        self._hooks: list[Any] = []
         self._sent = 0
 
     def _flats_of(self, parameters: Sequence[torch.Tensor]) -> list[_Flat]:
@@ -103,23 +111,28 @@ class MasterReplica(Replica):
 
             optimizers: Any = self.optimizer
             self._own = OwnStep(
-                self.job, network_of(self.job), optimizers, after_backward=self._aggregate_what_is_there
+                self.job, network_of(self.job), optimizers, after_backward=self._aggregate_reached
             )
+            for number, each in enumerate(self._trained):
+                note = partial(_note, self._reached, number)
+                self._hooks.append(each.register_post_accumulate_grad_hook(note))  # type: ignore[no-untyped-call]
         self._sent = 0
         return self._own(batch)
 
-    def _aggregate_what_is_there(self) -> None:
-        """Averages all gradients that there are. One that a backward before has made is equal on all ranks already."""
-        reached = tuple(number for number, each in enumerate(self._trained) if each.grad is not None)
-        if reached not in self._reached:
-            self._reached[reached] = self._flats_of([self._trained[number] for number in reached])
-        for flat in self._reached[reached]:
+    def _aggregate_reached(self) -> None:
+        """Averages the gradients that the backward has added to, the same on all ranks; others are averages already."""
+        reached = frozenset(self._reached)
+        self._reached.clear()
+        if reached not in self._buffers:
+            self._buffers[reached] = self._flats_of([self._trained[number] for number in sorted(reached)])
+        for flat in self._buffers[reached]:
             self._aggregate(self._sent, flat)
             self._sent += 1
 
     def close(self) -> None:
-        self._flats = []
-        self._reached = {}
+        for hook in self._hooks:
+            hook.remove()
+        self._flats, self._buffers, self._hooks = [], {}, []
 
     def _aggregate(self, number: int, flat: _Flat) -> None:
         import torch

@@ -7,7 +7,8 @@ an optimizer's step counts as forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,15 +59,16 @@ class Optimizers:
 
 def _parts(given: Any) -> list[Any]:
     if isinstance(given, Mapping):
-        return list(given.values())
-    return list(given) if isinstance(given, tuple | list) else [given]
+        return [part for value in given.values() for part in _parts(value)]
+    return [part for value in given for part in _parts(value)] if isinstance(given, tuple | list) else [given]
 
 
 def _mapped(given: Any, act: Callable[[Any], Any]) -> Any:
     if isinstance(given, Mapping):
-        return {key: act(value) for key, value in given.items()}
+        return {key: _mapped(value, act) for key, value in given.items()}
     if isinstance(given, tuple | list):
-        return type(given)(act(value) for value in given)
+        parts = [_mapped(value, act) for value in given]
+        return type(given)(*parts) if hasattr(given, "_fields") else type(given)(parts)
     return act(given)
 
 
@@ -115,6 +117,7 @@ class OwnStep:
         self._at: Mark = None
         """Where the time that no span covers began."""
         self._begun: Mark = None
+        self._updating = False
         if job.recorder.active:
             for one in optimizers.all:
                 one.register_step_pre_hook(self._begin_update)
@@ -128,7 +131,7 @@ class OwnStep:
         """
         if self._after_backward is None and not self._job.recorder.active:
             return self._made(batch)
-        with around_backward(self._backward):
+        with around_backward(self._backward, (threading.get_ident(),)):
             self._at = self._job.recorder.mark()
             loss = self._made(batch)
             self._close_forward()
@@ -145,7 +148,11 @@ class OwnStep:
 
     def _backward(self, backward: Callable[[], None]) -> None:
         recorder = self._job.recorder
-        start = self._close_forward()
+        if self._updating:  # a closure that the optimizer calls: what came before counts as the optimizer's
+            start = recorder.mark()
+            recorder.add_span("optimizer", self._begun, start)
+        else:
+            start = self._close_forward()
         before = self._last_sent()
         backward()
         returned, sent = recorder.mark(), self._last_sent()
@@ -157,7 +164,7 @@ class OwnStep:
         if self._after_backward is not None:
             with recorder.span("synchronize"):
                 self._after_backward()
-        self._at = recorder.mark()
+        self._at = self._begun = recorder.mark()
 
     def _close_forward(self) -> Mark:
         now = self._job.recorder.mark()
@@ -165,23 +172,33 @@ class OwnStep:
         return now
 
     def _begin_update(self, *_: Any) -> None:
-        self._begun = self._close_forward()
+        self._begun, self._updating = self._close_forward(), True
 
     def _end_update(self, *_: Any) -> None:
-        self._at = self._job.recorder.mark()
+        self._at, self._updating = self._job.recorder.mark(), False
         self._job.recorder.add_span("optimizer", self._begun, self._at)
 
 
 @contextmanager
-def around_backward(act: Callable[[Callable[[], None]], None]) -> Iterator[None]:
-    """Has each backward of a loss go through `act` meanwhile, which is given it to call.
+def around_backward(act: Callable[[Callable[[], None]], None], threads: Container[int]) -> Iterator[None]:
+    """Has each backward that one of these threads starts go through `act` meanwhile, which is given it to call.
 
-    All of them do: `Tensor.backward`, `torch.autograd.backward`, and a scaled loss's.
+    All of them do: `Tensor.backward`, `torch.autograd.backward`, and a scaled loss's. One within another, as of
+    checkpointed activations, is a part of it.
     """
     original = torch.autograd.backward
+    within: set[int] = set()
 
     def backward(*arguments: Any, **settings: Any) -> None:
-        act(lambda: original(*arguments, **settings))
+        thread = threading.get_ident()
+        if thread in within or thread not in threads:
+            original(*arguments, **settings)
+            return
+        within.add(thread)
+        try:
+            act(lambda: original(*arguments, **settings))
+        finally:
+            within.discard(thread)
 
     torch.autograd.backward = backward
     try:

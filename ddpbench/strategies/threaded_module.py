@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import backward
+from torch.autograd.function import once_differentiable
 
 from ddpbench.strategies.trees import chunk, map_tensors, tensors
 
@@ -32,7 +33,7 @@ class ThreadedModule(nn.Module):
     def forward(self, *arguments: Any, **settings: Any) -> Any:
         trained = [each for each in self.module.parameters() if each.requires_grad]
         given = (arguments, settings)
-        call = _Call(self, given)
+        call = _Call(self, given, trained)
         flat = _Threads.apply(call, *tensors(given), *trained)  # type: ignore[no-untyped-call]
         parts = iter(flat if isinstance(flat, tuple) else (flat,))
         return map_tensors(lambda _: next(parts), call.shape)
@@ -41,8 +42,8 @@ class ThreadedModule(nn.Module):
 class _Call:
     """One call of the module: what its backward needs of it."""
 
-    def __init__(self, owner: ThreadedModule, given: tuple[Any, Any]) -> None:
-        self.owner, self.given = owner, given
+    def __init__(self, owner: ThreadedModule, given: tuple[Any, Any], trained: list[nn.Parameter]) -> None:
+        self.owner, self.given, self.trained = owner, given, trained
         self._gradients = torch.is_grad_enabled()
         self._autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         self.shape: Any = None
@@ -91,11 +92,10 @@ class _Call:
             _whole_slope(each, [_slope(part) for part in same]) if each.requires_grad else None
             for each, same in zip(whole, zip(*self.inputs, strict=True), strict=True)
         ]
-        for parameter in self.owner.module.parameters():
-            if parameter.requires_grad:
-                grads = [own[parameter].grad for own in self.parameters]
-                there = [each for each in grads if each is not None]
-                found.append(torch.stack(there).sum(0) if there else None)
+        for parameter in self.trained:
+            grads = [own[parameter].grad for own in self.parameters]
+            there = [each for each in grads if each is not None]
+            found.append(torch.stack(there).sum(0) if there else None)
         return found
 
 
@@ -103,6 +103,7 @@ class _Threads(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, *_flat: torch.Tensor) -> Any:
         ctx.call = call
+        ctx.set_materialize_grads(False)  # an output that the loss does not use has none
         gathered = call.run()
         ctx.mark_non_differentiable(
             *(one for one, own in zip(gathered, call.outputs[0], strict=True) if not own.requires_grad)
@@ -110,6 +111,7 @@ class _Threads(torch.autograd.Function):
         return tuple(gathered)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *slopes: torch.Tensor | None) -> Any:
         return (None, *ctx.call.back(slopes))
 

@@ -98,9 +98,8 @@ class PlainWorkload(Workload[BaseModel]):
     def step(
         self, model: torch.nn.Module, network: torch.nn.Module, batch: Any, optimizers: Any
     ) -> torch.Tensor:
-        make = method_of(model.own, "step")
-        wanted = len(inspect.signature(make).parameters)
-        loss: torch.Tensor = make(network, batch, optimizers) if wanted > 2 else make(network, batch)
+        made: Any = model
+        loss: torch.Tensor = made.step(network, batch, optimizers)
         return loss
 
     def dataset(self, options: BaseModel) -> Dataset[Any]:

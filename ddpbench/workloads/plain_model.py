@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
+
+from ddpbench.workloads.plain_methods import method_of
 
 
 class _Shared:
@@ -48,6 +51,13 @@ class ModelWithStep(OwnModel):
             _check_bare(part)
         super().__init__(nn.ModuleDict(network) if isinstance(network, Mapping) else network)
         self.own = own
+        self.step = method_of(own, "step")
+        """`step(network, batch, optimizer)`."""
+        wanted = inspect.signature(self.step).parameters.values()
+        if len(wanted) < 3 and not any(each.kind is each.VAR_POSITIONAL for each in wanted):
+            raise TypeError(
+                "step takes the model, a batch and what optimizer() returned: step(self, model, batch, optimizer)"
+            )
 
     def __deepcopy__(self, _memo: Any) -> ModelWithStep:
         raise TypeError(
@@ -104,7 +114,9 @@ def _check_bare(network: Any) -> None:
         TypeError: it is.
     """
     if not isinstance(network, nn.Module):
-        raise TypeError(f"model() returned {_what(network)}; it must return a torch.nn.Module")
+        raise TypeError(
+            f"model() returned {_what(network)}; it must return a torch.nn.Module (or, beside step(), a dict of some)"
+        )
     for each in type(network).__mro__:
         if each.__name__ in _WRAPPERS and each.__module__.startswith("torch."):
             raise TypeError(

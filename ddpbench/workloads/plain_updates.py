@@ -52,8 +52,29 @@ def noting_optimizer(
 
         optimizer.register_step_pre_hook(before_step)
     if scheduler is not None:
-        optimizer.register_step_post_hook(lambda *_: scheduler.step())
+        optimizer.register_step_post_hook(_stepping(scheduler))
     return optimizer
+
+
+def _stepping(scheduler: Any) -> Callable[..., None]:
+    """Return a hook that steps a scheduler; one that has an end, as OneCycleLR, keeps its last rate from there on.
+
+    A benchmark makes as many steps as its time allows, and not as many as a training has.
+    """
+    ended = False
+
+    def step(*_: Any) -> None:
+        nonlocal ended
+        if ended:
+            return
+        try:
+            scheduler.step()
+        except ValueError as error:
+            if "Tried to step" not in str(error):
+                raise
+            ended = True
+
+    return step
 
 
 def own_optimizers(

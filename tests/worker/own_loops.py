@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
@@ -245,6 +246,7 @@ class ScaledLoop(Functions):
     """Autocast and a scaler in its own hand."""
 
     loss = None  # type: ignore[assignment]
+    factor = 1.0
 
     def __init__(self) -> None:
         self.scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
@@ -252,7 +254,7 @@ class ScaledLoop(Functions):
     def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
-            loss = loss_of(model, batch)
+            loss = self.factor * loss_of(model, batch)
         self.scaler.scale(loss).backward()
         self.scaler.step(optimizer)
         self.scaler.update()
@@ -289,3 +291,162 @@ class Uneven(Loop):
         if batch[1].sum() % 2:
             loss_of(model, batch).backward()
         return super().step(model, batch, optimizer)
+
+
+class Accumulates(Loop):
+    """Updates every fourth time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer, _ = optimizer
+        loss = loss_of(model, batch)
+        loss.backward()
+        self.count += 1
+        if self.count % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+
+class Overflows(ScaledLoop):
+    """A scaler whose first scale is too large: it leaves out the first steps."""
+
+    factor = 16.0
+
+    def __init__(self) -> None:
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+
+
+class Critic(Gan):
+    """The generator has its turn every fifth time."""
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        real, _ = batch
+        made = model["maker"](real[:, :4])
+        loss = nn.functional.softplus(model["judge"](made.detach())).mean()
+        optimizer["judge"].zero_grad()
+        loss.backward()
+        optimizer["judge"].step()
+        self.steps += 1
+        if self.steps % 5 == 0:
+            optimizer["maker"].zero_grad()
+            nn.functional.softplus(-model["judge"](made)).mean().backward()
+            optimizer["maker"].step()
+        return loss
+
+
+class Slowly(Functions):
+    """The usual warm-up of a transformer: its first updates are less than float32 can hold beside 1."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 3))
+
+    def optimizer(self, parameters: Any) -> Any:
+        optimizer = torch.optim.AdamW(parameters, lr=1e-4)
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 10_000))
+
+
+class ScheduleFirst(Loop):
+    """Its schedule steps before the first update."""
+
+    def optimizer(self, model: Any) -> Any:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.1**step)
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer, schedule = optimizer
+        optimizer._opt_called = True  # torch warns of the order otherwise
+        schedule.step()
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+
+class Checkpointed(Loop):
+    """Activations are computed again in backward, by a backward of its own."""
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        features, label = batch
+        optimizer, _ = optimizer
+        optimizer.zero_grad()
+        features = features.detach().requires_grad_()
+        outputs = torch.utils.checkpoint.checkpoint(model, features, use_reentrant=True)
+        loss = nn.functional.cross_entropy(outputs, label)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+
+class Closure(Loop):
+    """An optimizer that calls a closure, some times a step."""
+
+    def optimizer(self, model: Any) -> Any:
+        return torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            return loss
+
+        loss: torch.Tensor = optimizer.step(closure)
+        return loss
+
+
+class OneCycle(Functions):
+    """A schedule with an end that a benchmark goes beyond."""
+
+    def optimizer(self, parameters: Any) -> Any:
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4)
+
+
+class Number(Loop):
+    """Returns the loss's value, and not the loss."""
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> Any:
+        return super().step(model, batch, optimizer).item()
+
+
+class ReachesThrough(Functions):
+    """Calls more of its model than a wrapper has."""
+
+    loss = None  # type: ignore[assignment]
+
+    class Net(nn.Module):
+        """Knows its cost."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = build()
+
+        def cost(self, batch: Any) -> torch.Tensor:
+            return loss_of(self.layers, batch)
+
+    model = Net
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        loss: torch.Tensor = model.cost(batch)
+        return loss
+
+
+class OtherBranch(Loop):
+    """What a rank's loss reaches depends on its samples."""
+
+    def model(self) -> nn.Module:
+        return nn.ModuleDict({"left": build(), "right": build()})
+
+    def optimizer(self, model: Any) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model["left" if batch[1].sum() % 2 else "right"], batch)
+        loss.backward()
+        optimizer.step()
+        return loss

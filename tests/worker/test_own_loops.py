@@ -45,18 +45,9 @@ def inspected(name: str) -> dict[str, Any]:
     return inspect_workload(case_of(name))
 
 
-SOUND = [
-    "Functions",
-    "Clipped",
-    "Groups",
-    "Outputs",
-    "WarmsUp",
-    "Narrow",
-    "Frozen",
-    "Gan",
-    "Loop",
-    "ScaledLoop",
-]
+WITH_LOSS = ["Functions", "Clipped", "Groups", "Outputs", "WarmsUp", "Narrow", "Frozen", "Slowly", "OneCycle"]
+WITH_STEP = ["Gan", "Loop", "ScaledLoop", "Accumulates", "Overflows", "Critic", "Checkpointed", "Closure"]
+SOUND = [*WITH_LOSS, *WITH_STEP]
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -64,8 +55,8 @@ SOUND = [
 def test_what_training_loops_have_is_taken(name: str) -> None:
     found = inspected(name)
     assert "problem" not in found, found
-    assert found.get("autocast") == ("bf16" if name in ("Narrow", "ScaledLoop") else None)
-    assert found.get("step", False) == (name in ("Gan", "Loop", "ScaledLoop"))
+    assert found.get("autocast") == ("bf16" if name in ("Narrow", "ScaledLoop", "Overflows") else None)
+    assert found.get("step", False) == (name in WITH_STEP)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +77,11 @@ def test_what_training_loops_have_is_taken(name: str) -> None:
         ("Wraps", r"Wraps\.model\(\) wants a process group, .*: return the bare module"),
         ("WrapsLightly", r"model\(\) returned a DataParallel: return the bare module"),
         ("Two", r"optimizer\(\) returned two optimizers; which of them updates when is for a step"),
-        ("NeverSteps", r"3 steps called no optimizer with a gradient to apply"),
+        ("NeverSteps", r"64 steps called no optimizer with a gradient to apply"),
         ("OtherNets", r"its optimizer is over the parameters of another model than the one that trains"),
         ("ReturnsNothing", r"its loss is None; it must be a scalar"),
+        ("Number", r"its loss is the number \d.*: return the tensor, and not its item\(\)"),
+        ("ReachesThrough", r"a wrapper has no 'cost': have the model's forward do it"),
         ("NoOptimizer", r"optimizer\(\) returned None; it must return an optimizer"),
     ],
 )
@@ -150,7 +143,7 @@ def test_autocast_in_the_users_hand_is_named_in_the_proof() -> None:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("strategy", EXACT)
-@pytest.mark.parametrize("name", ["Gan", "Loop", "ScaledLoop"])
+@pytest.mark.parametrize("name", ["Gan", "Loop", "ScaledLoop", "Critic", "ScheduleFirst"])
 def test_a_step_of_its_own_trains_as_replicas_in_lockstep_do(name: str, strategy: str) -> None:
     told = run_ranks(proofs, 2, name, strategy)[0]
     assert all(passed for *_, passed, _ in told), told
@@ -171,3 +164,101 @@ def test_replicas_in_threads_train_as_one_process_does(name: str) -> None:
     (compared,) = [each for each in told if each[:2] == ("parameters, same samples", "float64")]
     assert compared[2] < 1e-9
     assert compared[4].startswith(SPOKEN[name]) if name in SPOKEN else not compared[4]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", ["Accumulates", "Checkpointed", "Closure"])
+@pytest.mark.parametrize("strategy", ["ddp", "master"])
+def test_a_step_may_accumulate_compute_again_and_be_called_back(name: str, strategy: str) -> None:
+    told = run_ranks(proofs, 2, name, strategy)[0]
+    assert all(passed for *_, passed, _ in told), told
+
+
+def unwrapped(rank: int, processes: int, name: str, strategy: str) -> list[tuple[str, str, float, bool, str]]:
+    """The same with a strategy that forgets the generator."""
+    from ddpbench.strategies import own_step
+
+    each_part = own_step.each_part
+
+    def forgetful(network: Any, wrap: Any) -> Any:
+        wrapped = each_part(network, wrap)
+        wrapped["maker"] = network["maker"]
+        return wrapped
+
+    own_step.each_part = forgetful
+    return proofs(rank, processes, name, strategy)
+
+
+@pytest.mark.ranks
+def test_a_network_that_is_not_aggregated_is_found_however_seldom_its_turn_is() -> None:
+    told = run_ranks(unwrapped, 2, "Critic", "ddp")[0]
+    failed = {(compared, dtype) for compared, dtype, _, passed, _ in told if not passed}
+    assert ("parameters, same samples", "float64") in failed, told
+    assert ("parameters, same samples", "float32") in failed, told
+
+
+def no_update(rank: int, processes: int, name: str, strategy: str) -> list[tuple[str, str, float, bool, str]]:
+    """The same with a ZeRO-1 that updates nothing."""
+    from ddpbench.strategies.zero1 import replica
+
+    replica.SharedOutOptimizer.step = lambda self, *_, **__: None  # type: ignore[method-assign]
+    return proofs(rank, processes, name, strategy)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", ["Functions", "WarmsUp"])
+def test_an_update_that_is_left_out_is_found_under_a_schedule_that_begins_at_zero_too(name: str) -> None:
+    told = run_ranks(no_update, 2, name, "zero1")[0]
+    assert "update, same gradients" in {compared for compared, _, _, passed, _ in told if not passed}, told
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("Uneven", "equally many backwards"), ("OtherBranch", "reaches parameters on one rank that it")],
+)
+def test_ranks_that_would_wait_for_one_another_are_told_so(name: str, said: str) -> None:
+    with pytest.raises(pytest.fail.Exception, match=said):
+        run_ranks(proofs, 2, name, "ddp")
+
+
+def spans(rank: int, processes: int, name: str, strategy: str) -> tuple[float, int]:
+    """Of some recorded steps: the spans' time over the steps', and how many bytes a step sent."""
+    from ddpbench.measure.clock import HostClock
+    from ddpbench.measure.recorder import StepRecorder
+    from ddpbench.records import CommRecord, StepRecord
+    from ddpbench.worker.place import Place
+    from ddpbench.worker.training.training import Training
+
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(processes))
+    place = Place(rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=())
+    training = Training(case_of(name, strategy, processes), place, torch.device("cpu"))
+    recorder = StepRecorder(HostClock())
+    replica = training.replica(training.fresh_model(), recorder, distributed=processes > 1)
+    batch, _ = next(training.batches())
+    for number in range(4):
+        recorder.begin_step(number)
+        replica.own_step(batch)
+        recorder.end_step()
+    records = recorder.records()
+    steps = [record for record in records if isinstance(record, StepRecord)]
+    noted = sum(end - start for step in steps for _, start, end in step.spans)
+    sent = sum(record.bytes for record in records if isinstance(record, CommRecord) and record.step == 3)
+    return noted / sum(step.end_ns - step.start_ns for step in steps), sent
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", ["Gan", "Loop", "Checkpointed", "Closure"])
+def test_a_recorded_step_is_cut_into_spans_that_do_not_overlap(name: str) -> None:
+    for strategy, ranks in (("single", 1), ("ddp", 2)):
+        shares = [share for share, _ in run_ranks(spans, ranks, name, strategy)]
+        assert all(0.5 < share <= 1 for share in shares), (strategy, shares)
+
+
+@pytest.mark.ranks
+def test_a_master_sends_the_gradients_that_a_backward_has_made_and_no_others() -> None:
+    """Gathered and scattered: in the first backward the judge's, in the second all."""
+    ((_, by_ddp), _), ((_, by_master), _) = (
+        run_ranks(spans, 2, "Critic", name) for name in ("ddp", "master")
+    )
+    assert by_master == 2 * by_ddp

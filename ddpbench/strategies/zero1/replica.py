@@ -62,6 +62,7 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
         super().__init__(groups, **settings)
         self.register_step_pre_hook(self._take_over)
         self.register_step_post_hook(self._remember)
+        self._remember()
 
     def _take_over(self, *_: Any) -> None:
         """Takes over settings that a scheduler has changed in the workload's own optimizer, which it was made for.

@@ -187,7 +187,8 @@ class Measurement:
 
     def _held_in_own_step(self) -> Held:
         """Return the same of a step that updates by itself: the most that there is of each before any update."""
-        replica, seen = self._replica, [(0, 0, 0)]
+        replica = self._replica
+        seen = [replica.held_bytes()]
         optimizers: Any = replica.optimizer
         hooks = [
             one.register_step_pre_hook(lambda *_: seen.append(replica.held_bytes())) for one in optimizers.all
@@ -195,6 +196,7 @@ class Measurement:
         replica.own_step(next(self._batches)[0])
         for hook in hooks:
             hook.remove()
+        seen.append(replica.held_bytes())
         parameters, gradients, optimizer = (max(values) for values in zip(*seen, strict=True))
         return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
 

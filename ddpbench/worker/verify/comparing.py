@@ -153,11 +153,14 @@ class Comparer:
                 "what updates change is finer than what this type or precision tells apart: float64 proves it"
             )
             return not_compared(compared, self.name, note)
-        error = math.inf
+        error, changed = math.inf, True
         if own.keys() <= expected.keys():
             gaps = norm([own[name] - expected[name] for name in own])
             scale = norm([expected[name] - before[name] for name in own])
-            error = float(gaps / scale) if float(scale) else float(gaps)
+            changed = bool(scale) or bool(gaps)
+            error = float(gaps / scale) if float(scale) else float(gaps) and math.inf
+        if not self.prover.agreed(float(changed)):
+            return not_compared(compared, self.name, "no update changed a parameter: is the learning rate 0?")
         return self.proof(compared, error if math.isfinite(error) else math.inf, allowed)
 
     def settle_scale(self, model: torch.nn.Module, batch: Any) -> None:

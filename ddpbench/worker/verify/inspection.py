@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from ddpbench.errors import nearest
 from ddpbench.spec import Case
+from ddpbench.strategies.own_step import each_part
 from ddpbench.strategies.trees import describe, tensors
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.precision import entered_autocasts, widest
@@ -77,7 +78,7 @@ def _inspect(case: Case) -> dict[str, Any]:
     with _doing("its optimizer"):
         optimizer = training.make_optimizer(model.parameters())
         _refuse(not_its_own(model, [optimizer]))
-        _refuse(not_moved(model, optimizer.step))
+        _refuse(not_moved(model, optimizer))
     with _doing("its second step"):
         began = time.perf_counter()
         more, wanted = _pair(next(batches))
@@ -101,7 +102,8 @@ def _inspect_own_step(
                 "its optimizer() returned no optimizer of torch.optim, alone or in a tuple, list or dict"
             )
         _refuse(not_its_own(model, optimizers.all))
-    network: Any = model.network
+    held: Any = model
+    network = each_part(held.network, _Wrapped)
     losses = []
     step_s = 0.0
 
@@ -117,6 +119,25 @@ def _inspect_own_step(
         step()  # the first is not the one that is timed
     took = {"made_s": made_s, "step_s": step_s, "step": True}
     return took | _facts(training, model, batch=batch, loss=losses[0], autocast=widest(autocasts))
+
+
+class _Wrapped(torch.nn.Module):
+    """A module as a strategy may wrap it: it can be called, and has nothing else of the module's own."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = module
+
+    def forward(self, *arguments: Any, **settings: Any) -> Any:
+        return self.inner(*arguments, **settings)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise AttributeError(
+                f"strategies wrap the model, and a wrapper has no {name!r}: have the model's forward do it"
+            ) from None
 
 
 def _facts(
@@ -221,6 +242,8 @@ def _pair(batch: Any) -> tuple[Any, Any]:
 
 
 def _check_loss(loss: Any, *, graph: bool = True) -> None:
+    if isinstance(loss, int | float):
+        raise _UnfitError(f"its loss is the number {loss!r}: return the tensor, and not its item()")
     if not isinstance(loss, torch.Tensor) or loss.dim() != 0:
         found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, torch.Tensor) else f"{loss!r}"
         raise _UnfitError(f"its loss is {found}; it must be a scalar: the mean over the batch's samples")

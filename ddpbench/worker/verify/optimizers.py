@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import nn
 
 UPDATES = 3
 """A schedule may begin with a learning rate of zero."""
+MOST_STEPS = 64
+"""Steps of a class's own are made until every optimizer has stepped: one may update every fifth time, or a scaler may
+leave out some until its scale is low enough."""
 
 
 def not_its_own(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> str:
@@ -37,70 +41,80 @@ def not_its_own(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
     return ""
 
 
-def not_moved(model: nn.Module, update: Callable[[], object]) -> str:
-    """Return which parameters with a gradient some updates from it leave as they were; empty where there are none.
+def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """Return which parameters with a gradient some updates from it cannot move; empty where there are none.
 
-    Of types narrower than float32 nothing is said: what an update changes may be less than they can hold.
+    Those are parameters that stay as they were, of a group whose learning rate was 0 in each update. What a small rate
+    changes may be less than a type can hold.
     """
-    trained = {
-        name: (each, each.detach().clone())
-        for name, each in model.named_parameters()
-        if each.requires_grad and _has_gradient(each)
-    }
-    still = list(trained)
+    watch = _Watch(model, [optimizer])
     for _ in range(UPDATES):
-        update()
-        still = [name for name in still if torch.equal(*trained[name])]
-        if not still:
-            return ""
-    return _left_still(still, len(trained))
+        optimizer.step()
+    return watch.problem(UPDATES)
 
 
 def not_moved_by_steps(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: Callable[[], object]
 ) -> str:
-    """Return the same of whole steps that call these optimizers themselves.
-
-    A parameter counts if it has a gradient when an optimizer of its own steps. Some may have their turn later.
-    """
-    names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
-    before = {name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad}
-    reached: set[str] = set()
-
-    def look(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        for group in optimizer.param_groups:
-            reached.update(
-                names[id(each)] for each in group["params"] if id(each) in names and _has_gradient(each)
-            )
-
-    hooks = [one.register_step_pre_hook(look) for one in optimizers]
-    still: list[str] = []
-    for _ in range(UPDATES):
+    """Return the same of whole steps that call these optimizers themselves, as many as it takes for all to step."""
+    watch = _Watch(model, optimizers)
+    made = 0
+    while made < UPDATES or (watch.waits_for and made < MOST_STEPS):
         step()
-        after = dict(model.named_parameters())
-        still = [
-            name for name in names.values() if name in reached and torch.equal(before[name], after[name])
+        made += 1
+    return watch.problem(made)
+
+
+class _Watch:
+    """What updates do to a model's trained parameters."""
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._model = model
+        self._names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
+        self._before = {
+            name: each.detach().clone() for name, each in model.named_parameters() if each.requires_grad
+        }
+        self._rates: dict[str, float] = {}
+        """The largest learning rate of each parameter that had a gradient when its optimizer stepped."""
+        self.waits_for = set(range(len(optimizers)))
+        """Which optimizers have not stepped with a gradient yet."""
+        self._hooks = [
+            one.register_step_pre_hook(partial(self._look, number)) for number, one in enumerate(optimizers)
         ]
-        if reached and not still:
-            break
-    for hook in hooks:
-        hook.remove()
-    if not reached:
-        return f"{_many(UPDATES, 'step')} called no optimizer with a gradient to apply: the model would not train"
-    return _left_still(still, len(reached)) if still else ""
+
+    def _look(self, number: int, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        for group in optimizer.param_groups:
+            rate = float(group.get("lr", 1.0))
+            for each in group["params"]:
+                if id(each) in self._names and _has_gradient(each):
+                    self.waits_for.discard(number)
+                    name = self._names[id(each)]
+                    self._rates[name] = max(rate, self._rates.get(name, 0.0))
+
+    def problem(self, made: int) -> str:
+        """Return what is wrong after so many steps; empty if nothing is."""
+        for hook in self._hooks:
+            hook.remove()
+        if not self._rates:
+            return f"{_many(made, 'step')} called no optimizer with a gradient to apply: the model would not train"
+        after = {name: each.detach() for name, each in self._model.named_parameters()}
+        as_before = [name for name in self._rates if torch.equal(self._before[name], after[name])]
+        still = [name for name in as_before if self._rates[name] == 0]
+        if still or len(as_before) == len(self._rates):
+            return (
+                f"{_many(made, 'update')} of its optimizer did not change {len(still or as_before)} of the model's "
+                f"{_many(len(self._rates), 'parameter')} that have a gradient ({in_words(still or as_before)}): is "
+                "their learning rate 0?"
+            )
+        return ""
 
 
 def _has_gradient(parameter: torch.Tensor) -> bool:
-    """Return whether it has a gradient that is not 0, and is of a type that an update cannot be too small for."""
-    wide = parameter.dtype in (torch.float32, torch.float64)
-    return wide and parameter.grad is not None and bool(parameter.grad.any())
-
-
-def _left_still(still: Sequence[str], of: int) -> str:
-    return (
-        f"{_many(UPDATES, 'update')} of its optimizer did not change {len(still)} of the model's "
-        f"{_many(of, 'parameter')} that have a gradient ({in_words(still)}): is their learning rate 0?"
-    )
+    """Return whether it has a gradient that is not 0."""
+    gradient = parameter.grad
+    if gradient is not None and gradient.is_sparse:
+        gradient = gradient.coalesce().values()
+    return gradient is not None and bool(gradient.any())
 
 
 def in_words(names: Sequence[str], most: int = 2) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -27,6 +30,8 @@ from ddpbench.worker.verify.comparing import (
 )
 
 STEPS = 3
+MOST_STEPS = 64
+"""More than `STEPS` are made until every optimizer has stepped: a network may have its turn every fifth time."""
 
 
 def prove_own_steps(prover: Rank, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
@@ -48,6 +53,11 @@ def prove_own_steps(prover: Rank, batch: Any, shards: Sequence[Any]) -> Iterator
             yield not_compared("parameters, same samples", "float64", note)
 
 
+def _how_bad(proof: Proof) -> tuple[bool, bool, float]:
+    """One that failed is worse than one that could not be made, and that than one that passed."""
+    return not proof.passed, bool(proof.note), proof.error
+
+
 class _TypeUnfitError(Exception):
     """The step cannot be made in this number type."""
 
@@ -55,7 +65,8 @@ class _TypeUnfitError(Exception):
 def _compared(prover: Rank, dtype: torch.dtype, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
     training = prover.training
     with entered_autocasts() as autocasts:
-        expected = _expected(prover, dtype, shards)
+        lockstep = _lockstep(prover, dtype, shards)
+    expected = lockstep.parameters if lockstep is not None else None
     own = widest(autocasts) if dtype != torch.float64 else ""
     comparer = Comparer(prover, dtype, FULL, shards, own)
     model = training.fresh_model(dtype, FULL)
@@ -64,37 +75,43 @@ def _compared(prover: Rank, dtype: torch.dtype, batch: Any, shards: Sequence[Any
     before = trained(model)
     distributed = dist.is_initialized() and training.strategy.uses_backend
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=FULL)
-    comparer.seed(prover.rank)
-    for _ in range(STEPS):
+    _seed(training.case.seed + 1 + prover.rank)
+    for _ in range(lockstep.made if lockstep is not None else STEPS):
         replica.own_step(batch)
         prover.on_step()
     after = replica.own_parameters()
     note = _why_not(prover, model, dtype, shards, expected)
     if note:
         yield not_compared("parameters, same samples", comparer.name, note)
-    elif expected is not None:
-        yield comparer.change("parameters, same samples", before, after, expected)
+    elif lockstep is not None and expected is not None:
+        found = []
+        for names in lockstep.updated_together:  # of two networks one may be wrong, and the other large
+            parts = [{name: each[name] for name in names & each.keys()} for each in (before, after, expected)]
+            found.append(comparer.change("parameters, same samples", *parts))
+        yield max(found, key=_how_bad)
     if training.strategy.replicas_equal and prover.processes > 1:
         equal = all_equal(checksum(model), prover.control, prover.processes)
         yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
     replica.close()
 
 
-def _expected(prover: Rank, dtype: torch.dtype, shards: Sequence[Any]) -> Tensors | None:
-    """Return the parameters after the steps in lockstep; None where the strategy aggregates nothing.
+def _lockstep(prover: Rank, dtype: torch.dtype, shards: Sequence[Any]) -> Lockstep | None:
+    """Return the replicas after their steps; None where the strategy aggregates nothing.
 
     Raises:
         _TypeUnfitError: a step fails in float64, on some rank, and perhaps not in float32.
+        UnequalRanksError: ranks would wait for one another.
     """
     training = prover.training
     if training.strategy.promise(training.options) == "nothing":
         return None
-    problem = ""
-    found: Tensors = {}
+    problem, found = "", Lockstep(training, dtype, shards, prover.on_step)
     try:
-        found = Lockstep(training, dtype, shards, prover.on_step).run(STEPS)
+        found.run()
+    except (MemoryError, torch.OutOfMemoryError, UnequalRanksError):
+        raise  # says nothing of the number type
     except Exception as error:
-        if dtype != torch.float64:
+        if dtype != torch.float64 or "allocate memory" in str(error):  # how the CPU's allocator puts it
             raise
         traceback.print_exc()
         problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -112,7 +129,9 @@ def _why_not(
         return ""
     if has_batch_statistics(model):
         return "BatchNorm's statistics differ over shards, rightly: the whole batch is not compared"
-    other = Lockstep(training, dtype, shards, prover.on_step, seed=1).run(STEPS)
+    again = Lockstep(training, dtype, shards, prover.on_step, seed=1)
+    again.run()
+    other = again.parameters
     if any(not torch.equal(other[name], expected[name]) for name in expected):
         return "the step draws random numbers, and its replicas draw them in another order: not comparable"
     return ""
@@ -138,26 +157,48 @@ class Lockstep:
         self._training, self._shards, self._on_step = training, shards, on_step
         self._models = [training.fresh_model(dtype, FULL) for _ in shards]
         self._optimizers: list[Any] = [training.make_optimizer(model.parameters()) for model in self._models]
+        names = {id(each): name for name, each in self._models[0].named_parameters()}
+        together = [
+            {names[id(each)] for group in one.param_groups for each in group["params"] if id(each) in names}
+            for one in self._optimizers[0].all
+        ]
+        self.updated_together = [frozenset(own) for own in together]
+        """The parameters of each optimizer, by name."""
+        self._waits_for = [set(range(len(self._optimizers[0].all))) for _ in shards]
+        """Of each replica: which of its optimizers have not stepped yet."""
+        for number, optimizers in enumerate(self._optimizers):
+            for index, one in enumerate(optimizers.all):
+                one.register_step_post_hook(partial(_stepped, self._waits_for[number], index))
+        self.made = 0
+        """Steps."""
+        kept = _random_state()
         self._random = []
         for number in range(len(shards)):
-            torch.manual_seed(training.case.seed + 1 + number + seed)
-            self._random.append(torch.get_rng_state())
+            _seed(training.case.seed + 1 + number + seed)
+            self._random.append(_random_state())
+        _set_random_state(kept)
+        self._unused_are_found = bool(getattr(training.options, "find_unused_parameters", False))
         self._turn, self._started = 0, False
         self._backwards = [0 for _ in shards]
         self._changed = threading.Condition()
         self._ended: set[int] = set()
         self._error: BaseException | None = None
 
-    def run(self, steps: int) -> Tensors:
-        """Makes so many steps; returns the first replica's parameters, which all have.
+    @property
+    def parameters(self) -> Tensors:
+        """The first replica's, which all have."""
+        return trained(self._models[0])
+
+    def run(self) -> None:
+        """Makes `STEPS` steps, and more until every optimizer has stepped, at most `MOST_STEPS`.
 
         Raises:
-            RuntimeError: the replicas did not make equally many backwards.
+            UnequalRanksError: the replicas did not make equally many backwards, or reached others of the parameters.
         """
-        kept = torch.get_rng_state()
-        numbers: dict[int | None, int] = {}
+        kept = _random_state()
+        numbers: dict[int, int] = {}
         threads = [
-            threading.Thread(target=self._train, args=(number, steps), name=f"replica-{number}", daemon=True)
+            threading.Thread(target=self._train, args=(number,), name=f"replica-{number}", daemon=True)
             for number in range(len(self._models))
         ]
 
@@ -165,31 +206,33 @@ class Lockstep:
             backward()
             self._pass_on(numbers[threading.get_ident()])
 
-        with around_backward(meet):
+        with around_backward(meet, numbers):
             for number, thread in enumerate(threads):
                 thread.start()
-                numbers[thread.ident] = number
+                numbers[thread.ident or 0] = number
             with self._changed:
                 self._turn = 0
                 self._started = True
                 self._changed.notify_all()
             for thread in threads:
                 thread.join()
-        torch.set_rng_state(kept)
+        _set_random_state(kept)
         if self._error is not None:
             raise self._error
         if len(set(self._backwards)) > 1:
-            raise RuntimeError(_UNEVEN)
-        return trained(self._models[0])
+            raise UnequalRanksError(_UNEVEN)
 
-    def _train(self, number: int, steps: int) -> None:
+    def _train(self, number: int) -> None:
         training, model = self._training, self._models[number]
         network: Any = model.network
         try:
             self._wait(number)
-            for _ in range(steps):
+            made = 0
+            while made < STEPS or (self._waits_for[number] and made < MOST_STEPS):
                 training.workload.step(model, network, self._shards[number], self._optimizers[number].given)
                 self._on_step()
+                made += 1
+            self.made = max(made, self.made)
         except _StoppedError:
             pass
         except BaseException as error:
@@ -197,16 +240,16 @@ class Lockstep:
         finally:
             with self._changed:
                 self._ended.add(number)
-                self._random[number] = torch.get_rng_state()
+                self._random[number] = _random_state()
                 self._next(number)
 
     def _pass_on(self, number: int) -> None:
         """Ends a replica's turn at the end of its backward; the last one's averages all gradients."""
         with self._changed:
-            self._random[number] = torch.get_rng_state()
+            self._random[number] = _random_state()
             self._backwards[number] += 1
             if self._ended:
-                self._error = self._error or RuntimeError(_UNEVEN)
+                self._error = self._error or UnequalRanksError(_UNEVEN)
             elif number == len(self._models) - 1:
                 self._average()
             self._next(number)
@@ -227,19 +270,54 @@ class Lockstep:
             )
             if self._error is not None:
                 raise _StoppedError
-            torch.set_rng_state(self._random[number])
+            _set_random_state(self._random[number])
 
     def _average(self) -> None:
         for together in zip(*(model.parameters() for model in self._models), strict=True):
             gradients = [each.grad for each in together if each.grad is not None]
             if not gradients:
                 continue
+            if len(gradients) < len(together) and not self._unused_are_found:
+                self._error = self._error or UnequalRanksError(
+                    "a backward reaches parameters on one rank that it does not reach on another: they would wait for "
+                    "one another; have every rank's loss reach the same"
+                )
+                return
             whole = torch.stack(gradients).sum(0) / len(together)
             for each in together:
                 each.grad = whole.clone()
 
 
 _UNEVEN = "the ranks' steps did not make equally many backwards: they would wait for one another"
+
+
+class UnequalRanksError(RuntimeError):
+    """The ranks' steps are not alike enough to be made together."""
+
+
+def _stepped(waits_for: set[int], index: int, *_: Any) -> None:
+    waits_for.discard(index)
+
+
+def _seed(seed: int) -> None:
+    """Seeds all that a step may draw from: torch on every device, the standard library, numpy."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+
+
+def _random_state() -> Any:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    return torch.get_rng_state(), cuda, random.getstate(), np.random.get_state()
+
+
+def _set_random_state(state: Any) -> None:
+    cpu, cuda, own, numpys = state
+    torch.set_rng_state(cpu)
+    if cuda:
+        torch.cuda.set_rng_state_all(cuda)
+    random.setstate(own)
+    np.random.set_state(numpys)
 
 
 class _StoppedError(Exception):

@@ -80,9 +80,18 @@ def _gradients(
     )
     trainee = copy.deepcopy(reference) if follows else reference
     optimizer = training.make_optimizer(trainee.parameters())
+    made = 1
     if updates:
         used = {name: gradient for name, gradient in own.items() if name not in idle}
-        _apply(reference, used, training.make_optimizer(reference.parameters()))
+        stepping = training.make_optimizer(reference.parameters())
+        _apply(reference, used, stepping)
+        # A schedule may begin at a learning rate of zero: until an update has changed something, none is compared.
+        while made < FINAL_STEPS and prover.agreed(float(_as_before(reference, before))):
+            replica.gradients_of(*batch)
+            precision.update(replica)
+            prover.on_step()
+            _apply(reference, used, stepping)
+            made += 1
         after = replica.own_parameters()
         yield comparer.change("update, same gradients", before, after, trained(reference))
     for _ in range(FINAL_STEPS - 1):
@@ -90,11 +99,16 @@ def _gradients(
         precision.update(replica)
         prover.on_step()
     if follows:
-        for _ in range(FINAL_STEPS):
+        for _ in range(made + FINAL_STEPS - 1):
             _apply(trainee, comparer.average(trainee), optimizer)
         after = replica.own_parameters()
         yield comparer.change("parameters, same samples", before, after, trained(trainee))
     yield from _final(comparer, replica)
+
+
+def _as_before(model: torch.nn.Module, before: Tensors) -> bool:
+    """Return whether all of a model's trained parameters are still these."""
+    return all(torch.equal(value, before[name]) for name, value in trained(model).items())
 
 
 def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
