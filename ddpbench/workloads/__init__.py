@@ -128,7 +128,8 @@ def _own(name: str) -> Workload[Any]:
     if missing := lacks(found):
         raise ImportError(
             f"class {attribute} in {head} lacks {missing}: a workload has model(), dataset() or "
-            "loader(rank, world_size, batch), and loss(model, batch), or derives from ddpbench.workloads.Workload"
+            "loader(rank, world_size, batch), and loss(model, batch) or step(model, batch, optimizer), or derives from "
+            "ddpbench.workloads.Workload"
         )
     try:
         return PlainWorkload(found)

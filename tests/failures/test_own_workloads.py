@@ -59,7 +59,7 @@ def line_of(text: str) -> int:
         (own("Dies"), r"killed it by SIGSEGV"),
         (own("Leaves"), r"ended its process \(exit code 0\)"),
         (own("Soun"), r"has no class Soun; did you mean 'Sound'\?"),
-        (own("Net"), r"class Net in .* lacks model and loss and dataset \(or loader\)"),
+        (own("Net"), r"class Net in .* lacks model and loss \(or step\) and dataset \(or loader\)"),
         (faulty("NoParameters"), r"has no parameters to train"),
     ],
 )

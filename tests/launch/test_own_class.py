@@ -434,7 +434,7 @@ def test_the_class_is_printed_and_where_it_goes_is_said(capsys: pytest.CaptureFi
     ast.parse(out)
     assert out.startswith("class Measured:\n")
     assert f'goes into {path} before `if __name__ == "__main__":`, line 85; --write inserts it' in told
-    assert f"try it: ddpbench sweep quick --set base.workload={path}:Measured" in told
+    assert f"try it: ddpbench sweep quick --workload {path}:Measured" in told
     assert path.read_text() == before
 
 

@@ -23,6 +23,8 @@ from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import scaling
 from tests.report.handmade import HOST_ATTACK, handmade_summary
 
+pytestmark = pytest.mark.usefixtures("painted")
+
 ALL = frozenset({"png", "svg", "pdf"})
 
 

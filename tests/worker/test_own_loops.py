@@ -244,6 +244,13 @@ def spans(rank: int, processes: int, name: str, strategy: str) -> tuple[float, i
     steps = [record for record in records if isinstance(record, StepRecord)]
     noted = sum(end - start for step in steps for _, start, end in step.spans)
     sent = sum(record.bytes for record in records if isinstance(record, CommRecord) and record.step == 3)
+    covered = 0
+    for step in steps:
+        until = step.start_ns
+        for _, start, end in sorted(step.spans, key=lambda span: span[1]):
+            covered += max(0, end - max(start, until))
+            until = max(until, end)
+    assert noted == covered, "spans overlap"
     return noted / sum(step.end_ns - step.start_ns for step in steps), sent
 
 
@@ -258,7 +265,5 @@ def test_a_recorded_step_is_cut_into_spans_that_do_not_overlap(name: str) -> Non
 @pytest.mark.ranks
 def test_a_master_sends_the_gradients_that_a_backward_has_made_and_no_others() -> None:
     """Gathered and scattered: in the first backward the judge's, in the second all."""
-    ((_, by_ddp), _), ((_, by_master), _) = (
-        run_ranks(spans, 2, "Critic", name) for name in ("ddp", "master")
-    )
+    ((_, by_ddp), _), ((_, by_master), _) = (run_ranks(spans, 2, "Gan", name) for name in ("ddp", "master"))
     assert by_master == 2 * by_ddp

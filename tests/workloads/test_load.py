@@ -169,7 +169,7 @@ def test_a_broken_file_is_named_with_its_fault(tmp_path: Path, text: str, said: 
     [
         ("Mime", r"has no class Mime; did you mean 'Mine'\? known: Mine$"),
         ("torch", r"has no class torch; known: Mine$"),
-        ("Unrelated", r"class Unrelated in .* lacks model and loss and dataset \(or loader\)"),
+        ("Unrelated", r"class Unrelated in .* lacks model and loss \(or step\) and dataset \(or loader\)"),
     ],
 )
 def test_what_is_no_workload_is_refused(tmp_path: Path, attribute: str, said: str) -> None:
