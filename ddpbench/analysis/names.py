@@ -47,6 +47,12 @@ class Names:
         every = "All " if len(cases) == self._count > 1 else ""
         return f"{every}{len(cases)} case{'s' if len(cases) != 1 else ''}"
 
+    def not_reached(self, cases: Sequence[CaseRun]) -> str:
+        """Return that so many did not reach something: `None of the 24 cases reached`, `3 cases did not reach`."""
+        if len(cases) == self._count > 1:
+            return f"None of the {len(cases)} cases reached"
+        return f"{self.count(cases)} did not reach"
+
     def listed(self, cases: Sequence[CaseRun]) -> str:
         """Return the first few of them, in brackets; empty where all are meant."""
         if len(cases) == self._count > 1:

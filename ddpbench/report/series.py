@@ -13,6 +13,8 @@ from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL, VARIANT, Key, cap_order, cap_words
 from ddpbench.strategies.traits import traits_named, traits_of
 
+BY_CAP = "Step time by bucket cap"
+"""The title of the section to which notes on bucket caps refer."""
 MOST_SERIES = 8
 """More than these, beside the bounds, cannot be told apart in one pair of axes."""
 
@@ -75,7 +77,7 @@ class Panel:
             if len(by_cap) > 1:
                 others = series_of([cap_words(other) for other in sorted(by_cap, key=cap_order)[1:]])
                 shown = cap_words(cap) or "no"
-                notes.append(f"{name} is shown with {shown} buckets; {others}: see Buckets.")
+                notes.append(f"{name} is shown with {shown} buckets; {others}: see {BY_CAP}.")
         chosen.sort(
             key=lambda series: (traits_named(series.strategy).exchanges, -sum(row.ok for row in series.rows))
         )

@@ -165,6 +165,6 @@ def loss_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
     more = f"; and {len(short) - MOST_TOLD} more" if len(short) > MOST_TOLD else ""
     target = loss_curves_of(short[0])[0].target
     yield (
-        f"{names.count(short)} did not reach the loss of {target:g} in every launch ({'; '.join(told)}{more}): no time "
+        f"{names.not_reached(short)} the loss of {target:g} in every launch ({'; '.join(told)}{more}): no time "
         "to it is told, for the other launches' would be too short. budget.until_steps and until_s give more."
     )

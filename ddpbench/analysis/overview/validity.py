@@ -168,7 +168,7 @@ def _wide(
     if wide:
         chosen = [case for case in measured if case.case_id in wide]
         yield (
-            f"{names.count(chosen)} did not reach the target half-width of {100 * target:g} %"
+            f"{names.not_reached(chosen)} the target half-width of {100 * target:g} %"
             f"{_END_WORDS.get(stop_reason, '')}{names.listed(chosen)}."
         )
 

@@ -12,7 +12,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.sections import heatmap
-from ddpbench.report.series import panels_of
+from ddpbench.report.series import BY_CAP, panels_of
 from ddpbench.report.standing import AS_GOOD, BEST, CANNOT_TELL, METHOD, TOO_FEW, Stand, stands, widest
 from ddpbench.report.words import Estimate, launches_each, milliseconds, not_drawn, ranks, series_of
 from ddpbench.spec.grouping import Key, cap_order, cap_words
@@ -59,7 +59,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         )
     return Section(
         anchor="buckets",
-        title="Step time by bucket cap",
+        title=BY_CAP,
         question="Which bucket cap is safe?",
         pictures=tuple(
             picture
@@ -233,9 +233,7 @@ def _table(
         Column("Notes"),
     )
     name = f" ({panel_name})" if panel_name else ""
-    return Table(
-        caption=f"Step time by bucket cap, {rows[0].strategy_name}{name}", columns=columns, rows=cells
-    )
+    return Table(caption=f"{BY_CAP}, {rows[0].strategy_name}{name}", columns=columns, rows=cells)
 
 
 def _longer(stand: Stand | None) -> Estimate | None:
