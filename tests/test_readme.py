@@ -16,6 +16,7 @@ import pytest
 from ddpbench import cli
 from ddpbench.cli import make_parser
 from ddpbench.launch.catalog import TableCatalog
+from ddpbench.report.series import BY_CAP
 from ddpbench.spec import Devices, expand, parse_experiment
 from tests.pages import GENERATED, PROSE, ROOT
 
@@ -169,7 +170,7 @@ def titles() -> set[str]:
     report = ROOT / "ddpbench/report"
     texts = [path.read_text(encoding="utf-8") for path in (report / "sections").rglob("*.py")]
     found = re.findall(r'(?:title=|"title": )"([^"]+)"', "".join(texts))
-    return {*found, *re.findall(r'heading\("[^"]+", "([^"]+)"\)', (report / "page.html").read_text("utf-8"))}
+    return {*found, BY_CAP, *re.findall(r'heading\("[^"]+", "([^"]+)"\)', (report / "page.html").read_text("utf-8"))}
 
 
 def sections_named(readme: str) -> set[str]:
