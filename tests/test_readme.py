@@ -170,7 +170,11 @@ def titles() -> set[str]:
     report = ROOT / "ddpbench/report"
     texts = [path.read_text(encoding="utf-8") for path in (report / "sections").rglob("*.py")]
     found = re.findall(r'(?:title=|"title": )"([^"]+)"', "".join(texts))
-    return {*found, BY_CAP, *re.findall(r'heading\("[^"]+", "([^"]+)"\)', (report / "page.html").read_text("utf-8"))}
+    return {
+        *found,
+        BY_CAP,
+        *re.findall(r'heading\("[^"]+", "([^"]+)"\)', (report / "page.html").read_text("utf-8")),
+    }
 
 
 def sections_named(readme: str) -> set[str]:
