@@ -172,7 +172,7 @@ def titles() -> set[str]:
     found = re.findall(r'(?:title=|"title": )"([^"]+)"', "".join(texts))
     return {
         *found,
-        BY_CAP,
+        *([BY_CAP] if "title=BY_CAP" in "".join(texts) else []),
         *re.findall(r'heading\("[^"]+", "([^"]+)"\)', (report / "page.html").read_text("utf-8")),
     }
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import Interval, half_width
+from ddpbench.analysis.statistics.stats import Interval, Timing, half_width
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_rank_bytes, lower_bound_s
 from ddpbench.spec import Case
 from ddpbench.spec.links import links_of
@@ -46,12 +47,10 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
             or not traits_of(run.case).exchanges
         ):
             continue
-        times = [value for value in run.parts.network_s.values() if value > 0]
+        times = network_timings(run)
         if not times:
             continue
-        found = Interval.around(
-            math.fsum(times) / len(times), half_width([math.log(value) for value in times])
-        )
+        found = network_time(times)
         size = bytes_to_aggregate(run)
         name, formula_s = formula_of(run.case, size)
         bound_s, sent = None, run.parts.sent_bytes
@@ -80,6 +79,24 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
         return "", None
     name, seconds = TIMES[case.algorithm]
     return name, seconds(case.world_size, size, PAYLOAD * links.limiting(case.algorithm, case.nodes) / 8, 0.0)
+
+
+def network_timings(run: CaseRun) -> list[Timing]:
+    """Return how long a step's transfers were under way in each launch, seconds: to be paired as step times are."""
+    network_s = run.parts.network_s if run.parts is not None else {}
+    return [
+        replace(timing, time_s=seconds, steps=1, samples=1)
+        for timing in run.timings
+        if (seconds := network_s.get(timing.round, 0.0)) > 0
+    ]
+
+
+def network_time(times: Sequence[Timing]) -> Interval:
+    """Return the mean of `network_timings`, seconds, with its interval over launches."""
+    seconds = [timing.time_s for timing in times]
+    return Interval.around(
+        math.fsum(seconds) / len(seconds), half_width([math.log(value) for value in seconds])
+    )
 
 
 def bytes_to_aggregate(run: CaseRun) -> float | None:

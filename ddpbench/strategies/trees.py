@@ -27,6 +27,11 @@ def map_tensors(act: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     return value
 
 
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """Return the same value with every tensor of floating-point numbers in that type."""
+    return map_tensors(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, value)
+
+
 def _like(value: Any, parts: Any) -> Any:
     """Return the parts in a container such as they came in; a mapping of another class may hold more than its items."""
     if isinstance(value, MutableMapping):

@@ -6,14 +6,13 @@ the most nodes is told, and the one whose take longest. The formulas are those o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from ddpbench.analysis.findings.groups import grouped
 from ddpbench.analysis.findings.wording import called, conditions, fitting, launch_tags, plain, sentence
-from ddpbench.analysis.network import formula_of
+from ddpbench.analysis.network import formula_of, network_time, network_timings
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, half_width
+from ddpbench.analysis.statistics.stats import Judgement, compare, judge_all
 from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
@@ -21,8 +20,12 @@ from ddpbench.strategies.traits import traits_of
 
 FEWEST_SIZES = 3
 NEAR = 0.15
-"""A growth is said to be its formula's where it is no further from it than this."""
-_SHAPES = {"ring": "levelling off as 2(n-1)/n", "naive ring": "growing as n-1", "master": "growing as n-1"}
+"""A growth is said to be about its formula's where it is no further from it than this."""
+_SHAPES = {
+    "ring": "levelling off as ≈2(n-1)/n",
+    "naive ring": "growing as ≈n-1",
+    "master": "growing as ≈n-1",
+}
 """How a formula's time grows, for gradients of one size."""
 _ByNodes = dict[int, CaseRun]
 
@@ -37,8 +40,7 @@ def growth_finding(cases: Sequence[CaseRun]) -> Finding | None:
         and run.case.nodes > 1
         and traits_of(run.case).exchanges
         and not run.planned.oversubscribed
-        and run.parts is not None
-        and any(value > 0 for value in run.parts.network_s.values())
+        and network_timings(run)
     ]
     for members in grouped(able, lambda run: (*grouping.panel(run.case), run.case.ranks_per_node)).values():
         series: list[_ByNodes] = []
@@ -56,8 +58,8 @@ def _told(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None:
     few, most = sizes[0], sizes[-1]
     ordered = sorted(series, key=lambda one: _network_s(one[most]))
     least, worst = ordered[0], ordered[-1]
-    ratio, rounds = _ratio(worst[most], least[most])
-    if ratio is None or ratio.low is None or ratio.low <= 1:
+    judged = _judged([one[most] for one in ordered])
+    if judged is None or judged.verdict != "slower":
         return None
     family = [one[most] for one in series]
     grown = [_grown(one, few, most) for one in (least, worst)]
@@ -76,10 +78,10 @@ def _told(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None:
         kind="growth",
         text=sentence(fitting(texts)),
         tags=(
-            f"at {most} nodes {names[1]} takes {plain(ratio)} times as long",
+            f"at {most} nodes {names[1]} takes {plain(judged.ratio)} times as long",
             *grouping.told(worst[most].case),
             *conditions(runs),
-            *launch_tags(rounds),
+            *launch_tags(judged.rounds),
         ),
         evidence="network",
         verdict="slower",
@@ -88,8 +90,7 @@ def _told(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None:
 
 
 def _network_s(run: CaseRun) -> float:
-    times = [value for value in run.parts.network_s.values() if value > 0] if run.parts is not None else []
-    return math.fsum(times) / len(times)
+    return network_time(network_timings(run)).value
 
 
 def _span(one: _ByNodes, few: int, most: int) -> str:
@@ -106,19 +107,13 @@ def _grown(one: _ByNodes, few: int, most: int) -> str:
     return f" ({_SHAPES[name]})" if abs(grown / (longest / least) - 1) <= NEAR else ""
 
 
-def _ratio(a: CaseRun, b: CaseRun) -> tuple[Interval | None, int]:
-    """Return how many times as long the transfers of `a` take, paired by round, and the number of pairs."""
-    if a.parts is None or b.parts is None:
-        return None, 0
-    first, second = a.parts.network_s, b.parts.network_s
-    rounds = sorted(set(first) & set(second))
-    logs = [
-        math.log(first[number] / second[number]) for number in rounds if first[number] > 0 < second[number]
-    ]
-    if len(logs) < MIN_ROUNDS:
-        return None, len(logs)
-    mean, half = math.fsum(logs) / len(logs), half_width(logs)
-    if half is None:
-        return None, len(logs)
-    low, high = math.exp(mean - half), math.exp(mean + half)
-    return Interval(value=math.exp(mean), low=low, high=high), len(logs)
+def _judged(ordered: Sequence[CaseRun]) -> Judgement | None:
+    """Return the last against the first, which were chosen for being so: corrected over all pairs; None without any."""
+    times = [network_timings(run) for run in ordered]
+    compared = {
+        f"{slow} {fast}": found
+        for slow in range(len(times))
+        for fast in range(slow)
+        if (found := compare(times[slow], times[fast])) is not None
+    }
+    return judge_all(compared).get(f"{len(times) - 1} 0")

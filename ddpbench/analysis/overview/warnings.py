@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ddpbench.analysis.findings.wording import disturbed_launches
 from ddpbench.analysis.invariants.checked import Checked
-from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.launches import CaseRun, Launch
 
 _BOUNDS = {
     "at_most_the_ranks": "more than linear: its speed-up is above its number of ranks",
@@ -21,8 +21,8 @@ def warning_sentences(cases: Sequence[CaseRun], checks: Checked) -> Iterable[str
     disturbed = disturbed_launches(launches)
     if disturbed > len(launches) / 2:
         yield (
-            f"Most launches were disturbed ({disturbed} of {len(launches)}): other guests or processes used the "
-            "cores. Repeat on a quiet machine before you rely on small differences."
+            f"Most launches were disturbed ({disturbed} of {len(launches)}): {_who(launches)} used the cores. Repeat "
+            "on a quiet machine before you rely on small differences."
         )
     for rule, what in _BOUNDS.items():
         found = checks.of(rule)
@@ -30,3 +30,10 @@ def warning_sentences(cases: Sequence[CaseRun], checks: Checked) -> Iterable[str
             worst = max(found, key=lambda one: one.broken.excess)
             more = f", and {len(found) - 1} more" if len(found) > 1 else ""
             yield f"A case beats its upper bound: {worst.label} is {what} ({worst.broken.text}){more}."
+
+
+def _who(launches: Sequence[Launch]) -> str:
+    """Return whom launches were disturbed by."""
+    flags = {flag for launch in launches for flag in launch.flags}
+    who = {"steal": "other guests of the host", "foreign load": "other processes"}
+    return " and ".join(words for flag, words in who.items() if flag in flags)

@@ -158,7 +158,7 @@ class Comparer:
             gaps = norm([own[name] - expected[name] for name in own])
             scale = norm([expected[name] - before[name] for name in own])
             changed = bool(scale) or bool(gaps)
-            error = float(gaps / scale) if float(scale) else float(gaps) and math.inf
+            error = float(gaps / scale) if changed else 0.0  # infinite for what should not have changed
         if not self.prover.agreed(float(changed)):
             return not_compared(compared, self.name, "no update changed a parameter: is the learning rate 0?")
         return self.proof(compared, error if math.isfinite(error) else math.inf, allowed)

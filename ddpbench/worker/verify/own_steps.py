@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ddpbench.measure.recorder import NullRecorder
 from ddpbench.records import Proof
 from ddpbench.strategies.own_step import around_backward
-from ddpbench.strategies.trees import map_tensors
+from ddpbench.strategies.trees import cast
 from ddpbench.worker.training.precision import FULL, entered_autocasts, widest
 from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.verify.comparing import (
@@ -45,9 +45,9 @@ def prove_own_steps(prover: Rank, batch: Any, shards: Sequence[Any]) -> Iterator
     if prover.training.strategy.one_process:
         shards = [batch]
     for dtype in (torch.float64, torch.float32):
-        cast = [_cast(shard, dtype) for shard in shards]
+        own = [cast(shard, dtype) for shard in shards]
         try:
-            yield from _compared(prover, dtype, _cast(batch, dtype), cast)
+            yield from _compared(prover, dtype, cast(batch, dtype), own)
         except _TypeUnfitError as problem:
             note = f"the step computes in float32 only, so float64 is not compared ({problem})"
             yield not_compared("parameters, same samples", "float64", note)
@@ -322,7 +322,3 @@ def _set_random_state(state: Any) -> None:
 
 class _StoppedError(Exception):
     """Another replica has failed."""
-
-
-def _cast(batch: Any, dtype: torch.dtype) -> Any:
-    return map_tensors(lambda value: value.to(dtype) if value.is_floating_point() else value, batch)

@@ -11,17 +11,13 @@ import torch.distributed as dist
 
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Costs, Proof
-from ddpbench.strategies.trees import chunk, map_tensors, tensors
+from ddpbench.strategies.trees import cast, chunk, map_tensors, tensors
 from ddpbench.worker.training.precision import FULL, Precision, entered_autocasts, widest
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.verify.comparing import Comparer, Tensors, not_compared
 from ddpbench.worker.verify.own_steps import prove_own_steps
 from ddpbench.worker.verify.promises import compare
 from ddpbench.workloads import is_import_path
-
-
-def _cast(batch: Any, dtype: torch.dtype) -> Any:
-    return map_tensors(lambda value: value.to(dtype) if value.is_floating_point() else value, batch)
 
 
 class Prover:
@@ -59,10 +55,10 @@ class Prover:
             yield not_compared("gradients, same shards", "float64", reason)
         for dtype in dtypes:
             precision = FULL if dtype == torch.float64 else self.training.precision
-            cast = [_cast(shard, dtype) for shard in shards]
+            parts = [cast(shard, dtype) for shard in shards]
             # Autocast leaves float64 as it is.
-            comparer = Comparer(self, dtype, precision, cast, "" if dtype == torch.float64 else own)
-            yield from compare(comparer, *_cast((inputs, targets), dtype))
+            comparer = Comparer(self, dtype, precision, parts, "" if dtype == torch.float64 else own)
+            yield from compare(comparer, *cast((inputs, targets), dtype))
         yield Costs(
             flops_per_sample=self._flops(inputs, targets), dataset_samples=self.training.dataset_samples
         )
@@ -100,7 +96,7 @@ class Prover:
             return ""
         problem = ""
         try:
-            self.gradient(self.training.fresh_model(torch.float64, FULL), _cast(shard, torch.float64), FULL)
+            self.gradient(self.training.fresh_model(torch.float64, FULL), cast(shard, torch.float64), FULL)
         except (MemoryError, torch.OutOfMemoryError):
             raise  # says nothing of the number type
         except Exception as error:
@@ -117,7 +113,7 @@ class Prover:
         if not is_import_path(self.training.case.workload) or self.training.precision.name != "full":
             return ""
         dtype = torch.float32
-        inputs, targets = _cast(shard, dtype)
+        inputs, targets = cast(shard, dtype)
         with entered_autocasts() as seen:
             self.training.workload.loss(self.training.fresh_model(dtype, FULL)(inputs), targets)
         self.on_step()
@@ -180,9 +176,7 @@ class Prover:
         counter = FlopCounterMode(display=False)
         # The counter knows matrix products, and no fused attention of the CPU: have it as products.
         with sdpa_kernel(SDPBackend.MATH), counter:
-            loss = training.workload.loss(
-                model(_cast(inputs, training.dtype)), _cast(targets, training.dtype)
-            )
+            loss = training.workload.loss(model(cast(inputs, training.dtype)), cast(targets, training.dtype))
             loss.backward()  # type: ignore[no-untyped-call]
         return float(counter.get_total_flops())
 
