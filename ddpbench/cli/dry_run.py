@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpbench.cli.lines import JOINT, aligned, without_shared, wrapped
-from ddpbench.launch.estimate import SERVER_START_S, about, server_starts_s
-from ddpbench.launch.plan import plan_launch, to_prove
+from ddpbench.launch.plan import plan_launch
 from ddpbench.machine.disturbance import own_environment_allows_sharing
+from ddpbench.machine.done import to_prove
+from ddpbench.machine.equal_caps import open_words
+from ddpbench.machine.estimate import SERVER_START_S, about, server_starts_s
 from ddpbench.units import format_seconds
 
 if TYPE_CHECKING:
@@ -40,6 +42,9 @@ def table(prepared: Prepared, width: int) -> list[str]:
     lines = [*wrapped(f"{prepared.experiment.name}: {prepared.experiment.question}".rstrip(": "), width)]
     lines.append(f"run directory: {prepared.run.path}")
     lines += [line for note in prepared.notes for line in wrapped(note, width, indent=2)]
+    lines += (
+        wrapped(told, width, indent=2) if (told := open_words(plan.cases)) and not prepared.resumes else []
+    )
     lines += wrapped(f"all cases: {JOINT.join(shared)}", width) if shared else []
     lines += ["", *aligned(rows, width), ""]
     count = len(plan.runnable)

@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _head(planned: Planned) -> list[str]:
-    from ddpbench.launch.estimate import about
+    from ddpbench.machine.estimate import about
     from ddpbench.units import format_seconds
 
     plan, nodes, budget = planned.plan, planned.nodes, planned.plan.experiment.budget

@@ -13,9 +13,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 
 from ddpbench.cli.lines import wrapped
-from ddpbench.launch.estimate import about
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import Plan
+from ddpbench.machine.estimate import about
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.spec import PlannedCase

@@ -18,6 +18,7 @@ from ddpbench.launch.devices import usable_devices
 from ddpbench.launch.own_batches import batch_notes, own_names, stated_batches
 from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.plan import Plan, make_plan, skip_reasons
+from ddpbench.machine.equal_caps import open_words, replayed_gradients, sentences, without_equal
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import planned_record
 from ddpbench.records import RunDir, write_atomically
@@ -145,7 +146,10 @@ def plan_for(
     batches = stated_batches(names) if importlib.util.find_spec("torch") is not None else {}
     notes += batch_notes(experiment, batches)
     entries = expand(experiment, TableCatalog(source.parent, batches), devices)
-    cases = [_fitted(entry, nodes, catalog, free=free) for entry in entries]
+    cases = without_equal(
+        [_fitted(entry, nodes, catalog, free=free) for entry in entries], replayed_gradients
+    )
+    notes += [*sentences(cases), open_words(cases)]
     if all(entry.skip_reason is not None for entry in cases):
         raise RequestError(f"{source}: no case of this experiment fits these nodes\n{skip_reasons(cases)}")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")

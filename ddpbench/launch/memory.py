@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from ddpbench.launch.estimate import gradient_bytes, replay_of
+from ddpbench.machine.estimate import gradient_bytes, replay_of
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.units import format_bytes
 

@@ -33,26 +33,83 @@ def bound_in(node: ast.ClassDef) -> Iterator[str]:
 
 
 def has_own_step(name: str) -> bool:
-    """Return whether the class makes its steps itself, as far as its file tells: by `step`, or a base class's there."""
-    path = Path(name.rpartition(":")[0])
-    return path.is_file() and _has_own_step(name, path.stat().st_mtime_ns)
+    """Return whether the class makes its steps itself, as far as files tell: by `step`, its own or a base class's.
 
-
-@cache
-def _has_own_step(name: str, _changed_ns: int) -> bool:
-    tree = tree_of(name)
-    seen: set[str] = set()
-    todo = [name.rpartition(":")[2]]
-    while tree is not None and todo:
-        node = class_of(tree, todo.pop())
-        if node is None or node.name in seen:
+    A base class may be in another file that is imported by its name: one beside the class's, or below the working
+    directory. What is not found in a file, such as a base class of an installed package, is for the inspection to say.
+    """
+    head, _, attribute = name.rpartition(":")
+    path = Path(head) if head.endswith(".py") else _module_file(head, Path())
+    seen: set[tuple[Path, str]] = set()
+    if path is None:
+        return False
+    todo = [(path, attribute)]
+    while todo:
+        at, wanted = todo.pop()
+        tree = _parsed(at)
+        if tree is None or (at, wanted) in seen:
             continue
-        seen.add(node.name)
+        seen.add((at, wanted))
+        node = class_of(tree, wanted)
+        if node is None:
+            todo += _imported(tree, at, wanted, path.parent)
+            continue
         bound = [binds for child in node.body if (binds := _binds_step(child)) is not None]
         if bound:
             return bound[-1]
-        todo += [base.id for base in reversed(node.bases) if isinstance(base, ast.Name)]
+        for base in reversed(node.bases):
+            inner = base.value if isinstance(base, ast.Subscript) else base
+            if isinstance(inner, ast.Name):
+                todo.append((at, inner.id))
+            elif isinstance(inner, ast.Attribute):
+                todo += _imported(tree, at, ast.unparse(inner), path.parent)
     return False
+
+
+def _parsed(path: Path) -> ast.Module | None:
+    return _parsed_as_of(path, path.stat().st_mtime_ns) if path.is_file() else None
+
+
+@cache
+def _parsed_as_of(path: Path, _changed_ns: int) -> ast.Module | None:
+    return tree_of(f"{path}:")
+
+
+def _imported(tree: ast.Module, path: Path, name: str, beside: Path) -> list[tuple[Path, str]]:
+    """Return the file and the name there of a class that a file calls `Name` or `module.Name`, if it imports that.
+
+    Modules are looked for `beside` the file that a user named, which is where a rank imports it from.
+    """
+    head, _, attribute = name.rpartition(".")
+    found: list[tuple[Path | None, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            folder = path.resolve().parents[node.level - 1] if node.level else beside
+            for each in node.names:
+                known = each.asname or each.name
+                if known == name:
+                    found.append((_module_file(node.module or "", folder), each.name))
+                elif known == head:
+                    within = f"{node.module}.{each.name}" if node.module else each.name
+                    found.append((_module_file(within, folder), attribute))
+        elif isinstance(node, ast.Import):
+            found += [
+                (_module_file(each.name, beside), attribute)
+                for each in node.names
+                if head and (each.asname or each.name) == head
+            ]
+    return [(file, attribute) for file, attribute in found if file is not None]
+
+
+def _module_file(module: str, folder: Path) -> Path | None:
+    """Return the file of a module that lies in a folder, or else in the working directory."""
+    name = "/".join(filter(None, module.split(".")))
+    places = [
+        start / each
+        for start in (folder, Path())
+        for each in (f"{name}.py", f"{name}/__init__.py".lstrip("/"))
+    ]
+    return next((each for each in places if each.is_file()), None)
 
 
 def _binds_step(statement: ast.stmt) -> bool | None:

@@ -7,17 +7,18 @@ import secrets
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from ddpbench.launch.estimate import Tried, launch_s, proof_s, server_starts_s
-from ddpbench.launch.order import balanced_orders
+from ddpbench.machine.done import to_prove
+from ddpbench.machine.estimate import Tried, launch_s, proof_s, server_starts_s
 from ddpbench.machine.hardware import Hardware, numa_cores
+from ddpbench.machine.order import run_order
 from ddpbench.machine.placement import deal, thread_env
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir
-from ddpbench.records.plan import StoredPlan
+from ddpbench.records.plan import StoredPlan, launches_json, planned_json
 from ddpbench.records.rundir import Purpose
-from ddpbench.spec import Case, Catalog, Experiment, PlannedCase, labels
+from ddpbench.spec import Budget, Case, Catalog, Experiment, PlannedCase, labels
 
 FABRIC_PORT = 29500
 FABRIC_INTERFACE = "eth0"
@@ -72,6 +73,11 @@ class Plan:
         return next(entry for entry in self.cases if entry.case.case_id == case_id)
 
     @property
+    def budget(self) -> Budget:
+        """The experiment's."""
+        return self.experiment.budget
+
+    @property
     def runnable(self) -> tuple[PlannedCase, ...]:
         """The cases that are not skipped."""
         return tuple(entry for entry in self.cases if entry.skip_reason is None)
@@ -115,39 +121,13 @@ class Plan:
             "experiment": self.experiment.name,
             "question": self.experiment.question,
             "budget": self.experiment.budget.model_dump(),
-            "cases": [
-                {
-                    **entry.case.to_json(),
-                    "skip_reason": entry.skip_reason,
-                    "added_as_baseline": entry.added_as_baseline,
-                    "oversubscribed": entry.oversubscribed,
-                    **(
-                        {"stands_for": list(entry.stands_for), "caps_worth": list(entry.caps_worth)}
-                        if entry.stands_for
-                        else {}
-                    ),
-                }
-                for entry in self.cases
-            ],
-            "launches": [{"round": number, "case_id": case_id} for number, case_id in self.order],
+            "cases": [planned_json(entry) for entry in self.cases],
+            "launches": launches_json(self.order),
         }
 
     def dumps(self) -> str:
         """`to_json` as text."""
         return json.dumps(self.to_json(), indent=1) + "\n"
-
-
-def proof_key(case: Case) -> str:
-    """Cases of one key train alike: how fast their links are, and by how much time is dilated, is no part of it."""
-    return replace(case, fabric="links", dilation=1.0).case_id if case.fabric else case.case_id
-
-
-def to_prove(entries: Iterable[PlannedCase]) -> list[Case]:
-    """Of cases that share a proof the first."""
-    first: dict[str, Case] = {}
-    for entry in entries:
-        first.setdefault(proof_key(entry.case), entry.case)
-    return list(first.values())
 
 
 def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Experiment:
@@ -160,17 +140,13 @@ def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Exper
 
 
 def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: StoredPlan | None = None) -> Plan:
-    """Orders every round at random from the budget's seed, balanced over rounds (see `ddpbench.launch.order`).
+    """Orders every round at random from the budget's seed, balanced over rounds (see `ddpbench.machine.order`).
 
     Without a seed one is drawn, which the plan's experiment then has. A run that is resumed keeps the order that is
     `stored` of it, unless it was planned with other cases, which a sweep refuses.
     """
     experiment = with_seed(experiment, stored)
-    budget = experiment.budget
-    assert budget.seed is not None
-    ids = [entry.case.case_id for entry in cases if entry.skip_reason is None]
-    orders = balanced_orders(ids, rounds_min=budget.rounds_min, rounds=budget.rounds_max, seed=budget.seed)
-    order = [(number, case_id) for number, round_ids in enumerate(orders) for case_id in round_ids]
+    order = run_order(cases, experiment.budget)
     if stored is not None and sorted(stored.order) == sorted(order):
         order = list(stored.order)
     return Plan(experiment=experiment, cases=tuple(cases), order=tuple(order))

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import WorkloadError
+from ddpbench.machine.equal_caps import Gradients, replayed_gradients
+from ddpbench.machine.estimate import Tried
 from ddpbench.machine.server import ServerProcess
-from ddpbench.spec import Case
+from ddpbench.spec import Case, PlannedCase
+from ddpbench.strategies import own_step_reason
 from ddpbench.workloads import is_import_path
 
 INSPECTION_TIMEOUT_S = 120.0
@@ -53,6 +56,53 @@ def alone(case: Case) -> Case:
     """Return one rank's part of a case."""
     alone = case.baseline()
     return replace(alone, local_batch=case.local_batch, global_batch=case.local_batch, loader_workers=0)
+
+
+def tried(own: Mapping[str, Mapping[str, Any]]) -> dict[str, Tried]:
+    """Return what trying each own workload took, by name."""
+    return {
+        name: Tried(made_s=facts["made_s"], step_s=facts["step_s"], local_batch=facts["local_batch"])
+        for name, facts in own.items()
+    }
+
+
+def gradients_in_rank(
+    server: ServerProcess, folder: Path, *, before_each: Callable[[], None] = lambda: None
+) -> Gradients:
+    """Return what tells the bytes of a case's gradients: its profile, or else a rank that makes one backward."""
+
+    def gradients(case: Case) -> Sequence[int] | None:
+        if replayed := replayed_gradients(case):
+            return replayed
+        before_each()
+        found = server.gradients(replace(alone(case), precision="full"), folder, INSPECTION_TIMEOUT_S)
+        for left in ("probe.json", "probe.log"):
+            (folder / left).unlink(missing_ok=True)
+        return found
+
+    return gradients
+
+
+def within_own_steps(
+    entries: Sequence[PlannedCase], own: Mapping[str, Mapping[str, Any]]
+) -> tuple[PlannedCase, ...]:
+    """Return the cases with those skipped that cannot make an own class's steps, which may show in a rank alone.
+
+    Raises:
+        WorkloadError: none is left.
+    """
+    found = tuple(
+        replace(entry, skip_reason=own_step_reason(entry.case))
+        if entry.skip_reason is None and own.get(entry.case.workload, {}).get("step")
+        else entry
+        for entry in entries
+    )
+    reasons = dict.fromkeys(
+        f"{entry.case.workload}: {entry.skip_reason}" for entry in found if entry.skip_reason
+    )
+    if all(entry.skip_reason is not None for entry in found):
+        raise WorkloadError("\n".join(reasons))
+    return found
 
 
 _TIMES = ("made_s", "step_s", "local_batch")

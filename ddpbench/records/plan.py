@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,23 @@ class StoredPlan:
     def runnable(self) -> tuple[PlannedCase, ...]:
         """The cases that are not skipped."""
         return tuple(entry for entry in self.cases if entry.skip_reason is None)
+
+
+def planned_json(entry: PlannedCase) -> dict[str, Any]:
+    """Return a case as `plan.json` holds it."""
+    merged = {"stands_for": list(entry.stands_for), "caps_worth": list(entry.caps_worth)}
+    return {
+        **entry.case.to_json(),
+        "skip_reason": entry.skip_reason,
+        "added_as_baseline": entry.added_as_baseline,
+        "oversubscribed": entry.oversubscribed,
+        **(merged if entry.stands_for else {}),
+    }
+
+
+def launches_json(order: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
+    """Return the order of launches as `plan.json` holds it."""
+    return [{"round": number, "case_id": case_id} for number, case_id in order]
 
 
 def read_plan(run: RunDir) -> StoredPlan:

@@ -90,6 +90,10 @@ class Base(BaseModel, extra="forbid", frozen=True):
     sizes are multiplied by it."""
 
 
+MIN_ROUNDS = 5
+"""Under this many rounds nothing is concluded: "too few rounds"."""
+
+
 class Budget(BaseModel, extra="forbid", frozen=True):
     """How long to measure, and when to stop. Durations are seconds or texts such as "10 min"."""
 

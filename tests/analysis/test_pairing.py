@@ -20,8 +20,8 @@ from ddpbench.analysis.scaling.speedups import SpeedupCurve
 from ddpbench.analysis.statistics.stats import Comparison, Timing, compare, judge, pairs
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.merge.merge import merge
-from ddpbench.launch.sweep.done import Done
 from ddpbench.launch.sweep.stopping import StoppingRule
+from ddpbench.machine.done import Done
 from ddpbench.records import SCHEMA_VERSION, RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.records.sessions import Sessions

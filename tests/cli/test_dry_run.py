@@ -124,6 +124,46 @@ def test_verbose_adds_every_launch_in_order_with_each_ranks_command(
     assert sum("-m ddpbench.worker" in line for line in rest) == ranks * (1 + 3)
 
 
+CAPS = "axes.bucket_cap_mb=['default', 25, 100, 1000]"
+FOUND_LATER = "bucket caps that make the same buckets are found before the timed launches, and run once"
+
+
+def test_equal_bucket_caps_of_a_replay_are_told_and_planned_once(
+    replays: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its profile holds its gradients: 102 MB of them, shrunk by 50 as the caps are."""
+    path = Path(replays)
+    path.write_text(REPLAYS.replace("bucket_cap_mb = 1000\n", ""), encoding="utf-8")
+    lines = printed(capsys, replays, "--set", "axes.strategy=['ddp']", "--set", CAPS)
+    told = " ".join(lines)
+    assert (
+        "replay:resnet50-v100: bucket caps 100 MiB and 1000 MiB make the same buckets and are run once"
+        in told
+    )
+    names = [row[0] for row in table_rows(lines)]
+    assert [sum(f"{cap} buckets" in name for name in names) for cap in ("100 MiB", "1000 MiB", "25 MiB")] == [
+        2,
+        0,
+        2,
+    ]
+    assert FOUND_LATER not in told
+
+
+@pytest.mark.parametrize("command", [["sweep", "--dry-run"], ["plan", "--nodes", "a,b"]])
+@pytest.mark.parametrize(("several", "told"), [(True, True), (False, False)])
+def test_that_equal_bucket_caps_of_a_model_are_found_later_is_told(
+    command: list[str], several: bool, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = CAPS if several else "base.bucket_cap_mb=25"
+    experiment = tmp_path / "x.toml"
+    experiment.write_text(
+        '[base]\nworkload = "mlp:small"\nstrategy = "ddp"\nworld_size = 2\n', encoding="utf-8"
+    )
+    name, *rest = command
+    assert run([name, str(experiment), *rest, "--set", given, "--out", str(tmp_path / "run")]) == 0
+    assert (FOUND_LATER in " ".join(capsys.readouterr().out.split())) is told
+
+
 def test_verbose_alone_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sweep", "quick", "-v"]) == 2
     assert "--dry-run" in capsys.readouterr().err

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from ddpbench.launch.estimate import Tried
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep import sweep as module
 from ddpbench.launch.sweep.identification import Found
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
+from ddpbench.machine.estimate import Tried
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.sessions import stop_reason_of
 from ddpbench.spec import Case

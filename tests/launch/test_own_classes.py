@@ -32,6 +32,49 @@ def test_a_step_is_found_in_the_text(tmp_path: Path, name: str, own: bool) -> No
     assert not has_own_step(f"{tmp_path}/none.py:{name}")
 
 
+HANDED = "from loops import Steps as Handed\nfrom .deep import Steps as Beside\n"
+IMPORTED = {
+    "from loops import Steps\nclass Mine(Steps): ...": True,
+    "from loops import Steps as Base\nclass Mine(Base): ...": True,
+    "from loops import Plain\nclass Mine(Plain): ...": False,
+    "import loops\nclass Mine(loops.Inherits): ...": True,
+    "import loops as own\nclass Mine(own.Steps[int]): ...": True,
+    "from inner import deep\nclass Mine(deep.Steps): ...": True,
+    "import inner.deep\nclass Mine(inner.deep.Steps): ...": True,
+    "from inner.deep import Steps as Mine": True,
+    "from inner import Handed\nclass Mine(Handed): ...": True,
+    "from inner import Beside\nclass Mine(Beside): ...": True,
+    "from loops import Steps\nclass Mine(Steps):\n    step = None": False,
+    "from nowhere import Steps\nclass Mine(Steps): ...": False,
+    "from mine import Mine": False,
+}
+
+
+@pytest.mark.parametrize(("text", "own"), IMPORTED.items())
+def test_a_base_class_is_followed_into_the_file_that_it_is_imported_from(
+    tmp_path: Path, text: str, own: bool
+) -> None:
+    (tmp_path / "loops.py").write_text(TEXT, encoding="utf-8")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "__init__.py").write_text(
+        "from loops import Steps as Handed\nfrom .deep import Steps as Beside\n", encoding="utf-8"
+    )
+    (tmp_path / "inner" / "deep.py").write_text(TEXT, encoding="utf-8")
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    assert has_own_step(f"{tmp_path}/mine.py:Mine") is own
+
+
+def test_a_class_that_is_named_by_its_module_is_found_below_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "loops.py").write_text(TEXT, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert has_own_step("own.loops:Inherits")
+    assert not has_own_step("own.loops:Plain")
+    assert not has_own_step("own.none:Plain")
+
+
 def test_what_cannot_run_an_own_step_is_skipped_with_its_reason() -> None:
     done = run_cli(
         *("sweep", "quick", "--dry-run", "--workload", "experiments/own_script/gan_after.py:Measured"),

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.estimate import about
-from ddpbench.launch.plan import Plan, make_plan, plan_launch, proof_key
+from ddpbench.launch.plan import Plan, make_plan, plan_launch
+from ddpbench.machine.done import proof_key
+from ddpbench.machine.estimate import about
 from ddpbench.machine.hardware import Hardware
 from ddpbench.records import LaunchDir, RunDir
 from ddpbench.spec import Case, Devices, expand, parse_experiment

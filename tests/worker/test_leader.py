@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ddpbench.errors import LaunchError
-from ddpbench.spec import Budget, Case
+from ddpbench.machine.estimate import SERVER_START_S, Tried
+from ddpbench.machine.order import run_order
+from ddpbench.records import LaunchOutcome, RunDir
+from ddpbench.records.plan import StoredPlan
+from ddpbench.spec import Budget, Case, PlannedCase
 from ddpbench.worker.slot import leader, watch
 from ddpbench.worker.slot.roster import Seat
 from ddpbench.worker.slot.slot import LEADER_LOST_S
@@ -67,68 +72,120 @@ def test_a_slot_may_take_its_time_to_import_before_its_rank_is_there(told: Told)
         watch.look()
 
 
+class Slots:
+    """A leader without any slots, whose clock only launches move: each takes as long as it is told."""
+
+    def __init__(
+        self, patch: pytest.MonkeyPatch, folder: Path, *, total_s: float = 1e6, rounds: int = 2
+    ) -> None:
+        self.now, self.took_s, self.started_s = 100.0, 10.0, 0.0
+        self.ordered: list[bool] = []
+        self.launched: list[tuple[str, int, float]] = []
+        self.said: list[str] = []
+        cases = [PlannedCase(case=Case(workload="mlp", strategy=name)) for name in ("single", "ddp")]
+        budget = Budget(total=total_s, rounds_min=rounds, rounds_max=rounds, seed=1, measured_s=1.0)
+        run = RunDir(folder)
+        run.create()
+        plan = StoredPlan(
+            experiment="x",
+            question="",
+            budget=budget,
+            cases=tuple(cases),
+            ids=tuple(entry.case.case_id for entry in cases),
+            order=tuple(run_order(cases, budget)),
+        )
+        patch.setattr(leader, "read_plan", lambda _: plan)
+        patch.setattr(leader, "say", self.said.append)
+        patch.setattr(leader.time, "monotonic", lambda: self.now)
+        slot: Any = SimpleNamespace(
+            meeting=None,
+            run=run,
+            begin_round=lambda _job, _envs, *, fresh: self.ordered.append(fresh),
+        )
+        self.leader: Any = leader.Leader(slot, retry_failed=False)
+        self.leader._order = lambda job: self.ordered.append(job["fresh"]) or 0
+        self.leader._await_ready = lambda _job: self.started_s
+        self.leader._launch = self._launch
+
+    def _launch(self, entry: PlannedCase, purpose: Any, number: int, *, server_s: float) -> None:
+        self.launched.append((purpose, number, server_s))
+        took_s = 0.5 if purpose == "proof" else self.took_s
+        self.now += took_s
+        case_id = entry.case.case_id
+        outcome = LaunchOutcome(case_id=case_id, round=number, purpose=purpose, status="ok", wall_s=took_s)
+        self.leader._done.outcomes[case_id, purpose, number] = outcome
+        if purpose == "measure":
+            self.leader._expected.note(entry.case, outcome, took_s)
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_slots_get_fresh_servers_after_a_measured_round_and_proofs_bear_nothing_of_a_start(
-    shared: bool, monkeypatch: pytest.MonkeyPatch
+    shared: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Where sweeps share the cores no number counts, and servers serve on."""
     monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1" if shared else "0")
-    found: Any = object.__new__(leader.Leader)
-    ordered: list[bool] = []
-    launched: list[tuple[str, int, float]] = []
-    found._measured, found._outcomes = False, {}
-    found._walls, found._spent = [], lambda expected_s: False
-    found._slot = SimpleNamespace(begin_round=lambda _job, _envs, *, fresh: ordered.append(fresh))
-    found._order = lambda job: ordered.append(job["fresh"]) or 0
-    found._await_ready = lambda _job: 3.0
-    found._launch = lambda _entry, purpose, number, *, server_s: launched.append((purpose, number, server_s))
-    todo = [SimpleNamespace(case=Case(workload="mlp", strategy=name)) for name in ("single", "ddp")]
-    for purpose, number in (("proof", 0), ("measure", 0), ("measure", 1)):
-        found._round(todo, purpose, number)
-    assert ordered == [
-        False,
-        False,
-        False,
-        False,
-        not shared,
-        not shared,
-    ]  # what others are told, and what it does itself
+    slots = Slots(monkeypatch, tmp_path)
+    slots.started_s = 3.0
+    assert slots.leader._work("as estimated") == "rounds_max"
+    # What others are told, and what it does itself.
+    assert slots.ordered == [False, False, False, False, not shared, not shared]
     assert (
-        launched
+        slots.launched
         == [("proof", 0, 0.0)] * 2 + [("measure", 0, 1.5)] * 2 + [("measure", 1, 0.0 if shared else 1.5)] * 2
+    )
+    assert slots.leader._expected.server_start_s == (SERVER_START_S if shared else 3.0)
+
+
+@pytest.mark.parametrize(
+    ("total_s", "launches"), [(1.0 + 40.0, 4), (1.0 + 39.0, 2), (1.0 + 15.0, 1), (0.8, 0)]
+)
+def test_nothing_is_launched_that_would_end_after_the_budget(
+    total_s: float, launches: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two proofs of 0.5 s, then rounds of two launches of 10 s: a round that has no room is not begun."""
+    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
+    slots = Slots(monkeypatch, tmp_path, total_s=total_s)
+    assert slots.leader._work("as estimated") == ("rounds_max" if launches == 4 else "budget")
+    assert [purpose for purpose, *_ in slots.launched].count("measure") == launches
+
+
+def test_what_the_budget_has_room_for_is_told_as_an_ordinary_sweep_tells_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Five rounds of 20 s under 50 s: two fit, which shows after the first."""
+    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
+    slots = Slots(monkeypatch, tmp_path, total_s=50.0, rounds=5)
+    assert slots.leader._work("as estimated") == "budget"
+    assert [number for purpose, number, _ in slots.launched if purpose == "measure"] == [0, 0, 1, 1]
+    (room,) = slots.said
+    assert room == (
+        "after round 1, 5 rounds take about 1 min 41 s: budget.total, 50 s, has room for 2 of them, and under 5 give "
+        "no interval; raise it, lower budget.measured_s, or leave out cases"
     )
 
 
-@pytest.mark.parametrize(("shared", "expected_s"), [("0", 3 * 2.0 + 4.0), ("1", 3 * 2.0)])
-def test_one_more_round_starts_servers_only_where_those_that_run_do_not_serve_it(
-    shared: str, expected_s: float, monkeypatch: pytest.MonkeyPatch
+def test_a_budget_that_an_own_model_needs_more_than_is_told_once_it_was_tried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", shared)
-    found: Any = object.__new__(leader.Leader)
-    found._walls, found._server_s = [1.0, 3.0], 4.0
-    assert found._expected_s(3) == expected_s
+    """47 steps of 200 ms take longer than the second that is timed."""
+    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
+    slots = Slots(monkeypatch, tmp_path, total_s=60.0, rounds=5)
+    tried = {"mlp": Tried(made_s=0.1, step_s=0.2, local_batch=1)}
+    monkeypatch.setattr(leader, "open_run", lambda *_: None)
+    monkeypatch.setattr(leader, "settled_plan", lambda _slot, plan: (plan, tried))
+    slots.leader._order = lambda _job: 0
+    slots.leader.lead()
+    assert slots.said[0].startswith("once your model was tried, 5 rounds take about ")
+    assert "budget.total, 60 s, has room for " in slots.said[0]
 
 
-@pytest.mark.parametrize(("total_s", "launches"), [(100.0, 2), (25.0, 1), (15.0, 0)])
-def test_nothing_is_launched_that_would_end_after_the_budget(
-    total_s: float, launches: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Launches took 10 s so far, and 10 s have passed."""
-    now = [110.0]
-    found: Any = object.__new__(leader.Leader)
-    monkeypatch.setattr(leader.time, "monotonic", lambda: now[0])
-    found._measured, found._outcomes, found._walls, found._started = False, {}, [10.0], 100.0
-    found._plan = SimpleNamespace(budget=Budget(total=total_s))
-    found._slot = SimpleNamespace(begin_round=lambda *_, **__: None)
-    found._order = lambda _job: 0
-    found._await_ready = lambda _job: 0.0
-    launched: list[object] = []
-
-    def launch(entry: object, *_: object, **__: object) -> None:
-        launched.append(entry)
-        now[0] += 10.0
-
-    found._launch = launch
-    todo = [SimpleNamespace(case=Case(workload="mlp", strategy=name)) for name in ("single", "ddp")]
-    assert found._round(todo, "measure", 1) is (launches == 2)
-    assert len(launched) == launches
+def test_what_is_left_out_is_told_at_the_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DDPBENCH_SHARED_MACHINE", "1")
+    slots = Slots(monkeypatch, tmp_path, total_s=50.0, rounds=5)
+    monkeypatch.setattr(leader, "open_run", lambda *_: None)
+    monkeypatch.setattr(leader, "settled_plan", lambda _slot, plan: (plan, {}))
+    slots.leader._order = lambda _job: 0
+    slots.leader.lead()
+    assert slots.said[1] == (
+        "budget.total, 50 s, is spent after 2 of 5 rounds: 6 launches not run; to run them, start the same lines again"
+    )

@@ -26,12 +26,13 @@ from typing import Literal
 
 from scipy import special
 
+from ddpbench.spec import settings
+
 ALPHA = 0.05
 """One minus the confidence of every interval, before correction for the number of comparisons."""
 MARGIN = 0.02
 """Differences of step time within 2 % are called equivalent."""
-MIN_ROUNDS = 5
-"""Under this many rounds nothing is concluded: "too few rounds"."""
+MIN_ROUNDS = settings.MIN_ROUNDS
 FEWEST = 3
 """Fewer values give no interval: that of two is 12.7 standard errors wide to either side, and says nothing."""
 POWER = 0.8

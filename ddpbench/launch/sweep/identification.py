@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ddpbench.errors import IdentityError
-from ddpbench.launch.estimate import Tried
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import Plan, make_plan
-from ddpbench.launch.sweep.equal_caps import replayed_gradients, sentences, without_equal
 from ddpbench.launch.sweep.preparation import Prepared
+from ddpbench.machine.equal_caps import sentences, without_equal
+from ddpbench.machine.estimate import Tried
 from ddpbench.machine.identity import check_identity, machine_record
 from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.trial import INSPECTION_TIMEOUT_S, alone, identifying, inspect_own, told
+from ddpbench.machine.trial import (
+    gradients_in_rank,
+    identifying,
+    inspect_own,
+    told,
+    tried,
+    within_own_steps,
+)
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.plan import read_plan
-from ddpbench.spec import Case
+from ddpbench.spec import PlannedCase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +53,7 @@ def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> F
     toml = prepared.experiment.to_toml()
     found = machine_record(prepared.hardware, probe, toml, plan.cases)
     own = inspect_own(server, [entry.case for entry in plan.runnable], run.path)
-    if not prepared.resumes:
-        plan = _without_equal_caps(plan, server, run, listener)
+    plan = _settled(prepared, server, own, listener)
     found["context"]["own_workloads"] = {name: identifying(facts) for name, facts in own.items()}
     for name, facts in own.items():
         listener.looked_at(told(name, facts))
@@ -60,29 +67,26 @@ def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> F
     return Found(
         gpu_addresses=[gpu["pci"] for gpu in probe["gpus"]],
         plan=plan,
-        tried={
-            name: Tried(made_s=facts["made_s"], step_s=facts["step_s"], local_batch=facts["local_batch"])
-            for name, facts in own.items()
-        },
+        tried=tried(own),
     )
 
 
-def _without_equal_caps(plan: Plan, server: ServerProcess, run: RunDir, listener: Listener) -> Plan:
-    """Return the plan with one case for all bucket caps that make the same buckets, and tells which these are."""
-
-    def gradients(case: Case) -> Sequence[int] | None:
-        return replayed_gradients(case) or server.gradients(
-            replace(alone(case), precision="full"), run.path, INSPECTION_TIMEOUT_S
-        )
-
-    cases = without_equal(plan.cases, gradients)
-    for left in ("probe.json", "probe.log"):
-        (run.path / left).unlink(missing_ok=True)
-    if len(cases) == len(plan.cases):
+def _settled(
+    prepared: Prepared, server: ServerProcess, own: Mapping[str, Mapping[str, Any]], listener: Listener
+) -> Plan:
+    """Return the plan as a rank knows it: of bucket caps with the same buckets one, no strategy without own steps."""
+    plan = prepared.plan
+    cases: Sequence[PlannedCase] = within_own_steps(plan.cases, own)
+    if not prepared.resumes:
+        told = set(sentences(cases))
+        cases = without_equal(cases, gradients_in_rank(server, prepared.run.path))
+        for sentence in sentences(cases):
+            if sentence not in told:
+                listener.looked_at(sentence)
+    if tuple(cases) == plan.cases:
         return plan
-    for sentence in sentences(cases):
-        listener.looked_at(sentence)
-    return make_plan(plan.experiment, cases)
+    stored = read_plan(prepared.run) if prepared.resumes else None
+    return make_plan(plan.experiment, cases, stored)
 
 
 def _check_cases(run: RunDir, plan: Plan) -> None:

@@ -19,7 +19,7 @@ from ddpbench.launch.merge.merge import refuse_merged
 from ddpbench.launch.own_batches import batch_notes, own_names, stated_batches, stored_batches
 from ddpbench.launch.own_workloads import with_located
 from ddpbench.launch.plan import Plan, make_plan, skip_reasons
-from ddpbench.launch.sweep.equal_caps import as_stored
+from ddpbench.machine.equal_caps import as_stored, replayed_gradients, sentences, without_equal
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
@@ -117,6 +117,9 @@ def prepare(request: SweepRequest) -> Prepared:
     cases = [
         within_memory(within_precision(within_gpus(entry, devices), devices), memory) for entry in planned
     ]
+    if not resumes:
+        cases = without_equal(cases, replayed_gradients)
+    notes += sentences(cases)
     if all(entry.skip_reason is not None for entry in cases):
         raise RequestError(f"{source}: no case of this experiment can run here\n{skip_reasons(cases)}")
     _check_checkpoint_dirs(cases)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from ddpbench.launch.listener import Listener
-from ddpbench.launch.sweep.done import Done
-from ddpbench.launch.sweep.expected import Expected
+from ddpbench.machine.done import Done
+from ddpbench.machine.expected import Expected
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget
 

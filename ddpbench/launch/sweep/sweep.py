@@ -10,12 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from ddpbench.errors import FabricError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.estimate import about
 from ddpbench.launch.fabrics import Fabrics
 from ddpbench.launch.listener import Listener
-from ddpbench.launch.plan import LaunchPlan, Plan, plan_launch, to_prove
-from ddpbench.launch.sweep.done import Done, left_out_words
-from ddpbench.launch.sweep.expected import Expected
+from ddpbench.launch.plan import LaunchPlan, Plan, plan_launch
 from ddpbench.launch.sweep.identification import identify
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.launch.sweep.servers import Servers, launches_of_one_server
@@ -24,12 +21,14 @@ from ddpbench.launch.sweep.throughput import ThroughputSoFar, launch_throughput
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
+from ddpbench.machine.done import Done, left_out_words, to_prove
+from ddpbench.machine.expected import Expected
+from ddpbench.machine.room import Room
 from ddpbench.machine.sessions import Session, note_session
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.units import counted, format_seconds
 
 
 @dataclass(slots=True)
@@ -72,7 +71,7 @@ class Sweep:
         )
         self._gpu_addresses: list[str | None] = []
         self._take(prepared.plan)
-        self._told_rounds = self._budget.rounds_min
+        self._room = Room(self._budget, self._warn)
         self._identified = False
         self._fabrics = Fabrics(self._run, listener.preparing)
         self.result = SweepResult(self._run)
@@ -81,7 +80,7 @@ class Sweep:
         """Goes by this plan from now on; nothing of it is done."""
         self._plan = plan
         self._done = Done(self._run, plan)
-        self._expected = Expected(plan, self._done, shared=self._shared)
+        self._expected = Expected(plan, self._done, shared=self._shared, tried=plan.tried)
         self._rule = StoppingRule(
             self._run, self._done, self._expected, self._budget, self._listener, clock=self._clock
         )
@@ -159,7 +158,7 @@ class Sweep:
         for entry in self._done.unproved:
             if self._done.take_proof(entry):
                 continue
-            if self._plan.proof_s(entry.case) > self._rule.left_s(started):
+            if self._expected.proof_s(entry.case) > self._rule.left_s(started):
                 return "budget"
             self._launch(entry, "proof", 0, servers)
         for number in range(self._budget.rounds_max):
@@ -178,10 +177,7 @@ class Sweep:
         if not self._prepared.resumes:
             return
         self._done.read()
-        cases = {entry.case.case_id: entry.case for entry in self._plan.runnable}
-        for (case_id, purpose, _), outcome in self._done.outcomes.items():
-            if purpose == "measure" and outcome.status == "ok":
-                self._expected.note(cases[case_id], outcome, outcome.wall_s)
+        self._expected.note_finished()
 
     def _tell_plan(self) -> None:
         """Tells how much is left of the promised rounds, and warns where the budget has no room for that."""
@@ -194,30 +190,7 @@ class Sweep:
         self._tell_room("as estimated", budget.total, 0)
 
     def _tell_room(self, when: str, left_s: float, number: int) -> None:
-        """Warns where the budget is found to have room for another number of the promised rounds than last told.
-
-        Round `number` is next, and `left_s` is left.
-        """
-        budget = self._budget
-        if number >= budget.rounds_min or not self._done.rounds_todo(budget.rounds_min):
-            return
-        rounds = self._expected.rounds_within(left_s, number)
-        if rounds == self._told_rounds:
-            return
-        self._told_rounds = rounds
-        needed_s = budget.total - left_s + self._expected.left_s(number)
-        told = f"{when}, {counted(budget.rounds_min, 'round')} take {about(budget)} {format_seconds(round(needed_s))}"
-        total = f"budget.total, {format_seconds(budget.total)},"
-        if rounds == budget.rounds_min:
-            self._warn(f"{told}: {total} has room for them")
-            return
-        from ddpbench.analysis.statistics.stats import MIN_ROUNDS
-
-        lower = "measured_s" if budget.target_loss is None else "until_s or measured_s"
-        few = f", and under {MIN_ROUNDS} give no interval" if rounds < MIN_ROUNDS <= budget.rounds_min else ""
-        self._warn(
-            f"{told}: {total} has room for {rounds} of them{few}; raise it, lower budget.{lower}, or leave out cases"
-        )
+        self._room.tell(when, left_s, number, self._done, self._expected)
 
     def _tell_left_out(self) -> None:
         """Tells what was left out of the promised rounds where the budget is spent."""

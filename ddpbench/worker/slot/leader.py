@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
 from ddpbench.errors import LaunchError
 from ddpbench.machine.disturbance import own_environment_allows_sharing
-from ddpbench.machine.finished import Key, finished_launches, given_up, is_ok
+from ddpbench.machine.done import Done, left_out_words
+from ddpbench.machine.estimate import Tried
+from ddpbench.machine.expected import Expected
+from ddpbench.machine.finished import is_ok
 from ddpbench.machine.judge import conclude
 from ddpbench.machine.placement import thread_env
+from ddpbench.machine.room import Room
 from ddpbench.machine.seen import POLL_S
 from ddpbench.machine.sessions import Session, note_session
-from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest
+from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import PlannedCase, labels
 from ddpbench.worker.slot.ending import EXIT_NOT_OK, EXIT_OK
-from ddpbench.worker.slot.opening import open_run, try_own_workloads
+from ddpbench.worker.slot.opening import open_run, settled_plan
 from ddpbench.worker.slot.own_rank import OwnRank
 from ddpbench.worker.slot.roster import members_of
 from ddpbench.worker.slot.slot import LEADER_LOST_S, QUICK_POLL_S, Slot, processes_of, say
@@ -41,17 +45,21 @@ class Leader:
     def __init__(self, slot: Slot, *, retry_failed: bool) -> None:
         self._slot, self._meeting, self._run = slot, slot.meeting, slot.run
         self._retry_failed = retry_failed
-        self._plan: StoredPlan = read_plan(slot.run)
-        self._labels = labels(entry.case for entry in self._plan.cases)
-        self._outcomes: dict[Key, LaunchOutcome] = {}
+        self._take(read_plan(slot.run), {})
+        self._room = Room(self._plan.budget, say)
         self._session = Session.begin()
         self._started = time.monotonic()
         self._number = 0
-        self._server_s = 0.0
         self._measured = False
-        self._walls: list[float] = []
         self._measured_s = 0.0
         self._launches = 0
+
+    def _take(self, plan: StoredPlan, tried: Mapping[str, Tried]) -> None:
+        """Goes by this plan from now on; nothing of it is done."""
+        self._plan = plan
+        self._labels = labels(entry.case for entry in plan.cases)
+        self._done = Done(self._run, plan)
+        self._expected = Expected(plan, self._done, shared=own_environment_allows_sharing(), tried=tried)
 
     def lead(self) -> int:
         """Runs the plan to its end; returns the exit code for all slots.
@@ -63,10 +71,11 @@ class Leader:
         """
         with ExitStack() as stack:
             open_run(self._slot, self._plan, stack)
-            try_own_workloads(self._slot, self._plan)
+            plan, tried = settled_plan(self._slot, read_plan(self._run))
+            self._take(plan, tried)
             self._started, reason = time.monotonic(), "failed"
             try:
-                reason = self._work()
+                reason = self._work("once your model was tried" if tried else "as estimated")
             except KeyboardInterrupt:
                 reason = "interrupted"
                 raise
@@ -80,59 +89,46 @@ class Leader:
                     stop_reason=reason,
                 )
         rounds = self._plan.budget.rounds_min if reason != "budget" else 1
-        ok = all(is_ok(entry.case.case_id, self._outcomes, rounds) for entry in self._plan.runnable)
+        ok = all(is_ok(entry.case.case_id, self._done.outcomes, rounds) for entry in self._plan.runnable)
         code = EXIT_OK if ok else EXIT_NOT_OK
         self._order({"do": "end", "code": code})
+        if reason == "budget" and (left := left_out_words(self._labels, self._done, self._plan.budget)):
+            say(f"{left}; to run them, start the same lines again")
         say(f"ended: {reason}; make the report with: ddpbench report {self._run.path}")
         return code
 
-    def _work(self) -> str:
-        """Run all launches that are to do and return why there are no more."""
-        budget = self._plan.budget
-        self._outcomes, damaged = finished_launches(
-            self._run, [entry.case.case_id for entry in self._plan.runnable]
-        )
-        if self._outcomes:
-            say(f"launches done already: {len(self._outcomes)}")
+    def _work(self, when: str) -> str:
+        """Run all launches that are to do and return why there are no more; `when` is what they are estimated from."""
+        budget, done = self._plan.budget, self._done
+        done.read()
+        if done.outcomes:
+            say(f"launches done already: {len(done.outcomes)}")
+        self._expected.note_finished()
         if self._retry_failed:
-            for key, outcome in list(self._outcomes.items()):
-                if outcome.status != "ok" or key in damaged:
-                    self._run.set_aside(self._run.launch(*key))
-                    del self._outcomes[key]
-        unproved = [
-            entry for entry in self._plan.runnable if (entry.case.case_id, "proof", 0) not in self._outcomes
-        ]
-        if not self._round(unproved, "proof", 0):
+            done.set_failed_aside()
+        self._tell_room(when, 0)
+        if not self._round(done.unproved, "proof", 0):
             return "budget"
+        begun = False
         for number in range(budget.rounds_max):
-            todo = self._todo(number)
-            if all(given_up(entry.case.case_id, self._outcomes) for entry in self._plan.runnable):
+            todo = done.left_of_round(number)
+            if not done.worthwhile:
                 return "no case can be measured"
-            if todo and self._walls and self._spent(self._expected_s(len(todo))):
+            if todo and begun and self._expected.round_s(todo) > self._left_s():
                 return "budget"
+            begun = begun or bool(todo)
             if not self._round(todo, "measure", number):
                 return "budget"
+            if todo:
+                self._tell_room(f"after round {number + 1}", number + 1)
         return "rounds_max"
 
-    def _expected_s(self, launches: int) -> float:
-        """Return how long one more round of so many launches takes; where servers serve all rounds, they run by now."""
-        start_s = 0.0 if own_environment_allows_sharing() else self._server_s
-        return sum(self._walls) / max(len(self._walls), 1) * launches + start_s
+    def _left_s(self) -> float:
+        """Return how much of the budget is left, seconds."""
+        return self._started + self._plan.budget.total - time.monotonic()
 
-    def _spent(self, expected_s: float) -> bool:
-        """Return whether what takes so long would end after the budget."""
-        return time.monotonic() - self._started + expected_s > self._plan.budget.total
-
-    def _todo(self, number: int) -> list[PlannedCase]:
-        """Return what a round has left to launch, in its order."""
-        ids = [case_id for at, case_id in self._plan.order if at == number]
-        entries = [entry for case_id in ids if (entry := self._plan.case(case_id)) is not None]
-        return [
-            entry
-            for entry in entries
-            if (entry.case.case_id, "measure", number) not in self._outcomes
-            and not given_up(entry.case.case_id, self._outcomes)
-        ]
+    def _tell_room(self, when: str, number: int) -> None:
+        self._room.tell(when, self._left_s(), number, self._done, self._expected)
 
     def _round(self, todo: Sequence[PlannedCase], purpose: Purpose, number: int) -> bool:
         """Return whether all of it was launched: no launch is that would end after the budget."""
@@ -147,16 +143,21 @@ class Leader:
         fresh = self._measured and not own_environment_allows_sharing()
         job = self._order({"do": "round", "envs": envs, "fresh": fresh})
         self._slot.begin_round(job, envs, fresh=fresh)
-        self._server_s = self._await_ready(job)
+        server_s = self._await_ready(job)
+        if fresh:
+            self._expected.server_start_s = server_s
         bears = purpose == "measure" and (
             fresh or not self._measured
         )  # the first round that these servers measure
         self._measured = purpose == "measure"
-        share_s = self._server_s / len(todo) if bears else 0.0
+        share_s = server_s / len(todo) if bears else 0.0
         for entry in todo:
-            if given_up(entry.case.case_id, self._outcomes):
+            if self._done.given_up(entry):
                 continue
-            if self._spent(sum(self._walls) / max(len(self._walls), 1)):
+            expected = self._expected
+            if (
+                expected.proof_s(entry.case) if purpose == "proof" else expected.launch_s(entry)
+            ) > self._left_s():
                 return False
             self._launch(entry, purpose, number, server_s=share_s)
         return True
@@ -224,11 +225,11 @@ class Leader:
             noise=noise_of(members, watch.states, shared_machine=self._slot.shared_machine),
             session=self._session.id,
         )
-        self._outcomes[case.case_id, purpose, number] = outcome
+        self._done.outcomes[case.case_id, purpose, number] = outcome
         self._launches += 1
         self._measured_s += outcome.measured_s
         if purpose == "measure":
-            self._walls.append(wall_s)
+            self._expected.note(case, outcome, wall_s)
         what = "proof" if purpose == "proof" else f"round {number + 1}"
         say(
             f"{what}  {self._labels[case.case_id]}  {outcome.status}{f': {outcome.error}' if outcome.error else ''}"

@@ -10,11 +10,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ddpbench.errors import LaunchError, RequestError
+from ddpbench.machine.equal_caps import sentences, without_equal
+from ddpbench.machine.estimate import Tried
 from ddpbench.machine.identity import RANK_CODE, check_identity, code_digest, nodes_record
+from ddpbench.machine.order import run_order
 from ddpbench.machine.placement import thread_env
-from ddpbench.machine.trial import identifying, inspect_own, told
+from ddpbench.machine.trial import gradients_in_rank, identifying, inspect_own, told, tried, within_own_steps
 from ddpbench.records import write_atomically
-from ddpbench.records.plan import StoredPlan
+from ddpbench.records.plan import StoredPlan, launches_json, planned_json, read_plan
+from ddpbench.spec import PlannedCase
+from ddpbench.worker.slot.own_card import plan_digest
 from ddpbench.worker.slot.roster import members_of, oversubscribed
 from ddpbench.worker.slot.slot import LEADER_LOST_S, QUICK_POLL_S, Slot, processes_of, say
 
@@ -105,21 +110,43 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
     write_atomically(slot.run.plan, json.dumps(data, indent=1) + "\n")
 
 
-def try_own_workloads(slot: Slot, plan: StoredPlan) -> None:
-    """Tries them as a sweep does, on the leader's node alone, and notes in machine.json what they are.
+def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tried]]:
+    """Tries users' own workloads as a sweep does, and leaves out equal bucket caps; on the leader's node alone.
+
+    Returns the plan that is to be carried out, which plan.json then holds, and what trying each own workload took;
+    notes in machine.json what they are.
 
     Raises:
         WorkloadError: some cannot be used; nothing is launched, and the other slots hear of it.
     """
     cases = [entry.case for entry in plan.runnable]
     if not cases:
-        return
-    with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
+        return plan, {}
+    with tempfile.TemporaryDirectory(prefix="ddpbench-") as name:
+        folder = Path(name)
         server = slot.server(thread_env(cases[0]))
-        own = inspect_own(server, cases, Path(folder), before_each=slot.beat)
+        own = inspect_own(server, cases, folder, before_each=slot.beat)
+        left = within_own_steps(plan.cases, own)
+        if not any(slot.run.path.glob("cases/*/*/outcome.json")):  # else they are what they were
+            left = tuple(without_equal(left, gradients_in_rank(server, folder, before_each=slot.beat)))
     if own:
         for name, facts in own.items():
             say(told(name, facts))
         machine = slot.run.read_json(slot.run.machine)
         machine["context"]["own_workloads"] = {name: identifying(facts) for name, facts in own.items()}
         write_atomically(slot.run.machine, json.dumps(machine, indent=1) + "\n")
+    return _taken(slot, plan, left), tried(own)
+
+
+def _taken(slot: Slot, plan: StoredPlan, cases: tuple[PlannedCase, ...]) -> StoredPlan:
+    """Return the plan with these cases, and write it where they are others."""
+    if cases == plan.cases:
+        return plan
+    for sentence in set(sentences(cases)) - set(sentences(plan.cases)):
+        say(sentence)
+    order = run_order(cases, plan.budget)
+    data = slot.run.read_json(slot.run.plan)
+    data.setdefault("planned_digest", plan_digest(data))
+    data |= {"cases": [planned_json(entry) for entry in cases], "launches": launches_json(order)}
+    write_atomically(slot.run.plan, json.dumps(data, indent=1) + "\n")
+    return read_plan(slot.run)

@@ -46,7 +46,7 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
             "code": code_digest(_SLOT_CODE),
             "workloads": workloads_digest(entry.case.workload for entry in plan.cases),
             "experiment": text_digest(run.experiment.read_text(encoding="utf-8")),
-            "plan": _plan_digest(run),
+            "plan": plan_digest(run.read_json(run.plan)),
             "finished": sum(1 for _ in run.path.glob("cases/*/*/outcome.json")),
         }
     except (DdpbenchError, OSError) as error:
@@ -70,9 +70,11 @@ def _probe(plan: StoredPlan, server: Callable[[Mapping[str, str]], ServerProcess
         return server(thread_env(first)).probe(Path(folder))
 
 
-def _plan_digest(run: RunDir) -> str:
-    """Return a digest of the plan but for what the leader fills in when it knows the nodes."""
-    data = run.read_json(run.plan)
-    for entry in data["cases"]:
-        del entry["oversubscribed"]
-    return text_digest(json.dumps(data, sort_keys=True))
+def plan_digest(data: Mapping[str, Any]) -> str:
+    """Return a digest of what plan.json was planned as, without what the leader finds out when it knows the nodes."""
+    if "planned_digest" in data:  # by a leader, whose directory others may not see
+        return str(data["planned_digest"])
+    cases = [
+        {key: value for key, value in entry.items() if key != "oversubscribed"} for entry in data["cases"]
+    ]
+    return text_digest(json.dumps({**data, "cases": cases}, sort_keys=True))

@@ -1,22 +1,52 @@
-"""Which launches of a sweep are done, and which are left."""
+"""Which launches of a plan are done, and which are left."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
 
-from ddpbench.launch.plan import Plan, proof_key
 from ddpbench.machine.finished import Key, finished_launches, given_up
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.rundir import Purpose
-from ddpbench.spec import Budget, PlannedCase
+from ddpbench.spec import Budget, Case, PlannedCase
 from ddpbench.units import counted, format_seconds
+
+
+class Launches(Protocol):
+    """A plan, as it was just made or as its directory holds it."""
+
+    @property
+    def budget(self) -> Budget:
+        """How long and how often it may launch."""
+
+    @property
+    def runnable(self) -> tuple[PlannedCase, ...]:
+        """The cases that are not skipped."""
+
+    @property
+    def order(self) -> Sequence[tuple[int, str]]:
+        """(round, case id) of every launch."""
+
+
+def proof_key(case: Case) -> str:
+    """Cases of one key train alike: how fast their links are, and by how much time is dilated, is no part of it."""
+    return replace(case, fabric="links", dilation=1.0).case_id if case.fabric else case.case_id
+
+
+def to_prove(entries: Iterable[PlannedCase]) -> list[Case]:
+    """Of cases that share a proof the first."""
+    first: dict[str, Case] = {}
+    for entry in entries:
+        first.setdefault(proof_key(entry.case), entry.case)
+    return list(first.values())
 
 
 class Done:
     """The finished launches of a plan, by the outcomes they left."""
 
-    def __init__(self, run: RunDir, plan: Plan) -> None:
+    def __init__(self, run: RunDir, plan: Launches) -> None:
         self._run, self._plan = run, plan
         self.outcomes: dict[Key, LaunchOutcome] = {}
         self._damaged: set[Key] = set()
@@ -53,7 +83,8 @@ class Done:
 
     def left_of_round(self, number: int) -> list[PlannedCase]:
         """Return what a round has left to launch, in its order."""
-        entries = [self._plan.case(case_id) for at, case_id in self._plan.order if at == number]
+        known = {entry.case.case_id: entry for entry in self._plan.runnable}
+        entries = [known[case_id] for at, case_id in self._plan.order if at == number]
         return [
             entry
             for entry in entries

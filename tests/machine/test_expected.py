@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from ddpbench.cli.dry_run import table
-from ddpbench.launch.estimate import SERVER_START_S
 from ddpbench.launch.plan import Plan
-from ddpbench.launch.sweep.done import Done
-from ddpbench.launch.sweep.expected import Expected
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.machine.done import Done
+from ddpbench.machine.estimate import SERVER_START_S
+from ddpbench.machine.expected import Expected
+from ddpbench.machine.room import Room
 from ddpbench.records import LaunchOutcome, RunDir
 from tests.launch.test_plan import plan_of
 
@@ -48,6 +49,19 @@ def test_a_round_to_come_starts_servers_only_where_those_that_run_do_not_serve_i
     assert expected.left_s(1) == pytest.approx(launches_s + starts * SERVER_START_S)
     one_more_s = expected.round_s(done.worthwhile)
     assert one_more_s == pytest.approx(len(plan.runnable) * TOOK_S + (not shared) * SERVER_START_S)
+
+
+def test_what_is_told_to_be_needed_is_more_than_the_budget_that_has_no_room_for_it(plan: Plan) -> None:
+    """Three rounds are left, each with a start of servers, and a second less than they take, of 100 s."""
+    done, expected = begun(plan, shared=False)
+    expected.server_start_s = 4.0
+    warned: list[str] = []
+    round_s = len(plan.runnable) * TOOK_S + 4.0
+    budget = plan.budget.model_copy(update={"total": 100.0})
+    Room(budget, warned.append).tell("after round 1", 3 * round_s - 1.0, 1, done, expected)
+    (told,) = warned
+    assert told.startswith(f"after round 1, {ROUNDS} rounds take about 1 min 41 s: ")
+    assert f"has room for {ROUNDS - 1} of them" in told
 
 
 def test_an_estimate_starts_servers_once_where_all_rounds_share_them(plan: Plan) -> None:

@@ -15,8 +15,10 @@ order and its reverse no case follows the same one twice.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+
+from ddpbench.spec import Budget, PlannedCase
 
 MOST_SEARCHED = 40
 """For more cases three balanced orders are constructed: the search would take over a second."""
@@ -25,6 +27,14 @@ _STEPS = 10_000
 
 Positions = list[int]
 """Of each case its position in a round, from 0."""
+
+
+def run_order(cases: Iterable[PlannedCase], budget: Budget) -> list[tuple[int, str]]:
+    """Return the round and the case id of every launch up to `rounds_max`, of the cases that are not skipped."""
+    assert budget.seed is not None
+    ids = [entry.case.case_id for entry in cases if entry.skip_reason is None]
+    orders = balanced_orders(ids, rounds_min=budget.rounds_min, rounds=budget.rounds_max, seed=budget.seed)
+    return [(number, case_id) for number, round_ids in enumerate(orders) for case_id in round_ids]
 
 
 def balanced_orders(case_ids: Sequence[str], *, rounds_min: int, rounds: int, seed: int) -> list[list[str]]:

@@ -15,8 +15,8 @@ from ddpbench.analysis.read.positions import position_spread
 from ddpbench.analysis.statistics.stats import Timing, compare
 from ddpbench.cli import run as cli
 from ddpbench.launch.layout import Nodes, plan_for
-from ddpbench.launch.order import balanced_orders, construct_three
 from ddpbench.launch.sweep.preparation import Prepared, SweepRequest, prepare
+from ddpbench.machine.order import balanced_orders, construct_three
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ddpbench.launch.estimate import gradient_width, replay_of
+from ddpbench.machine.estimate import gradient_width, replay_of
 from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Case, PlannedCase, grouping
 from ddpbench.spec.buckets import bucket_bytes, caps_worth, equal_words
@@ -20,18 +20,10 @@ def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[Pl
     Of those that do the one with DDP's default is kept, or else the first, and says for which caps it stands. Cases
     whose gradients are not known before they are launched stay as they are.
     """
-    groups: dict[grouping.Key, list[PlannedCase]] = {}
-    for entry in cases:
-        if entry.skip_reason is None and entry.case.bucket_cap_mb is not None:
-            groups.setdefault(grouping.alike(entry.case, but=("bucket_cap_mb",)), []).append(entry)
     known: dict[grouping.Key, Sequence[int] | None] = {}
     kept: dict[str, PlannedCase] = {entry.case.case_id: entry for entry in cases}
-    for members in groups.values():
-        if len(members) < 2:
-            continue
+    for members in _groups(cases):
         first = members[0].case
-        if first.options.get("find_unused_parameters") and not first.options.get("static_graph"):
-            continue  # such a reducer keeps the buckets it made at first, of parameters in the model's order
         key = (*grouping.deciding("state", first), first.shrink)
         if key not in known:
             known[key] = gradients(first)
@@ -42,6 +34,26 @@ def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[Pl
                 for other in others:
                     del kept[other.case.case_id]
     return list(kept.values())
+
+
+def _groups(cases: Sequence[PlannedCase]) -> list[list[PlannedCase]]:
+    """Return the cases that differ in nothing but their bucket caps, several each, which may make the same buckets."""
+    groups: dict[grouping.Key, list[PlannedCase]] = {}
+    for entry in cases:
+        options = entry.case.options
+        if entry.skip_reason is not None or entry.case.bucket_cap_mb is None:
+            continue
+        if options.get("find_unused_parameters") and not options.get("static_graph"):
+            continue  # such a reducer keeps the buckets it made at first, of parameters in the model's order
+        groups.setdefault(grouping.alike(entry.case, but=("bucket_cap_mb",)), []).append(entry)
+    return [members for members in groups.values() if len(members) > 1]
+
+
+def open_words(cases: Sequence[PlannedCase]) -> str:
+    """Return what is said of bucket caps while only a rank can tell whether they are equal; empty where none can be."""
+    if all(replayed_gradients(members[0].case) for members in _groups(cases)):
+        return ""
+    return "bucket caps that make the same buckets are found before the timed launches, and run once"
 
 
 def _alike(

@@ -1,0 +1,44 @@
+"""Whether `budget.total` has room for the promised rounds: told once known, and again where it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ddpbench.machine.done import Done
+from ddpbench.machine.estimate import about
+from ddpbench.machine.expected import Expected
+from ddpbench.spec import Budget
+from ddpbench.spec.settings import MIN_ROUNDS
+from ddpbench.units import counted, format_seconds
+
+
+class Room:
+    """How many of the promised rounds the budget was last told to have room for; at first all."""
+
+    def __init__(self, budget: Budget, warn: Callable[[str], None]) -> None:
+        self._budget, self._warn = budget, warn
+        self._told_rounds = budget.rounds_min
+
+    def tell(self, when: str, left_s: float, number: int, done: Done, expected: Expected) -> None:
+        """Warns where the budget is found to have room for another number of the promised rounds than last told.
+
+        Round `number` is next, and `left_s` is left.
+        """
+        budget = self._budget
+        if number >= budget.rounds_min or not done.rounds_todo(budget.rounds_min):
+            return
+        rounds = expected.rounds_within(left_s, number)
+        if rounds == self._told_rounds:
+            return
+        self._told_rounds = rounds
+        needed_s = budget.total - left_s + expected.whole_s(budget.rounds_min, number)
+        told = f"{when}, {counted(budget.rounds_min, 'round')} take {about(budget)} {format_seconds(round(needed_s))}"
+        total = f"budget.total, {format_seconds(budget.total)},"
+        if rounds == budget.rounds_min:
+            self._warn(f"{told}: {total} has room for them")
+            return
+        lower = "measured_s" if budget.target_loss is None else "until_s or measured_s"
+        few = f", and under {MIN_ROUNDS} give no interval" if rounds < MIN_ROUNDS <= budget.rounds_min else ""
+        self._warn(
+            f"{told}: {total} has room for {rounds} of them{few}; raise it, lower budget.{lower}, or leave out cases"
+        )
