@@ -20,8 +20,9 @@ from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.hardware import read_hardware
+from ddpbench.machine.placement import thread_env
 from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.trial import inspect_own
+from ddpbench.machine.trial import inspect_own, within_own
 from ddpbench.records import Proof, RunDir, Status, read_launch
 from ddpbench.spec import Case, PlannedCase, expand, parse_experiment
 from ddpbench.spec.experiment import setting_keys
@@ -280,19 +281,22 @@ def verify(
             run, hang_timeout_s=hang_timeout_s, hang_setting="--hang-timeout", shared=shared
         )
         server: ServerProcess | None = None
-        inspected = False
-        for entry in cases:
-            case = entry.case
-            if entry.skip_reason is not None:
-                verdict = _verdict(case, "skipped", reason=entry.skip_reason)
+        checked: Sequence[PlannedCase] | None = None
+        for number, entry in enumerate(cases):
+            case, reason = entry.case, entry.skip_reason
+            if reason is None and checked is None:
+                server = stack.enter_context(ServerProcess(thread_env(case), folder / "server.log"))
+                own = inspect_own(server, [each.case for each in cases if each.skip_reason is None], folder)
+                checked = within_own(cases, own)
+            if checked is not None:
+                reason = checked[number].skip_reason
+            if reason is not None:
+                verdict = _verdict(case, "skipped", reason=reason)
             else:
                 directory = run.launch(case.case_id, "proof")
                 plan = plan_launch(case, "proof", 0, directory=directory, hardware=hardware, catalog=catalog)
                 if server is None or not server.alive:
                     server = stack.enter_context(ServerProcess(plan.server_env, folder / "server.log"))
-                if not inspected:
-                    inspect_own(server, [each.case for each in cases if each.skip_reason is None], folder)
-                    inspected = True
                 outcome = runner.run_launch(server, plan, measured_s=0.0, server_share_s=0.0)
                 ranks = read_launch(directory).ranks
                 proofs = tuple(ranks[0].of(Proof)) if ranks else ()

@@ -12,7 +12,7 @@ from ddpbench.machine.equal_caps import Gradients, replayed_gradients
 from ddpbench.machine.estimate import Tried
 from ddpbench.machine.server import ServerProcess
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.strategies import own_step_reason
+from ddpbench.strategies import load_strategy, own_step_reason
 from ddpbench.workloads import is_import_path
 
 INSPECTION_TIMEOUT_S = 120.0
@@ -83,17 +83,17 @@ def gradients_in_rank(
     return gradients
 
 
-def within_own_steps(
+def within_own(
     entries: Sequence[PlannedCase], own: Mapping[str, Mapping[str, Any]]
 ) -> tuple[PlannedCase, ...]:
-    """Return the cases with those skipped that cannot make an own class's steps, which may show in a rank alone.
+    """Return the cases with those skipped that cannot train an own class's model, which only trying it shows.
 
     Raises:
         WorkloadError: none is left.
     """
     found = tuple(
-        replace(entry, skip_reason=own_step_reason(entry.case))
-        if entry.skip_reason is None and own.get(entry.case.workload, {}).get("step")
+        replace(entry, skip_reason=_own_reason(entry.case, own[entry.case.workload]))
+        if entry.skip_reason is None and entry.case.workload in own
         else entry
         for entry in entries
     )
@@ -103,6 +103,12 @@ def within_own_steps(
     if all(entry.skip_reason is not None for entry in found):
         raise WorkloadError("\n".join(reasons))
     return found
+
+
+def _own_reason(case: Case, facts: Mapping[str, Any]) -> str | None:
+    closure, sparse = str(facts.get("closure", "")), bool(facts.get("sparse"))
+    reason = own_step_reason(case) if facts.get("step") else None
+    return reason or load_strategy(case.strategy).model_reason(case, closure=closure, sparse=sparse)
 
 
 _TIMES = ("made_s", "step_s", "local_batch")

@@ -201,6 +201,22 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     )
 
 
+def dense_reason(sender: str) -> str:
+    """Return why a sender of whole gradients cannot have sparse ones, and what to do."""
+    return (
+        f"{sender} sends gradients whole, and some of this model's are sparse: leave out sparse=True of its "
+        "embeddings, or use ddp with all_reduce and no compression"
+    )
+
+
+def parts_reason(strategy: str, closure: str) -> str:
+    """Return why a strategy that divides the update among ranks cannot have such an optimizer, and what to do."""
+    return (
+        f"{strategy} divides the update among ranks, and {closure} computes one of all parameters together: use ddp or "
+        "master, or another optimizer"
+    )
+
+
 class Strategy(ABC, Generic[OptionsT]):
     """A way to train on several devices. One file each, and one line in `ddpbench.strategies.TABLE`."""
 
@@ -266,6 +282,14 @@ class Strategy(ABC, Generic[OptionsT]):
     def step_reason(self, case: Case) -> str | None:
         """Return why the strategy cannot run a workload that makes its steps itself, or None. Called without torch."""
         return f"{self.name} aggregates between a backward and an update of its own: it needs loss(), and no step()"
+
+    def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
+        """Return why the strategy cannot train a model that is as trying it showed, or None. Called without torch.
+
+        `closure` names an optimizer that computes the loss again itself, empty where there is none; `sparse`: some
+        gradients hold nothing but a batch's rows.
+        """
+        return None
 
     @abstractmethod
     def build(self, job: Job, options: OptionsT) -> Replica:

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
+from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy, dense_reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +34,9 @@ class Master(Strategy[NoOptions]):
 
     def step_reason(self, case: Case) -> None:
         return None
+
+    def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
+        return dense_reason(self.name) if sparse else None
 
     def build(self, job: Job, options: NoOptions) -> Replica:
         return MasterReplica(job)

@@ -450,3 +450,43 @@ class OtherBranch(Loop):
         loss.backward()
         optimizer.step()
         return loss
+
+
+class ClosureWithoutStep(Functions):
+    """An optimizer that computes the loss again itself, and no step that would let it."""
+
+    def optimizer(self, model: Any) -> torch.optim.Optimizer:
+        return torch.optim.LBFGS(model.parameters(), lr=0.1)
+
+
+class Sparse(Functions):
+    """An embedding of which a batch's gradient holds a few rows, as the optimizer for such wants it."""
+
+    class Net(nn.Module):
+        """Words to a number."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(50, 3, sparse=True)
+
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            return self.words((features[:, 0].abs() * 10).long().clamp(max=49))
+
+    model = Net
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1)
+
+
+class SparseLoop(Sparse):
+    """The same in a step of its own."""
+
+    def optimizer(self, model: Any) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(self, model: nn.Module, batch: Any, optimizer: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        optimizer.step()
+        return loss

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from ddpbench.spec import Case
+from ddpbench.machine.trial import within_own
+from ddpbench.spec import Case, PlannedCase
 from ddpbench.strategies import load_strategy
 from tests.ranks import run_ranks
 
@@ -82,6 +84,10 @@ def test_what_training_loops_have_is_taken(name: str) -> None:
         ("ReturnsNothing", r"its loss is None; it must be a scalar"),
         ("Number", r"its loss is the number \d.*: return the tensor, and not its item\(\)"),
         ("ReachesThrough", r"a wrapper has no 'cost': have the model's forward do it"),
+        (
+            "ClosureWithoutStep",
+            r"its optimizer LBFGS computes the loss again within a step, .*: write step\(self, model, ",
+        ),
         ("NoOptimizer", r"optimizer\(\) returned None; it must return an optimizer"),
     ],
 )
@@ -164,6 +170,55 @@ def test_replicas_in_threads_train_as_one_process_does(name: str) -> None:
     (compared,) = [each for each in told if each[:2] == ("parameters, same samples", "float64")]
     assert compared[2] < 1e-9
     assert compared[4].startswith(SPOKEN[name]) if name in SPOKEN else not compared[4]
+
+
+REFUSED = [
+    (
+        "Closure",
+        "fsdp",
+        "fsdp divides the update among ranks, and LBFGS computes one of all parameters together",
+    ),
+    ("Closure", "zero1", "zero1 divides the update among ranks, and LBFGS computes one of all"),
+    (
+        "Sparse",
+        "fsdp",
+        "fsdp sends gradients whole, and some of this model's are sparse: leave out sparse=True",
+    ),
+    ("SparseLoop", "master", "master sends gradients whole, and some of this model's are sparse"),
+    ("Sparse", "async_server", "async_server sends gradients whole"),
+]
+
+
+@pytest.mark.parametrize(("name", "strategy", "said"), REFUSED)
+@pytest.mark.usefixtures("alone")
+def test_a_strategy_that_cannot_have_an_optimizer_or_sparse_gradients_is_skipped_with_a_sentence(
+    name: str, strategy: str, said: str
+) -> None:
+    entries = [PlannedCase(case=case_of(name, each, 2)) for each in (strategy, "ddp")]
+    skipped, kept = within_own(entries, {entries[0].case.workload: inspected(name)})
+    assert str(skipped.skip_reason).startswith(said)
+    assert kept.skip_reason is None
+
+
+@pytest.mark.usefixtures("alone")
+def test_ddp_sends_sparse_gradients_by_the_librarys_all_reduce_alone() -> None:
+    case = case_of("Sparse", "ddp", 2)
+    others = [replace(case, algorithm="ring"), replace(case, options_json='{"compression": "fp16"}')]
+    facts = {case.workload: inspected("Sparse")}
+    found = within_own([PlannedCase(case=each) for each in (case, *others)], facts)
+    assert [str(each.skip_reason).partition(" sends")[0] for each in found] == [
+        "None",
+        "ring",
+        "compression = 'fp16'",
+    ]
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("name", ["Sparse", "SparseLoop"])
+def test_sparse_gradients_are_proved_where_they_can_be_sent(name: str) -> None:
+    told = run_ranks(proofs, 2, name, "ddp")[0]
+    assert all(passed for *_, passed, _ in told), told
+    assert {dtype for _, dtype, *_ in told} == {"float64", "float32"}
 
 
 @pytest.mark.ranks

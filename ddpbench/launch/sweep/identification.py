@@ -21,7 +21,7 @@ from ddpbench.machine.trial import (
     inspect_own,
     told,
     tried,
-    within_own_steps,
+    within_own,
 )
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.plan import read_plan
@@ -76,7 +76,7 @@ def _settled(
 ) -> Plan:
     """Return the plan as a rank knows it: of bucket caps with the same buckets one, no strategy without own steps."""
     plan = prepared.plan
-    cases: Sequence[PlannedCase] = within_own_steps(plan.cases, own)
+    cases: Sequence[PlannedCase] = within_own(plan.cases, own)
     if not prepared.resumes:
         told = set(sentences(cases))
         cases = without_equal(cases, gradients_in_rank(server, prepared.run.path))

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, Promise, Replica, Strategy
+from ddpbench.strategies.base import Job, Promise, Replica, Strategy, dense_reason
 
 NO_RPC = (
     'this torch was built without torch.distributed.rpc, which transport = "rpc" needs: '
@@ -70,6 +70,9 @@ class AsyncServer(Strategy[AsyncServerOptions]):
         if AsyncServerOptions.model_validate(case.options).transport == "rpc" and not carries_rpc():
             return NO_RPC
         return None
+
+    def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
+        return dense_reason(self.name) if sparse else None
 
     def build(self, job: Job, options: AsyncServerOptions) -> Replica:
         from torch.distributed import rpc

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, Promise, Replica, Strategy
+from ddpbench.strategies.base import Job, Promise, Replica, Strategy, dense_reason
 from ddpbench.strategies.ddp.options import DdpOptions
 
 if TYPE_CHECKING:
@@ -61,6 +61,12 @@ class Ddp(Strategy[DdpOptions]):
         if options.accumulate > 1:
             return "a step() of the class's own accumulates as it likes: leave out accumulate"
         return super().step_reason(case) if options.compression == "powersgd" else None
+
+    def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
+        if sparse and case.algorithm in COLLECTIVES:
+            return dense_reason(case.algorithm)
+        compression = DdpOptions.model_validate(case.options).compression
+        return dense_reason(f"compression = {compression!r}") if sparse and compression != "none" else None
 
     def promise(self, options: DdpOptions) -> Promise:
         return "delayed" if options.compression == "powersgd" else "gradients"

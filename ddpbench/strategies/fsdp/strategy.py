@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, Replica, Strategy
+from ddpbench.strategies.base import Job, Replica, Strategy, dense_reason, parts_reason
 from ddpbench.strategies.fsdp.options import FsdpOptions
 
 OLDEST = (2, 9)
@@ -51,6 +51,11 @@ class Fsdp(Strategy[FsdpOptions]):
 
     def step_reason(self, case: Case) -> None:
         return None
+
+    def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
+        if closure:
+            return parts_reason(self.name, closure)
+        return dense_reason(self.name) if sparse else None
 
     def build(self, job: Job, options: FsdpOptions) -> Replica:
         from ddpbench.strategies.fsdp.replica import FsdpReplica

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, Replica, Strategy
+from ddpbench.strategies.base import Job, Replica, Strategy, parts_reason
 from ddpbench.strategies.zero1.options import Zero1Options
 
 
@@ -38,6 +38,9 @@ class Zero1(Strategy[Zero1Options]):
 
     def step_reason(self, case: Case) -> None:
         return None
+
+    def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
+        return parts_reason(self.name, closure) if closure else None
 
     def build(self, job: Job, options: Zero1Options) -> Replica:
         from ddpbench.strategies.zero1.replica import Zero1Replica

@@ -15,7 +15,7 @@ from ddpbench.machine.estimate import Tried
 from ddpbench.machine.identity import RANK_CODE, check_identity, code_digest, nodes_record
 from ddpbench.machine.order import run_order
 from ddpbench.machine.placement import thread_env
-from ddpbench.machine.trial import gradients_in_rank, identifying, inspect_own, told, tried, within_own_steps
+from ddpbench.machine.trial import gradients_in_rank, identifying, inspect_own, told, tried, within_own
 from ddpbench.records import write_atomically
 from ddpbench.records.plan import StoredPlan, launches_json, planned_json, read_plan
 from ddpbench.spec import PlannedCase
@@ -126,7 +126,7 @@ def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tr
         folder = Path(name)
         server = slot.server(thread_env(cases[0]))
         own = inspect_own(server, cases, folder, before_each=slot.beat)
-        left = within_own_steps(plan.cases, own)
+        left = within_own(plan.cases, own)
         if not any(slot.run.path.glob("cases/*/*/outcome.json")):  # else they are what they were
             left = tuple(without_equal(left, gradients_in_rank(server, folder, before_each=slot.beat)))
     if own:

@@ -65,6 +65,11 @@ def relative_error(
     return worst
 
 
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient as a whole tensor: an embedding's may hold the rows of a batch alone."""
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
 def norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return the norm of all of them as one vector."""
     if not tensors:
@@ -199,7 +204,8 @@ class Comparer:
 
     def own_gradients(self, replica: Replica) -> Tensors:
         """Return what the strategy aggregated, without the loss's scale."""
-        return {name: self.precision.true_gradient(grad) for name, grad in replica.own_gradients().items()}
+        found = replica.own_gradients()
+        return {name: self.precision.true_gradient(dense(grad)) for name, grad in found.items()}
 
     def proof(self, compared: Compared, error: float, tolerance: float | None = None) -> Proof:
         """Return the worst rank's error, which every rank learns."""

@@ -25,7 +25,14 @@ from ddpbench.strategies.trees import describe, tensors
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.precision import entered_autocasts, widest
 from ddpbench.worker.training.training import Training
-from ddpbench.worker.verify.optimizers import in_words, not_its_own, not_moved, not_moved_by_steps
+from ddpbench.worker.verify.optimizers import (
+    closure_name,
+    in_words,
+    not_its_own,
+    not_moved,
+    not_moved_by_steps,
+    sparse_seen,
+)
 from ddpbench.workloads import Workload, load_workload
 
 
@@ -69,7 +76,7 @@ def _inspect(case: Case) -> dict[str, Any]:
     with _doing("its loss"), entered_autocasts() as autocasts:
         loss = training.precision.value(training.workload.loss)(model(inputs), targets)
         _check_loss(loss)
-    with _doing("backward"):
+    with _doing("backward"), sparse_seen(model) as sparse:
         loss.backward()  # type: ignore[no-untyped-call]
     if all(parameter.grad is None for parameter in model.parameters() if parameter.requires_grad):
         raise _UnfitError(
@@ -77,6 +84,7 @@ def _inspect(case: Case) -> dict[str, Any]:
         )
     with _doing("its optimizer"):
         optimizer = training.make_optimizer(model.parameters())
+        _refuse(_wants_closure(closure_name([optimizer])))
         _refuse(not_its_own(model, [optimizer]))
         _refuse(not_moved(model, optimizer))
     with _doing("its second step"):
@@ -87,7 +95,7 @@ def _inspect(case: Case) -> dict[str, Any]:
         optimizer.step()
         step_s = time.perf_counter() - began
     found = widest(autocasts) if case.precision == "full" else ""
-    took = {"made_s": made_s, "step_s": step_s}
+    took: dict[str, Any] = {"made_s": made_s, "step_s": step_s, **({"sparse": True} if sparse else {})}
     whole = inputs if targets is None else (inputs, targets)
     return took | _facts(training, model, batch=whole, loss=loss, autocast=found)
 
@@ -114,10 +122,12 @@ def _inspect_own_step(
         step_s = time.perf_counter() - began
         _check_loss(losses[-1], graph=False)
 
-    with _doing("its step"), entered_autocasts() as autocasts:
+    with _doing("its step"), entered_autocasts() as autocasts, sparse_seen(model) as sparse:
         _refuse(not_moved_by_steps(model, optimizers.all, step))
         step()  # the first is not the one that is timed
-    took = {"made_s": made_s, "step_s": step_s, "step": True}
+    closure = closure_name(optimizers.all)
+    took: dict[str, Any] = {"made_s": made_s, "step_s": step_s, "step": True}
+    took |= ({"sparse": True} if sparse else {}) | ({"closure": closure} if closure else {})
     return took | _facts(training, model, batch=batch, loss=losses[0], autocast=widest(autocasts))
 
 
@@ -153,6 +163,16 @@ def _facts(
         "loss": loss.item(),
         **({"autocast": autocast} if autocast else {}),
     }
+
+
+def _wants_closure(optimizer: str) -> str:
+    """Return what to do about an optimizer that computes the loss again itself; empty without one."""
+    if not optimizer:
+        return ""
+    return (
+        f"its optimizer {optimizer} computes the loss again within a step, which loss() does not let it: write "
+        "step(self, model, batch, optimizer), which calls optimizer.step(closure)"
+    )
 
 
 def _refuse(problem: str) -> None:

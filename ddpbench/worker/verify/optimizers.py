@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -39,6 +42,38 @@ def not_its_own(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
             f"({in_words(left_out)}): give it all, or set requires_grad = False for those that are not to be trained"
         )
     return ""
+
+
+def closure_name(optimizers: Sequence[torch.optim.Optimizer]) -> str:
+    """Return the class of an optimizer whose step wants a closure that computes the loss again; empty for others."""
+    wanting = (
+        type(one).__name__
+        for one in optimizers
+        if (closure := inspect.signature(type(one).step).parameters.get("closure")) is not None
+        and closure.default is closure.empty
+    )
+    return next(wanting, "")
+
+
+@contextmanager
+def sparse_seen(model: nn.Module) -> Iterator[list[bool]]:
+    """Give a list that is not empty once a backward has made a sparse gradient."""
+    seen: list[bool] = []
+
+    def note(parameter: torch.Tensor) -> None:
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            seen.append(True)
+
+    hooks: list[Any] = [
+        each.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
+        for each in model.parameters()
+        if each.requires_grad
+    ]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:

@@ -14,7 +14,7 @@ from ddpbench.records import Costs, Proof
 from ddpbench.strategies.trees import cast, chunk, map_tensors, tensors
 from ddpbench.worker.training.precision import FULL, Precision, entered_autocasts, widest
 from ddpbench.worker.training.training import Training
-from ddpbench.worker.verify.comparing import Comparer, Tensors, not_compared
+from ddpbench.worker.verify.comparing import Comparer, Tensors, dense, not_compared
 from ddpbench.worker.verify.own_steps import prove_own_steps
 from ddpbench.worker.verify.promises import compare
 from ddpbench.workloads import is_import_path
@@ -130,7 +130,7 @@ class Prover:
         return {
             name: torch.zeros_like(parameter)
             if parameter.grad is None
-            else precision.true_gradient(parameter.grad)
+            else precision.true_gradient(dense(parameter.grad))
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
         }
