@@ -1,0 +1,186 @@
+"""The methods that are written from a training loop: `loss`, or the whole `step`."""
+
+from __future__ import annotations
+
+import ast
+
+from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
+from ddpbench.launch.own_class.reading import Reading
+from ddpbench.launch.own_class.rendering import Renderer
+from ddpbench.launch.own_class.script import here, last_name
+from ddpbench.launch.own_class.source import Method, folded, name_of
+from ddpbench.launch.own_class.steps import (
+    before_backward,
+    is_effect,
+    needed_for,
+    no_effect,
+    without_moves,
+)
+from ddpbench.launch.own_class.tracing import returned_by
+
+_HARMLESS = ("print", "log", "eval", "valid", "test", "save", "write", "report", "sample", "plot", "display")
+
+
+class LoopMethods(Reading):
+    """Writes them."""
+
+    def _training(self) -> list[Method]:
+        loop = self.loop
+        if loop is None:
+            wanted = "compute the loss of a batch: the mean over its samples"
+            self.left.append(f"loss(): {wanted}; no loop that calls backward() was found.")
+            return [Method("loss", ("model", "batch"), [f"...  # {wanted}"])]
+        if self.batch.target is None:
+            self.left.append(
+                "The training loop goes through no loader that can be seen: say what a batch is."
+            )
+        found = None if self.updates.owns else self._loss(loop)
+        return [found or self._step(loop)]
+
+    def _loss(self, loop: TrainingLoop) -> Method | None:
+        statements = without_moves(self.body, loop.body_scope, self.tracer)
+        before = before_backward(statements)
+        if before is None:
+            return None
+        needed = {each.id for each in ast.walk(before.loss) if isinstance(each, ast.Name)}
+        kept = needed_for(before.statements, needed, no_effect)
+        if self.batch.count and self._counts(loop) & needed:
+            return None
+        renderer = self._renderer(loop, kept)
+        renderer.roles = {**renderer.roles, **self._model_roles("model")}
+        made = [renderer.statement(each, loop.body_scope) for each in kept]
+        end: ast.stmt = ast.Return(renderer.render(before.loss, loop.body_scope))
+        made = folded([*made, end])
+        self._tell_left_out(loop)
+        return self._method("loss", ("model", "batch"), renderer, self._opened(made))
+
+    def _step(self, loop: TrainingLoop) -> Method:
+        if loop.call is not None and _returns_loss(loop):
+            return self._call(loop, loop.call)
+        statements = without_moves(self.body, loop.body_scope, self.tracer)
+        loss = next(
+            (
+                inner.id
+                for each in here(statements)
+                if is_backward(each)
+                for inner in ast.walk(each)
+                if isinstance(inner, ast.Name)
+                and isinstance(inner.ctx, ast.Load)
+                and "scaler" not in inner.id
+            ),
+            "",
+        )
+        needed = {loss} - {""}
+        kept = needed_for(statements, needed, is_effect)
+        renderer = self._renderer(loop, kept)
+        renderer.counters = frozenset(_counted(kept))
+        made = [renderer.statement(each, loop.body_scope) for each in kept]
+        for name in sorted(renderer.counters):
+            origin = self.tracer.trace(ast.Name(name, ast.Load()), loop.body_scope)
+            plain = isinstance(origin.node, ast.Constant)
+            self.kept[name] = origin.node if plain else ast.Constant(0)
+        if any("self.batches" in ast.unparse(each) for each in made):
+            self.kept["batches"] = ast.Constant(0)
+            made += ast.parse("self.batches += 1").body
+        made.append(ast.Return(ast.Name(loss or "loss", ast.Load())))
+        return self._method("step", ("model", "batch", "optimizer"), renderer, self._opened(made))
+
+    def _call(self, loop: TrainingLoop, call: ast.Call) -> Method:
+        renderer = self._renderer(loop, loop.body)
+        made = renderer.render(call, loop.scope)
+        assert isinstance(made, ast.Call)
+        for whole, names in (("batch", self._targets()), ("optimizer", self._unpacked())):
+            told = [ast.unparse(each) for each in made.args]
+            for start in range(len(told) - len(names) + 1) if len(names) > 1 else ():
+                if told[start : start + len(names)] == names:
+                    made.args[start : start + len(names)] = [
+                        ast.Starred(ast.Name(whole, ast.Load()), ast.Load())
+                    ]
+                    break
+        parameters = ("model", "batch", "optimizer")
+        return self._method("step", parameters, renderer, self._opened([ast.Return(made)]))
+
+    def _renderer(self, loop: TrainingLoop, body: list[ast.stmt]) -> Renderer:
+        roles = {key: name_of(name) for key, name in self.batch.parts}
+        if isinstance(self.batch.target, ast.Name):
+            stores = {e.id for e in here(body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
+            own = self.batch.target.id if "batch" in stores else "batch"
+            roles = dict.fromkeys(roles, name_of(own))
+        if self.batch.count is not None:
+            roles[self.batch.count] = ast.parse("self.batches", mode="eval").body
+        roles |= self._model_roles("") | self._optimizer_roles()
+        return Renderer(self.tracer, roles, device=self._device(), keeps=True)
+
+    def _device(self) -> ast.expr:
+        """Return what says where a step's tensors are."""
+        for name in self._targets()[:1]:
+            return ast.parse(f"{name}.device", mode="eval").body
+        path = "next(model.parameters()).device"
+        first = next(iter(self.models), "model")
+        return ast.parse(path if len(self.models) < 2 else path.replace("model", first, 1), mode="eval").body
+
+    def _opened(self, made: list[ast.stmt]) -> list[ast.stmt]:
+        """Return a step's statements after those that take its arguments apart, where they use the parts."""
+        whole = {id(e.value) for each in made for e in ast.walk(each) if isinstance(e, ast.Starred)}
+        used = {
+            e.id for each in made for e in ast.walk(each) if isinstance(e, ast.Name) and id(e) not in whole
+        }
+        opened: list[str] = []
+        if len(self.models) > 1:
+            values = ", ".join(f'model["{name}"]' for name in self.models)
+            opened.append(f"{', '.join(self.models)} = {values}")
+        target = self.batch.target
+        names = {e.id for e in ast.walk(target) if isinstance(e, ast.Name)} if target is not None else set()
+        if isinstance(target, ast.Tuple | ast.List) and names & used:
+            opened.append(f"{ast.unparse(target).removeprefix('(').removesuffix(')')} = batch")
+        elif isinstance(target, ast.Name) and target.id != "batch" and target.id in used and "batch" in used:
+            opened.append(f"{target.id} = batch")
+        unpacked = self._unpacked()
+        if set(unpacked) & used and self.updates.owns:
+            opened.append(f"{', '.join(unpacked)} = optimizer")
+        return [*ast.parse("\n".join(opened)).body, *made]
+
+    def _counts(self, loop: TrainingLoop) -> set[str]:
+        target = loop.node.target if not isinstance(loop.node, ast.While) else None
+        first = target.elts[0] if isinstance(target, ast.Tuple) else None
+        return {first.id} if isinstance(first, ast.Name) else set()
+
+    def _tell_left_out(self, loop: TrainingLoop) -> None:
+        """Tells what a loop does to its model or its optimizer that `loss` does not do."""
+        roles = {**self._model_roles("model"), **self._optimizer_roles()}
+        for statement in self.body:
+            call = statement.value if isinstance(statement, ast.Expr) else None
+            if not isinstance(call, ast.Call) or is_effect(statement) or is_backward(call):
+                continue
+            name = last_name(call).lower()
+            if name in ("train", "eval") or any(word in name for word in _HARMLESS):
+                continue
+            given = [*call.args, *(each.value for each in call.keywords)]
+            if any(self.tracer.trace(each, loop.body_scope).key in roles for each in given):
+                self.left.append(
+                    f"`{ast.unparse(call)}` of the loop is left out: if it belongs to a step, write step() instead."
+                )
+
+
+def _returns_loss(loop: TrainingLoop) -> bool:
+    """Return whether the function that is called for each batch returns one tensor, and can be called from a class."""
+    function = loop.body_scope.node
+    if isinstance(function, ast.Module) or loop.body_scope.own is not None:
+        return False
+    returned = returned_by(function)
+    return bool(returned) and not any(
+        isinstance(each, ast.Tuple | ast.Dict | ast.Constant) or ".item()" in ast.unparse(each)
+        for each in returned
+    )
+
+
+def _counted(body: list[ast.stmt]) -> set[str]:
+    """Return the names that statements count in and do not begin."""
+    begun: set[str] = set()
+    counted: set[str] = set()
+    for each in here(body):
+        if isinstance(each, ast.Assign):
+            begun |= {e.id for target in each.targets for e in ast.walk(target) if isinstance(e, ast.Name)}
+        elif isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name):
+            counted |= {each.target.id} - begun
+    return counted

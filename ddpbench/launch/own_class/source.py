@@ -1,0 +1,89 @@
+"""Source text of what is written: statements, values and methods."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from dataclasses import dataclass, field
+
+from ddpbench.launch.own_class.bindings import Path
+
+_WIDTH = 100
+
+
+@dataclass
+class Method:
+    """A method's lines, or one line of the class where a name of the script will do."""
+
+    name: str
+    parameters: tuple[str, ...] = ()
+    lines: list[str] = field(default_factory=list)
+    same_as: str = ""
+
+    @property
+    def text(self) -> list[str]:
+        if self.same_as:
+            return [f"    {self.name} = {self.same_as}"]
+        head = f"    def {self.name}({', '.join(('self', *self.parameters))}):"
+        return [head, *(f"        {line}" for line in self.lines)]
+
+
+def name_of(name: str) -> ast.expr:
+    """Return a name that is read."""
+    return ast.Name(name, ast.Load())
+
+
+def at_path(node: ast.expr, path: Path) -> ast.expr:
+    """Return the part of a value at a path."""
+    for index in path:
+        node = ast.Subscript(node, ast.Constant(index), ast.Load())
+    return node
+
+
+def source_of(node: ast.AST) -> str:
+    """Return a node's source, its strings in double quotes where that needs no escape."""
+    text = _unparsed(ast.fix_missing_locations(node))
+    lines = text.splitlines(keepends=True)
+    tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    for token in reversed(tokens):
+        (row, start), (_, end) = token.start, token.end
+        plain = token.type == tokenize.STRING and token.string.startswith("'")
+        if plain and not set('"\\') & set(token.string) and token.start[0] == token.end[0]:
+            line = lines[row - 1]
+            lines[row - 1] = f'{line[:start]}"{token.string[1:-1]}"{line[end:]}'
+    return "".join(lines)
+
+
+def _unparsed(node: ast.AST) -> str:
+    """Return a statement without parentheses around a tuple, and a call's arguments a line each where it is long."""
+    if not isinstance(node, ast.Return | ast.Assign | ast.Expr) or node.value is None:
+        return ast.unparse(node)
+    value = ast.unparse(node.value)
+    head = ast.unparse(node).removesuffix(value)
+    if isinstance(node.value, ast.Tuple) and node.value.elts and not isinstance(node, ast.Expr):
+        return head + value.removeprefix("(").removesuffix(")")
+    if isinstance(node.value, ast.Call) and len(head) + len(value) > _WIDTH:
+        arguments = [ast.unparse(each) for each in [*node.value.args, *node.value.keywords]]
+        inner = "".join(f"    {each},\n" for each in arguments)
+        return f"{head}{ast.unparse(node.value.func)}(\n{inner})"
+    return head + value
+
+
+def folded(made: list[ast.stmt]) -> list[ast.stmt]:
+    """Return `return x` for `loss = x; return loss`."""
+    if len(made) < 2:
+        return made
+    before, end = made[-2], made[-1]
+    if (
+        isinstance(end, ast.Return)
+        and isinstance(before, ast.Assign)
+        and len(before.targets) == 1
+        and isinstance(before.targets[0], ast.Name)
+        and end.value is not None
+    ):
+        name = before.targets[0].id
+        uses = [each for each in ast.walk(end.value) if isinstance(each, ast.Name) and each.id == name]
+        if len(uses) == 1 and end.value is uses[0]:
+            return [*made[:-2], ast.Return(before.value)]
+    return made
