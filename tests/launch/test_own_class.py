@@ -379,6 +379,65 @@ TWO_NETWORKS = """
 """
 
 
+BY_EPOCH = """
+    import torch
+    from nets import Net, Pairs
+    from torch.utils.data import DataLoader
+
+    def pretrain(net, loader):
+        rough = torch.optim.SGD(net.parameters(), lr=0.5)
+        for x, y in loader:
+            rough.zero_grad()
+            net(x, y).backward()
+            rough.step()
+
+    def train(net, loader):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        plan = torch.optim.lr_scheduler.StepLR(optimizer, 30)
+        for epoch in range(90):
+            for x, y in loader:
+                optimizer.zero_grad()
+                net(x, y).backward()
+                optimizer.step()
+            plan.step()
+
+    if __name__ == "__main__":
+        net = Net()
+        loader = DataLoader(Pairs(), batch_size=16)
+        pretrain(net, loader)
+        train(net, loader)
+"""
+
+
+def test_a_schedule_by_epoch_and_a_second_loop_are_told_and_stand_in_the_class(tmp_path: Path) -> None:
+    text, left = written(tmp_path, BY_EPOCH)
+    loops, schedule = left
+    assert loops == (
+        "The script trains in 2 loops, of lines 8 and 17: this class is the one of line 8; another one needs a class "
+        "of its own."
+    )
+    assert schedule == (
+        "`plan.step()` of line 21 stands outside the loop over batches and is left out: the learning rate stays as it "
+        "begins. To have it change with every update, return (optimizer, scheduler) from optimizer()."
+    )
+    head = text.partition("    batch = ")[0].splitlines()[1:]
+    assert all(line.startswith("    # ") and len(line) <= 100 for line in head)
+    assert " ".join(line.removeprefix("    # ") for line in head) == " ".join(left)
+
+
+def test_a_schedule_within_the_loop_over_batches_is_not_told_to_be_left_out(tmp_path: Path) -> None:
+    text, left = written(tmp_path, BY_EPOCH.replace("            plan.step()", "                plan.step()"))
+    assert not any("plan" in each for each in left)
+    alone = (
+        textwrap.dedent(BY_EPOCH)
+        .replace("        rough.step()\n", "")
+        .replace("net(x, y).backward()\n", "pass\n", 1)
+    )
+    text, left = written(tmp_path, alone)
+    assert [each.partition(" of line")[0] for each in left] == ["`plan.step()`"]
+    assert "lr=0.1" in text
+
+
 def test_two_networks_become_a_dict_and_a_step(tmp_path: Path) -> None:
     text, left = written(tmp_path, TWO_NETWORKS)
     found = methods(text)

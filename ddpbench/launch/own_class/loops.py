@@ -29,11 +29,11 @@ def is_backward(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and last_name(node) in ("backward", "manual_backward")
 
 
-def find_loop(tracer: Tracer) -> TrainingLoop | None:
-    """Return the first innermost loop that trains; None where none calls `backward`, by itself or a function away."""
+def training_loops(tracer: Tracer) -> list[TrainingLoop]:
+    """Return the innermost loops that train: those that call `backward`, by themselves or a function away."""
     found = [each for scope in tracer.scopes for each in _in_scope(tracer, scope)]
     with_step = [each for each in found if _steps(each.body)]
-    return next(iter(with_step or found), None)
+    return list({id(each.node): each for each in with_step or found}.values())
 
 
 def runs_at_import(script: Script, loop: TrainingLoop) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ddpbench.launch.own_class.batches import Batch, batch_of
 from ddpbench.launch.own_class.bindings import Path
-from ddpbench.launch.own_class.loops import find_loop
+from ddpbench.launch.own_class.loops import training_loops
 from ddpbench.launch.own_class.models import is_module, models_of
 from ddpbench.launch.own_class.rendering import Renderer
 from ddpbench.launch.own_class.script import Script
@@ -26,7 +26,8 @@ class Reading:
         """A sentence for each thing that is left to do."""
         self.kept: dict[str, ast.expr] = {}
         """What the class keeps in `self`, by name."""
-        self.loop = find_loop(self.tracer)
+        self.loops = training_loops(self.tracer)
+        self.loop = self.loops[0] if self.loops else None
         self.batch = batch_of(self.tracer, self.loop) if self.loop else Batch(None, (), None, None)
         self.body = settled(self.loop.body, self.loop.body_scope, self.tracer) if self.loop else []
         self.updates = updates_of(self.tracer, self.body, self.loop.body_scope) if self.loop else Updates()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import textwrap
 import tokenize
 from dataclasses import dataclass, field
 
@@ -32,6 +33,11 @@ class Method:
 def name_of(name: str) -> ast.expr:
     """Return a name that is read."""
     return ast.Name(name, ast.Load())
+
+
+def comment_of(sentence: str) -> list[str]:
+    """Return a sentence as a comment in a class's body, in lines."""
+    return textwrap.wrap(sentence, _WIDTH, initial_indent="    # ", subsequent_indent="    # ")
 
 
 def at_path(node: ast.expr, path: Path) -> ast.expr:

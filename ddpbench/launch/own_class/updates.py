@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ddpbench.launch.own_class.bindings import Scope
-from ddpbench.launch.own_class.loops import is_backward
+from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.script import here, last_name
 from ddpbench.launch.own_class.tracing import Origin, Tracer
 
@@ -65,6 +66,21 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
     elif _conditional(body):
         found.owns = found.owns or "gradients that accumulate"
     return found
+
+
+def epoch_schedules(tracer: Tracer, loops: Iterable[TrainingLoop]) -> list[ast.Call]:
+    """Return the steps of schedulers that stand outside the loops over batches: once an epoch, say."""
+    inside = {id(each) for loop in loops for each in [*here(loop.node), *here(loop.body)]}
+    return [
+        call
+        for scope in tracer.scopes
+        for call in here(scope.node.body)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "step"
+        and id(call) not in inside
+        and is_scheduler(tracer.trace(call.func.value, scope), call.func.value)
+    ]
 
 
 def is_scaler(origin: Origin, receiver: ast.expr) -> bool:

@@ -11,9 +11,11 @@ from ddpbench.launch.own_class.loops import runs_at_import
 from ddpbench.launch.own_class.models import Loader, dataset_by_name, loader_of, model_by_name
 from ddpbench.launch.own_class.rendering import Renderer
 from ddpbench.launch.own_class.script import Script, required
-from ddpbench.launch.own_class.source import Method, at_path, source_of
+from ddpbench.launch.own_class.source import Method, at_path, comment_of, source_of
 from ddpbench.launch.own_class.tracing import Origin
 from ddpbench.launch.own_class.update_methods import UpdateMethods
+from ddpbench.launch.own_class.updates import epoch_schedules
+from ddpbench.units import series_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ class _Writer(LoopMethods, UpdateMethods):
             *self._clipping(),
         ]
         made = self._constructor()
-        lines = [f"class {NAME}:"]
+        told = self._not_in_class()
+        self.left += told
+        lines = [f"class {NAME}:", *(line for sentence in told for line in comment_of(sentence))]
         lines += [line for each in methods if each.same_as for line in each.text]
         lines += self._batch(loader)
         for method in [*made, *(each for each in methods if not each.same_as)]:
@@ -56,6 +60,23 @@ class _Writer(LoopMethods, UpdateMethods):
                 "and leave above it what the class uses."
             )
         return Written(text, self.left)
+
+    def _not_in_class(self) -> list[str]:
+        """Return a sentence for what the script trains with and the class does not have."""
+        told = []
+        if len(self.loops) > 1:
+            lines = [str(each.node.lineno) for each in self.loops]
+            told.append(
+                f"The script trains in {len(lines)} loops, of lines {series_of(lines)}: this class is the one of line "
+                f"{lines[0]}; another one needs a class of its own."
+            )
+        for call in epoch_schedules(self.tracer, self.loops):
+            told.append(
+                f"`{ast.unparse(call)}` of line {call.lineno} stands outside the loop over batches and is left out: the "
+                "learning rate stays as it begins. To have it change with every update, return (optimizer, scheduler) "
+                "from optimizer()."
+            )
+        return told
 
     def _model(self) -> Method:
         if len(self.models) > 1:
