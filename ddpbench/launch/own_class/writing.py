@@ -70,12 +70,12 @@ class _Writer(LoopMethods, UpdateMethods):
                 f"The script trains in {len(lines)} loops, of lines {series_of(lines)}: this class is the one of line "
                 f"{lines[0]}; another one needs a class of its own."
             )
-        for call in epoch_schedules(self.tracer, self.loops):
-            told.append(
-                f"`{ast.unparse(call)}` of line {call.lineno} stands outside the loop over batches and is left out: the "
-                "learning rate stays as it begins. To have it change with every update, return (optimizer, scheduler) "
-                "from optimizer()."
-            )
+        told += [
+            f"`{ast.unparse(call)}` of line {call.lineno} stands outside the loop over batches and is left out: "
+            "the learning rate stays as it begins. To have it change with every update, return (optimizer, scheduler) "
+            "from optimizer()."
+            for call in epoch_schedules(self.tracer, self.loops)
+        ]
         return told
 
     def _model(self) -> Method:
