@@ -37,6 +37,9 @@ class Workload(ABC, Generic[OptionsT]):
     """It makes its steps itself, with forward, backward and update; `loss` is not called then. Its model has what the
     step is given as `network`."""
 
+    evaluates: bool = True
+    """Its model and `loss` give the loss of a batch without a step, which evaluation times."""
+
     compute: Literal["real", "replayed", "synthetic"] = "real"
     """Whether it trains, or replays the times of a profile that was measured or made."""
     has_loss: ClassVar[bool] = True

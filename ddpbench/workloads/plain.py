@@ -9,6 +9,7 @@
         def before_update(self, model): ...                 # optional; clips gradients, say
         def collate(self, samples): ...                     # optional; makes a batch of samples
         def step(self, model, batch, optimizer): ...        # instead of loss: the whole step; returns its loss
+                                                            # (beside loss, that is what evaluation computes)
         batch = 32                                          # optional; the local batch where an experiment gives none
 
 `dataset` may take `rank` and `world_size` too, to shard an iterable dataset. These are of processes: a
@@ -71,6 +72,7 @@ class PlainWorkload(Workload[BaseModel]):
         self._own = own
         self.options = options_of(own)
         self.owns_step = callable(getattr(own, "step", None))
+        self.evaluates = callable(getattr(own, "loss", None))
         self.default_batch = batch_of(own)
         self._made: tuple[BaseModel, Any] | None = None
 

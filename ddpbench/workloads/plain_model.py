@@ -53,11 +53,17 @@ class ModelWithStep(OwnModel):
         self.own = own
         self.step = method_of(own, "step")
         """`step(network, batch, optimizer)`."""
+        self.loss = method_of(own, "loss") if callable(getattr(own, "loss", None)) else None
+        """`loss(network, batch)`, for evaluation; None where the class has only a step."""
         wanted = inspect.signature(self.step).parameters.values()
         if len(wanted) < 3 and not any(each.kind is each.VAR_POSITIONAL for each in wanted):
             raise TypeError(
                 "step takes the model, a batch and what optimizer() returned: step(self, model, batch, optimizer)"
             )
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        assert self.loss is not None
+        return scalar(self.loss(self.network, batch)).reshape(1)
 
     def __deepcopy__(self, _memo: Any) -> ModelWithStep:
         raise TypeError(

@@ -9,7 +9,8 @@ import numpy as np
 
 from ddpbench.analysis.findings.wording import conditions
 from ddpbench.analysis.invariants.checked import Bounded, Checked, Violation
-from ddpbench.analysis.overview.validity import _disturbances
+from ddpbench.analysis.names import Names
+from ddpbench.analysis.overview.validity import _disturbances, _own_steps
 from ddpbench.analysis.overview.warnings import warning_sentences
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
@@ -69,6 +70,36 @@ def test_a_host_that_is_busy_with_replays_is_said(tmp_path: Path) -> None:
 
     assert conditions(paced(7.1)) == ("the ranks' own work kept the cores 71 % busy, which lengthens steps",)
     assert conditions(paced(4.9)) == ()
+
+
+def test_validity_says_what_a_step_of_the_class_leaves_empty(tmp_path: Path) -> None:
+    plain = runs(tmp_path / "a", DDP)
+    assert not list(_own_steps(plain, Names(plain)))
+
+    def own_steps(name: str, *cases: Case) -> list[CaseRun]:
+        found = runs(tmp_path / name, *(replace(case, evaluation=True) for case in cases))
+        launches = [tuple(replace(launch, own_step=True) for launch in one.launches) for one in found]
+        return [replace(one, launches=own) for one, own in zip(found, launches, strict=True)]
+
+    own = own_steps("b", DDP, MASTER)
+    operations, evaluation = _own_steps(own, Names(own))
+    assert operations == (
+        "All 2 cases have steps of the class's own, no two of which need be alike: operations are not counted, and "
+        "flops_per_sample and mfu are empty."
+    )
+    assert evaluation == (
+        "All 2 cases have no evaluation: the class has a step() and no loss(), which is what evaluation computes."
+    )
+    timed = [
+        replace(one, launches=tuple(replace(each, evaluation=each.timing) for each in one.launches))
+        for one in own
+    ]
+    assert list(_own_steps(timed, Names(timed))) == [operations]
+    parted = own_steps(
+        "c", case_of("fsdp", 2), MASTER
+    )  # of parted state none is timed, whatever the class has
+    _, evaluation = _own_steps(parted, Names(parted))
+    assert evaluation.startswith("1 case has no evaluation: ")
 
 
 def test_validity_says_how_much_was_stolen(tmp_path: Path) -> None:

@@ -33,6 +33,20 @@ def test_device_moments_stand_on_the_hosts_clock() -> None:
     assert end - start > 20_000_000
 
 
+def test_the_random_state_of_every_device_is_kept_for_a_replica() -> None:
+    from ddpbench.worker.verify import own_steps
+
+    devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    own_steps._seed(5)
+    first = [torch.rand(4, device=device) for device in devices]
+    kept = own_steps._random_state()
+    second = [torch.rand(4, device=device) for device in devices]
+    own_steps._set_random_state(kept)
+    assert all(torch.equal(torch.rand(4, device=one.device), one) for one in second)
+    own_steps._seed(5)
+    assert all(torch.equal(torch.rand(4, device=one.device), one) for one in first)
+
+
 def test_every_strategy_is_proved_on_the_gpus_at_hand() -> None:
     worlds = [str(n) for n in (1, 2, 4) if n <= torch.cuda.device_count()]
     command = [

@@ -452,6 +452,19 @@ class OtherBranch(Loop):
         return loss
 
 
+class Evaluated(Loop):
+    """A step, and the loss that evaluation computes."""
+
+    loss = loss_of
+
+
+class EvaluatesWrongly(Loop):
+    """Its step is sound, and the loss that evaluation would compute is none."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        return model(batch[0])
+
+
 class ClosureWithoutStep(Functions):
     """An optimizer that computes the loss again itself, and no step that would let it."""
 

@@ -172,6 +172,99 @@ def test_replicas_in_threads_train_as_one_process_does(name: str) -> None:
     assert compared[4].startswith(SPOKEN[name]) if name in SPOKEN else not compared[4]
 
 
+def training_of(name: str, **changes: Any) -> Any:
+    from ddpbench.worker.place import Place
+    from ddpbench.worker.training.training import Training
+
+    place = Place(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=(), host="here")
+    return Training(replace(case_of(name), **changes), place, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("name", "evaluates"), [("Evaluated", True), ("Loop", False), ("Functions", True)])
+@pytest.mark.usefixtures("alone")
+def test_a_class_with_a_step_is_evaluated_by_its_loss_where_it_has_one(name: str, evaluates: bool) -> None:
+    from ddpbench.measure.blocks import AloneControl, Stepper
+    from ddpbench.measure.clock import HostClock
+    from ddpbench.measure.recorder import NullRecorder
+    from ddpbench.worker.rank.evaluation import evaluate
+
+    training = training_of(name)
+    assert training.workload.evaluates is evaluates
+    if not evaluates:
+        return
+    model = training.fresh_model()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    replica = training.replica(model, NullRecorder(), distributed=False)
+    stepper = Stepper(lambda: None, 8, HostClock(), AloneControl())
+    blocks = evaluate(replica, training.batches(), stepper, 0.001, lambda: None)
+    assert {block.phase for block in blocks} == {"warmup", "evaluation"}
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert model.training
+
+
+@pytest.mark.parametrize(("evaluation", "refused"), [(True, True), (False, False)])
+@pytest.mark.usefixtures("alone")
+def test_a_loss_that_evaluation_cannot_compute_is_refused_where_it_would(
+    evaluation: bool, refused: bool
+) -> None:
+    from ddpbench.worker.verify.inspection import inspect_workload
+
+    found = inspect_workload(replace(case_of("EvaluatesWrongly"), evaluation=evaluation))
+    assert (
+        "its loss(), which evaluation computes, failed: TypeError: loss(model, batch) returned a tensor"
+        in found.get("problem", "")
+    ) is refused
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_a_step_without_an_update_holds_is_what_it_leaves() -> None:
+    """Three of four only accumulate: their gradients are there at the end, and no optimizer has any state yet."""
+    from ddpbench.measure.recorder import NullRecorder
+    from ddpbench.worker.rank.measuring import Measurement
+
+    training = training_of("Accumulates")
+    measuring: Any = object.__new__(Measurement)
+    measuring._replica = training.replica(training.fresh_model(), NullRecorder(), distributed=False)
+    measuring._batches = training.batches()
+    bytes_each = 4 * sum(each.numel() for each in measuring._replica.job.model.parameters())
+    for _ in range(3):
+        held = measuring._held()
+        assert (held.parameter_bytes, held.gradient_bytes, held.optimizer_bytes) == (
+            bytes_each,
+            bytes_each,
+            0,
+        )
+    updating = measuring._held()  # drops its gradients at the end: what was there before the update counts
+    assert updating.gradient_bytes == bytes_each
+    assert updating.optimizer_bytes == bytes_each  # momentum
+
+
+def test_the_random_state_of_all_that_a_step_may_draw_from_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of CUDA's generators with torch's functions for them replaced: `tests/gpu` has the real ones."""
+    import random
+
+    import numpy as np
+
+    from ddpbench.worker.verify import own_steps
+
+    def drawn() -> tuple[float, float, float]:
+        return float(torch.rand(())), random.random(), float(np.random.random())
+
+    devices = [torch.tensor([1]), torch.tensor([2])]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: [each.clone() for each in devices])
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state_all", lambda states: devices.__setitem__(slice(None), states)
+    )
+    own_steps._seed(5)
+    kept = own_steps._random_state()
+    first = drawn()
+    devices[0] += 10
+    own_steps._set_random_state(kept)
+    assert drawn() == first
+    assert [int(each) for each in devices] == [1, 2]
+
+
 REFUSED = [
     (
         "Closure",

@@ -23,6 +23,7 @@ from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget
 from ddpbench.spec.buckets import equal_words
 from ddpbench.spec.grouping import cap_words
+from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted, format_seconds, series_of
 
 _END_WORDS = {
@@ -89,6 +90,7 @@ def validity_sentences(
     yield from loss_sentences(measured, names)
     yield from _damage(cases, names)
     yield from _notes_of_proofs(measured)
+    yield from _own_steps(measured, names)
 
 
 def _crowded(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
@@ -198,6 +200,23 @@ def _several_hosts(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 def _notes_of_proofs(measured: Sequence[CaseRun]) -> Iterable[str]:
     notes = dict.fromkeys(p.note for case in measured if case.proof for p in case.proof.proofs if p.note)
     yield from (f"Proofs: {note}." for note in notes)
+
+
+def _own_steps(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    """Yield which columns are empty because a class makes its steps itself."""
+    own = [case for case in measured if any(launch.own_step for launch in case.good)]
+    if own:
+        yield (
+            f"{names.count(own)} {_have(own)} steps of the class's own, no two of which need be alike: operations "
+            f"are not counted, and flops_per_sample and mfu are empty{names.listed(own)}."
+        )
+    evaluating = [case for case in own if case.case.evaluation and traits_of(case.case).whole_state]
+    untimed = [case for case in evaluating if not any(one.evaluation for one in case.good)]
+    if untimed:
+        yield (
+            f"{names.count(untimed)} {_have(untimed)} no evaluation: the class has a step() and no loss(), which is "
+            f"what evaluation computes{names.listed(untimed)}."
+        )
 
 
 def _damage(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:

@@ -201,8 +201,8 @@ class Measurement:
         return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
 
     def _evaluate(self) -> None:
-        """Times forward and loss without gradients, if that is asked for, and the workload says what its loss is."""
-        if self._case.evaluation and not self._training.workload.owns_step:
+        """Times forward and loss without gradients, if asked for; of an own step where its class has a loss too."""
+        if self._case.evaluation and self._training.workload.evaluates:
             self._heartbeat.enter("evaluation")
             beat = self._heartbeat.beat
             self._writer.write(*evaluate(self._replica, self._batches, self._stepper, self._measured_s, beat))

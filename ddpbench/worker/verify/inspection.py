@@ -125,6 +125,9 @@ def _inspect_own_step(
     with _doing("its step"), entered_autocasts() as autocasts, sparse_seen(model) as sparse:
         _refuse(not_moved_by_steps(model, optimizers.all, step))
         step()  # the first is not the one that is timed
+    if training.case.evaluation and training.workload.evaluates:
+        with _doing("its loss(), which evaluation computes,"), torch.no_grad():
+            _check_loss(training.workload.loss(model(batch), None), graph=False)
     closure = closure_name(optimizers.all)
     took: dict[str, Any] = {"made_s": made_s, "step_s": step_s, "step": True}
     took |= ({"sparse": True} if sparse else {}) | ({"closure": closure} if closure else {})

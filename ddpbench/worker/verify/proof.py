@@ -44,6 +44,7 @@ class Prover:
         self._check_shards(shards)
         if self.training.workload.owns_step:
             yield from prove_own_steps(self, inputs, [shard[0] for shard in shards])
+            # Its steps may differ, as of two networks in turn: one step's operations stand for no other.
             yield Costs(flops_per_sample=None, dataset_samples=self.training.dataset_samples)
             return
         own = self._own_autocast(shards[0])
