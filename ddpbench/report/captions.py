@@ -46,21 +46,29 @@ def _setting(row: Row, but: Collection[str] = ()) -> list[str]:
     return [*words, *(["times virtual"] if case.dilation != 1 else [])]
 
 
+def shared_setting(rows: Sequence[Row], *, but: Collection[str] = ()) -> list[str]:
+    """Return what the setting of all cases has in common, in words, without the fields `but`.
+
+    Links are those of all cases that use any.
+    """
+    if not rows:
+        return []
+    every = [set(_setting(row, but)) for row in rows]
+    linked = {word for row in rows if row.case.fabric for word in virtual_words(row.case)[:1]}
+    free = [row.needs_no_link for row in rows]
+    return [
+        word
+        for word in _setting(fullest(rows), but)
+        if all(word in own or (word in linked and none) for own, none in zip(every, free, strict=True))
+    ]
+
+
 def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
     """What all cases of a run have in common, in words: told once, and then left out of captions and findings.
 
-    Links and bucket caps are those of all cases that use any.
+    Bucket caps are those of all cases that have any.
     """
-    if not rows:
-        return ()
-    every = [set(_setting(row)) for row in rows]
-    linked = {word for row in rows if row.case.fabric for word in virtual_words(row.case)[:1]}
-    free = [row.needs_no_link for row in rows]
-    found = [
-        word
-        for word in _setting(fullest(rows))
-        if all(word in own or (word in linked and none) for own, none in zip(every, free, strict=True))
-    ]
+    found = shared_setting(rows)
     caps = {row.case.bucket_cap_mb for row in rows} - {None}
     if len(caps) == 1 and caps != {"default"}:
         found.append(f"{cap_words(caps.pop())} buckets")

@@ -7,15 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.captions import fullest, setting_of
+from ddpbench.report.captions import shared_setting
 from ddpbench.report.parts import Picture, Wanted
 from ddpbench.report.rows import Row
 from ddpbench.report.words import clean, launches_each, moment
-from ddpbench.spec import grouping
 from ddpbench.spec.grouping import VIRTUAL
-
-_TOLD = ("workload", "scaling", "threads_per_rank", "dtype", "device", "data")
-"""What `setting_of` tells beside what is virtual, which pictures have of their own."""
 
 
 def dressed(
@@ -30,17 +26,11 @@ def dressed(
 
 
 def conditions(rows: Sequence[Row]) -> list[str]:
-    """Return what all cases of a run share, in words: workload, scaling, threads, and how many launches."""
+    """Return what all cases of a run share but what is virtual, which pictures say themselves, and how many launches."""
     measured = [row for row in rows if row.launches]
     if not measured:
         return []
-    differing = set(grouping.differing([row.case for row in measured]))
-    if differing & {"local_batch", "global_batch"}:
-        differing.add("scaling")
-    if differing & {"precision", "loader_workers"}:
-        differing |= {"dtype", "data"}
-    setting = setting_of(fullest(measured), but=[*(differing & set(_TOLD)), *VIRTUAL])
-    return [*filter(None, setting.split(", ")), launches_each(row.launches for row in measured)]
+    return [*shared_setting(measured, but=VIRTUAL), launches_each(row.launches for row in measured)]
 
 
 def source_line(summary: RunSummary) -> str:

@@ -15,6 +15,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.cli import run
 from ddpbench.records import RunDir
 from ddpbench.report import page, write_report
+from ddpbench.report.captions import shared_words
 from ddpbench.report.draw import slide
 from ddpbench.report.draw.canvas import Sheet, draw, drawing
 from ddpbench.report.outside import conditions, dressed, source_line
@@ -98,7 +99,9 @@ def test_what_the_numbers_are_is_in_the_subtitle_unless_the_title_says_it(summar
 def test_what_differs_within_the_run_is_no_condition(summary: RunSummary) -> None:
     rows = rows_of(summary)
     batch = dataclasses.replace(rows[1].case, local_batch=64, workload="mlp:large")
-    words = ", ".join(conditions([rows[0], dataclasses.replace(rows[1], case=batch)]))
+    some = [rows[0], dataclasses.replace(rows[1], case=batch)]
+    assert {*conditions(some)[:-1]} == {*shared_words(some)} & {*conditions(some)[:-1], rows[0].case.workload}
+    words = ", ".join(conditions(some))
     assert "batch" not in words
     assert rows[0].case.workload not in words
     assert "float32" in words
