@@ -26,7 +26,7 @@ def dressed(
 
 
 def conditions(rows: Sequence[Row]) -> list[str]:
-    """Return what all cases of a run share but what is virtual, which pictures say themselves, and how many launches."""
+    """Return what all cases of a run share, without what is virtual (pictures say that), and how many launches."""
     measured = [row for row in rows if row.launches]
     if not measured:
         return []

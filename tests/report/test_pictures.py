@@ -100,7 +100,7 @@ def test_what_differs_within_the_run_is_no_condition(summary: RunSummary) -> Non
     rows = rows_of(summary)
     batch = dataclasses.replace(rows[1].case, local_batch=64, workload="mlp:large")
     some = [rows[0], dataclasses.replace(rows[1], case=batch)]
-    assert {*conditions(some)[:-1]} == {*shared_words(some)} & {*conditions(some)[:-1], rows[0].case.workload}
+    assert set(conditions(some)[:-1]) <= set(shared_words(some))
     words = ", ".join(conditions(some))
     assert "batch" not in words
     assert rows[0].case.workload not in words
