@@ -146,7 +146,7 @@ def test_buckets_are_held_against_the_default_and_corrected(tmp_path: Path) -> N
     assert [finding.verdict for finding in found] == ["slower", "faster", "equivalent"]
     assert "1 MiB buckets are 25." in found[0].line
     assert "25 MiB buckets are 9." in found[1].line
-    assert all("corrected for 3 comparisons" in finding.line for finding in found)
+    assert all("corrected for 6 comparisons" in finding.line for finding in found)
     table = summary.comparisons
     assert set(table["topic"]) == {"buckets", "ranks"}
     best = case_of("ddp", 2, bucket_cap_mb=25.0).case_id

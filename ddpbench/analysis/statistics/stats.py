@@ -296,8 +296,15 @@ def judge(
     There is none where no rounds are shared: what else differed between A's rounds and B's is not cancelled.
     """
     ratio = comparison.time_ratio(alpha)
-    if not _enough(comparison, min_rounds) or ratio.low is None or ratio.high is None:
+    if not _enough(comparison, min_rounds):
         return Judgement(verdict="too few", ratio=ratio, rounds=comparison.rounds if comparison.paired else 0)
+    return judged(ratio, comparison.rounds, margin=margin)
+
+
+def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement:
+    """Return the verdict on A against B for A's step time over B's, of enough rounds."""
+    if ratio.low is None or ratio.high is None:
+        return Judgement(verdict="too few", ratio=ratio, rounds=rounds)
     inside = ratio.low > 1 / (1 + margin) and ratio.high < 1 + margin
     beyond = ratio.high < 1 / (1 + margin) or ratio.low > 1 + margin
     bound = max(ratio.high, 1 / ratio.low) - 1
@@ -312,7 +319,7 @@ def judge(
     return Judgement(
         verdict=verdict,
         ratio=ratio,
-        rounds=comparison.rounds,
+        rounds=rounds,
         small=resolved and inside,
         beyond=resolved and beyond,
         bound=bound,
