@@ -16,7 +16,7 @@ from ddpbench.analysis.findings.groups import exchanges_gradients, fair_panels, 
 from ddpbench.analysis.findings.wording import takes_another_path
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.best import Standing
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, compare
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Interval, Judgement, compare, judge
 from ddpbench.spec import Case, grouping
 from ddpbench.strategies.traits import traits_of
 
@@ -37,6 +37,10 @@ class Choice:
     """Samples/s over the base case's; None where that was not run beside it."""
     slower_worlds: tuple[int, ...]
     """Larger numbers of ranks that train measurably fewer samples per second."""
+    below_base: tuple[CaseRun, ...]
+    """The others that are shown to train fewer samples per second than one rank."""
+    doubt: Judgement | None
+    """Of those that cannot be told apart from it the one with the widest interval, against it."""
     unranked: tuple[tuple[CaseRun, str], ...]
     """Cases of that panel and number of ranks that could not be ranked, and why."""
 
@@ -62,11 +66,9 @@ class Choice:
         return most if most is not None and most > 1 else None
 
     @property
-    def behind(self) -> list[tuple[CaseRun, float]]:
+    def behind(self) -> list[tuple[CaseRun, Interval]]:
         """The others with their step time over the best one's."""
-        return [
-            (run, self.standings[run.case_id].ratio.value) for run in self.ranked if run is not self.chosen
-        ]
+        return [(run, self.standings[run.case_id].ratio) for run in self.ranked if run is not self.chosen]
 
 
 def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
@@ -99,7 +101,9 @@ def _rankable(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
 def _choice(members: Sequence[CaseRun], every: Sequence[CaseRun], compared: Families) -> Choice | None:
     families = _rankable(members)
     several = {world: family for world, family in families.items() if len(family) > 1}
-    picks = [pick for family in (several or families).values() if (pick := _pick(family, compared)) is not None]
+    picks = [
+        pick for family in (several or families).values() if (pick := _pick(family, compared)) is not None
+    ]
     if not picks:
         return None
     taken, slower = picks[0], []
@@ -122,8 +126,30 @@ def _choice(members: Sequence[CaseRun], every: Sequence[CaseRun], compared: Fami
         standings=found,
         gain=gain.rate_ratio() if gain is not None and gain.paired and gain.rounds >= MIN_ROUNDS else None,
         slower_worlds=tuple(slower),
+        below_base=tuple(_below(base, [run for run in ranked if run is not chosen])),
+        doubt=max(
+            (
+                one
+                for run in tied
+                if (one := compared.judge(run, chosen)) is not None and one.bound is not None
+            ),
+            key=lambda one: one.bound or 0.0,
+            default=None,
+        ),
         unranked=tuple(_unranked(chosen, ranked, every)),
     )
+
+
+def _below(base: CaseRun | None, others: Sequence[CaseRun]) -> list[CaseRun]:
+    """Return those that are shown to train fewer samples/s than the base case, corrected for their number."""
+    if base is None:
+        return []
+    found = [(run, compare(run.timings, base.timings)) for run in others]
+    return [
+        run
+        for run, one in found
+        if one is not None and judge(one, alpha=ALPHA / len(others)).verdict == "slower"
+    ]
 
 
 _Pick = tuple[CaseRun, list[CaseRun], dict[str, Standing]]

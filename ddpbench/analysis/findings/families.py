@@ -1,7 +1,8 @@
 """The families in which cases are compared: all of a panel at one number of ranks. The one owner of their intervals.
 
 The answer, the tables, the figures and the findings say of two cases what their family does, so the same two
-have the same number and the same interval wherever they are told. The 5 % are divided among a run's panels (Bonferroni).
+have the same number and the same interval wherever they are told. The 5 % are divided among a run's panels
+(Bonferroni).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Families:
             family
             for members in panels(measured(cases))
             for family in grouped(
-                [run for run in members if traits_of(run.case).role != "base"], lambda run: run.case.world_size
+                [run for run in members if traits_of(run.case).role != "base"],
+                lambda run: run.case.world_size,
             ).values()
             if len(family) > 1
         ]

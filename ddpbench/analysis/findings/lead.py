@@ -45,9 +45,7 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     able = [
         run
         for run in measured(cases)
-        if run.case.world_size > 1
-        and not run.planned.oversubscribed
-        and _whole_and_in_step(run)
+        if run.case.world_size > 1 and not run.planned.oversubscribed and _whole_and_in_step(run)
     ]
     found: list[tuple[int, float, Finding]] = []
     for members in grouped(able, _shared).values():
@@ -67,11 +65,7 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         ring = next(
             (name for name in rings if (name, "overlapped") in by and (name, "after_backward") in by), ""
         )
-        if (
-            ring
-            and ("master", "after_backward") in by
-            and (told := _told(by, ring, families)) is not None
-        ):
+        if ring and ("master", "after_backward") in by and (told := _told(by, ring, families)) is not None:
             found.append((members[0].case.world_size, *told))
     most = max((world for world, _, _ in found), default=0)
     there = sorted((lead, number) for number, (world, lead, _) in enumerate(found) if world == most)
@@ -103,9 +97,7 @@ def _kind(run: CaseRun) -> tuple[str, str]:
     return run.case.algorithm, run.case.schedule
 
 
-def _told(
-    by: dict[tuple[str, str], CaseRun], ring: str, families: Families
-) -> tuple[float, Finding] | None:
+def _told(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> tuple[float, Finding] | None:
     """Return the lead as a ratio, and its sentence; None where it is none, or cannot be compared."""
 
     def against(a: tuple[str, str], b: tuple[str, str]) -> Judgement | None:

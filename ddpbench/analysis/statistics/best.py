@@ -124,9 +124,7 @@ class Family:
         comparison = compare(self._timings[a], self._timings[b])
         return None if comparison is None else judge(comparison, min_rounds=sys.maxsize)
 
-    def standings(
-        self, names: Sequence[str] | None = None, *, margin: float = MARGIN
-    ) -> dict[str, Standing]:
+    def standings(self, names: Sequence[str] | None = None, *, margin: float = MARGIN) -> dict[str, Standing]:
         """Return how each of these cases stands among them, by name and in their order; all by default.
 
         Empty for fewer than two cases.
@@ -136,9 +134,7 @@ class Family:
             return {}
         able = [name for name in logs if name in self._places]
         places = np.ix_(*[[self._places[name] for name in able]] * 2)
-        found = _told(
-            able, self._difference[places], self._half[places], self._rounds[places], margin=margin
-        )
+        found = _told(able, self._difference[places], self._half[places], self._rounds[places], margin=margin)
         return {name: found.get(name) or _too_few(name, logs) for name in logs}
 
 
@@ -231,14 +227,16 @@ def half_widths(logs: _Array, alpha: float = ALPHA) -> _Array:
     apart = logs[..., :, None, :] - logs[..., None, :, :]
     own = apart.var(axis=-1, ddof=1)
     variance = np.maximum(2 * total / df, own)
+    found: _Array
     if cases == 2:
-        found: _Array = tukey_quantile(2, df, alpha) * np.sqrt(variance / rounds)
+        found = tukey_quantile(2, df, alpha) * np.sqrt(variance / rounds)
         return found
     each = (cases * (cases - 1) * squares - total[..., 0]) / ((cases - 1) * (cases - 2) * (rounds - 1))
     variance = np.maximum(variance, each[..., :, None] + each[..., None, :])
     pooled = tukey_quantile(cases, df, (1 - _OWN) * alpha) * np.sqrt(variance / rounds)
     alone = t_quantile(1 - _OWN * alpha / (cases * (cases - 1)), rounds - 1) * np.sqrt(own / rounds)
-    return np.minimum(pooled, alone)
+    found = np.minimum(pooled, alone)
+    return found
 
 
 def _pairwise(

@@ -346,6 +346,17 @@ def judge_all(
     }
 
 
+def rounds_for(ratio: Interval, rounds: int, margin: float = MARGIN) -> int | None:
+    """Return about how many rounds make an interval of so many rounds as narrow as +-margin, at the same spread.
+
+    It narrows with the root of the rounds; that its quantile falls a little too is left out. None without an interval.
+    """
+    if ratio.low is None or ratio.high is None:
+        return None
+    needed = rounds * (math.log(ratio.high / ratio.low) / 2 / math.log1p(margin)) ** 2
+    return max(rounds, math.ceil(needed))
+
+
 def smallest_resolvable(deviation_log: float, rounds: int) -> float | None:
     """Return the smallest relative change that `rounds` paired rounds resolve at 95 % confidence and 80 % power.
 
