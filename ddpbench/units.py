@@ -64,24 +64,28 @@ def format_number(value: float) -> str:
 
 
 def decimals_borne(
-    value: float, low: float | None = None, high: float | None = None, *, nulls: Sequence[float] = (0.0,)
+    value: float,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    nulls: Sequence[float] = (0.0,),
+    most: int = 3,
 ) -> int:
     """Return the decimals with which a sentence tells a value: those that its interval bears.
 
     The interval's half-width has one digit then, and the value two at least, if it is larger than the half-width, and
-    three at most; three without an interval. An end is not rounded to one of `nulls`, the values of no difference.
+    three at most; three without an interval. An end is not rounded to one of `nulls`, the values of no difference,
+    whatever else would be too many decimals: `most`.
     """
     if not value or not math.isfinite(value):
         return 0
     three = 2 - math.floor(math.log10(abs(value)))
     if low is None or high is None or not high > low:
-        return max(three, 0)
+        return min(max(three, 0), most)
     half = (high - low) / 2
     of_half = -math.floor(math.log10(half))
-    found = max(of_half, three - 1) if half < abs(value) else of_half + 1
-    found = max(min(found, max(three, of_half)), 0)
-    if half < abs(value):
-        found = min(found, max(three, 0))
+    found = min(max(of_half, three - 1), three) if half < abs(value) else of_half + 1
+    found = min(max(found, 0), most)
     while found < 6 and any(
         end != null and round(end, found) == null for end in (low, high) for null in nulls
     ):

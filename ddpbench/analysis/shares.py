@@ -28,7 +28,7 @@ def _around(value: float, parts: list[float], wholes: list[float]) -> Interval:
 def percent_of(found: Interval, sign: str = "") -> str:
     """Return a fraction as `85 % [78, 92]`, with the digits that its interval bears; `sign` is `+` for a difference."""
     ends = [None if end is None else 100 * end for end in (found.low, found.high)]
-    digits = decimals_borne(100 * found.value, *ends)
+    digits = decimals_borne(100 * found.value, *ends, most=1)
     text, low, high = ("" if one is None else f"{one:{sign}.{digits}f}" for one in (100 * found.value, *ends))
     text = f"{text} % [{low}, {high}]" if low and high else f"{text} %"
     return text.replace("-", "\N{MINUS SIGN}")

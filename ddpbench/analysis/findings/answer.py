@@ -170,9 +170,8 @@ def _rest(one: Choice) -> list[str]:
         less = ", and is slower than one rank" if run in one.below_base else ""
         end = f"takes {_gap(ratio)}{less}"
         return [f"{called(run, one.ranked)} {end}", f"the other {end}"]
-    return [
-        f"the other {len(others)} take {_gap(min((ratio for _, ratio in others), key=lambda ratio: ratio.value))} or more"
-    ]
+    least = min((ratio for _, ratio in others), key=lambda ratio: ratio.value)
+    return [f"the other {len(others)} take {_gap(least)} or more"]
 
 
 def _gap(ratio: Interval) -> str:

@@ -192,29 +192,20 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
 
 
 def _heading(lines: Sequence[Line]) -> str:
-    """At the most nodes that two strategies share: how many times as long the slower one's communication takes."""
+    """At the most nodes that two strategies share: the network time of the slowest and of the fastest."""
     shared = set.intersection(*({point.row.case.nodes for point in line.points} for line in lines))
     if len(lines) > 1 and shared:
         nodes = max(shared)
         at = {line.name: point for line in lines for point in line.points if point.row.case.nodes == nodes}
         ordered = sorted(at, key=lambda name: at[name].time_ms.value)
-        first, last = ordered[0], ordered[-1]
-        times = at[last].time_ms.value / at[first].time_ms.value
-        return (
-            f"at {nodes} nodes {last} needs {_about(times)} times as long as {first} for a step's gradients"
-        )
+        told = [f"{at[name].time_ms} ms with {name}" for name in (ordered[-1], ordered[0])]
+        return f"network time of a step at {nodes} nodes: {', '.join(told)}"
     line = lines[0]
     small, large = line.points[0], line.points[-1]
-    times = large.time_ms.value / small.time_ms.value
     return (
-        f"communication of {line.name} takes {_about(times)} times as long on {large.row.case.nodes} nodes as on "
-        f"{small.row.case.nodes}: {large.time_ms} ms against {small.time_ms} ms"
+        f"network time of a step with {line.name}: {large.time_ms} ms on {large.row.case.nodes} nodes, "
+        f"{small.time_ms} ms on {small.row.case.nodes}"
     )
-
-
-def _about(times: float) -> str:
-    """Return a ratio of two means with two digits: no interval of its own stands beside it."""
-    return f"{times:,.0f}" if times >= 10 else f"{times:.1f}"
 
 
 def _table(lines: Sequence[Line], panel: Panel) -> Table:

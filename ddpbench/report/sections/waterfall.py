@@ -18,7 +18,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import panels_of, variant_words
-from ddpbench.report.words import Estimate, number, series_of
+from ddpbench.report.words import Estimate, series_of
 from ddpbench.units import counted
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def _heading(fall: Fall) -> str:
     if fall.rounds < MIN_ROUNDS:
         return f"{start}; too few rounds to name a main cause"
     if fall.unexplained > MOST_NOT_ATTRIBUTED:
-        return f"{start}; {number(fall.unexplained)} is not attributed, so no main cause is named"
+        return f"{start}; {_fixed(fall.unexplained)} is not attributed, so no main cause is named"
     if not fall.named:
         return f"{start}; its largest loss, {NAMES[fall.largest]}, cannot be told from 0"
     if fall.cause is not None:
