@@ -96,6 +96,8 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
     return [text]
 
 
+_TIGHT = 0.85
+"""Of a text's width, which is reckoned rather too wide."""
 MARK = " *"
 """Behind the name of a case whose breakdown does not describe its timed steps."""
 _QUESTION = "What fills a step?"
@@ -296,7 +298,8 @@ def _stack(axes: Axes, where: tuple[float, float, float], bar: Bar, told: Mappin
         if width <= 0:
             continue
         _segment(axes, fill, centre=centre, at=at, width=width, height=_BAR)
-        if width / longest * width_in >= max(0.04 * width_in, text_width_in(told[name], style.SMALLEST_PT)):
+        room_in = width / longest * width_in
+        if room_in >= max(0.04 * width_in, _TIGHT * text_width_in(told[name], style.SMALLEST_PT)):
             boxed = {"boxstyle": "square,pad=0.12", "facecolor": fill.colour, "edgecolor": "none"}
             axes.text(
                 at + width / 2,
