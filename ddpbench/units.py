@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,6 +61,43 @@ def format_number(value: float) -> str:
         digits = len(str(round(abs(value)))) - 4
         return f"{round(value, -digits):,.0f}"
     return f"{value:.3g}"
+
+
+def decimals_borne(
+    value: float,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    nulls: Sequence[float] = (0.0,),
+    most: int = 3,
+) -> int:
+    """Return the decimals with which a sentence tells a value: those that its interval bears.
+
+    The interval's half-width has one digit then, and the value two at least, if it is larger than the half-width, and
+    three at most; three without an interval. An end is not rounded to one of `nulls`, the values of no difference,
+    whatever else would be too many decimals: `most`.
+    """
+    if not value or not math.isfinite(value):
+        return 0
+    three = 2 - math.floor(math.log10(abs(value)))
+    if low is None or high is None or not high > low:
+        return min(max(three, 0), most)
+    half = (high - low) / 2
+    of_half = -math.floor(math.log10(half))
+    found = min(max(of_half, three - 1), three) if half < abs(value) else of_half + 1
+    found = min(max(found, 0), most)
+    while found < 6 and any(
+        end != null and round(end, found) == null for end in (low, high) for null in nulls
+    ):
+        found += 1
+    return found
+
+
+def format_at_most(fraction: float) -> str:
+    """Return a bound in per cent, rounded up: one decimal below 10 %, `"4.1 %"`, none above, `"17 %"`."""
+    digits = 1 if 100 * fraction < 9.95 else 0
+    scale = 10**digits
+    return f"{math.ceil(round(100 * fraction * scale, 6)) / scale:,.{digits}f} %"
 
 
 def format_bytes(count: float) -> str:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ddpbench.units import format_bytes, format_number, format_seconds, parse_seconds
+from ddpbench.units import (
+    decimals_borne,
+    format_at_most,
+    format_bytes,
+    format_number,
+    format_seconds,
+    parse_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,4 +65,41 @@ def test_sizes_are_written() -> None:
     sizes = (0, 1023, 1024, 64 * 2**20, 23.54 * 2**30, 252 * 2**30, 3 * 2**40)
     assert [format_bytes(size) for size in sizes] == [
         *("0 bytes", "1023 bytes", "1 KiB", "64 MiB", "23.5 GiB", "252 GiB", "3 TiB")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "decimals"),
+    [
+        (15.09, 13.83, 16.46, 0),  # 15 [14, 16]
+        (1.61, 1.43, 1.80, 1),
+        (8.91, 8.05, 9.86, 1),
+        (0.803, 0.716, 0.901, 2),
+        (324.4, 323.3, 325.5, 0),
+        (20.1, 2.1, 41.2, 0),
+        (0.3, -2.0, 2.6, 1),
+        (1.6, 1.6, 1.6, 2),  # no more than three digits, however narrow
+        (1.66667, 1.66666, 1.66668, 2),
+        (2676.0, 2490.0, 2876.0, 0),
+        (0.0, 0.0, 0.0, 0),
+        (3.14159, None, None, 2),
+        (12345.6, None, None, 0),
+    ],
+)
+def test_a_sentence_has_the_digits_that_an_interval_bears(
+    value: float, low: float | None, high: float | None, decimals: int
+) -> None:
+    assert decimals_borne(value, low, high) == decimals
+
+
+def test_no_end_is_rounded_to_no_difference() -> None:
+    """`1.2 [1.0, 1.4]` would say of what was decided that it was not."""
+    assert decimals_borne(1.21, 1.02, 1.42, nulls=(0.0, 1.0)) == 2
+    assert decimals_borne(20.1, 0.4, 41.2) == 1
+    assert decimals_borne(0.05, 0.02, 0.08, most=1) == 2
+
+
+def test_a_bound_is_rounded_up() -> None:
+    assert [format_at_most(one) for one in (0.1616, 0.17, 0.0411, 0.04, 0.0996, 2.0)] == [
+        *("17 %", "17 %", "4.2 %", "4.0 %", "10 %", "200 %")
     ]

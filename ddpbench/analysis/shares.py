@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
 from ddpbench.analysis.statistics.stats import Interval, share
+from ddpbench.units import decimals_borne
 
 
 def share_of_step(parts: Breakdown, name: str) -> Interval:
@@ -24,11 +25,10 @@ def _around(value: float, parts: list[float], wholes: list[float]) -> Interval:
     return Interval(value=value, low=max(found.low, 0.0), high=min(found.high, 1.0))
 
 
-def percent_of(found: Interval, digits: int = 0) -> str:
-    """Return a share as `85 % [78, 92]`; the value alone without ends."""
-    text = f"{100 * found.value:.{digits}f} %"
-    if found.low is None or found.high is None:
-        return text
-    return f"{text} [{100 * found.low:.{digits}f}, {100 * found.high:.{digits}f}]".replace(
-        "-", "\N{MINUS SIGN}"
-    )
+def percent_of(found: Interval, sign: str = "") -> str:
+    """Return a fraction as `85 % [78, 92]`, with the digits that its interval bears; `sign` is `+` for a difference."""
+    ends = [None if end is None else 100 * end for end in (found.low, found.high)]
+    digits = decimals_borne(100 * found.value, *ends, most=1)
+    text, low, high = ("" if one is None else f"{one:{sign}.{digits}f}" for one in (100 * found.value, *ends))
+    text = f"{text} % [{low}, {high}]" if low and high else f"{text} %"
+    return text.replace("-", "\N{MINUS SIGN}")

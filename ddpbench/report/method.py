@@ -108,8 +108,8 @@ _TERMS: tuple[tuple[str, str], ...] = (
     (
         "speed-up",
         (
-            "Samples/s over the base case's, over the rounds that have both. Its interval is that of the log ratios "
-            "within rounds."
+            "Samples/s over the base case's, paired: the geometric mean of the ratios within the rounds that have "
+            "both, with the interval of their logarithms. The quotient of two cells of a table differs slightly."
         ),
     ),
     ("efficiency", "Speed-up over the number of ranks."),
@@ -204,9 +204,10 @@ _TERMS: tuple[tuple[str, str], ...] = (
     (
         "network time",
         (
-            "How long a step's transfers were in progress on any rank. A transfer is in progress from its first data "
-            "until its last rank has finished; overlapping transfers count once. The formula next to it uses the "
-            "gradient bytes, 95 % of the limiting link's rate, and no latency."
+            "How long a step's transfers were in progress on any rank, whether ranks compute meanwhile or not. A "
+            "transfer is in progress from its first data until its last rank has finished; overlapping transfers count "
+            "once. It is the whole job's and adds to no part of a step: those are means over ranks. The formula next "
+            "to it uses the gradient bytes, 95 % of the limiting link's rate, and no latency."
         ),
     ),
     (

@@ -9,13 +9,13 @@ from typing import Any
 
 from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
-from ddpbench.report.words import Estimate, percent
+from ddpbench.report.words import Estimate
+from ddpbench.units import format_at_most
 
 BEST, AS_GOOD, SLOWER, CANNOT_TELL, TOO_FEW = "best", "as good", "slower", "cannot tell", "too few"
 METHOD = (
     f"Best: every other is shown to be slower (Tukey's all pairs). As good as best: shown to be within "
-    f"{100 * MARGIN:g} % of it (Hsu's multiple comparisons with the best). Each holds for all that are compared at "
-    "once, with 95 % confidence."
+    f"{100 * MARGIN:g} % of it. Intervals hold for all cases at one number of ranks at once, with 95 % confidence."
 )
 """What the words mean, for a caption."""
 
@@ -41,7 +41,7 @@ class Stand:
         """Return the verdict in words; `what` names the kind of case, such as `strategy`."""
         best = f"the best {what}" if what else "best"
         told = self.longer not in (0.0, float("inf"))  # 0: it may be the best itself
-        bound = f" (at most {percent(self.longer)} longer)" if told else ""
+        bound = f" (at most {format_at_most(self.longer)} longer)" if told else ""
         return {
             BEST: f"best {what}".rstrip(),
             AS_GOOD: f"as good as {best}{bound}",
@@ -66,4 +66,4 @@ def _estimate(record: Mapping[Any, Any]) -> Estimate:
 
 def widest(found: Iterable[Stand]) -> str:
     """`at most 1.6 % longer`, of the widest bound."""
-    return f"at most {percent(max(one.longer for one in found))} longer"
+    return f"at most {format_at_most(max(one.longer for one in found))} longer"

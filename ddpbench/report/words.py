@@ -60,10 +60,12 @@ class Estimate:
         if self.low is not None and self.high is not None and self.high > self.low:
             half = (self.high - self.low) / 2
             exponent = math.floor(math.log10(half))
-            # one digit of the half-width, two where the first is a 1 or a 2; no more than six of the value
+            # one digit of the half-width, two where the first is a 1 or a 2; no more than six of the value, and no
+            # fewer than its whole number: a table's column has that too
             found = -exponent if half / 10**exponent >= 3 else 1 - exponent
             most = 5 - math.floor(math.log10(abs(self.value))) if self.value else found
-            return min(found, max(most, 0))
+            found = min(found, max(most, 0))
+            return max(found, 0) if half < abs(self.value) else found
         if self.value == 0 or not math.isfinite(self.value):
             return 0
         return 2 - math.floor(math.log10(abs(self.value)))

@@ -106,7 +106,7 @@ def test_the_columns_of_a_case(tmp_path: Path) -> None:
     assert row["evaluation_samples_per_s"] == pytest.approx(16 / 0.006)  # 8 samples per step and rank
     summary = summarize(run)
     told = summary.answer[0].text
-    assert told.startswith("A checkpoint of DDP at 2 ranks takes 25.00 [")
+    assert told.startswith("A checkpoint of DDP at 2 ranks takes 25 [")
     assert told.endswith(" ms by rank 0: 1 % of the time every 248 steps.")  # 99 * 25 / 10, rounded up
     (costs,) = summary.checkpoints.to_dict("records")
     assert (costs["method"], costs["bytes"], costs["writers"]) == ("plain", 900, 1)

@@ -65,7 +65,7 @@ def test_a_reference_that_is_slower_is_not_chosen(tmp_path: Path) -> None:
     (found,) = choices(tmp_path, {SINGLE: times(10), DDP: times(13, EVEN), MASTER: times(12, EVEN)})
     assert found.chosen.case == MASTER
     assert found.best
-    assert [(run.case, round(ratio, 3)) for run, ratio in found.behind] == [(DDP, 1.083)]
+    assert [(run.case, round(ratio.value, 3)) for run, ratio in found.behind] == [(DDP, 1.083)]
     assert found.most_behind is None
 
 

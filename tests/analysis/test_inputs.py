@@ -97,7 +97,7 @@ def test_a_step_longer_than_from_memory_is_input_bound_and_the_fewest_workers_th
     told = texts(summary)
     assert "DDP at 2 ranks, gpt:nano, is input-bound without loader workers: a step takes" in told
     assert (
-        "longer than from memory; 2 loader workers fix it (29 % [29, 29] of a step waits for data; "
+        "longer than from memory; 2 loader workers fix it (28.6 % [28.6, 28.6] of a step waits for data; "
         "also input-bound with 1; " in told
     )
     assert "6 launches each; corrected for 4 comparisons)" in told
@@ -140,7 +140,7 @@ def test_without_a_twin_the_waited_share_alone_speaks(tmp_path: Path) -> None:
     assert WAITED_LIMIT == 0.05
     summary = summary_of(tmp_path, {loaded(0): (10, 0.6), loaded(1): (10, 0.4)})
     assert verdicts(summary) == {"0": "looks input-bound", "1": "does not look input-bound"}
-    assert "1 of 2 cases looks input-bound: up to 6 % [6, 6] of a step waits for data" in texts(summary)
+    assert "1 of 2 cases looks input-bound: up to 6.0 % [6.0, 6.0] of a step waits for data" in texts(summary)
     assert "the same case with data" in texts(summary)
 
 

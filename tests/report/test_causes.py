@@ -62,9 +62,21 @@ def test_the_largest_loss_is_the_heading_and_the_table_walks_down() -> None:
     assert "A negative loss is a gain." in picture.caption
 
 
+def test_the_largest_loss_is_only_named_alone_where_no_other_interval_reaches_its_own() -> None:
+    overlapping = waterfall_of(falls(contention=(0.14, 0.11, 0.17)))
+    assert overlapping.heading.endswith(
+        "; among the largest losses: exposed communication, 0.180 [0.150, 0.210] and contention, 0.140 [0.110, 0.170]"
+    )
+    assert not any(row[1].strong for row in overlapping.table.rows)
+    wide = waterfall_of(falls(contention=(0.1, -0.1, 0.3)))
+    assert wide.heading.endswith("; among the largest losses: exposed communication, 0.180 [0.150, 0.210]")
+    apart = waterfall_of(falls(contention=(0.1, 0.06, 0.14)))
+    assert "the largest loss is exposed" in apart.heading
+
+
 def test_no_cause_is_named_where_too_much_is_unexplained_or_unsure_or_unrepeated() -> None:
     unexplained = waterfall_of(falls(not_attributed=(-0.06, -0.08, -0.04)))
-    assert "0.0600 is not attributed, so no main cause is named" in unexplained.heading
+    assert "0.060 is not attributed, so no main cause is named" in unexplained.heading
     unsure = waterfall_of(falls(contention=(0.3, -0.1, 0.7)))
     assert unsure.heading.endswith("its largest loss, contention, cannot be told from 0")
     assert waterfall_of(falls(rounds=4)).heading.endswith("too few rounds to name a main cause")

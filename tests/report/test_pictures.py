@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from ddpbench.report.draw.canvas import Sheet, draw, drawing
 from ddpbench.report.outside import conditions, dressed, source_line
 from ddpbench.report.parts import ONLY_PNG, Picture, Section, Wanted
 from ddpbench.report.rows import rows_of
-from ddpbench.report.sections import scaling
+from ddpbench.report.sections import breakdown, scaling
 from tests.report.handmade import HOST_ATTACK, handmade_summary
 
 pytestmark = pytest.mark.usefixtures("painted")
@@ -199,3 +200,38 @@ def test_the_figures_own_png_has_title_conditions_and_source(
 def test_an_unknown_format_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(["report", str(tmp_path), "--figures", "svg,gif"]) == 2
     assert "unknown format 'gif'; known: pdf, png, svg" in capsys.readouterr().err
+
+
+def written_on(picture: Picture) -> set[str]:
+    """What is written on its axes, labels of ticks and parts of bars alike."""
+    from matplotlib.text import Text
+
+    found: set[str] = set()
+
+    def paint(sheet: Sheet) -> None:
+        picture.paint(sheet)
+        sheet.figure.draw_without_rendering()
+        found.update(one.get_text() for axes in sheet.figure.axes for one in axes.findobj(Text))
+
+    draw(dataclasses.replace(picture, paint=paint))
+    return found
+
+
+def test_the_breakdown_draws_the_numbers_of_its_table(summary: RunSummary) -> None:
+    """One value has one rounding."""
+    (picture,) = breakdown.section(summary, rows_of(summary)).pictures
+    parts = {text for text in written_on(picture) if re.fullmatch(r"[\d,]+\.\d+", text)}
+    assert len(parts) > 3
+    assert parts <= {cell.text for row in picture.table.evenly_rounded().rows for cell in row}
+
+
+def test_axes_separate_thousands_as_texts_do(summary: RunSummary) -> None:
+    (picture,) = breakdown.section(summary, rows_of(summary)).pictures
+
+    def paint(sheet: Sheet) -> None:
+        axes = sheet.axes(0.5, 0.5, 4, 2)
+        axes.set_xlim(0, 4000)
+
+    written = written_on(dataclasses.replace(picture, paint=paint))
+    assert {"500", "1,000", "4,000", "0.2"} <= written
+    assert "1000" not in written

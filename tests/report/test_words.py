@@ -30,8 +30,8 @@ from tests.synthetic import write_run
     [
         (Estimate(0.7123, 0.6604, 0.7642), "0.71 [0.66, 0.76]"),  # half-width 0.05: two decimals
         (Estimate(0.67512, 0.663, 0.6873), "0.675 [0.663, 0.687]"),  # half-width 0.012: a second digit
-        (Estimate(1234.5, 1199.6, 1269.4), "1,230 [1,200, 1,270]"),  # half-width 35: tens
-        (Estimate(98765.0, 98000.0, 99530.0), "98,800 [98,000, 99,500]"),  # half-width 765: hundreds
+        (Estimate(1234.5, 1199.6, 1269.4), "1,234 [1,200, 1,269]"),  # half-width 35: no tens, as in a column
+        (Estimate(98765.0, 98000.0, 99530.0), "98,765 [98,000, 99,530]"),
         (Estimate(3.14159), "3.14"),
         (Estimate(0.0, -0.5, 0.5), "0.0 [\N{MINUS SIGN}0.5, 0.5]"),
         (Estimate(5.0, 5.0, 5.0), "5.00 [5.00, 5.00]"),

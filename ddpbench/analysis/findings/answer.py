@@ -15,23 +15,26 @@ from ddpbench.analysis.findings.first_to_loss import first_to_loss
 from ddpbench.analysis.findings.groups import exchanges_gradients
 from ddpbench.analysis.findings.growth import growth_finding
 from ddpbench.analysis.findings.wording import (
+    MARGIN_WORDS,
     RATIO_THRESHOLD,
+    bare,
     called,
     conditions,
     fitting,
     launch_tags,
     listed,
+    longer,
     name_of,
     plain,
     sentence,
 )
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, step_time
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, Judgement, rounds_for, step_time
 from ddpbench.analysis.summary import Finding, FindingKind
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import counted, format_number
+from ddpbench.units import counted, format_at_most
 
 ASKED: tuple[FindingKind, ...] = ("loss", "lead", "links", "inputs", "precision")
 """Findings that sweeps ask for, the most telling first."""
@@ -164,16 +167,18 @@ def _rest(one: Choice) -> list[str]:
     others = one.behind
     if len(others) == 1:
         run, ratio = others[0]
-        return [f"{called(run, one.ranked)} takes {_gap(ratio)}", f"the other takes {_gap(ratio)}"]
-    return [f"the other {len(others)} take {_gap(min(ratio for _, ratio in others))} or more"]
+        less = ", and is slower than one rank" if run in one.below_base else ""
+        end = f"takes {_gap(ratio)}{less}"
+        return [f"{called(run, one.ranked)} {end}", f"the other {end}"]
+    least = min((ratio for _, ratio in others), key=lambda ratio: ratio.value)
+    return [f"the other {len(others)} take {_gap(least)} or more"]
 
 
-def _gap(ratio: float) -> str:
-    return (
-        f"{format_number(ratio)} times as long"
-        if ratio >= RATIO_THRESHOLD
-        else f"{100 * (ratio - 1):.3g} % longer"
-    )
+def _gap(ratio: Interval) -> str:
+    """Return how much longer a step takes, without the interval, which the finding on the two has."""
+    if ratio.value >= RATIO_THRESHOLD:
+        return f"{bare(ratio)} times as long"
+    return f"{longer(ratio).partition(' [')[0]} longer"
 
 
 def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
@@ -210,9 +215,10 @@ def _part(
 def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) -> str:
     """Return the one thing to use in all panels that were judged."""
     where = places.count(len(choices))
-    gains = [one.gain.value for one in choices if one.gain is not None]
+    gains = [one.gain for one in choices if one.gain is not None]
     gains = gains if len(gains) == len(choices) else []
-    span = " to ".join(dict.fromkeys(format_number(end) for end in (min(gains), max(gains)))) if gains else ""
+    ordered = sorted(gains, key=lambda gain: gain.value)
+    span = " to ".join(dict.fromkeys(bare(end) for end in (*ordered[:1], *ordered[-1:])))
     if name == "one rank":
         ranks = " or ".join(dict.fromkeys(counted(one.world, "rank") for one in choices))
         return f"stay on one rank on {where}: {ranks} train {span} times its samples/s"
@@ -237,9 +243,16 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
         (one for one in choices if one.most_behind), key=lambda one: one.most_behind or 0.0, default=None
     )
     if worst is not None and worst.most_behind is not None:
-        most = math.ceil(100 * (worst.most_behind - 1))
         other = f"the fastest other's{places.where(worst)}"
-        told.append(f"the step of {places.name(worst)} is at most {most} % longer than {other}")
+        told.append(
+            f"the step of {places.name(worst)} is at most {format_at_most(worst.most_behind - 1)} longer than {other}"
+        )
+    if worst is not None and worst.doubt is not None:
+        told.append(_undecided(worst.doubt))
+    for one in choices:
+        if one.below_base and (len(choices) > 1 or one.tied or len(one.behind) > 1) and not one.loses:
+            names = listed([called(run, one.ranked) for run in one.below_base])
+            told.append(f"slower than one rank: {names}{places.where(one)}")
     unsure = [one for one in choices if one.tied]
     if places.total > 1 and unsure and len(unsure) < len(choices):
         told.append(f"not decided for {listed([places.of(one) for one in unsure])}")
@@ -261,6 +274,21 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
     if places.missing:
         told.append(f"not judged: {places.not_judged()}")
     return told
+
+
+def _undecided(doubt: Judgement) -> str:
+    """Return why cases cannot be told apart, and what would tell: rounds, at this spread."""
+    low, high = doubt.ratio.low, doubt.ratio.high
+    needed = rounds_for(doubt.ratio, doubt.rounds)
+    assert low is not None
+    assert high is not None
+    assert needed is not None
+    known = format_at_most(math.sqrt(high / low) - 1)
+    digits = 1 - math.floor(math.log10(needed))
+    return (
+        f"undecided: launches scatter so that {counted(doubt.rounds, 'round')} tell ratios to ±{known}; "
+        f"±{MARGIN_WORDS} takes about {round(needed, digits):,.0f} rounds"
+    )
 
 
 _BY = {"plain": "by rank 0", "dcp": "by all ranks"}

@@ -1,7 +1,7 @@
 """What to use of a panel's cases: the one that is shown to be best, else the reference.
 
 Of cases that cannot be told apart the fastest is luck, so the reference (DDP) is used unless it is shown to be slower.
-Who is slower is `statistics/best.py`'s; where a run has several panels, their families share the error (Bonferroni).
+Who is slower is `families.py`'s to say.
 Cases that train on another path are not ranked. A panel's largest number of ranks decides, unless a smaller one
 trains measurably more samples per second.
 """
@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import exchanges_gradients, fair_panels, reference_of
 from ddpbench.analysis.findings.wording import takes_another_path
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.best import Standing, standings
-from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Interval, compare
+from ddpbench.analysis.statistics.best import Standing
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Interval, Judgement, compare, judge
 from ddpbench.spec import Case, grouping
 from ddpbench.strategies.traits import traits_of
 
@@ -36,6 +37,10 @@ class Choice:
     """Samples/s over the base case's; None where that was not run beside it."""
     slower_worlds: tuple[int, ...]
     """Larger numbers of ranks that train measurably fewer samples per second."""
+    below_base: tuple[CaseRun, ...]
+    """The others that are shown to train fewer samples per second than one rank."""
+    doubt: Judgement | None
+    """Of those that cannot be told apart from it the one with the widest interval, against it."""
     unranked: tuple[tuple[CaseRun, str], ...]
     """Cases of that panel and number of ranks that could not be ranked, and why."""
 
@@ -61,11 +66,9 @@ class Choice:
         return most if most is not None and most > 1 else None
 
     @property
-    def behind(self) -> list[tuple[CaseRun, float]]:
+    def behind(self) -> list[tuple[CaseRun, Interval]]:
         """The others with their step time over the best one's."""
-        return [
-            (run, self.standings[run.case_id].ratio.value) for run in self.ranked if run is not self.chosen
-        ]
+        return [(run, self.standings[run.case_id].ratio) for run in self.ranked if run is not self.chosen]
 
 
 def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
@@ -79,14 +82,12 @@ def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
 
 def choices_of(cases: Sequence[CaseRun]) -> list[Choice]:
     """Return a choice for each panel that allows one: some aggregate there on cores of their own."""
-    panels = fair_panels(cases)
-    families = sum(any(len(family) > 1 for family in _families(members).values()) for members in panels)
-    alpha = ALPHA / max(1, families)
-    found = [_choice(members, cases, alpha) for members in panels]
+    compared = Families(cases)
+    found = [_choice(members, cases, compared) for members in fair_panels(cases)]
     return [one for one in found if one is not None]
 
 
-def _families(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
+def _rankable(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
     """Return what can be ranked at each number of ranks, the largest first."""
     able = [
         run
@@ -97,10 +98,12 @@ def _families(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
     return {world: [run for run in able if run.case.world_size == world] for world in worlds}
 
 
-def _choice(members: Sequence[CaseRun], every: Sequence[CaseRun], alpha: float) -> Choice | None:
-    families = _families(members)
+def _choice(members: Sequence[CaseRun], every: Sequence[CaseRun], compared: Families) -> Choice | None:
+    families = _rankable(members)
     several = {world: family for world, family in families.items() if len(family) > 1}
-    picks = [pick for family in (several or families).values() if (pick := _pick(family, alpha)) is not None]
+    picks = [
+        pick for family in (several or families).values() if (pick := _pick(family, compared)) is not None
+    ]
     if not picks:
         return None
     taken, slower = picks[0], []
@@ -123,8 +126,30 @@ def _choice(members: Sequence[CaseRun], every: Sequence[CaseRun], alpha: float) 
         standings=found,
         gain=gain.rate_ratio() if gain is not None and gain.paired and gain.rounds >= MIN_ROUNDS else None,
         slower_worlds=tuple(slower),
+        below_base=tuple(_below(base, [run for run in ranked if run is not chosen])),
+        doubt=max(
+            (
+                one
+                for run in tied
+                if (one := compared.judge(run, chosen)) is not None and one.bound is not None
+            ),
+            key=lambda one: one.bound or 0.0,
+            default=None,
+        ),
         unranked=tuple(_unranked(chosen, ranked, every)),
     )
+
+
+def _below(base: CaseRun | None, others: Sequence[CaseRun]) -> list[CaseRun]:
+    """Return those that are shown to train fewer samples/s than the base case, corrected for their number."""
+    if base is None:
+        return []
+    found = [(run, compare(run.timings, base.timings)) for run in others]
+    return [
+        run
+        for run, one in found
+        if one is not None and judge(one, alpha=ALPHA / len(others)).verdict == "slower"
+    ]
 
 
 _Pick = tuple[CaseRun, list[CaseRun], dict[str, Standing]]
@@ -134,11 +159,11 @@ def _stands(found: dict[str, Standing], run: CaseRun) -> bool:
     return run.case_id in found and found[run.case_id].verdict != "too few"
 
 
-def _pick(family: Sequence[CaseRun], alpha: float) -> _Pick | None:
+def _pick(family: Sequence[CaseRun], compared: Families) -> _Pick | None:
     """Return the case to use, those that cannot be told apart from it, and how all stand."""
     if len(family) == 1:
         return family[0], [], {}
-    found = standings({run.case_id: run.timings for run in family}, alpha=alpha)
+    found = compared.standings(family)
     judged = [run for run in family if _stands(found, run)]
     if len(judged) < 2:
         return None  # they share no rounds

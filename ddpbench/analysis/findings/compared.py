@@ -1,10 +1,9 @@
 """What a run shows: comparisons paired within rounds, and at most seven sentences made from them.
 
 Cases are compared that differ in nothing but strategy, bucket cap, or how their ranks stand on nodes. A
-difference of x % always means that the slower one's step takes x % longer. Verdicts come from intervals
-corrected for the number of comparisons (Holm), of pairs that are chosen before the data are seen; how cases stand to
-the fastest of their group is `statistics/best.py`'s (Hsu, Tukey). Oversubscribed cases are compared with each other
-but make no sentence.
+difference of x % always means that the slower one's step takes x % longer. Verdicts and intervals are those of the
+family of all cases at that number of ranks (`families.py`); the pairs that make sentences are chosen before the data
+are seen. Oversubscribed cases are compared with each other but make no sentence.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import compared_panels, grouped, reference_of
 from ddpbench.analysis.findings.wording import (
     MARGIN_WORDS,
@@ -33,10 +33,8 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,
-    Comparison,
     Judgement,
     compare,
-    judge_all,
     samples_rate,
 )
 from ddpbench.analysis.summary import Finding, FindingKind
@@ -50,14 +48,16 @@ MOST_FINDINGS = 7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pair:
-    """Two cases to be told apart, and where the evidence stands."""
+    """Two cases to be told apart, what may be said of them, and where the evidence stands."""
 
     a: CaseRun
     b: CaseRun
     evidence: Literal["buckets", "layouts", "strategies"]
-    comparison: Comparison
+    judged: Judgement
     family: tuple[CaseRun, ...]
     """All at that number of ranks, from which the two are told apart."""
+    corrected: int
+    """How many cases were compared at once."""
 
     @property
     def name(self) -> str:
@@ -75,22 +75,20 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
     `most` is three or more: the first group's speed-up and the parts of its step are always told.
     """
     ordered = compared_panels(cases)
-    pairs: dict[str, _Pair] = {}
-    for members in ordered:
-        for pair in _pairs(members):
-            pairs.setdefault(pair.name, pair)
-    judged = judge_all({name: pair.comparison for name, pair in pairs.items()})
+    families = Families(cases)
+    own_pairs = [_pairs(members, families) for members in ordered]
+    judged = {pair.name: pair.judged for pairs in own_pairs for pair in pairs}
     decided = {name: one for name, one in judged.items() if one.verdict != "too few"}
     apart = _Apart.between(ordered)
     compared: list[_Decision] = []
     notes: list[list[Finding]] = []
-    for members in ordered:
-        own = [pair for pair in _pairs(members) if pair.name in decided]
+    for members, pairs in zip(ordered, own_pairs, strict=True):
+        own = [pair for pair in pairs if pair.name in decided]
         compared += [(pair, decided[pair.name]) for pair in own]
         notes.append(list(_notes(members, apart)))
     missing = len(judged) - len(decided)
     room = most - (len(notes[0]) if notes else 0) - bool(missing)
-    told = [_sentence(pair, one, len(decided), apart) for pair, one in _most_telling(compared, room)]
+    told = [_sentence(pair, one, apart) for pair, one in _most_telling(compared, room)]
     result = [*told, *(note for found in notes for note in found)]
     if missing:
         rounds = max(one.rounds for one in judged.values() if one.verdict == "too few")
@@ -161,7 +159,7 @@ def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
     return _sorted(chosen)
 
 
-def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
+def _pairs(members: Sequence[CaseRun], families: Families) -> list[_Pair]:
     """Return the panel's comparisons at its largest world size.
 
     Strategies with DDP, DDP's caps with its default, DDP's layouts on nodes with the first of the plan.
@@ -185,15 +183,23 @@ def _pairs(members: Sequence[CaseRun]) -> list[_Pair]:
             alike = [run for run in group if run.case.nodes == reference.case.nodes] or group
             others = [(min(alike, key=lambda run: cap_order(run.case.bucket_cap_mb)), "strategies")]
         for run, evidence in others:
-            comparison = compare(run.timings, reference.timings)
-            if comparison is not None:
+            compared = families.family_of((run, reference))
+            judged = families.judge(run, reference)
+            if compared is not None and judged is not None:
                 found.append(
-                    _Pair(a=run, b=reference, evidence=evidence, comparison=comparison, family=tuple(family))
+                    _Pair(
+                        a=run,
+                        b=reference,
+                        evidence=evidence,
+                        judged=judged,
+                        family=tuple(family),
+                        corrected=compared.size,
+                    )
                 )
     return found
 
 
-def _sentence(pair: _Pair, judged: Judgement, comparisons: int, apart: _Apart) -> Finding:
+def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
     a, b, ratio = pair.a, pair.b, judged.ratio
     verdict = judged.verdict
     place = _place(b, apart)  # of b, for independent ranks use no links
@@ -226,7 +232,7 @@ def _sentence(pair: _Pair, judged: Judgement, comparisons: int, apart: _Apart) -
             *_labels(b, apart),
             *conditions((a, b)),
             *size_tags(judged),
-            *launch_tags(judged.rounds, comparisons),
+            *launch_tags(judged.rounds, pair.corrected * (pair.corrected - 1) // 2),
         ),
         evidence=pair.evidence,
         verdict=verdict,
@@ -259,7 +265,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
         )
     parts = run.parts
     if parts is not None and parts.has_transfers and parts.step_s > 0:
-        exposed, wait = (percent_of(share_of_step(parts, one), 1) for one in ("exposed_comm", "exposed_wait"))
+        exposed, wait = (percent_of(share_of_step(parts, one)) for one in ("exposed_comm", "exposed_wait"))
         hidden = parts.overlap_interval()
         overlap = f"; overlap hides {percent_of(hidden)} of communication" if hidden is not None else ""
         text = f"{name}: {exposed} of a step is exposed communication, {wait} waiting for ranks{overlap}"

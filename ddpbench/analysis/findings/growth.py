@@ -71,7 +71,7 @@ def _told(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None:
         ]
         for ends in (grown, ["", ""])
     ]
-    start = f"from {few} to {most} nodes a step's transfers take"
+    start = f"from {few} to {most} nodes network time is"
     texts = [f"{start} {' and '.join(spans)}" for spans in told]
     runs = [least[most], worst[most]]
     return Finding(
@@ -79,6 +79,7 @@ def _told(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None:
         text=sentence(fitting(texts)),
         tags=(
             f"at {most} nodes {names[1]} takes {plain(judged.ratio)} times as long",
+            "network time of a step: while any rank transfers, computing or not, so it adds to no part of it",
             *grouping.told(worst[most].case),
             *conditions(runs),
             *launch_tags(judged.rounds),

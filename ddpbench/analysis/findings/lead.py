@@ -6,16 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ddpbench.analysis.findings.groups import grouped
+from ddpbench.analysis.findings.families import Families
+from ddpbench.analysis.findings.groups import grouped, measured
 from ddpbench.analysis.findings.wording import launch_tags, plain, sentence
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.stats import (
     MIN_ROUNDS,
-    Comparison,
     Interval,
+    Judgement,
     by_pair,
-    compare,
     rounds_of_all,
     share,
 )
@@ -41,14 +41,11 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     Four cases are compared that differ in algorithm (a ring or a master) and schedule alone, or three: the master
     while backward goes on may be missing. Ratios are within rounds; what shares none is not compared.
     """
+    families = Families(cases)
     able = [
         run
-        for run in cases
-        if run.status == "ok"
-        and run.timings
-        and run.case.world_size > 1
-        and not run.planned.oversubscribed
-        and _whole_and_in_step(run)
+        for run in measured(cases)
+        if run.case.world_size > 1 and not run.planned.oversubscribed and _whole_and_in_step(run)
     ]
     found: list[tuple[int, float, Finding]] = []
     for members in grouped(able, _shared).values():
@@ -68,7 +65,7 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         ring = next(
             (name for name in rings if (name, "overlapped") in by and (name, "after_backward") in by), ""
         )
-        if ring and ("master", "after_backward") in by and (told := _told(by, ring)) is not None:
+        if ring and ("master", "after_backward") in by and (told := _told(by, ring, families)) is not None:
             found.append((members[0].case.world_size, *told))
     most = max((world for world, _, _ in found), default=0)
     there = sorted((lead, number) for number, (world, lead, _) in enumerate(found) if world == most)
@@ -100,27 +97,27 @@ def _kind(run: CaseRun) -> tuple[str, str]:
     return run.case.algorithm, run.case.schedule
 
 
-def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding] | None:
+def _told(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> tuple[float, Finding] | None:
     """Return the lead as a ratio, and its sentence; None where it is none, or cannot be compared."""
 
-    def against(a: tuple[str, str], b: tuple[str, str]) -> Comparison | None:
-        return compare(by[a].timings, by[b].timings) if a in by and b in by else None
+    def against(a: tuple[str, str], b: tuple[str, str]) -> Judgement | None:
+        return families.judge(by[a], by[b]) if a in by and b in by else None
 
     ddp, late = (ring, "overlapped"), (ring, "after_backward")
     master, early = ("master", "after_backward"), ("master", "overlapped")
     lead, what, when = against(master, ddp), against(master, late), against(late, ddp)
-    if lead is None or what is None or when is None or not all(one.paired for one in (lead, what, when)):
+    if lead is None or what is None or when is None or not all(one.rounds for one in (lead, what, when)):
         return None
-    interval = lead.time_ratio()
-    if math.exp(lead.log) < _LEAST or interval.low is None or interval.low <= 1:
+    interval = lead.ratio
+    if interval.value < _LEAST or interval.low is None or interval.low <= 1:
         return None
     case = by[ddp].case
     links = virtual_words(case)
     place = f"{counted(case.world_size, 'rank')}, {case.workload}"
     text = f"at {place}, a master after backward takes {plain(interval)} times DDP's step"
     parts = [
-        f"a ring after backward makes {plain(what.time_ratio())} of it",
-        f"overlap {plain(when.time_ratio())}",
+        f"a ring after backward makes {plain(what.ratio)} of it",
+        f"overlap {plain(when.ratio)}",
     ]
     enough = all(one.rounds >= MIN_ROUNDS for one in (lead, what, when))
     if enough and _gains(what) and _gains(when):
@@ -131,7 +128,7 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
         if first is not None and rest is not None and _gains(first) and _gains(rest):
             parts.append(f"overlap first, the master overlapped: {_shares(by, (early, ddp), (master, ddp))}")
     few = () if enough else ("too few rounds to share it out",)
-    return math.exp(lead.log), Finding(
+    return interval.value, Finding(
         kind="lead",
         text=sentence(text),
         tags=(*links, *parts, *launch_tags(lead.rounds), *few),
@@ -142,10 +139,10 @@ def _told(by: dict[tuple[str, str], CaseRun], ring: str) -> tuple[float, Finding
     )
 
 
-def _gains(part: Comparison) -> bool:
+def _gains(part: Judgement) -> bool:
     """Return whether it is a part of the lead that the interval, of pairs, tells from none."""
-    low = part.time_ratio().low
-    return part.paired and low is not None and low > 1
+    low = part.ratio.low
+    return part.rounds > 0 and low is not None and low > 1
 
 
 def _shares(by: Mapping[tuple[str, str], CaseRun], ring: _Pair, lead: _Pair) -> str:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from ddpbench.analysis.findings.groups import grouped
-from ddpbench.analysis.findings.wording import launch_tags, name_of, plain, sentence
+from ddpbench.analysis.findings.wording import inverse, launch_tags, name_of, plain, sentence
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Comparison, Interval, compare, judge_all, step_time
@@ -72,10 +72,10 @@ def _disagreement(group: Sequence[CaseRun]) -> Finding | None:
     name = max(crossed, key=gap)
     quick, soon = pairs[name]
     rate, loss = comparisons[f"rate {name}"], comparisons[f"loss {name}"]
-    more, longer = rate.rate_ratio(), loss.time_ratio()
+    more, longer = inverse(judged[f"rate {name}"].ratio), judged[f"loss {name}"].ratio
     if judged[f"rate {name}"].verdict == "slower":
         quick, soon = soon, quick
-        more, longer = rate.time_ratio(), loss.rate_ratio()
+        more, longer = inverse(more), inverse(longer)
     text = (
         f"{_who(quick, soon)} trains {plain(more)} times as many samples/s as {_who(soon, quick)}, but takes "
         f"{plain(longer)} times as long to a loss of {loss_curves_of(quick)[0].target:g}"

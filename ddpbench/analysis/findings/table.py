@@ -8,28 +8,29 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import bucket_groups, layout_groups, rank_groups, strategy_groups
 from ddpbench.analysis.inputs import input_groups
 from ddpbench.analysis.precisions import precision_groups
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.best import standings
 from ddpbench.analysis.statistics.stats import Interval
 
 COMPARISON_COLUMNS = ("topic", "case_id", "best_case_id", "ratio", "ratio_ci_low", "ratio_ci_high", "verdict")
 
 
 def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
-    """Every case held against the best of the others of its group, for groups of two or more (`statistics/best.py`).
+    """Every case held against the best of the others of its group, for groups of two or more.
 
     `buckets`: one strategy's bucket caps at one number of ranks. `strategies`: the strategies that
     aggregate, at one number of ranks, at DDP's default cap (or the smallest there is). `layouts`: one strategy's
     layouts of a number of ranks on nodes. Where there are several, the other topics keep to one. `ranks`: all cases
     of a panel that aggregate, at one number of ranks with cores of their own. `ratio` is a case's step time
-    over that of the fastest of the others, `best_case_id`; its ends and the verdict hold for the group.
+    over that of the fastest of the others, `best_case_id`; its ends and the verdict are `Families`'.
 
     `data`: a case held against the same with its batches in memory, which stands in the best's place; `precision`:
     one under autocast against the same in full precision, likewise. Their verdicts are `judge_all`'s.
     """
+    families = Families(cases)
     rows: list[dict[str, Any]] = []
     for topic, groups in (
         ("buckets", bucket_groups(cases)),
@@ -38,7 +39,7 @@ def comparisons_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         ("ranks", rank_groups(cases)),
     ):
         for group in groups:
-            for case_id, one in standings({run.case_id: run.timings for run in group}).items():
+            for case_id, one in families.standings(group).items():
                 rows.append(_compared(topic, case_id, one.against, one.ratio, one.verdict))
     for member in itertools.chain.from_iterable(group.members for group in input_groups(cases)):
         if member.judged is not None and member.twin is not None:

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.read.pace import host_share
+from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.stats import MARGIN, Interval, Judgement
 from ddpbench.records import Compared
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import SCALE, VARIANT, cap_words
 from ddpbench.strategies.traits import as_ring, rings_among, traits_of
+from ddpbench.units import decimals_borne, format_at_most
 
 INEXACT: frozenset[Compared] = frozenset(
     {
@@ -115,7 +117,7 @@ def size_tags(judged: Judgement) -> tuple[str, ...]:
 
 def undecided(judged: Judgement) -> str:
     """Return how large a difference may be that was not found."""
-    return f"though up to {100 * (judged.bound or 0):.1f} % cannot be ruled out"
+    return f"though up to {format_at_most(judged.bound or 0)} cannot be ruled out"
 
 
 def takes_another_path(run: CaseRun) -> bool:
@@ -159,25 +161,33 @@ def inverse(ratio: Interval) -> Interval:
 
 
 def longer(ratio: Interval) -> str:
-    """Return a ratio of step times as `34.3 % [31.0, 37.7]`."""
-    values = [100 * (value - 1) for value in (ratio.value, ratio.low, ratio.high) if value is not None]
-    text = f"{values[0]:.1f} %"
-    return f"{text} [{values[1]:.1f}, {values[2]:.1f}]" if len(values) == 3 else text
+    """Return a ratio of step times as `34 % [31, 38]`."""
+    return percent_of(_less_one(ratio))
 
 
 def signed(ratio: Interval) -> str:
-    """Return a ratio of step times as `+3.4 % [−1.0, +7.7]`."""
-    values = [100 * (value - 1) for value in (ratio.value, ratio.low, ratio.high) if value is not None]
-    text = f"{values[0]:+.1f} %"
-    if len(values) == 3:
-        text += f" [{values[1]:+.1f}, {values[2]:+.1f}]"
-    return text.replace("-", "\N{MINUS SIGN}")
+    """Return a ratio of step times as `+3 % [−1, +8]`."""
+    return percent_of(_less_one(ratio), sign="+")
+
+
+def _less_one(ratio: Interval) -> Interval:
+    low, high = (None if end is None else end - 1 for end in (ratio.low, ratio.high))
+    return Interval(value=ratio.value - 1, low=low, high=high)
 
 
 def plain(interval: Interval) -> str:
-    """Return a number with three significant digits, and its interval to the same decimals."""
-    digits = 3 if abs(interval.value) < 1 else 2 if abs(interval.value) < 100 else 0
-    text = f"{interval.value:,.{digits}f}"
+    """Return a ratio, a time or a rate with the digits that its interval bears: `15 [14, 16]`."""
+    text = bare(interval)
     if interval.low is None or interval.high is None:
         return text
+    digits = _digits(interval)
     return f"{text} [{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"
+
+
+def bare(interval: Interval) -> str:
+    """Return the same without its interval: `15`."""
+    return f"{interval.value:,.{_digits(interval)}f}"
+
+
+def _digits(interval: Interval) -> int:
+    return decimals_borne(interval.value, interval.low, interval.high, nulls=(0.0, 1.0))

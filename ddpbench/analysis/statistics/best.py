@@ -1,32 +1,33 @@
 """Which case of a family is best, and which are as good: the one owner of these words.
 
-A family is a few cases of which the fastest is not known beforehand, such as one strategy's bucket caps. Picking
+A family is a few cases of which the fastest is not known beforehand, such as all at one number of ranks. Picking
 the fastest from the data and testing the others against it finds differences between identical cases; calling
 all that is not significantly slower "as good" hides slower ones. Both are settled here, on log times with rounds as
-blocks, by two bounds on each case's difference from the best of the others:
+blocks, by one interval for each pair of cases (Tukey's all pairs), which all hold at once with 95 % confidence.
+Whatever is said of two cases of a family has that interval, and how a case stands follows from it: its difference from
+the best of the others is the largest of its differences, and so are the ends (Hsu). So at most 5 % of families have
 
-- upper: Hsu's multiple comparisons with the best, with Dunnett's one-sided critical value. "As good as best" is
-  a case whose upper bound lies within the margin. At most 5 % of families have one that is not.
-- lower: from all pairs, with Tukey's critical value, for Hsu's lower bound does not tell "slower" from a tie.
-  "Slower" is a case whose lower bound is above 0; "best" is one than which all others are slower. At most 5 %
-  of families of identical cases have either.
+- a case that is "slower" (its lower end is above 0), or "best" (all others are slower), where all are identical;
+- a case that is "as good" (its upper end lies within the margin), but is not within the margin of the best.
 
-Each of the two bounds holds for a whole family at once with 95 % confidence. Sources:
+Sources:
 
-- Hsu, "Multiple Comparisons: Theory and Methods", 1996, ch. 4 (with the best), 5 (all pairs);
-  Ann. Statist. 9 (1981).
-- Dunnett, J. Amer. Statist. Assoc. 50 (1955); Tukey's studentized range, as in Hsu 1996, 5.1.
+- Hsu, "Multiple Comparisons: Theory and Methods", 1996, ch. 4 (with the best), 5 (all pairs).
+- Tukey's studentized range, as in Hsu 1996, 5.1.
 - Grubbs, J. Amer. Statist. Assoc. 43 (1948): each case's own variance in a two-way layout.
 
 The residual variance of case + round is pooled. Cases need not scatter alike: a pair's variance is the largest of
 the pooled one, that of its own differences and the sum of Grubbs' two. For spreads that are alike this costs a
-little power; for spreads that differ by a factor of two it keeps the 5 % (16 cases in 5 rounds: 5.6 %).
+little power; for spreads that differ by a factor of two it keeps the 5 %. A case that scatters far more than the others
+would hide all differences: so of three cases or more a pair's interval is the shorter of two, of which one has 4 of
+the 5 % and the other, from the pair's own differences alone (Bonferroni), has 1 %.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -40,15 +41,21 @@ from ddpbench.analysis.statistics.stats import (
     MARGIN,
     MIN_ROUNDS,
     Interval,
+    Judgement,
     Pair,
     Timing,
     by_pair,
+    compare,
+    judge,
+    judged,
     rounds_of_all,
     t_quantile,
 )
 
 BestVerdict = Literal["best", "as good", "slower", "cannot tell", "too few"]
 _Array = NDArray[np.float64]
+_OWN = 0.2
+"""The share of a family's error that intervals have that are drawn from a pair's own differences."""
 
 _Z, _Z_WEIGHTS = np.polynomial.legendre.leggauss(64)
 _Z, _Z_WEIGHTS = 8 * _Z, 8 * _Z_WEIGHTS * np.exp(-((8 * _Z) ** 2) / 2) / math.sqrt(2 * math.pi)
@@ -60,8 +67,8 @@ _U, _U_WEIGHTS = (_U + 1) / 2, _U_WEIGHTS / 2
 class Standing:
     """How a case stands in its family.
 
-    `against` is the fastest of the others by mean; `ratio` the case's time over the best of the others', where the
-    ends are the two bounds of the module's docstring. `rounds` are those the ratio was taken from.
+    `against` is the fastest of the others by mean; `ratio` the case's time over the best of the others', whose ends
+    are the largest of those of its pairs. `rounds` are those the ratio was taken from.
     """
 
     verdict: BestVerdict
@@ -70,46 +77,81 @@ class Standing:
     rounds: int
 
 
+class Family:
+    """Cases that are compared with each other: an interval for every pair, all of which hold at once."""
+
+    def __init__(self, timings: Mapping[str, Sequence[Timing]], *, alpha: float = ALPHA) -> None:
+        """Compare all pairs. `alpha` is the family's error.
+
+        Cases with too few rounds are left out of the comparison. Where launches are missing, the rounds that all
+        cases have are used, or, where these are few, each pair's own, with Bonferroni's correction.
+        """
+        self._timings = {name: own for name, own in timings.items() if own}
+        self._logs = {name: by_pair(own) for name, own in self._timings.items()}
+        logs = self._logs
+        able = [name for name, mine in logs.items() if len(mine) >= MIN_ROUNDS]
+        self._places = {name: place for place, name in enumerate(able)}
+        shared = rounds_of_all([logs[name] for name in able])
+        fullest = max((len(logs[name]) for name in able), default=0)
+        if len(able) > 1 and len(shared) >= max(MIN_ROUNDS, fullest / 2):
+            cells = [[logs[name][key] for key in shared] for name in able]
+            table = np.log(np.array([[one.sample_s for one in row] for row in cells]))
+            centres = np.array([_cost(row) for row in cells])
+            self._difference = centres[:, None] - centres[None, :]
+            self._half = half_widths(table, alpha)
+            self._rounds = np.full(self._difference.shape, len(shared))
+        else:
+            self._difference, self._half, self._rounds = _pairwise([logs[name] for name in able], alpha)
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether it has launches of this case."""
+        return name in self._logs
+
+    @property
+    def size(self) -> int:
+        """How many cases are compared."""
+        return len(self._places)
+
+    def pair(self, a: str, b: str, *, margin: float = MARGIN) -> Judgement | None:
+        """Return A against B; None where a case has no launch."""
+        if a not in self or b not in self:
+            return None
+        if a in self._places and b in self._places:
+            i, j = self._places[a], self._places[b]
+            rounds, half = int(self._rounds[i, j]), float(self._half[i, j])
+            if rounds >= MIN_ROUNDS:
+                return judged(Interval.around(math.exp(self._difference[i, j]), half), rounds, margin=margin)
+        comparison = compare(self._timings[a], self._timings[b])
+        return None if comparison is None else judge(comparison, min_rounds=sys.maxsize)
+
+    def standings(self, names: Sequence[str] | None = None, *, margin: float = MARGIN) -> dict[str, Standing]:
+        """Return how each of these cases stands among them, by name and in their order; all by default.
+
+        Empty for fewer than two cases.
+        """
+        logs = {name: self._logs[name] for name in (self._logs if names is None else names) if name in self}
+        if len(logs) < 2:
+            return {}
+        able = [name for name in logs if name in self._places]
+        places = np.ix_(*[[self._places[name] for name in able]] * 2)
+        found = _told(able, self._difference[places], self._half[places], self._rounds[places], margin=margin)
+        return {name: found.get(name) or _too_few(name, logs) for name in logs}
+
+
 def standings(
     family: Mapping[str, Sequence[Timing]], *, margin: float = MARGIN, alpha: float = ALPHA
 ) -> dict[str, Standing]:
-    """Return how each case of a family stands, by name, in the family's order; empty for fewer than two cases.
-
-    Cases with too few rounds are left out of the comparison. Where launches are missing, the rounds that all cases
-    have are used, or, where these are few, each pair's own, with Bonferroni's correction. `alpha`: the family's error.
-    """
-    logs = {name: by_pair(timings) for name, timings in family.items() if timings}
-    if len(logs) < 2:
-        return {}
-    able = [name for name, mine in logs.items() if len(mine) >= MIN_ROUNDS]
-    shared = rounds_of_all([logs[name] for name in able])
-    fullest = max((len(logs[name]) for name in able), default=0)
-    if len(able) > 1 and len(shared) >= max(MIN_ROUNDS, fullest / 2):
-        cells = [[logs[name][key] for key in shared] for name in able]
-        table = np.log(np.array([[one.sample_s for one in row] for row in cells]))
-        centres = np.array([_cost(row) for row in cells])
-        difference = centres[:, None] - centres[None, :]
-        upper, lower = half_widths(table, alpha)
-        rounds = np.full(difference.shape, len(shared))
-    else:
-        difference, upper, lower, rounds = _pairwise([logs[name] for name in able], alpha)
-    found = _told(able, difference, upper, lower, rounds, margin=margin)
-    return {name: found.get(name) or _too_few(name, logs) for name in logs}
+    """Return how each case of a family stands, by name and in the family's order; empty for fewer than two cases."""
+    return Family(family, alpha=alpha).standings(margin=margin)
 
 
 def _told(
-    names: Sequence[str],
-    difference: _Array,
-    upper: _Array,
-    lower: _Array,
-    rounds: NDArray[np.int64],
-    *,
-    margin: float,
+    names: Sequence[str], difference: _Array, half: _Array, rounds: NDArray[np.int64], *, margin: float
 ) -> dict[str, Standing]:
     if len(names) < 2:
         return {}
-    low, high = bounds(difference, upper, lower)
-    best, good, slower = verdicts(difference, upper, lower, margin=margin)
+    low, high = bounds(difference, half)
+    best, good, slower = verdicts(difference, half, margin=margin)
     found: dict[str, Standing] = {}
     for index, name in enumerate(names):
         others = np.where(rounds[index] >= MIN_ROUNDS, difference[index], -np.inf)
@@ -144,33 +186,31 @@ def _too_few(name: str, logs: Mapping[str, Mapping[Pair, Timing]]) -> Standing:
     return Standing(verdict="too few", against=against, ratio=ratio, rounds=len(both))
 
 
-def bounds(difference: _Array, upper: _Array, lower: _Array) -> tuple[_Array, _Array]:
+def bounds(difference: _Array, half: _Array) -> tuple[_Array, _Array]:
     """Return each case's logarithm over the best of the others: the lower and the upper bound, shape (..., cases).
 
-    `difference[..., i, j]` is case i's log time minus case j's; `upper` and `lower` are half-widths of the same shape.
+    `difference[..., i, j]` is case i's log time minus case j's; `half` are half-widths of the same shape.
     Case i less the best of the others is the largest of its differences, and so are its bounds.
     """
     own = np.eye(difference.shape[-1], dtype=bool)
-    low = np.where(own, -np.inf, difference - lower).max(axis=-1)
-    high = np.where(own, -np.inf, difference + upper).max(axis=-1)
+    low = np.where(own, -np.inf, difference - half).max(axis=-1)
+    high = np.where(own, -np.inf, difference + half).max(axis=-1)
     return low, high
 
 
 def verdicts(
-    difference: _Array, upper: _Array, lower: _Array, *, margin: float = MARGIN
+    difference: _Array, half: _Array, *, margin: float = MARGIN
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which cases are shown to be best, within the margin of the best, and slower than the best.
 
     The last two may both be so of one case: measurably slower, yet within the margin.
     """
-    low, high = bounds(difference, upper, lower)
-    own = np.eye(difference.shape[-1], dtype=bool)
-    best = np.where(own, -np.inf, difference + lower).max(axis=-1) < 0
-    return best, high < math.log1p(margin), low > 0
+    low, high = bounds(difference, half)
+    return high < 0, high < math.log1p(margin), low > 0
 
 
-def half_widths(logs: _Array, alpha: float = ALPHA) -> tuple[_Array, _Array]:
-    """Half-widths of all differences of two cases' means, shape (..., cases, cases): upper and lower.
+def half_widths(logs: _Array, alpha: float = ALPHA) -> _Array:
+    """Half-widths of all differences of two cases' means, shape (..., cases, cases), that hold at once.
 
     `logs` has the shape (..., cases, rounds); every round has every case. See the module's docstring.
     """
@@ -185,21 +225,27 @@ def half_widths(logs: _Array, alpha: float = ALPHA) -> tuple[_Array, _Array]:
     squares = np.square(residuals).sum(axis=-1)
     total = squares.sum(axis=-1)[..., None, None]
     apart = logs[..., :, None, :] - logs[..., None, :, :]
-    variance = np.maximum(2 * total / df, apart.var(axis=-1, ddof=1))
-    if cases > 2:
-        each = (cases * (cases - 1) * squares - total[..., 0]) / ((cases - 1) * (cases - 2) * (rounds - 1))
-        variance = np.maximum(variance, each[..., :, None] + each[..., None, :])
-    error = np.sqrt(variance / rounds)
-    return dunnett_quantile(cases - 1, df, alpha) * error, tukey_quantile(cases, df, alpha) * error
+    own = apart.var(axis=-1, ddof=1)
+    variance = np.maximum(2 * total / df, own)
+    found: _Array
+    if cases == 2:
+        found = tukey_quantile(2, df, alpha) * np.sqrt(variance / rounds)
+        return found
+    each = (cases * (cases - 1) * squares - total[..., 0]) / ((cases - 1) * (cases - 2) * (rounds - 1))
+    variance = np.maximum(variance, each[..., :, None] + each[..., None, :])
+    pooled = tukey_quantile(cases, df, (1 - _OWN) * alpha) * np.sqrt(variance / rounds)
+    alone = t_quantile(1 - _OWN * alpha / (cases * (cases - 1)), rounds - 1) * np.sqrt(own / rounds)
+    found = np.minimum(pooled, alone)
+    return found
 
 
 def _pairwise(
     logs: Sequence[Mapping[Pair, Timing]], alpha: float
-) -> tuple[_Array, _Array, _Array, NDArray[np.int64]]:
+) -> tuple[_Array, _Array, NDArray[np.int64]]:
     """Differences, half-widths and rounds of every pair by itself; infinite where a pair shares too few rounds."""
     cases = len(logs)
     difference = np.zeros((cases, cases))
-    upper, lower = np.full((cases, cases), np.inf), np.full((cases, cases), np.inf)
+    half = np.full((cases, cases), np.inf)
     rounds = np.zeros((cases, cases), np.int64)
     for i in range(cases):
         for j in range(cases):
@@ -210,28 +256,13 @@ def _pairwise(
             ratios = np.log([a.sample_s / b.sample_s for a, b in zip(mine, other, strict=True)])
             error = float(ratios.std(ddof=1)) / math.sqrt(len(shared))
             difference[i, j], rounds[i, j] = _cost(mine) - _cost(other), len(shared)
-            upper[i, j] = t_quantile(1 - alpha / (cases - 1), len(shared) - 1) * error
-            lower[i, j] = t_quantile(1 - alpha / (cases * (cases - 1)), len(shared) - 1) * error
-    return difference, upper, lower, rounds
+            half[i, j] = t_quantile(1 - alpha / (cases * (cases - 1)), len(shared) - 1) * error
+    return difference, half, rounds
 
 
 def _cost(timings: Sequence[Timing]) -> float:
     """The mean logarithm of time per sample: of launches in pairs, what their rounds share cancels in differences."""
     return math.fsum(math.log(one.sample_s) for one in timings) / len(timings)
-
-
-@functools.lru_cache(maxsize=512)
-def dunnett_quantile(comparisons: int, df: int, alpha: float = ALPHA) -> float:
-    """Dunnett's one-sided critical value: of so many t statistics that correlate by 1/2, the largest's quantile.
-
-    P(max T <= d) = E over s, z of Phi(z + sqrt(2) d s)^comparisons, s^2 being chi-square(df) over df, z normal.
-    """
-
-    def below(d: float) -> float:
-        inner = special.ndtr(_Z + math.sqrt(2) * d * _scales(df)[:, None]) ** comparisons
-        return float(_U_WEIGHTS @ (inner @ _Z_WEIGHTS))
-
-    return _solve(below, 1 - alpha)
 
 
 @functools.lru_cache(maxsize=512)

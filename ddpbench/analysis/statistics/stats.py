@@ -297,8 +297,15 @@ def judge(
     There is none where no rounds are shared: what else differed between A's rounds and B's is not cancelled.
     """
     ratio = comparison.time_ratio(alpha)
-    if not _enough(comparison, min_rounds) or ratio.low is None or ratio.high is None:
+    if not _enough(comparison, min_rounds):
         return Judgement(verdict="too few", ratio=ratio, rounds=comparison.rounds if comparison.paired else 0)
+    return judged(ratio, comparison.rounds, margin=margin)
+
+
+def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement:
+    """Return the verdict on A against B for A's step time over B's, of enough rounds."""
+    if ratio.low is None or ratio.high is None:
+        return Judgement(verdict="too few", ratio=ratio, rounds=rounds)
     inside = ratio.low > 1 / (1 + margin) and ratio.high < 1 + margin
     beyond = ratio.high < 1 / (1 + margin) or ratio.low > 1 + margin
     bound = max(ratio.high, 1 / ratio.low) - 1
@@ -313,7 +320,7 @@ def judge(
     return Judgement(
         verdict=verdict,
         ratio=ratio,
-        rounds=comparison.rounds,
+        rounds=rounds,
         small=resolved and inside,
         beyond=resolved and beyond,
         bound=bound,
@@ -338,6 +345,17 @@ def judge_all(
         name: judge(comparison, alpha=levels.get(name, ALPHA), margin=margin, min_rounds=min_rounds)
         for name, comparison in comparisons.items()
     }
+
+
+def rounds_for(ratio: Interval, rounds: int, margin: float = MARGIN) -> int | None:
+    """Return about how many rounds make an interval of so many rounds as narrow as +-margin, at the same spread.
+
+    It narrows with the root of the rounds; that its quantile falls a little too is left out. None without an interval.
+    """
+    if ratio.low is None or ratio.high is None:
+        return None
+    needed = rounds * (math.log(ratio.high / ratio.low) / 2 / math.log1p(margin)) ** 2
+    return max(rounds, math.ceil(needed))
 
 
 def smallest_resolvable(deviation_log: float, rounds: int) -> float | None:

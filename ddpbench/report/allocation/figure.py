@@ -158,5 +158,5 @@ def _finish(
     axes.xaxis.set_major_locator(FixedLocator([float(size) for size in shown]))
     axes.yaxis.set_major_locator(FixedLocator([2.0**k for k in exponents]))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axis.set_minor_locator(NullLocator())

@@ -19,6 +19,7 @@ from ddpbench.report.words import Estimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
     from matplotlib.transforms import Bbox
 
 _MARGIN_IN = 0.15
@@ -67,7 +68,10 @@ class Sheet:
     def axes(self, left: float, bottom: float, width: float, height: float, **options: Any) -> Axes:
         """New axes at a place given in inches."""
         size = (width / self.figure.get_figwidth(), height / self.figure.get_figheight())
-        return self.figure.add_axes((*self._place(left, bottom), *size), **options)
+        axes = self.figure.add_axes((*self._place(left, bottom), *size), **options)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(_with_thousands())
+        return axes
 
     def text(self, x: float, y: float, text: str, **options: Any) -> None:
         """A text at a place given in inches."""
@@ -87,6 +91,17 @@ class Sheet:
             columnspacing=1.4,
             borderpad=0,
         )
+
+
+def _with_thousands() -> ScalarFormatter:
+    """Return the usual labels of a linear axis, with thousands separated as in texts and tables."""
+    from matplotlib.ticker import ScalarFormatter
+
+    class WithThousands(ScalarFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:,.0f}" if abs(x) >= 1000 else super().__call__(x, pos)
+
+    return WithThousands(useOffset=False)
 
 
 def mark(
@@ -167,7 +182,7 @@ def decades(axes: Axes, values: Sequence[float]) -> None:
     places = [digit * 10.0**power for power in powers for digit in leading]
     axes.set_ylim(low, high)
     axes.yaxis.set_major_locator(FixedLocator([place for place in places if low <= place <= high]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.yaxis.set_minor_locator(NullLocator())
 
 

@@ -19,7 +19,6 @@ from ddpbench.report.words import (
     Estimate,
     launches_each,
     milliseconds,
-    number,
     percent,
     series_of,
     signed_percent,
@@ -97,6 +96,8 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
     return [text]
 
 
+_TIGHT = 0.85
+"""Of a text's width, which is reckoned rather too wide."""
 MARK = " *"
 """Behind the name of a case whose breakdown does not describe its timed steps."""
 _QUESTION = "What fills a step?"
@@ -194,6 +195,15 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Pic
     )
 
 
+def _texts(bars: Sequence[Bar]) -> list[dict[str, str]]:
+    """Return each bar's parts as its table has them, milliseconds: figure and heading show no other digits."""
+    names = (*style.PHASES, "overlapped_comm")
+    return [
+        dict(zip(names, (cell.text for cell in row[2:]), strict=False))
+        for row in _table(bars).evenly_rounded().rows
+    ]
+
+
 def _heading(bars: Sequence[Bar]) -> str:
     fair = [bar for bar in bars if not bar.row.oversubscribed and bar.row.case.world_size > 1]
     if not fair:
@@ -204,11 +214,16 @@ def _heading(bars: Sequence[Bar]) -> str:
     most = max(fair, key=lambda bar: bar.parts["exposed_comm"])
     if most.parts["exposed_comm"] <= 0:
         return f"No communication is exposed in any of {len(fair)} cases above one rank"
-    wait = most.parts["exposed_wait"]
-    waiting = f" and {milliseconds(wait)} ms waiting for ranks" if wait > 0 else ""
+    told = _texts(bars)[bars.index(most)]
+    waiting = f" and {told['exposed_wait']} ms waiting for ranks" if most.parts["exposed_wait"] > 0 else ""
+    low = most.cells["exposed_comm"].low
+    rivals = [bar.cells["exposed_comm"] for bar in fair if bar is not most and bar.parts["exposed_comm"] > 0]
+    decided = not rivals or (
+        low is not None and all(one.high is not None and one.high < low for one in rivals)
+    )
     return (
-        f"Most exposed: {most.name}, {milliseconds(most.parts['exposed_comm'])} ms of communication{waiting} "
-        f"in a step of {milliseconds(most.total_s)} ms"
+        f"{'Most' if decided else 'Among the most'} exposed: {most.name}, {told['exposed_comm']} ms of "
+        f"communication{waiting} in a step of {milliseconds(most.total_s)} ms"
     )
 
 
@@ -247,11 +262,12 @@ def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
     left = 0.25 + max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
     right = 1.85
     bottom = 0.5
-    axes = sheet.axes(left, bottom, sheet.width_in - left - right, _PITCH_IN * len(bars) + 0.05)
+    width_in = sheet.width_in - left - right
+    axes = sheet.axes(left, bottom, width_in, _PITCH_IN * len(bars) + 0.05)
     longest = max(max(bar.total_s, sum(max(v, 0) for v in bar.parts.values())) for bar in bars) * 1e3
     axes.set_xlim(0, longest)
-    for place, bar in enumerate(bars):
-        _stack(axes, place, bar, longest)
+    for place, (bar, told) in enumerate(zip(bars, _texts(bars), strict=True)):
+        _stack(axes, (place, longest, width_in), bar, told)
     axes.set_ylim(len(bars) - 0.45, -0.55)
     axes.set_yticks([place - _LIFT for place in range(len(bars))], names)
     axes.tick_params(axis="y", length=0)
@@ -261,7 +277,15 @@ def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
     _legend(sheet, bars)
 
 
-def _stack(axes: Axes, place: float, bar: Bar, longest: float) -> None:
+def _stack(axes: Axes, where: tuple[float, float, float], bar: Bar, told: Mapping[str, str]) -> None:
+    """Draws a case's parts; those that are wide enough say how long they are, as the table does.
+
+    `where`: its place, and how many milliseconds and inches the axes are wide.
+    """
+    from ddpbench.report.draw.canvas import text_width_in
+
+    place, longest, width_in = where
+
     if bar.row.oversubscribed:
         axes.axhspan(place - 0.5, place + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
     centre = place - _LIFT
@@ -274,12 +298,13 @@ def _stack(axes: Axes, place: float, bar: Bar, longest: float) -> None:
         if width <= 0:
             continue
         _segment(axes, fill, centre=centre, at=at, width=width, height=_BAR)
-        if width >= 0.04 * longest:
+        room_in = width / longest * width_in
+        if room_in >= max(0.04 * width_in, _TIGHT * text_width_in(told[name], style.SMALLEST_PT)):
             boxed = {"boxstyle": "square,pad=0.12", "facecolor": fill.colour, "edgecolor": "none"}
             axes.text(
                 at + width / 2,
                 centre,
-                _short(width, longest),
+                told[name],
                 ha="center",
                 va="center",
                 fontsize=style.SMALLEST_PT,
@@ -293,7 +318,7 @@ def _stack(axes: Axes, place: float, bar: Bar, longest: float) -> None:
         strip = place + 0.26
         _segment(axes, style.OVERLAPPED, centre=strip, at=hidden_from, width=width, height=_STRIP)
         axes.annotate(
-            _short(bar.overlapped_s * 1e3, longest),
+            told["overlapped_comm"],
             (min(hidden_from + width, longest), strip),
             xytext=(3, 0),
             textcoords="offset points",
@@ -306,7 +331,7 @@ def _stack(axes: Axes, place: float, bar: Bar, longest: float) -> None:
     negative = bar.parts["not_attributed"]
     extra = f"\nnot attributed {milliseconds(negative)}" if negative < 0 else ""
     axes.annotate(
-        f"{number(bar.total_s * 1e3)} ms{timed}{extra}",
+        f"{milliseconds(bar.total_s)} ms{timed}{extra}",
         (at, centre),
         xytext=(5, 0),
         textcoords="offset points",
@@ -315,11 +340,6 @@ def _stack(axes: Axes, place: float, bar: Bar, longest: float) -> None:
         annotation_clip=False,
         linespacing=1.1,
     )
-
-
-def _short(ms: float, longest: float) -> str:
-    """Return a part's number, all of one figure to the same decimal."""
-    return f"{ms:.{0 if longest >= 200 else 1 if longest >= 5 else 2}f}"
 
 
 def _segment(axes: Axes, fill: style.Fill, *, centre: float, at: float, width: float, height: float) -> None:

@@ -140,8 +140,7 @@ def _marks(
     if any(row.case_id in told and told[row.case_id].verdict != TOO_FEW for row in shown):
         if _judged(shown, told):
             marks.append(
-                "Beneath: how much longer a step takes than with the fastest other cap, paired within rounds; the "
-                "bounds hold for all caps at once."
+                "Beneath: how much longer a step takes than with the fastest other cap, paired within rounds."
             )
         marks.append(METHOD)
     else:
@@ -246,6 +245,14 @@ def _longer(stand: Stand | None) -> Estimate | None:
     return Estimate(100 * (value - 1), 100 * (low - 1), 100 * (high - 1))
 
 
+def _digits(rows: Sequence[Row], told: Mapping[str, Stand]) -> int:
+    """Return the decimals of the table's column of differences."""
+    found = [
+        longer.decimals_in_column for row in rows if (longer := _longer(told.get(row.case_id))) is not None
+    ]
+    return max(found, default=0)
+
+
 def _words(row: Row, told: Mapping[str, Stand]) -> str:
     return told[row.case_id].words() if row.case_id in told else ""
 
@@ -269,6 +276,7 @@ def _paint(
         if _has(row) and row.step_time_s is not None
     ]
     top = 1.22 * max(tops)
+    digits = _digits(rows, told)
     for index, size in enumerate(sizes):
         below = _BELOW_IN if _judged(rows, told) else 0.0
         left = 0.75 + index * (width + gap)
@@ -294,7 +302,7 @@ def _paint(
         if below:
             axes.tick_params(labelbottom=False)
             lower = sheet.axes(left, 0.55, width, below - 0.25)
-            _differences(lower, [row for row in rows if row.case.world_size == size], caps, told)
+            _differences(lower, [row for row in rows if row.case.world_size == size], caps, told, digits)
             if index:
                 lower.tick_params(labelleft=False)
             else:
@@ -309,9 +317,13 @@ def _paint(
 
 
 def _differences(
-    axes: Axes, rows: Sequence[Row], caps: Sequence[float | str | None], told: Mapping[str, Stand]
+    axes: Axes,
+    rows: Sequence[Row],
+    caps: Sequence[float | str | None],
+    told: Mapping[str, Stand],
+    digits: int,
 ) -> None:
-    """Each cap's paired difference from the fastest other one, around a line at none."""
+    """Each cap's paired difference from the fastest other one, around a line at none, rounded as in the table."""
     from ddpbench.report.draw.canvas import mark
 
     every = [longer for one in told.values() if (longer := _longer(one)) is not None]
@@ -324,7 +336,7 @@ def _differences(
         look = style.look(row.case.strategy, algorithm=row.case.algorithm)
         mark(axes, place, longer, (), look, hollow=row.emulated, aside=0.2)
         axes.annotate(
-            f"{longer.value:+.1f} %".replace("-", "\N{MINUS SIGN}"),
+            f"{'+' * (longer.value > 0)}{longer.rounded(digits)[0]} %",
             (place, longer.value),
             xytext=(9, 0),
             textcoords="offset points",

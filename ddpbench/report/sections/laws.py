@@ -319,7 +319,7 @@ def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
     exponents = range(math.floor(math.log2(EXTRAPOLATION * largest)) + 1)
     every = max(1, math.ceil(len(exponents) / 6))
     axes.xaxis.set_major_locator(FixedLocator([2.0**k for k in exponents[::every]]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.xaxis.set_minor_locator(NullLocator())
 
 

@@ -23,7 +23,7 @@ from ddpbench.report.standing import (
     stands,
     widest,
 )
-from ddpbench.report.words import launches_each, not_drawn, percent, series_of
+from ddpbench.report.words import launches_each, milliseconds, not_drawn, percent, series_of
 from ddpbench.spec.grouping import Key, cap_order
 
 if TYPE_CHECKING:
@@ -180,9 +180,7 @@ def _table(
             Cell.estimate(told[row.case_id].ratio if row.case_id in told else None),
             Cell(text=told[row.case_id].words() if row.case_id in told else ""),
             Cell.count(row.launches),
-            Cell(
-                text=", ".join(f"{1e3 * value:.4g}" for value in raw.get(row.case_id, ())) if row.ok else ""
-            ),
+            Cell(text=", ".join(milliseconds(value) for value in raw.get(row.case_id, ())) if row.ok else ""),
             Cell(text=row.badges),
         )
         for group in groups

@@ -15,7 +15,7 @@ from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.sections import bandwidth, heatmap
 from ddpbench.report.series import alike_but
 from ddpbench.report.standing import stands
-from ddpbench.report.words import launches_each, not_drawn, series_of
+from ddpbench.report.words import launches_each, milliseconds, not_drawn, series_of
 from ddpbench.spec.grouping import Key
 from ddpbench.spec.links import short_links
 from ddpbench.strategies.traits import traits_of
@@ -186,7 +186,7 @@ def _dots_table(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[floa
             Cell.estimate(row.step_time_s.scaled(1e3) if row.step_time_s else None),
             Cell(text=f"{_times(row, group):.2f}", key=_times(row, group), number=True),
             Cell.count(row.launches),
-            Cell(text=", ".join(f"{1e3 * value:.4g}" for value in raw.get(row.case_id, ()))),
+            Cell(text=", ".join(milliseconds(value) for value in raw.get(row.case_id, ()))),
             Cell(text=row.badges),
         )
         for group in groups

@@ -167,9 +167,10 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
     )
     caption = " ".join(
         [
-            f"{setting_of(row)}. How long a step's transfers were under way on any rank, which counts what overlaps",
-            "once; from instrumented steps. Hollow markers: emulated links; whiskers: 95 % t-intervals over",
-            f"{span}, hidden by the marker where they are shorter. Both axes are logarithmic. {behind}",
+            f"{setting_of(row)}. Network time: while any rank transfers, computing or not, which counts what overlaps",
+            "once. Parts of a step are means over ranks: do not add it to them. From instrumented steps. Hollow",
+            f"markers: emulated links; whiskers: 95 % t-intervals over {span}, hidden by the marker where",
+            f"they are shorter. Both axes are logarithmic. {behind}",
         ]
     )
     nodes = series_of([str(size) for size in sorted({point.row.case.nodes for point in every})])
@@ -191,23 +192,19 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
 
 
 def _heading(lines: Sequence[Line]) -> str:
-    """At the most nodes that two strategies share: how many times as long the slower one's communication takes."""
+    """At the most nodes that two strategies share: the network time of the slowest and of the fastest."""
     shared = set.intersection(*({point.row.case.nodes for point in line.points} for line in lines))
     if len(lines) > 1 and shared:
         nodes = max(shared)
         at = {line.name: point for line in lines for point in line.points if point.row.case.nodes == nodes}
         ordered = sorted(at, key=lambda name: at[name].time_ms.value)
-        first, last = ordered[0], ordered[-1]
-        times = at[last].time_ms.value / at[first].time_ms.value
-        return (
-            f"at {nodes} nodes {last} needs {number(times)} times as long as {first} for a step's gradients"
-        )
+        told = [f"{at[name].time_ms} ms with {name}" for name in (ordered[-1], ordered[0])]
+        return f"network time of a step at {nodes} nodes: {', '.join(told)}"
     line = lines[0]
     small, large = line.points[0], line.points[-1]
-    times = large.time_ms.value / small.time_ms.value
     return (
-        f"communication of {line.name} takes {number(times)} times as long on {large.row.case.nodes} nodes as on "
-        f"{small.row.case.nodes}: {large.time_ms} ms against {small.time_ms} ms"
+        f"network time of a step with {line.name}: {large.time_ms} ms on {large.row.case.nodes} nodes, "
+        f"{small.time_ms} ms on {small.row.case.nodes}"
     )
 
 
@@ -339,7 +336,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
     decades(axes, values)
     axes.set_xlim(sizes[0] / 1.2, sizes[-1] * 1.2)
     axes.xaxis.set_major_locator(FixedLocator([float(size) for size in sizes]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("nodes")
     axes.set_ylabel("network time of a step, ms")

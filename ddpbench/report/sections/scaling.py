@@ -258,10 +258,10 @@ def _paint_speedup(
     axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.35)
     axes.set_ylim(low, high)
     axes.xaxis.set_major_locator(FixedLocator([float(size) for size in _thinned(sizes)]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     exponents = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
     axes.yaxis.set_major_locator(FixedLocator([2.0**exponent for exponent in exponents]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())
 

@@ -18,7 +18,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import panels_of, variant_words
-from ddpbench.report.words import Estimate, number
+from ddpbench.report.words import Estimate, series_of
 from ddpbench.units import counted
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MOST_FIGURES = 3
 MOST_NOT_ATTRIBUTED = 0.05
 """With more than this unexplained, no main cause is named."""
+_MOST_NAMED = 2
 _PITCH_IN = 0.27
 _QUESTION = "Where did efficiency go?"
 
@@ -83,11 +84,23 @@ class Fall:
 
     @property
     def cause(self) -> str | None:
-        """The largest loss, where its interval lies above 0 and it may be named."""
+        """The largest loss, where its interval lies above 0 and above those of all others, and it may be named."""
+        return self.largest if self.named and not self.rivals else None
+
+    @property
+    def named(self) -> bool:
+        """Whether the largest loss may be named: its interval lies above 0."""
         if self.rounds < MIN_ROUNDS or self.unexplained > MOST_NOT_ATTRIBUTED:
-            return None
+            return False
         low = self.losses[self.largest].low
-        return self.largest if low is not None and low > 0 else None
+        return low is not None and low > 0
+
+    @property
+    def rivals(self) -> list[str]:
+        """The other losses whose intervals overlap with the largest's: they may be larger."""
+        low = self.losses[self.largest].low
+        others = [name for name in self.losses if name not in (self.largest, "not_attributed")]
+        return [name for name in others if low is None or (self.losses[name].high or 0.0) >= low]
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
@@ -233,10 +246,15 @@ def _heading(fall: Fall) -> str:
     if fall.rounds < MIN_ROUNDS:
         return f"{start}; too few rounds to name a main cause"
     if fall.unexplained > MOST_NOT_ATTRIBUTED:
-        return f"{start}; {number(fall.unexplained)} is not attributed, so no main cause is named"
-    if fall.cause is None:
+        return f"{start}; {_fixed(fall.unexplained)} is not attributed, so no main cause is named"
+    if not fall.named:
         return f"{start}; its largest loss, {NAMES[fall.largest]}, cannot be told from 0"
-    return f"{start}; the largest loss is {NAMES[fall.cause]}, {_text(fall.losses[fall.cause])}"
+    if fall.cause is not None:
+        return f"{start}; the largest loss is {NAMES[fall.cause]}, {_text(fall.losses[fall.cause])}"
+    rivals = sorted(fall.rivals, key=lambda name: -fall.losses[name].value)
+    shown = [fall.largest, *(name for name in rivals if (fall.losses[name].low or 0.0) > 0)][:_MOST_NAMED]
+    told = series_of([f"{NAMES[name]}, {_text(fall.losses[name])}" for name in shown])
+    return f"{start}; among the largest losses: {told}"
 
 
 def _table(fall: Fall) -> Table:

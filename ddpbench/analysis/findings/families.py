@@ -1,0 +1,69 @@
+"""The families in which cases are compared: all of a panel at one number of ranks. The one owner of their intervals.
+
+The answer, the tables, the figures and the findings say of two cases what their family does, so the same two
+have the same number and the same interval wherever they are told. The 5 % are divided among a run's panels
+(Bonferroni).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpbench.analysis.findings.groups import grouped, measured, panels
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.best import Family, Standing
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Judgement
+from ddpbench.spec import grouping
+from ddpbench.strategies.traits import traits_of
+
+
+class Families:
+    """The families of a run; of each the intervals are worked out when they are first asked for."""
+
+    def __init__(self, cases: Sequence[CaseRun]) -> None:
+        self._members = [
+            family
+            for members in panels(measured(cases))
+            for family in grouped(
+                [run for run in members if traits_of(run.case).role != "base"],
+                lambda run: run.case.world_size,
+            ).values()
+            if len(family) > 1
+        ]
+        self._of: dict[str, list[int]] = {}
+        for place, family in enumerate(self._members):
+            for run in family:
+                self._of.setdefault(run.case_id, []).append(place)
+        several = {
+            self._panel(family)
+            for family in self._members
+            if sum(len(run.timings) >= MIN_ROUNDS for run in family) > 1
+        }
+        self._alpha = ALPHA / max(1, len(several))
+        self._found: dict[int, Family] = {}
+
+    @staticmethod
+    def _panel(family: Sequence[CaseRun]) -> grouping.Key:
+        """Return the panel of a family: not that of ranks that exchange nothing, which are in those of all links."""
+        return grouping.panel(family[-1].case)
+
+    def family_of(self, runs: Sequence[CaseRun]) -> Family | None:
+        """Return the family that has all of these; None where none has."""
+        shared = set.intersection(*(set(self._of.get(run.case_id, ())) for run in runs)) if runs else set()
+        if not shared:
+            return None
+        place = min(shared)
+        if place not in self._found:
+            family = self._members[place]
+            self._found[place] = Family({run.case_id: run.timings for run in family}, alpha=self._alpha)
+        return self._found[place]
+
+    def judge(self, a: CaseRun, b: CaseRun) -> Judgement | None:
+        """Return A against B; None where no family has both, or one has no launch."""
+        family = self.family_of((a, b))
+        return family.pair(a.case_id, b.case_id) if family is not None else None
+
+    def standings(self, runs: Sequence[CaseRun]) -> dict[str, Standing]:
+        """Return how each of these stands among them, by its id; empty where no family has them all."""
+        family = self.family_of(runs)
+        return family.standings([run.case_id for run in runs]) if family is not None else {}
