@@ -76,3 +76,26 @@ def test_no_column_is_cut_off_and_all_text_stays_legible(
     assert {one["table"]: one["needs"] - one["has"] for one in tables if one["needs"] > one["has"]} == {}
     assert min(one["points"] for one in tables) >= 7.5
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+GAPS = """() => [...document.querySelectorAll(".tabled tbody .n + td:not(.n)")].flatMap((cell) => {
+  const ends = [cell.previousElementSibling, cell].map((node) => {
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    return range.getBoundingClientRect();
+  });
+  return ends.every((box) => box.width > 0) ? [ends[1].left - ends[0].right] : [];
+})"""
+"""Between a number and the words after it, pixels."""
+
+
+@pytest.mark.parametrize("width", [820, 1280])
+@pytest.mark.parametrize("report", ["whole", "crowded"])
+def test_numbers_do_not_touch_the_words_after_them(
+    opened: Open, request: pytest.FixtureRequest, report: str, width: int
+) -> None:
+    page = opened(width, url=request.getfixturevalue(report))
+    page.evaluate("document.querySelectorAll('details').forEach(details => (details.open = true))")
+    gaps = page.evaluate(GAPS)
+    assert len(gaps) > 20
+    assert min(gaps) >= 8

@@ -52,8 +52,13 @@ def whiskers(axes: Axes, place: float, estimate: Estimate) -> None:
         line.set_path_effects([Stroke(linewidth=2.9, foreground=style.GROUND), Normal()])
 
 
-def over_bar(axes: Axes, place: float, name: str, told: str, **options: Any) -> None:
-    """Writes what a row is at its left and what was measured at its right, above its bar at a place along y."""
+def over_bar(
+    axes: Axes, place: float, name: str, told: str, *, ground: str = style.GROUND, **options: Any
+) -> None:
+    """Writes what a row is at its left and what was measured at its right, above its bar at a place along y.
+
+    A ground keeps lines off the words.
+    """
     for x, side, text, more in ((0.0, "left", name, {}), (1.0, "right", told, options)):
         axes.text(
             x,
@@ -64,6 +69,8 @@ def over_bar(axes: Axes, place: float, name: str, told: str, **options: Any) -> 
             va="bottom",
             fontsize=style.NOTE_PT,
             linespacing=1.1,
+            bbox={"boxstyle": "square,pad=0.05", "facecolor": ground, "edgecolor": "none"} if text else None,
+            zorder=3,
             **more,
         )
 
@@ -116,9 +123,12 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
             words: dict[str, Any] = {"style": "normal" if point.estimate is not None else "italic"}
             if above:
                 name = point.name.replace("\n", " ")
+                ground = style.OVERSUBSCRIBED_GROUND if over else style.GROUND
                 if above > 1:
-                    over_bar(axes, place + 0.28, name, "")
-                over_bar(axes, place + above - 0.72, "" if above > 1 else name, point.told, **words)
+                    over_bar(axes, place + 0.5, name, "", ground=ground)
+                over_bar(
+                    axes, place + above - 0.5, "" if above > 1 else name, point.told, ground=ground, **words
+                )
                 place += above
             else:
                 ticks.append((place, point.name))

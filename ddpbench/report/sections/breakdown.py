@@ -284,7 +284,8 @@ def _paint_narrow(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
     for place, bar in enumerate(bars):
         _stack(axes, place, bar, longest, scale=scale)
         name = "\n".join(textwrap.wrap(bar.name + MARK * bar.apart, 26)[:2])
-        over_bar(axes, place - scale * (_LIFT + _BAR / 2 + 0.06), name, _total(bar))
+        ground = style.OVERSUBSCRIBED_GROUND if bar.row.oversubscribed else style.GROUND
+        over_bar(axes, place - scale * (_LIFT + _BAR / 2 + 0.06), name, _total(bar), ground=ground)
     axes.set_ylim(len(bars) - 1 + 0.5 * scale, -0.62)
     axes.set_yticks([])
     axes.locator_params(axis="x", nbins=6)
@@ -321,7 +322,7 @@ def _stack(axes: Axes, place: float, bar: Bar, longest: float, *, scale: float =
             continue
         block(axes, fill, (at, at + width), centre=centre, height=scale * _BAR)
         text = _short(width, longest)
-        if width >= max(0.04 * longest, 0.8 * per_in * text_width_in(text, style.SMALLEST_PT)):
+        if width >= max(0.04 * longest, 0.9 * per_in * text_width_in(text, style.SMALLEST_PT)):
             boxed = {"boxstyle": "square,pad=0.12", "facecolor": fill.colour, "edgecolor": "none"}
             axes.text(
                 at + width / 2,

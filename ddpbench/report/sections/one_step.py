@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.steps.one_step import Lane, OneStep, Transfer
+from ddpbench.analysis.steps.one_step import LAST, Lane, OneStep, Transfer
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
@@ -125,10 +125,12 @@ def _caption(told: OneStep, row: Row) -> str:
         )
     omitted = ""
     if told.omitted:
-        roles = series_of([f"rank {lane.rank} ({lane.role})" for lane in told.lanes if lane.role])
+        named = [lane for lane in told.lanes if lane.role]
+        roles = series_of([f"rank {lane.rank} ({lane.role})" for lane in named if lane.role != LAST])
+        last = "".join(f"; rank {lane.rank}, whose backward ends last" for lane in named if lane.role == LAST)
         omitted = (
-            f"Shown of {len(told.lanes) + len(told.omitted)} ranks, by how long they computed: {roles}; rank 0 "
-            f"always. Omitted: {_listed(told.omitted)}."
+            f"Shown of {len(told.lanes) + len(told.omitted)} ranks, by how long they computed: {roles}{last}; rank "
+            f"0 always. Omitted: {_listed(told.omitted)}."
         )
     return " ".join(
         word
