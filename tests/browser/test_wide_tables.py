@@ -18,6 +18,8 @@ from tests.report.handmade import bucket_comparisons, handmade_summary
 
 pytestmark = pytest.mark.browser
 Open = Callable[..., Any]
+A4_PX = 688
+"""A page without its margins of 14 mm."""
 
 TABLES = """() => [...document.querySelectorAll(".tabled")].map((region) => ({
   table: region.querySelector("table").id,
@@ -99,3 +101,15 @@ def test_numbers_do_not_touch_the_words_after_them(
     gaps = page.evaluate(GAPS)
     assert len(gaps) > 20
     assert min(gaps) >= 8
+
+
+@pytest.mark.parametrize("report", ["address", "emulated", "crowded"])
+def test_no_column_is_cut_off_on_paper(opened: Open, request: pytest.FixtureRequest, report: str) -> None:
+    page = opened(A4_PX, url=request.getfixturevalue(report))
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    edge = "node => node.getBoundingClientRect().right"
+    cut = page.evaluate(
+        f"[...document.querySelectorAll('.tabled table')].filter(n => ({edge})(n) > innerWidth + 1).map(n => n.id)"
+    )
+    assert cut == []
