@@ -200,6 +200,16 @@ def test_one_step_says_which_step_which_clock_and_who_is_left_out() -> None:
     assert "rank 3 (fastest); rank 5, whose backward ends last; rank 0 always." in caption
 
 
+def test_a_queue_that_can_be_seen_is_in_the_legend() -> None:
+    def keys(left_s: float) -> list[object]:
+        lane = told().lanes[0]
+        queued = dataclasses.replace(lane.transfers[0], ready_s=0.006, left_s=left_s)
+        return [*one_step._keys(told(lanes=(dataclasses.replace(lane, transfers=(queued,)),)))]
+
+    assert "in its queue" in keys(0.01)
+    assert "in its queue" not in keys(0.00601), "too short to be seen in a step of 20 ms"
+
+
 def test_hidden_transfers_and_placed_events_are_called_so() -> None:
     hidden = told(comm_end_s=0.0118, events=True)
     summary = handmade_summary(one_step=hidden)

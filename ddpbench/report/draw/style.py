@@ -128,7 +128,7 @@ PHASES: dict[str, Fill] = {
     "exposed_comm": Fill("exposed communication", "#C4502F", text=LIGHT_TEXT),
     "exposed_wait": Fill("waiting for ranks", GROUND, edge="#A14326", line="--"),
     "optimizer": Fill("optimizer", "#8A9199"),
-    "data": Fill("data wait", "#A8862A", hatch="..."),
+    "data": Fill("data wait", "#A8862A", hatch="\\\\\\\\"),
     "not_attributed": Fill("not attributed", GROUND, hatch="xxxx", edge=MUTED),
 }
 """The parts of a step in the order in which they are stacked; columns of the breakdown."""
