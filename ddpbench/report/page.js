@@ -1,4 +1,5 @@
-// Makes tables sortable and long ones filterable, and opens folded data for printing. The page is readable without it.
+// Makes tables sortable and long ones filterable, shows where one goes on, and opens folded data for printing.
+// The page is readable without it.
 "use strict";
 const FILTERED_FROM = 10;
 const clearings = new Map();
@@ -86,6 +87,18 @@ function compare(a, b, up) {
       ? a - b
       : String(a).localeCompare(String(b), "en", { numeric: true });
   return up ? order : -order;
+}
+
+// What is wider than its region fades out at the right until it is scrolled to its end.
+function hint(region) {
+  const hidden = region.scrollWidth - region.clientWidth - region.scrollLeft;
+  region.classList.toggle("more", hidden > 1);
+}
+const sizes = new ResizeObserver((entries) => entries.forEach((entry) => hint(entry.target.closest(".scroll"))));
+for (const region of document.querySelectorAll(".scroll")) {
+  region.addEventListener("scroll", () => hint(region), { passive: true });
+  sizes.observe(region);
+  sizes.observe(region.firstElementChild);
 }
 
 const folded = () => [...document.querySelectorAll("details:not([open])")];

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.canvas import Sheet
 
 
-SEVERAL_COLUMNS, MANY_COLUMNS = 9, 12
-"""A table of more columns than these is set closer, and closer still."""
+FEW_COLUMNS, SEVERAL_COLUMNS, MANY_COLUMNS = 4, 9, 12
+"""A table of more columns than these is cards on a phone, is set closer, and closer still."""
 LONGEST_INTERVAL = 24
 """Characters, such as `[1,234,000, 1,235,000]`."""
 LONGEST_WORD = 24
@@ -91,8 +91,6 @@ class Table:
     sortable: bool = True
     mixed: bool = False
     """Whether one column holds different quantities, which are rounded each for itself."""
-    cards: bool = False
-    """On a narrow screen each row is a card with all its fields."""
 
     def evenly_rounded(self) -> Table:
         """Return it with one rounding within each column of measured values."""
@@ -114,6 +112,11 @@ class Table:
             for row in self.rows
         )
         return replace(self, rows=rows)
+
+    @property
+    def cards(self) -> bool:
+        """Whether on a phone each row is a card with all its fields."""
+        return len(self.columns) > FEW_COLUMNS
 
     @property
     def width(self) -> str:

@@ -26,9 +26,9 @@ from tests.synthetic import (
 SINGLE, DDP = case_of("single", 1), case_of("ddp", 2)
 
 
-def rank(lengths_ms: Sequence[int], ready_ms: int, *, host: str = "node-1") -> RankLaunch:
+def rank(lengths_ms: Sequence[int], ready_ms: int, *, host: str = "node-1", late_ms: int = 0) -> RankLaunch:
     """Steps in which a rank computes until its bucket is ready, and 2 ms of optimizer at the end."""
-    at, steps = ORIGIN_NS + 10**9, []
+    at, steps = ORIGIN_NS + 10**9 + late_ms * MS, []
     for length in lengths_ms:
         end = at + length * MS
         spans = [
@@ -127,6 +127,22 @@ def test_what_a_server_exchanges_with_one_worker_is_found_in_whichever_step_it_i
         1: [(ms(3), ms(3), ms(8)), (ms(15), ms(21), ms(39))],
         2: [(ms(5), ms(12), ms(18))],
     }
+
+
+def test_of_many_ranks_the_last_to_end_its_backward_is_told(tmp_path: Path) -> None:
+    """Rank 5 computes no longer than others, but starts last: the figure marks its end, and draws it."""
+    ready = [11, 10, 15, 8, 12, 9, 14, 13, 16]
+    ranks = [rank((20,), at, late_ms=9 if number == 5 else 0) for number, at in enumerate(ready)]
+    told = step_of(summary_of(tmp_path, [ranks], case_of("ddp", 9)))
+    assert told.backward_rank == 5
+    assert {lane.rank: lane.role for lane in told.lanes} == {
+        0: "",
+        3: "fastest",
+        4: "median",
+        5: "last backward",
+        8: "slowest",
+    }
+    assert told.omitted == (1, 2, 6, 7)
 
 
 def test_of_many_ranks_those_that_tell_most(tmp_path: Path) -> None:

@@ -23,14 +23,25 @@ def test_the_page_never_scrolls_sideways(opened: Open, width: int) -> None:
     assert page.evaluate("document.body.scrollWidth") <= width
 
 
-def test_all_figures_are_there_and_wide_ones_scroll_in_their_own_region(opened: Open) -> None:
+def test_all_figures_are_there_and_fit_a_phone_or_scroll_in_a_region_that_shows_it(opened: Open) -> None:
     page = opened(390)
-    sizes = page.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth])")
+    sizes = page.evaluate(
+        "[...document.images].map(i => [i.complete, i.naturalWidth, i.clientWidth, !!i.closest('.stacks')])"
+    )
     assert len(sizes) == 5
-    assert all(complete and natural > 0 for complete, natural, _ in sizes)
-    assert all(shown >= 640 for *_, shown in sizes[1:]), "40rem, so that their text stays legible"
-    region = page.get_by_role("region", name="Figure 2", exact=True)
-    assert region.evaluate("node => node.scrollWidth > node.clientWidth && node.tabIndex === 0")
+    assert all(complete and natural > 0 for complete, natural, *_ in sizes)
+    assert [shown <= 390 for *_, shown, _ in sizes] == [stacks for *_, stacks in sizes]
+    assert all(shown >= 640 for *_, shown, stacks in sizes if not stacks), "40rem: their text stays legible"
+    wide = page.locator(".card:not(.stacks)")
+    assert wide.count() == 1, "the heat map alone, whose cells have words"
+    assert wide.evaluate("node => node.scrollWidth > node.clientWidth && node.tabIndex === 0")
+    faded = "node => getComputedStyle(node).maskImage !== 'none'"
+    assert wide.evaluate(faded), "what goes on to the right fades out"
+    wide.evaluate("node => node.scrollTo({left: node.scrollWidth, behavior: 'instant'})")
+    page.wait_for_function("!document.querySelector('.card:not(.stacks)').classList.contains('more')")
+    assert not wide.evaluate(faded), "the end is seen as it is"
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.wait_for_function("!document.querySelector('.more')")
 
 
 def test_on_a_phone_panels_stack(opened: Open) -> None:
@@ -42,6 +53,23 @@ def test_on_a_phone_panels_stack(opened: Open) -> None:
     assert wide > 1.5
     assert narrow < 0.8
     assert shown <= 390, "and none is cut off"
+
+
+@pytest.mark.parametrize("width", [320, 390, 820])
+def test_no_table_is_cut_off_without_a_sign(opened: Open, width: int) -> None:
+    page = opened(width)
+    page.evaluate("document.querySelectorAll('details').forEach(details => (details.open = true))")
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    cut = page.evaluate(
+        """[...document.querySelectorAll('.scroll')].filter(node => node.scrollWidth - node.clientWidth > 1)
+        .filter(node => getComputedStyle(node).maskImage === 'none').map(node => node.ariaLabel)"""
+    )
+    assert cut == []
+    wide = page.evaluate(
+        """[...document.querySelectorAll('.tabled')].filter(node => node.scrollWidth - node.clientWidth > 1)
+        .filter(node => node.querySelectorAll('thead th').length > 4).map(node => node.ariaLabel)"""
+    )
+    assert wide == [], "of many columns all numbers are seen"
 
 
 def test_on_a_phone_the_summary_shows_all_its_numbers(opened: Open) -> None:

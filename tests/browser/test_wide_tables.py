@@ -18,6 +18,8 @@ from tests.report.handmade import bucket_comparisons, handmade_summary
 
 pytestmark = pytest.mark.browser
 Open = Callable[..., Any]
+A4_PX = 688
+"""A page without its margins of 14 mm."""
 
 TABLES = """() => [...document.querySelectorAll(".tabled")].map((region) => ({
   table: region.querySelector("table").id,
@@ -76,3 +78,38 @@ def test_no_column_is_cut_off_and_all_text_stays_legible(
     assert {one["table"]: one["needs"] - one["has"] for one in tables if one["needs"] > one["has"]} == {}
     assert min(one["points"] for one in tables) >= 7.5
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+GAPS = """() => [...document.querySelectorAll(".tabled tbody .n + td:not(.n)")].flatMap((cell) => {
+  const ends = [cell.previousElementSibling, cell].map((node) => {
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    return range.getBoundingClientRect();
+  });
+  return ends.every((box) => box.width > 0) ? [ends[1].left - ends[0].right] : [];
+})"""
+"""Between a number and the words after it, pixels."""
+
+
+@pytest.mark.parametrize("width", [820, 1280])
+@pytest.mark.parametrize("report", ["whole", "crowded"])
+def test_numbers_do_not_touch_the_words_after_them(
+    opened: Open, request: pytest.FixtureRequest, report: str, width: int
+) -> None:
+    page = opened(width, url=request.getfixturevalue(report))
+    page.evaluate("document.querySelectorAll('details').forEach(details => (details.open = true))")
+    gaps = page.evaluate(GAPS)
+    assert len(gaps) > 20
+    assert min(gaps) >= 8
+
+
+@pytest.mark.parametrize("report", ["address", "emulated", "crowded"])
+def test_no_column_is_cut_off_on_paper(opened: Open, request: pytest.FixtureRequest, report: str) -> None:
+    page = opened(A4_PX, url=request.getfixturevalue(report))
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    edge = "node => node.getBoundingClientRect().right"
+    cut = page.evaluate(
+        f"[...document.querySelectorAll('.tabled table')].filter(n => ({edge})(n) > innerWidth + 1).map(n => n.id)"
+    )
+    assert cut == []

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddpbench.analysis import RunSummary, summarize
-from ddpbench.analysis.steps.one_step import Lane, OneStep, Transfer
+from ddpbench.analysis.steps.one_step import LAST, Lane, OneStep, Transfer
 from ddpbench.report.draw.canvas import Sheet, draw
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import rows_of
@@ -204,6 +204,22 @@ def test_one_step_says_which_step_which_clock_and_who_is_left_out() -> None:
     ):
         assert words in picture.caption
     assert len(picture.table.rows) == 2 * (3 + 1)
+    marked = told(
+        lanes=(*told().lanes, dataclasses.replace(told().lanes[0], rank=5, role=LAST)), backward_rank=5
+    )
+    summary = handmade_summary(one_step=marked)
+    caption = drawn(one_step.section(summary, rows_of(summary))).caption
+    assert "rank 3 (fastest); rank 5, whose backward ends last; rank 0 always." in caption
+
+
+def test_a_queue_that_can_be_seen_is_in_the_legend() -> None:
+    def keys(left_s: float) -> list[object]:
+        lane = told().lanes[0]
+        queued = dataclasses.replace(lane.transfers[0], ready_s=0.006, left_s=left_s)
+        return [*one_step._keys(told(lanes=(dataclasses.replace(lane, transfers=(queued,)),)))]
+
+    assert "in its queue" in keys(0.01)
+    assert "in its queue" not in keys(0.00601), "too short to be seen in a step of 20 ms"
 
 
 def test_hidden_transfers_and_placed_events_are_called_so() -> None:

@@ -13,7 +13,7 @@ from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from ddpbench.report.parts import Section
 from ddpbench.report.rows import rows_of
-from ddpbench.report.sections.laws import section
+from ddpbench.report.sections.laws import _texts, section
 from ddpbench.report.words import percent
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.report.reading import read
@@ -170,3 +170,18 @@ def test_a_law_that_cannot_be_judged_is_not_said_to_miss(tmp_path: Path) -> None
     assert "nor does" not in law
     heading = of(found).pictures[0].heading
     assert heading.endswith("does not follow Amdahl's law within the measurement's error")
+
+
+def test_a_line_that_does_not_start_at_1_says_what_it_is_relative_to(summary: RunSummary) -> None:
+    """One rank's rate is fitted by the Universal Scalability Law, and not held at the base case's."""
+    (curve,) = summary.laws
+    amdahl, usl = curve.laws.fits
+
+    def told(start: float) -> list[str]:
+        moved = dataclasses.replace(usl, line=((1.0, start), *usl.line[1:]))
+        laws = dataclasses.replace(curve.laws, fits=(amdahl, moved))
+        return [text for text, _ in _texts(dataclasses.replace(curve, laws=laws)) if "base case" in text]
+
+    assert told(0.8) == ["1 rank fitted too: 0.80 of the base case"]
+    assert told(1.001) == []
+    assert amdahl.line[0] == (1.0, pytest.approx(1.0)), "the other laws hold it at 1"

@@ -19,7 +19,8 @@ from ddpbench.records import COMPUTE_SPANS, CommRecord, RankStart, RunDir, StepR
 from ddpbench.spec import labels
 
 MOST_LANES = 8
-"""With more ranks only the fastest, the median, the slowest and rank 0 are told."""
+"""With more ranks only the fastest, the median, the slowest, the last to end its backward and rank 0 are told."""
+LAST = "last backward"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +42,7 @@ class Lane:
 
     rank: int
     role: str
-    """Why it is among those told, where not all are: `fastest`, `median`, `slowest`."""
+    """Why it is among those told, where not all are: `fastest`, `median`, `slowest` by computation, or `LAST`."""
     spans: tuple[tuple[str, float, float], ...]
     transfers: tuple[Transfer, ...]
     exposed: tuple[tuple[float, float], ...]
@@ -113,9 +114,9 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
     origin = min(one.start_ns for one in chosen.values())
     transfers = _transfers(launch, step, origin, case.case.backend)
     lanes = [_lane(rank, one, transfers[rank], origin) for rank, one in sorted(chosen.items())]
-    kept = _kept(lanes)
     ends = [(end, lane.rank) for lane in lanes for name, _, end in lane.spans if name == "backward"]
     backward_end, backward_rank = max(ends, default=(None, None))
+    kept = _kept(lanes, backward_rank)
     found = OneStep(
         case_id=case.case_id,
         round=number,
@@ -180,8 +181,11 @@ def _lane(rank: int, step: StepRecord, transfers: Sequence[Transfer], origin: in
     )
 
 
-def _kept(lanes: Sequence[Lane]) -> list[Lane]:
-    """Return all of them, or where they are too many those that tell most: by how long a rank computed."""
+def _kept(lanes: Sequence[Lane], last: int | None) -> list[Lane]:
+    """Return all of them, or where they are too many those that tell most.
+
+    These are rank 0, ranks by how long they computed, and the one whose backward ends last: the figure marks that end.
+    """
     if len(lanes) <= MOST_LANES:
         return list(lanes)
     ordered = sorted(lanes, key=lambda lane: (lane.computed_s, lane.rank))
@@ -190,6 +194,8 @@ def _kept(lanes: Sequence[Lane]) -> list[Lane]:
         ordered[0].rank: "fastest",
         ordered[-1].rank: "slowest",
     }
+    if last:  # rank 0 is told anyway
+        roles.setdefault(last, LAST)
     return [
         replace(lane, role=roles.get(lane.rank, "")) for lane in lanes if lane.rank in roles or not lane.rank
     ]

@@ -25,6 +25,9 @@ SMALLEST_PT = 7.5
 
 FULL_WIDTH_IN = 9.6
 SMALL_WIDTH_IN = 7.2
+NARROW_WIDTH_IN = 4.0
+"""Of what a phone shows: 390 pixels make its smallest text about as large as the page's table notes."""
+LEGEND_LINE_IN = 0.17
 PNG_DPI = 200
 
 
@@ -82,16 +85,30 @@ def look(strategy: str, variant: int = 0, algorithm: str = "") -> Look:
     return replace(first, marker=_VARIANT_MARKERS[(variant - 1) % len(_VARIANT_MARKERS)])
 
 
+GROUND = "#FFFFFF"
+DARK_TEXT, LIGHT_TEXT = "#15181C", "#FEFEFE"
+"""On fills, whatever the page's ground."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """A phase of a step: its name in the legend, its fill and its edge."""
+    """A phase of a step: its name in the legend, its fill, and its edge, in which its hatch is drawn too.
+
+    A fill stands out from the ground by itself, and a gap in the ground's colour divides it from its neighbours.
+    One that does not is `hollow`: its edge stands out.
+    """
 
     name: str
     colour: str
     hatch: str = ""
-    edge: str = OUTLINE
-    line: Literal["-", "--", ":"] = "-"
-    text: str = INK
+    edge: str = GROUND
+    line: Literal["-", "--"] = "-"
+    text: str = DARK_TEXT
+
+    @property
+    def hollow(self) -> bool:
+        """Whether its edge shows where it is, and not its fill."""
+        return self.edge != GROUND
 
     @property
     def outline(self) -> dict[str, Any]:
@@ -100,19 +117,19 @@ class Fill:
             "edgecolor": self.edge,
             "hatch": self.hatch or None,
             "linestyle": self.line,
-            "linewidth": 0.6,
+            "linewidth": 1.0 if self.hollow else 0.8,
         }
 
 
 PHASES: dict[str, Fill] = {
-    "forward": Fill("forward", "#C9DAEA"),
-    "backward": Fill("backward", "#9DB9D6"),
-    "other_compute": Fill("other computation", "#9DB9D6", hatch="---"),
-    "exposed_comm": Fill("exposed communication", "#C4502F", text="#FEFEFE"),
-    "exposed_wait": Fill("waiting for ranks", "#FFFFFF", edge="#A14326", line="--"),
-    "optimizer": Fill("optimizer", "#C9CDD2"),
-    "data": Fill("data wait", "#EBD68B", hatch=".."),
-    "not_attributed": Fill("not attributed", "#FFFFFF", line=":"),
+    "forward": Fill("forward", "#6696C5"),
+    "backward": Fill("backward", "#1C4670", text=LIGHT_TEXT),
+    "other_compute": Fill("other computation", "#1C4670", hatch="---", text=LIGHT_TEXT),
+    "exposed_comm": Fill("exposed communication", "#C4502F", text=LIGHT_TEXT),
+    "exposed_wait": Fill("waiting for ranks", GROUND, edge="#A14326", line="--"),
+    "optimizer": Fill("optimizer", "#8A9199"),
+    "data": Fill("data wait", "#A8862A", hatch="\\\\\\\\"),
+    "not_attributed": Fill("not attributed", GROUND, hatch="xxxx", edge=MUTED),
 }
 """The parts of a step in the order in which they are stacked; columns of the breakdown."""
 OVERLAPPED = Fill("overlapped communication", "#F2C3B2", hatch="////", edge="#A14326")
@@ -125,10 +142,9 @@ _ON_DARK = {
     GRID.lower(): "#2c323a",
     OUTLINE.lower(): "#8b939d",
     OVERSUBSCRIBED_GROUND.lower(): "#262b31",
-    "#c9daea": "#2b4259",
-    "#9db9d6": "#3a5876",
-    "#c9cdd2": "#4a5058",
-    "#ebd68b": "#655518",
+    LIGHT_TEXT.lower(): LIGHT_TEXT.lower(),
+    "#6696c5": "#a9c8e8",
+    "#1c4670": "#2f6ca3",
     "#f2c3b2": "#6b3a2a",
     "#a14326": "#e0967c",
     "#0072b2": "#3d9bd8",

@@ -28,6 +28,9 @@ MIN_RATES = 3
 """Fewer bandwidths are drawn as categories."""
 
 
+_PHONE_PANEL_IN = 3.2
+
+
 def _rate(row: Row) -> float | None:
     """Return the bandwidth, bit/s, of links that are all alike; None of others."""
     links = links_of(row.case.fabric)
@@ -122,6 +125,11 @@ def picture(lines: Sequence[Series], index: int, told: Mapping[str, Stand]) -> P
         width_in=style.FULL_WIDTH_IN,
         height_in=4.0,
         paint=partial(_paint, lines=lines),
+        narrow=partial(_paint_narrow, lines=lines),
+        narrow_in=(
+            style.NARROW_WIDTH_IN,
+            0.1 + style.LEGEND_LINE_IN * len(lines) + _PHONE_PANEL_IN * (1 + _efficient(lines)),
+        ),
         missing={},
         label=label_but_links(shown[0]),
     )
@@ -201,7 +209,7 @@ def _table(lines: Sequence[Series]) -> Table:
 
 
 def _paint(sheet: Sheet, *, lines: Sequence[Series]) -> None:
-    efficient = any(row.efficiency is not None for line in lines for row in line.rows)
+    efficient = _efficient(lines)
     height = sheet.height_in - 0.85
     left = sheet.axes(0.75, 0.55, 3.35 if efficient else 6.4, height)
     _paint_step_times(left, lines)
@@ -211,6 +219,35 @@ def _paint(sheet: Sheet, *, lines: Sequence[Series]) -> None:
     right = sheet.axes(4.85, 0.55, 3.05, height)
     _paint_efficiencies(right, lines)
     _name_lines(right, lines, "efficiency", 1.0)
+
+
+def _paint_narrow(sheet: Sheet, *, lines: Sequence[Series]) -> None:
+    """Paints what a phone shows: the charts above each other, beneath the lines' names."""
+    from matplotlib.lines import Line2D
+
+    above = 0.1 + style.LEGEND_LINE_IN * len(lines)
+    painters = [_paint_step_times, *([_paint_efficiencies] if _efficient(lines) else [])]
+    high = (sheet.height_in - above) / len(painters)
+    for index, paint in enumerate(reversed(painters)):
+        paint(sheet.axes(0.65, index * high + 0.5, sheet.width_in - 0.8, high - 0.8), lines)
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=line.look.colour,
+            marker=line.look.marker,
+            markerfacecolor="white",
+            markeredgecolor=line.look.outline or line.look.colour,
+            markersize=5.5,
+            label=line.name,
+        )
+        for line in lines
+    ]
+    sheet.legend(handles, columns=1)
+
+
+def _efficient(lines: Sequence[Series]) -> bool:
+    return any(row.efficiency is not None for line in lines for row in line.rows)
 
 
 def _paint_step_times(axes: Axes, lines: Sequence[Series]) -> None:

@@ -12,6 +12,7 @@ import pandas as pd
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, not_shown, setting_of
 from ddpbench.report.draw import style
+from ddpbench.report.draw.rows import block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import panels_of, variant_words
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 MOST_BARS = 14
 _PITCH_IN = 0.46
+_NARROW_PITCH_IN = 0.7
 _BAR, _STRIP, _LIFT = 0.46, 0.16, 0.1
 """In rows: a bar's and a strip's height, and how far a bar stands above its row's middle."""
 
@@ -190,6 +192,11 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Pic
         width_in=style.FULL_WIDTH_IN,
         height_in=1.02 + _PITCH_IN * len(bars),
         paint=partial(_paint, bars=bars),
+        narrow=partial(_paint_narrow, bars=bars),
+        narrow_in=(
+            style.NARROW_WIDTH_IN,
+            0.65 + style.LEGEND_LINE_IN * -(-len(_fills(bars)) // 2) + _NARROW_PITCH_IN * len(bars),
+        ),
         label=label_of(bar.row for bar in bars),
         missing=missing,
     )
@@ -260,35 +267,71 @@ def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
 
     names = ["\n".join(textwrap.wrap(bar.name + MARK * bar.apart, 36)[:3]) for bar in bars]
     left = 0.25 + max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
-    right = 1.85
-    bottom = 0.5
-    width_in = sheet.width_in - left - right
-    axes = sheet.axes(left, bottom, width_in, _PITCH_IN * len(bars) + 0.05)
-    longest = max(max(bar.total_s, sum(max(v, 0) for v in bar.parts.values())) for bar in bars) * 1e3
+    axes = sheet.axes(left, 0.5, sheet.width_in - left - 1.85, _PITCH_IN * len(bars) + 0.05)
+    longest = _longest_ms(bars)
     axes.set_xlim(0, longest)
     for place, (bar, told) in enumerate(zip(bars, _texts(bars), strict=True)):
-        _stack(axes, (place, longest, width_in), bar, told)
+        at = _stack(axes, place, bar, told, longest)
+        axes.annotate(
+            _total(bar),
+            (at, place - _LIFT),
+            xytext=(5, 0),
+            textcoords="offset points",
+            fontsize=style.NOTE_PT,
+            va="center",
+            annotation_clip=False,
+            linespacing=1.1,
+        )
     axes.set_ylim(len(bars) - 0.45, -0.55)
     axes.set_yticks([place - _LIFT for place in range(len(bars))], names)
+    _finish(axes)
+    _legend(sheet, bars, columns=5)
+
+
+def _paint_narrow(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
+    """A case's name and total above its bar, which has the whole width."""
+    import textwrap
+
+    axes = sheet.axes(0.12, 0.5, sheet.width_in - 0.3, _NARROW_PITCH_IN * len(bars) + 0.05)
+    longest = _longest_ms(bars)
+    axes.set_xlim(0, longest)
+    scale = _PITCH_IN / _NARROW_PITCH_IN
+    for place, (bar, told) in enumerate(zip(bars, _texts(bars), strict=True)):
+        _stack(axes, place, bar, told, longest, scale=scale)
+        name = "\n".join(textwrap.wrap(bar.name + MARK * bar.apart, 26)[:2])
+        ground = style.OVERSUBSCRIBED_GROUND if bar.row.oversubscribed else style.GROUND
+        over_bar(axes, place - scale * (_LIFT + _BAR / 2 + 0.06), name, _total(bar), ground=ground)
+    axes.set_ylim(len(bars) - 1 + 0.5 * scale, -0.62)
+    axes.set_yticks([])
+    axes.locator_params(axis="x", nbins=6)
+    _finish(axes)
+    _legend(sheet, bars, columns=2)
+
+
+def _longest_ms(bars: Sequence[Bar]) -> float:
+    return max(max(bar.total_s, sum(max(v, 0) for v in bar.parts.values())) for bar in bars) * 1e3
+
+
+def _finish(axes: Axes) -> None:
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("ms per step")
     axes.grid(visible=True, axis="x")
     axes.spines["left"].set_visible(False)
-    _legend(sheet, bars)
 
 
-def _stack(axes: Axes, where: tuple[float, float, float], bar: Bar, told: Mapping[str, str]) -> None:
-    """Draws a case's parts; those that are wide enough say how long they are, as the table does.
+def _stack(
+    axes: Axes, place: float, bar: Bar, told: Mapping[str, str], longest: float, *, scale: float = 1.0
+) -> float:
+    """Draws a case's bar and the strip beneath, reduced by `scale` in height; returns where the bar ends.
 
-    `where`: its place, and how many milliseconds and inches the axes are wide.
+    Parts that are wide enough say how long they are, as the table does.
     """
     from ddpbench.report.draw.canvas import text_width_in
 
-    place, longest, width_in = where
-
     if bar.row.oversubscribed:
         axes.axhspan(place - 0.5, place + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
-    centre = place - _LIFT
+    centre = place - scale * _LIFT
+    per_in = longest / (axes.bbox.width / axes.figure.dpi)
     at = 0.0
     hidden_from = 0.0
     for name, fill in style.PHASES.items():
@@ -297,9 +340,8 @@ def _stack(axes: Axes, where: tuple[float, float, float], bar: Bar, told: Mappin
             hidden_from = at
         if width <= 0:
             continue
-        _segment(axes, fill, centre=centre, at=at, width=width, height=_BAR)
-        room_in = width / longest * width_in
-        if room_in >= max(0.04 * width_in, _TIGHT * text_width_in(told[name], style.SMALLEST_PT)):
+        block(axes, fill, (at, at + width), centre=centre, height=scale * _BAR)
+        if width >= max(0.04 * longest, _TIGHT * per_in * text_width_in(told[name], style.SMALLEST_PT)):
             boxed = {"boxstyle": "square,pad=0.12", "facecolor": fill.colour, "edgecolor": "none"}
             axes.text(
                 at + width / 2,
@@ -308,15 +350,15 @@ def _stack(axes: Axes, where: tuple[float, float, float], bar: Bar, told: Mappin
                 ha="center",
                 va="center",
                 fontsize=style.SMALLEST_PT,
-                color=fill.text,
+                color=style.INK if fill.hollow else fill.text,
                 bbox=boxed if fill.hatch else None,
                 zorder=4,
             )
         at += width
     if bar.overlapped_s > 0:
         width = bar.overlapped_s * 1e3
-        strip = place + 0.26
-        _segment(axes, style.OVERLAPPED, centre=strip, at=hidden_from, width=width, height=_STRIP)
+        strip = place + scale * 0.26
+        block(axes, style.OVERLAPPED, (hidden_from, hidden_from + width), centre=strip, height=scale * _STRIP)
         axes.annotate(
             told["overlapped_comm"],
             (min(hidden_from + width, longest), strip),
@@ -326,43 +368,29 @@ def _stack(axes: Axes, where: tuple[float, float, float], bar: Bar, told: Mappin
             va="center",
             annotation_clip=False,
         )
+    return at
+
+
+def _total(bar: Bar) -> str:
+    """Return a bar's length, the same case's timed steps, and what is left where parts are more than the whole."""
     estimate = bar.row.step_time_s.scaled(1e3) if bar.row.step_time_s else None
     timed = f"\ntimed {estimate}" if estimate is not None else ""
     negative = bar.parts["not_attributed"]
     extra = f"\nnot attributed {milliseconds(negative)}" if negative < 0 else ""
-    axes.annotate(
-        f"{milliseconds(bar.total_s)} ms{timed}{extra}",
-        (at, centre),
-        xytext=(5, 0),
-        textcoords="offset points",
-        fontsize=style.NOTE_PT,
-        va="center",
-        annotation_clip=False,
-        linespacing=1.1,
-    )
+    return f"{milliseconds(bar.total_s)} ms{timed}{extra}"
 
 
-def _segment(axes: Axes, fill: style.Fill, *, centre: float, at: float, width: float, height: float) -> None:
-    axes.barh(
-        centre,
-        width,
-        left=at,
-        height=height,
-        color=fill.colour,
-        **fill.outline,
-        zorder=2,
-    )
-
-
-def _legend(sheet: Sheet, bars: Sequence[Bar]) -> None:
-    """All parts that occur, in stacking order, in one or two lines above the bars."""
+def _legend(sheet: Sheet, bars: Sequence[Bar], *, columns: int) -> None:
+    """All parts that occur, in stacking order, above the bars."""
     from matplotlib.patches import Patch
 
+    patches = [Patch(facecolor=fill.colour, label=fill.name, **fill.outline) for fill in _fills(bars)]
+    sheet.legend(patches, columns=columns)
+
+
+def _fills(bars: Sequence[Bar]) -> list[style.Fill]:
     fills = [fill for name, fill in style.PHASES.items() if any(bar.parts[name] > 0 for bar in bars)]
-    if any(bar.overlapped_s > 0 for bar in bars):
-        fills.append(style.OVERLAPPED)
-    patches = [Patch(facecolor=fill.colour, label=fill.name, **fill.outline) for fill in fills]
-    sheet.legend(patches, columns=5)
+    return [*fills, *([style.OVERLAPPED] if any(bar.overlapped_s > 0 for bar in bars) else [])]
 
 
 def _head(name: str) -> str:

@@ -93,6 +93,8 @@ def _picture(
     missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if not _has(row)}
     heading = _heading(panel_name, shown, told)
     gaps = "".join(f" {one}" for one in not_shown(missing))
+    high = 3.8 + (_BELOW_IN if _judged(shown, told) else 0.0)
+    paint = partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, told=told)
     return Picture(
         file_name="buckets" if index == 0 else f"buckets-{index + 1}",
         heading=heading,
@@ -103,8 +105,10 @@ def _picture(
         ),
         table=_table(panel_name, used, caps, raw, told),
         width_in=style.FULL_WIDTH_IN if len(kept) > 1 else style.SMALL_WIDTH_IN,
-        height_in=3.8 + (_BELOW_IN if _judged(shown, told) else 0.0),
-        paint=partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, told=told),
+        height_in=high,
+        paint=paint,
+        narrow=partial(paint, stacked=True),
+        narrow_in=(style.NARROW_WIDTH_IN, (high - 0.5) * len(kept)),
         label=label_of(shown),
         missing=missing,
     )
@@ -265,11 +269,14 @@ def _paint(
     caps: Sequence[float | str | None],
     raw: Mapping[str, Sequence[float]],
     told: Mapping[str, Stand],
+    stacked: bool = False,
 ) -> None:
+    """Paints a panel for each number of ranks, beside each other or, where `stacked`, above each other."""
     from matplotlib.ticker import MaxNLocator
 
-    gap = 0.25
-    width = (sheet.width_in - 0.75 - 0.1 - gap * (len(sizes) - 1)) / len(sizes)
+    gap, across = 0.25, 1 if stacked else len(sizes)
+    width = (sheet.width_in - 0.75 - 0.1 - gap * (across - 1)) / across
+    high = sheet.height_in * across / len(sizes)
     tops = [
         1e3 * max([row.step_time_s.high or 0, row.step_time_s.value, *raw.get(row.case_id, ())])
         for row in rows
@@ -279,8 +286,9 @@ def _paint(
     digits = _digits(rows, told)
     for index, size in enumerate(sizes):
         below = _BELOW_IN if _judged(rows, told) else 0.0
-        left = 0.75 + index * (width + gap)
-        axes = sheet.axes(left, 0.55 + below, width, sheet.height_in - 0.85 - below)
+        column, lines_below = (0, len(sizes) - 1 - index) if stacked else (index, 0)
+        left, bottom = 0.75 + column * (width + gap), 0.55 + lines_below * high
+        axes = sheet.axes(left, bottom + below, width, high - 0.85 - below)
         over = any(row.oversubscribed for row in rows if row.case.world_size == size)
         axes.set_title(f"{ranks(size)}{', oversubscribed' if over else ''}")
         if over:
@@ -301,16 +309,16 @@ def _paint(
         axes.set_xticks(range(len(caps)), [cap_words(cap) for cap in caps])
         if below:
             axes.tick_params(labelbottom=False)
-            lower = sheet.axes(left, 0.55, width, below - 0.25)
+            lower = sheet.axes(left, bottom, width, below - 0.25)
             _differences(lower, [row for row in rows if row.case.world_size == size], caps, told, digits)
-            if index:
+            if column:
                 lower.tick_params(labelleft=False)
             else:
                 lower.set_ylabel("longer than\nfastest other, %")
         else:
             axes.set_xlabel("bucket cap")
         axes.grid(visible=True, axis="y", color="white" if over else style.GRID)
-        if index:
+        if column:
             axes.tick_params(labelleft=False)
         else:
             axes.set_ylabel("step time, ms")

@@ -12,6 +12,7 @@ import pandas as pd
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, setting_of
 from ddpbench.report.draw import style
+from ddpbench.report.draw.rows import block, whiskers
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import Estimate, launches_each, milliseconds, percent, series_of
@@ -212,6 +213,7 @@ def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
     place = 0.0
     steps = [bar.row.step_time_s for group in groups for bar in group if bar.row.step_time_s is not None]
     longest = min(max(step.high or step.value for step in steps), 2 * max(step.value for step in steps)) * 1e3
+    axes.set_xlim(0, longest * 1.03)
     for group in groups:
         head = place + 0.1
         axes.annotate(
@@ -244,7 +246,6 @@ def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
             )
         place += 0.2
     axes.set_ylim(place - 0.45, -0.45)
-    axes.set_xlim(0, longest * 1.03)
     axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("ms per step")
@@ -263,26 +264,8 @@ def _bar(axes: Axes, place: float, bar: Bar) -> None:
     step = step.scaled(1e3)
     waited = min((bar.waited_s or 0.0) * 1e3, step.value)
     for fill, at, width in ((_WAITED, 0.0, waited), (_REST, waited, step.value - waited)):
-        axes.barh(
-            place,
-            width,
-            left=at,
-            height=0.6,
-            color=fill.colour,
-            **fill.outline,
-            zorder=2,
-        )
-    if step.low is not None and step.high is not None:
-        axes.errorbar(
-            [step.value],
-            [place],
-            xerr=[[step.value - step.low], [step.high - step.value]],
-            fmt="none",
-            ecolor=style.INK,
-            elinewidth=1.1,
-            capsize=2.5,
-            zorder=6,
-        )
+        block(axes, fill, (at, at + width), centre=place, height=0.6)
+    whiskers(axes, place, step)
     told = "" if bar.verdict == "memory" else ", ".join(word for word in (_gap(bar), bar.verdict) if word)
     waits = f"waits {milliseconds(bar.waited_s)}" if bar.waited_s is not None else ""
     first = ", ".join(word for word in (f"{milliseconds(step.value / 1e3)} ms", waits) if word)

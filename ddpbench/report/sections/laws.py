@@ -149,6 +149,8 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str]) -> Pict
         width_in=style.FULL_WIDTH_IN if len(curves) > 1 else style.SMALL_WIDTH_IN,
         height_in=4.1,
         paint=partial(_paint, curves=curves, emulated=emulated),
+        narrow=partial(_paint, curves=curves, emulated=emulated, stacked=True),
+        narrow_in=(style.NARROW_WIDTH_IN, 3.9 * len(curves)),
         missing={},
     )
 
@@ -251,25 +253,32 @@ def _line(curve: CurveLaws, what: str, size: int | None, value: Interval, note: 
     )
 
 
-def _paint(sheet: Sheet, *, curves: Sequence[CurveLaws], emulated: set[str]) -> None:
-    count = len(curves)
-    whole = sheet.width_in - 0.55
-    each = whole / count
+def _paint(sheet: Sheet, *, curves: Sequence[CurveLaws], emulated: set[str], stacked: bool = False) -> None:
+    """Paints a panel for each curve, beside each other or, where `stacked`, above each other."""
+    across = 1 if stacked else len(curves)
+    each = (sheet.width_in - 0.55) / across
+    high = sheet.height_in * across / len(curves)
     top = max(1.1, *(1.08 * e.high for curve in curves for e in _efficiencies(curve) if e.high))
     for index, curve in enumerate(curves):
-        left = 0.55 + index * each
-        axes = sheet.axes(left, 1.32, each - 1.0, 2.45)
+        column, lines_below = (0, len(curves) - 1 - index) if stacked else (index, 0)
+        left, bottom = 0.55 + column * each, lines_below * high
+        axes = sheet.axes(left, bottom + 1.32, each - 1.0, high - 1.65)
         _paint_curve(axes, curve, hollow=any(case_id in emulated for case_id in curve.case_ids.values()))
         axes.set_ylim(0, top)
         axes.set_title(curve.name if len(curve.name) < 34 else f"{curve.name[:32]}…")
         axes.set_xlabel("ranks")
-        if index == 0:
+        if column == 0:
             axes.set_ylabel("efficiency")
         axes.grid(visible=True, axis="y")
         _label_lines(axes, curve.laws.fits, top)
         for number, (text, colour) in enumerate(_texts(curve)):
             sheet.text(
-                left, 0.66 - 0.17 * number, text, fontsize=style.SMALLEST_PT, color=colour, va="bottom"
+                left,
+                bottom + 0.66 - 0.17 * number,
+                text,
+                fontsize=style.SMALLEST_PT,
+                color=colour,
+                va="bottom",
             )
 
 
@@ -350,6 +359,8 @@ def _held(fit: Fit) -> bool:
     return beta is not None and beta.low is None and beta.value == 0
 
 
+_AT_ONE = 0.005
+"""A line that starts this near to 1 is seen to start there."""
 _MARKS = {"within error": "fits", "beyond error": "does not fit", "undetermined": "not judged"}
 
 
@@ -362,4 +373,6 @@ def _texts(curve: CurveLaws) -> list[tuple[str, str]]:
             head = f"{_SHORT[fit.law]} ({_MARKS[fit.goodness]}): " if index == 0 else ""
             held = " (held)" if name == "beta" and _held(fit) else ""
             lines.append((f"{head}{_SYMBOLS[name]} = {estimate_of(value)}{held}", _COLOURS[fit.law]))
+        if "gamma" in fit.parameters and fit.line and abs((start := fit.line[0][1]) - 1) >= _AT_ONE:
+            lines.append((f"1 rank fitted too: {start:.2f} of the base case", _COLOURS[fit.law]))
     return lines

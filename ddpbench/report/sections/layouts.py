@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, setting_of
 from ddpbench.report.draw import style
+from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import alike_but, variant_words
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 5
 _PITCH_IN = 0.3
+_UNIT = "ms per step"
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
@@ -109,6 +111,7 @@ def _picture(
         ]
     )
     layouts = series_of(list(dict.fromkeys(shape(row) for row in shown)))
+    points = _points(groups, told, raw)
     return Picture(
         file_name="layouts",
         heading=heading,
@@ -120,7 +123,8 @@ def _picture(
         table=_table(groups, told, raw),
         width_in=style.FULL_WIDTH_IN,
         height_in=0.85 + _PITCH_IN * sum(len(group) + 1 for group in groups),
-        paint=partial(_paint, groups=groups, told=told, raw=raw),
+        paint=partial(_paint, points=points),
+        **on_phone(points, _UNIT),
         label=label_of(shown),
         missing=missing,
     )
@@ -189,17 +193,9 @@ def _table(
     return Table(caption="Step time by layout of the same ranks on nodes", columns=columns, rows=rows)
 
 
-def _paint(
-    sheet: Sheet,
-    *,
-    groups: Sequence[Sequence[Row]],
-    told: Mapping[str, Stand],
-    raw: Mapping[str, Sequence[float]],
-) -> None:
-    from ddpbench.report.draw.canvas import Point, grouped_rows
-
-    left, right = 1.1, 2.9
-    axes = sheet.axes(left, 0.5, style.FULL_WIDTH_IN - left - right, sheet.height_in - 0.6)
+def _points(
+    groups: Sequence[Sequence[Row]], told: Mapping[str, Stand], raw: Mapping[str, Sequence[float]]
+) -> Groups:
     names = variant_words([row for group in groups for row in group], layouts=False)
 
     def heading(group: Sequence[Row]) -> str:
@@ -218,11 +214,13 @@ def _paint(
             told=f"{step}   {gap}".rstrip() if step is not None else row.status,
         )
 
-    grouped_rows(
-        axes,
-        [
-            (heading(group), any(row.oversubscribed for row in group), [point(row) for row in group])
-            for group in groups
-        ],
-        "ms per step",
-    )
+    return [
+        (heading(group), any(row.oversubscribed for row in group), [point(row) for row in group])
+        for group in groups
+    ]
+
+
+def _paint(sheet: Sheet, *, points: Groups) -> None:
+    left, right = 1.1, 2.9
+    axes = sheet.axes(left, 0.5, sheet.width_in - left - right, sheet.height_in - 0.6)
+    grouped_rows(axes, points, _UNIT)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_but_links, setting_but_links, settings_apart
 from ddpbench.report.draw import style
+from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.sections import bandwidth, heatmap
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 MOST_FIGURES = 2
 MOST_GROUPS = 6
 _PITCH_IN = 0.3
+_UNIT = "ms per step"
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
@@ -152,6 +154,7 @@ def _dots(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]]) -
             "small dots: single launches. Hollow markers: emulated or dilated.",
         ]
     )
+    points = _points(groups, raw)
     return Picture(
         file_name="links-settings",
         heading=heading,
@@ -163,7 +166,8 @@ def _dots(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]]) -
         table=_dots_table(groups, raw),
         width_in=style.FULL_WIDTH_IN,
         height_in=0.85 + _PITCH_IN * sum(len(group) + 1 for group in groups),
-        paint=partial(_paint_dots, groups=groups, raw=raw),
+        paint=partial(_paint_dots, points=points),
+        **on_phone(points, _UNIT),
         missing={},
         label=label_but_links(best),
     )
@@ -195,11 +199,8 @@ def _dots_table(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[floa
     return Table(caption="Step time by links and by options of the workload", columns=columns, rows=rows)
 
 
-def _paint_dots(sheet: Sheet, *, groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]]) -> None:
-    from ddpbench.report.draw.canvas import Point, grouped_rows, text_width_in
-
+def _points(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]]) -> Groups:
     names = {case_id: name for group in groups for case_id, name in settings_apart(group).items()}
-    left = min(4.2, 0.35 + max(text_width_in(name, style.TICK_PT) for name in names.values()))
 
     def point(row: Row, group: Sequence[Row]) -> Point:
         step = row.step_time_s.scaled(1e3) if row.step_time_s is not None else None
@@ -212,15 +213,17 @@ def _paint_dots(sheet: Sheet, *, groups: Sequence[Sequence[Row]], raw: Mapping[s
             told=f"{step}   {_told(row, group)}",
         )
 
-    points = [[point(row, group) for row in group] for group in groups]
-    told = max(text_width_in(each.told, style.NOTE_PT) for of_group in points for each in of_group)
-    width = style.FULL_WIDTH_IN - left - told - 0.35
-    axes = sheet.axes(left, 0.5, width, sheet.height_in - 0.6)
-    grouped_rows(
-        axes,
-        [
-            (_name(group), any(row.oversubscribed for row in group), of_group)
-            for group, of_group in zip(groups, points, strict=True)
-        ],
-        "ms per step",
-    )
+    return [
+        (_name(group), any(row.oversubscribed for row in group), [point(row, group) for row in group])
+        for group in groups
+    ]
+
+
+def _paint_dots(sheet: Sheet, *, points: Groups) -> None:
+    from ddpbench.report.draw.canvas import text_width_in
+
+    every = [point for _, _, members in points for point in members]
+    left = min(4.2, 0.35 + max(text_width_in(point.name, style.TICK_PT) for point in every))
+    told = max(text_width_in(point.told, style.NOTE_PT) for point in every)
+    axes = sheet.axes(left, 0.5, sheet.width_in - left - told - 0.35, sheet.height_in - 0.6)
+    grouped_rows(axes, points, _UNIT)

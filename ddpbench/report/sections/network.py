@@ -186,6 +186,8 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
         width_in=style.SMALL_WIDTH_IN,
         height_in=3.8,
         paint=partial(_paint, lines=lines),
+        narrow=partial(_paint_narrow, lines=lines),
+        narrow_in=(style.NARROW_WIDTH_IN, 3.6 + style.LEGEND_LINE_IN * len(lines)),
         missing={},
         label=label_of(point.row for point in every),
     )
@@ -321,11 +323,54 @@ def _size(value: Any) -> Cell:
 
 
 def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
-    from ddpbench.report.draw.canvas import decades, spread
+    """Paints the lines, with their names at the right, as near to the height of their ends as others allow."""
+    from ddpbench.report.draw.canvas import spread
 
     axes = sheet.axes(0.75, 0.55, sheet.width_in - 2.75, sheet.height_in - 0.75)
+    _paint_lines(axes, lines)
+    low, high = (math.log(value) for value in axes.get_ylim())
+    wanted = [(math.log(line.points[-1].time_ms.value) - low) / (high - low) for line in lines]
+    places = spread(wanted, gap=0.13, low=0.04, high=0.96)
+    for line, place in zip(lines, places, strict=True):
+        axes.text(
+            1.03,
+            place,
+            f"{line.name}\n{line.points[-1].time_ms} ms",
+            transform=axes.transAxes,
+            va="center",
+            fontsize=style.NOTE_PT,
+            linespacing=1.15,
+        )
+
+
+def _paint_narrow(sheet: Sheet, *, lines: Sequence[Line]) -> None:
+    """Paints the lines beneath their names, for a phone."""
+    from matplotlib.lines import Line2D
+
+    above = 0.15 + style.LEGEND_LINE_IN * len(lines)
+    axes = sheet.axes(0.65, 0.5, sheet.width_in - 0.8, sheet.height_in - 0.5 - above)
+    _paint_lines(axes, lines)
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=line.look.colour,
+            marker=line.look.marker,
+            markersize=6,
+            markerfacecolor="white",
+            markeredgecolor=line.look.outline or line.look.colour,
+            label=f"{line.name}: {line.points[-1].time_ms} ms at {line.points[-1].row.case.nodes} nodes",
+        )
+        for line in lines
+    ]
+    sheet.legend(handles, columns=1)
+
+
+def _paint_lines(axes: Axes, lines: Sequence[Line]) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    from ddpbench.report.draw.canvas import decades
+
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     every = [point for line in lines for point in line.points]
@@ -341,20 +386,6 @@ def _paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
     axes.set_xlabel("nodes")
     axes.set_ylabel("network time of a step, ms")
     axes.grid(visible=True, axis="y")
-    low, high = (math.log(value) for value in axes.get_ylim())
-    wanted = [(math.log(line.points[-1].time_ms.value) - low) / (high - low) for line in lines]
-    places = spread(wanted, gap=0.13, low=0.04, high=0.96)
-    for line, place in zip(lines, places, strict=True):
-        last = line.points[-1]
-        axes.text(
-            1.03,
-            place,
-            f"{line.name}\n{last.time_ms} ms",
-            transform=axes.transAxes,
-            va="center",
-            fontsize=style.NOTE_PT,
-            linespacing=1.15,
-        )
 
 
 def _ends(estimate: Estimate) -> list[float]:

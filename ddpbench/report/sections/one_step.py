@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.steps.one_step import Lane, OneStep, Transfer
+from ddpbench.analysis.steps.one_step import LAST, Lane, OneStep, Transfer
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
+from ddpbench.report.draw.rows import block
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import milliseconds, series_of
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 4
 """Transfers under way at once are drawn beneath each other, up to so many."""
-_LEFT_IN, _RIGHT_IN = 1.05, 0.2
-_ABOVE_IN, _COMPUTE_IN, _TRANSFER_IN, _GAP_IN = 0.46, 0.24, 0.19, 0.2
+_COMPUTE_IN, _TRANSFER_IN, _BELOW_IN = 0.24, 0.19, 0.45
+_SHOWN = 0.004
+"""Of the step: how long something is at least that can be seen in it."""
 _SYNCHRONIZE = "synchronize"
 _PARTS: Mapping[str, str] = {
     "forward": "forward",
@@ -31,6 +34,29 @@ _PARTS: Mapping[str, str] = {
     "optimizer": "optimizer",
     "data": "data",
 }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Frame:
+    """The room around and between lanes, inches; the legend's columns, and the lines of the words at the end's mark."""
+
+    left: float
+    right: float
+    above: float
+    gap: float
+    columns: int
+    lines: int
+
+    def body_in(self, told: OneStep) -> float:
+        return self.above + sum(_height(lane) + self.gap for lane in told.lanes)
+
+    def height_in(self, told: OneStep) -> float:
+        rows = -(-len(_keys(told)) // self.columns)
+        return _BELOW_IN + self.body_in(told) + 0.06 + style.LEGEND_LINE_IN * rows
+
+
+_WIDE = _Frame(left=1.05, right=0.2, above=0.46, gap=0.2, columns=5, lines=1)
+_NARROW = _Frame(left=0.12, right=0.18, above=0.78, gap=0.3, columns=2, lines=2)
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
@@ -60,8 +86,10 @@ def _picture(told: OneStep, row: Row) -> Picture:
         ),
         table=_table(told, row),
         width_in=style.FULL_WIDTH_IN,
-        height_in=_ABOVE_IN + sum(_height(lane) + _GAP_IN for lane in told.lanes) + 0.85,
+        height_in=_WIDE.height_in(told),
         paint=partial(_paint, told=told),
+        narrow=partial(_paint_narrow, told=told),
+        narrow_in=(style.NARROW_WIDTH_IN, _NARROW.height_in(told)),
         label=label_of([row]),
         missing={},
     )
@@ -97,10 +125,12 @@ def _caption(told: OneStep, row: Row) -> str:
         )
     omitted = ""
     if told.omitted:
-        roles = series_of([f"rank {lane.rank} ({lane.role})" for lane in told.lanes if lane.role])
+        named = [lane for lane in told.lanes if lane.role]
+        roles = series_of([f"rank {lane.rank} ({lane.role})" for lane in named if lane.role != LAST])
+        last = "".join(f"; rank {lane.rank}, whose backward ends last" for lane in named if lane.role == LAST)
         omitted = (
-            f"Shown of {len(told.lanes) + len(told.omitted)} ranks, by how long they computed: {roles}; rank 0 "
-            f"always. Omitted: {_listed(told.omitted)}."
+            f"Shown of {len(told.lanes) + len(told.omitted)} ranks, by how long they computed: {roles}{last}; rank "
+            f"0 always. Omitted: {_listed(told.omitted)}."
         )
     return " ".join(
         word
@@ -196,32 +226,55 @@ def _height(lane: Lane) -> float:
 
 
 def _paint(sheet: Sheet, *, told: OneStep) -> None:
-    body = sheet.height_in - 0.85
-    width = sheet.width_in - _LEFT_IN - _RIGHT_IN
-    axes = sheet.axes(_LEFT_IN, 0.45, width, body)
+    """Lanes beneath each other, the ranks' names at their left."""
+    axes, ticks = _lanes(sheet, told, _WIDE)
+    axes.set_yticks(ticks, [_rank(lane).replace(" (", "\n(") for lane in told.lanes])
+
+
+def _paint_narrow(sheet: Sheet, *, told: OneStep) -> None:
+    """Lanes that have the whole width, the ranks' names above them."""
+    axes, ticks = _lanes(sheet, told, _NARROW)
+    for middle, lane in zip(ticks, told.lanes, strict=True):
+        axes.text(
+            0.0,
+            middle - _height(lane) / 2 - 0.03,
+            _rank(lane),
+            transform=axes.get_yaxis_transform(),
+            va="bottom",
+            fontsize=style.NOTE_PT,
+        )
+    axes.set_yticks([])
+    axes.locator_params(axis="x", nbins=6)
+
+
+def _rank(lane: Lane) -> str:
+    return f"rank {lane.rank}{f' ({lane.role})' if lane.role else ''}"
+
+
+def _lanes(sheet: Sheet, told: OneStep, frame: _Frame) -> tuple[Axes, list[float]]:
+    """Draws all but the ranks' names, and returns where those belong: the lanes' middles."""
+    body = frame.body_in(told)
+    width = sheet.width_in - frame.left - frame.right
+    axes = sheet.axes(frame.left, _BELOW_IN, width, body)
     end_ms = 1e3 * max([told.length_s, *(until for lane in told.lanes for _, _, until in lane.spans)])
     axes.set_xlim(0, end_ms * 1.005)
     axes.set_ylim(body, 0)
     per_in = end_ms / width
-    ticks = []
-    at = _ABOVE_IN
+    middles = []
+    at = frame.above
     several = _several(told)
     for index, lane in enumerate(told.lanes):
-        ticks.append(at + _height(lane) / 2)
+        middles.append(at + _height(lane) / 2)
         _compute(axes, lane, at, per_in)
         _communicate(axes, lane, at + _COMPUTE_IN, per_in, labels=index == 0, several=several)
-        at += _height(lane) + _GAP_IN
-    names = [
-        f"rank {lane.rank}{f' ({lane.role})' if lane.role else ''}".replace(" (", "\n(")
-        for lane in told.lanes
-    ]
-    axes.set_yticks(ticks, names)
+        at += _height(lane) + frame.gap
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.grid(visible=True, axis="x")
     axes.set_xlabel("ms from the earliest rank's start of the step")
-    _mark_end(axes, told, end_ms)
-    _legend(sheet, told)
+    _mark_end(axes, told, end_ms, lines=frame.lines)
+    _legend(sheet, told, frame.columns)
+    return axes, middles
 
 
 def _compute(axes: Axes, lane: Lane, top: float, per_in: float) -> None:
@@ -232,7 +285,8 @@ def _compute(axes: Axes, lane: Lane, top: float, per_in: float) -> None:
         _box(axes, fill, (1e3 * start, 1e3 * end), top, _COMPUTE_IN)
         ground = fill.colour if fill.hatch else None
         when = (1e3 * start, 1e3 * end)
-        _inside(axes, [name], when, top + _COMPUTE_IN / 2, per_in=per_in, ground=ground)
+        middle = top + _COMPUTE_IN / 2
+        _inside(axes, [name], when, middle, per_in=per_in, ground=ground, colour=fill.text)
 
 
 def _communicate(axes: Axes, lane: Lane, top: float, per_in: float, *, labels: bool, several: bool) -> None:
@@ -241,8 +295,8 @@ def _communicate(axes: Axes, lane: Lane, top: float, per_in: float, *, labels: b
         y = top + row * _TRANSFER_IN
         times = (transfer.ready_s, transfer.left_s, transfer.begin_s, transfer.end_s)
         ready, left, begin, end = (1e3 * value for value in times)
-        if left > ready:  # in its queue: nothing but a line
-            axes.plot([ready, left], [y + _TRANSFER_IN / 2] * 2, color=style.MUTED, linewidth=0.8, zorder=2)
+        if left > ready:
+            _queue(axes, (ready, left), y + _TRANSFER_IN / 2)
         if begin > left:
             _box(axes, style.PHASES["exposed_wait"], (left, begin), y, _TRANSFER_IN)
         _box(axes, style.OVERLAPPED, (begin, end), y, _TRANSFER_IN)
@@ -264,17 +318,13 @@ def _communicate(axes: Axes, lane: Lane, top: float, per_in: float, *, labels: b
             )
 
 
+def _queue(axes: Axes, when: tuple[float, float], y: float) -> None:
+    """In its queue a transfer is nothing but a line."""
+    axes.plot(when, [y, y], color=style.MUTED, linewidth=_QUEUE_PT, solid_capstyle="butt", zorder=2)
+
+
 def _box(axes: Axes, fill: style.Fill, when: tuple[float, float], top: float, height: float) -> None:
-    start, end = when
-    axes.barh(
-        top + height / 2,
-        end - start,
-        left=start,
-        height=height - 0.015,
-        color=fill.colour,
-        **fill.outline,
-        zorder=2,
-    )
+    block(axes, fill, when, centre=top + height / 2, height=height - 0.015)
 
 
 def _inside(
@@ -286,6 +336,7 @@ def _inside(
     per_in: float,
     ground: str | None,
     left: bool = False,
+    colour: str = style.INK,
 ) -> bool:
     """Writes the first of the words that fits between two times, if one does; a ground keeps hatches off it."""
     from ddpbench.report.draw.canvas import text_width_in
@@ -301,13 +352,14 @@ def _inside(
         ha="left" if left else "center",
         va="center",
         fontsize=style.SMALLEST_PT,
+        color=colour,
         bbox={"boxstyle": "square,pad=0.1", "facecolor": ground, "edgecolor": "none"} if ground else None,
         zorder=6,
     )
     return True
 
 
-def _mark_end(axes: Axes, told: OneStep, end_ms: float) -> None:
+def _mark_end(axes: Axes, told: OneStep, end_ms: float, *, lines: int) -> None:
     """The end of the slowest backward across all lanes, and how long transfers go on after it."""
     after = _after_s(told)
     if told.backward_end_s is None or after is None:
@@ -316,8 +368,9 @@ def _mark_end(axes: Axes, told: OneStep, end_ms: float) -> None:
     axes.axvline(x, color=style.INK, linewidth=1.0, linestyle=(0, (4, 2)), zorder=4)
     left = x > 0.45 * end_ms
     axes.annotate(
-        f"slowest backward ends (rank {told.backward_rank}), {milliseconds(told.backward_end_s)} ms",
-        (x, 0.18),
+        f"slowest backward ends{chr(10) if lines > 1 else ' '}(rank {told.backward_rank}), "
+        f"{milliseconds(told.backward_end_s)} ms",
+        (x, 0.18 if lines == 1 else 0.22),
         xytext=(-4 if left else 4, 0),
         textcoords="offset points",
         ha="right" if left else "left",
@@ -326,11 +379,12 @@ def _mark_end(axes: Axes, told: OneStep, end_ms: float) -> None:
     )
     if after > 0:
         until = x + 1e3 * after
-        axes.plot([x, until], [0.33, 0.33], color=style.PHASES["exposed_comm"].colour, linewidth=3, zorder=4)
+        y = 0.33 if lines == 1 else 0.45
+        axes.plot([x, until], [y, y], color=style.PHASES["exposed_comm"].colour, linewidth=3, zorder=4)
         beside = until < 0.8 * end_ms
         axes.annotate(
             f"{milliseconds(after)} ms exposed",
-            (until if beside else x, 0.33),
+            (until if beside else x, y),
             xytext=(4 if beside else -4, 0),
             textcoords="offset points",
             ha="left" if beside else "right",
@@ -340,35 +394,54 @@ def _mark_end(axes: Axes, told: OneStep, end_ms: float) -> None:
         )
 
 
-def _legend(sheet: Sheet, told: OneStep) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
+_READY, _QUEUED = "bucket ready", "in its queue"
+_QUEUE_PT = 2.0
 
+
+def _keys(told: OneStep) -> list[style.Fill | str]:
+    """Return what the legend explains: fills, and the names of lines."""
     spans = {
         _PARTS.get(name, "other_compute")
         for lane in told.lanes
         for name, _, _ in lane.spans
         if name != _SYNCHRONIZE
     }
-    fills = [fill for name, fill in style.PHASES.items() if name in spans]
+    keys: list[style.Fill | str] = [fill for name, fill in style.PHASES.items() if name in spans]
     transfers = [one for lane in told.lanes for one in lane.transfers]
     if transfers:
-        fills.append(style.OVERLAPPED)
+        keys.append(style.OVERLAPPED)
     if any(lane.exposed for lane in told.lanes):
-        fills.append(style.PHASES["exposed_comm"])
+        keys.append(style.PHASES["exposed_comm"])
     if any(one.begin_s > one.left_s for one in transfers):
-        fills.append(style.PHASES["exposed_wait"])
-    handles: list[object] = [Patch(facecolor=fill.colour, label=fill.name, **fill.outline) for fill in fills]
+        keys.append(style.PHASES["exposed_wait"])
     if transfers:
-        tick = Line2D(
-            [],
-            [],
-            color=style.INK,
-            marker="|",
-            markersize=8,
-            markeredgewidth=1.4,
-            linestyle="none",
-            label="bucket ready",
-        )
-        handles.append(tick)
-    sheet.legend(handles, columns=5)
+        keys.append(_READY)
+    if any(one.left_s - one.ready_s > _SHOWN * told.length_s for one in transfers):
+        keys.append(_QUEUED)
+    return keys
+
+
+def _legend(sheet: Sheet, told: OneStep, columns: int) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[object] = []
+    for key in _keys(told):
+        if isinstance(key, style.Fill):
+            handles.append(Patch(facecolor=key.colour, label=key.name, **key.outline))
+        elif key == _QUEUED:
+            handles.append(Line2D([], [], color=style.MUTED, linewidth=_QUEUE_PT, label=key))
+        else:
+            handles.append(
+                Line2D(
+                    [],
+                    [],
+                    color=style.INK,
+                    marker="|",
+                    markersize=8,
+                    markeredgewidth=1.4,
+                    linestyle="none",
+                    label=key,
+                )
+            )
+    sheet.legend(handles, columns=columns)

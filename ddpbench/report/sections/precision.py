@@ -12,6 +12,7 @@ from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, not_shown
 from ddpbench.report.draw import style
+from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import alike_but
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 6
 _PITCH_IN = 0.3
+_UNIT = "ms per step"
 _ORDER = ("full", "bf16", "fp16")
 _Words = Mapping[str, tuple[str, Estimate | None]]
 """For each case its verdict, and its step time over full precision's."""
@@ -132,6 +134,7 @@ def _picture(
             *marks,
         ]
     )
+    points = _points(groups, words, raw)
     return Picture(
         file_name="precision",
         heading=heading,
@@ -143,7 +146,8 @@ def _picture(
         table=_table(groups, words, costs),
         width_in=style.FULL_WIDTH_IN,
         height_in=0.85 + _PITCH_IN * sum(len(group) + 1 for group in groups),
-        paint=partial(_paint, groups=groups, words=words, raw=raw),
+        paint=partial(_paint, points=points),
+        **on_phone(points, _UNIT),
         label=label_of(row for group in groups for row in group),
         missing=missing,
     )
@@ -206,14 +210,7 @@ def _table(
     )
 
 
-def _paint(
-    sheet: Sheet, *, groups: Sequence[Sequence[Row]], words: _Words, raw: Mapping[str, Sequence[float]]
-) -> None:
-    from ddpbench.report.draw.canvas import Point, grouped_rows
-
-    left, right = 0.7, 3.0
-    axes = sheet.axes(left, 0.5, style.FULL_WIDTH_IN - left - right, sheet.height_in - 0.6)
-
+def _points(groups: Sequence[Sequence[Row]], words: _Words, raw: Mapping[str, Sequence[float]]) -> Groups:
     def point(row: Row) -> Point:
         step = row.step_time_s.scaled(1e3) if row.step_time_s and row.ok else None
         gap = _gap(*words.get(row.case_id, ("", None)))
@@ -226,8 +223,10 @@ def _paint(
             told=f"{step}   {gap}".rstrip() if step is not None else row.status,
         )
 
-    grouped_rows(
-        axes,
-        [(_name(group), group[0].oversubscribed, [point(row) for row in group]) for group in groups],
-        "ms per step",
-    )
+    return [(_name(group), group[0].oversubscribed, [point(row) for row in group]) for group in groups]
+
+
+def _paint(sheet: Sheet, *, points: Groups) -> None:
+    left, right = 0.7, 3.0
+    axes = sheet.axes(left, 0.5, sheet.width_in - left - right, sheet.height_in - 0.6)
+    grouped_rows(axes, points, _UNIT)

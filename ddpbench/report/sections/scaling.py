@@ -178,7 +178,7 @@ def _paint(sheet: Sheet, *, series: Sequence[Series], panel: Panel, stacked: boo
     """Paints both panels side by side, or above each other where `stacked`."""
     if stacked:
         left = sheet.axes(0.5, 4.15, 3.75, 2.75)
-        right = sheet.axes(0.5, 0.55, 2.2, 2.75)
+        right = sheet.axes(0.5, 0.55, 2.0, 2.75)
     else:
         left = sheet.axes(0.5, 0.55, 3.7, 3.5)
         right = sheet.axes(4.75, 0.55, 2.85, 3.5)

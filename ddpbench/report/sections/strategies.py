@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
+from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import Panel, Series, panels_of
@@ -25,6 +26,7 @@ MOST_ROWS = 16
 """Of strategies and their variants: each has a line of its own, unlike a curve's."""
 MOST_SIZES = 4
 _PITCH_IN = 0.27
+_UNIT = "samples/s"
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
@@ -95,6 +97,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
     names = list(dict.fromkeys(item.name for _, members in groups for item, row in members if _has(row)))
     gaps = "".join(f" {one}" for one in not_shown(missing))
     lines = sum(len(members) + 1 for _, members in groups)
+    points = _points(groups, raw)
     return Picture(
         file_name="strategies" if index == 0 else f"strategies-{index + 1}",
         heading=heading,
@@ -106,7 +109,8 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         table=_table(panel, groups, raw),
         width_in=style.FULL_WIDTH_IN,
         height_in=0.75 + _PITCH_IN * lines,
-        paint=partial(_paint, groups=groups, raw=raw),
+        paint=partial(_paint, points=points),
+        **on_phone(points, _UNIT),
         label=label_of(shown),
         missing=missing,
     )
@@ -166,20 +170,11 @@ def _table(panel: Panel, groups: _Groups, raw: Mapping[str, Sequence[float]]) ->
     return Table(caption=f"Throughput by strategy and number of ranks{name}", columns=columns, rows=rows)
 
 
-def _paint(sheet: Sheet, *, groups: _Groups, raw: Mapping[str, Sequence[float]]) -> None:
-    from ddpbench.report.draw.canvas import Point, grouped_rows, text_width_in
-
-    names = [textwrap.fill(item.name, 34) for _, members in groups for item, _ in members]
-    widest = max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
-    left = 0.35 + widest
-    right = 1.75
-    axes = sheet.axes(left, 0.5, style.FULL_WIDTH_IN - left - right, sheet.height_in - 0.6)
-    wrapped = iter(names)
-
+def _points(groups: _Groups, raw: Mapping[str, Sequence[float]]) -> Groups:
     def point(item: Series, row: Row) -> Point:
         estimate = row.samples_per_s if row.ok else None
         return Point(
-            name=next(wrapped),
+            name=textwrap.fill(item.name, 34),
             estimate=estimate,
             launches=raw.get(row.case_id, ()),
             look=item.look,
@@ -187,11 +182,16 @@ def _paint(sheet: Sheet, *, groups: _Groups, raw: Mapping[str, Sequence[float]])
             told=str(estimate) if estimate is not None else row.status,
         )
 
-    grouped_rows(
-        axes,
-        [
-            (ranks(size), any(row.oversubscribed for _, row in members), [point(*one) for one in members])
-            for size, members in groups
-        ],
-        "samples/s",
-    )
+    return [
+        (ranks(size), any(row.oversubscribed for _, row in members), [point(*one) for one in members])
+        for size, members in groups
+    ]
+
+
+def _paint(sheet: Sheet, *, points: Groups) -> None:
+    from ddpbench.report.draw.canvas import text_width_in
+
+    lines = [line for _, _, members in points for point in members for line in point.name.split("\n")]
+    left = 0.35 + max(text_width_in(line, style.TICK_PT) for line in lines)
+    axes = sheet.axes(left, 0.5, sheet.width_in - left - 1.75, sheet.height_in - 0.6)
+    grouped_rows(axes, points, _UNIT)

@@ -15,6 +15,7 @@ from ddpbench.analysis.steps.waterfall import LOSSES
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
+from ddpbench.report.draw.rows import block, over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import panels_of, variant_words
@@ -31,6 +32,8 @@ MOST_NOT_ATTRIBUTED = 0.05
 """With more than this unexplained, no main cause is named."""
 _MOST_NAMED = 2
 _PITCH_IN = 0.27
+_NARROW_PITCH_IN, _NARROW_BAR = 0.4, 0.4
+"""On a phone: a row's height, and the part of it that its bar takes."""
 _QUESTION = "Where did efficiency go?"
 
 NAMES: Mapping[str, str] = {
@@ -50,12 +53,13 @@ _FILLS: Mapping[str, style.Fill] = {
     "computation": style.PHASES["backward"],
     "exposed_comm": style.PHASES["exposed_comm"],
     "waiting": style.PHASES["exposed_wait"],
-    "optimizer": style.PHASES["backward"],
+    "optimizer": style.PHASES["optimizer"],
     "data": style.PHASES["data"],
     "not_attributed": style.PHASES["not_attributed"],
 }
 _ZERO = style.Fill("interval includes 0", style.GRID, edge=style.MUTED)
-_WHOLE = style.Fill("efficiency", "#FFFFFF")
+_WHOLE = style.Fill("efficiency", style.GROUND, edge=style.OUTLINE)
+_IDEAL, _MEASURED = "ideal", "measured"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,6 +240,8 @@ def _picture(fall: Fall, index: int) -> Picture:
         width_in=style.FULL_WIDTH_IN,
         height_in=0.6 + _PITCH_IN * (len(fall.losses) + 2),
         paint=partial(_paint, fall=fall),
+        narrow=partial(_paint_narrow, fall=fall),
+        narrow_in=(style.NARROW_WIDTH_IN, 0.5 + _NARROW_PITCH_IN * (len(fall.losses) + 2)),
         label=label_of([fall.row]),
         missing={},
     )
@@ -283,34 +289,70 @@ def _table(fall: Fall) -> Table:
 def _paint(sheet: Sheet, *, fall: Fall) -> None:
     from ddpbench.report.draw.canvas import text_width_in
 
-    names = ["ideal", *(NAMES[name] for name in fall.losses), "measured"]
+    names = [_IDEAL, *(NAMES[name] for name in fall.losses), _MEASURED]
     left = 0.3 + max(text_width_in(name, style.TICK_PT) for name in names)
-    right = 1.75
-    axes = sheet.axes(left, 0.5, sheet.width_in - left - right, sheet.height_in - 0.6)
-    start = _start(fall)
-    _bar(axes, 0, start, 1 - start, _WHOLE)
-    at = lowest = highest = 1.0
-    for place, (name, loss) in enumerate(fall.losses.items(), start=1):
-        after = at - loss.value
-        _bar(axes, place, min(at, after), abs(loss.value), _ZERO if _includes_zero(loss) else _FILLS[name])
-        axes.plot([at, at], [place - 1, place], color=style.MUTED, linewidth=0.7, zorder=1)
-        _note(axes, place, _text(loss), grey=_includes_zero(loss), bold=name == fall.cause)
-        lowest, highest = min(lowest, after), max(highest, after)
-        at = after
-    last = len(names) - 1
-    axes.plot([at, at], [last - 1, last], color=style.MUTED, linewidth=0.7, zorder=1)
-    _bar(axes, last, start, fall.efficiency.value - start, _WHOLE)
-    _note(axes, 0, "1", bold=True)
-    _note(axes, last, str(fall.efficiency), bold=True)
-    axes.set_xlim(start, max(1.0, highest))
-    axes.set_ylim(last + 0.6, -0.6)
+    axes = sheet.axes(left, 0.5, sheet.width_in - left - 1.75, sheet.height_in - 0.6)
+    told = _stairs(axes, fall)
+    for place, (_, text, look) in enumerate(told):
+        axes.text(
+            1.03,
+            place,
+            text,
+            transform=axes.get_yaxis_transform(),
+            fontsize=style.NOTE_PT,
+            va="center",
+            **look,
+        )
     axes.set_yticks(range(len(names)), names)
+
+
+def _paint_narrow(sheet: Sheet, *, fall: Fall) -> None:
+    """Each loss's name and number above its bar, which has the whole width."""
+    axes = sheet.axes(0.12, 0.5, sheet.width_in - 0.3, sheet.height_in - 0.5)
+    for place, (name, text, look) in enumerate(_stairs(axes, fall, height=_NARROW_BAR)):
+        over_bar(axes, place - 0.6 * _NARROW_BAR, name, text, **look)
+    axes.set_ylim(len(fall.losses) + 1.3, -0.75)
+    axes.set_yticks([])
+    axes.locator_params(axis="x", nbins=6)
+
+
+def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, str, dict[str, Any]]]:
+    """Draws the bars from the ideal's to what was measured; returns each one's name, its number and how that looks."""
+    start = _start(fall)
+    at = highest = 1.0
+    for loss in fall.losses.values():
+        at -= loss.value
+        highest = max(highest, at)
+    axes.set_xlim(start, highest)
+
+    def bar(place: int, ends: tuple[float, float], fill: style.Fill) -> None:
+        block(axes, fill, ends, centre=place, height=height)
+
+    bar(0, (start, 1.0), _WHOLE)
+    told: list[tuple[str, str, dict[str, Any]]] = [(_IDEAL, "1", {"fontweight": "bold"})]
+    at = 1.0
+    for place, (name, loss) in enumerate(fall.losses.items(), start=1):
+        zero = _includes_zero(loss)
+        axes.plot([at, at], [place - 1, place], color=style.MUTED, linewidth=0.7, zorder=1)
+        bar(place, (at, at - loss.value), _ZERO if zero else _FILLS[name])
+        look = {
+            "color": style.MUTED if zero else style.INK,
+            "fontweight": "bold" if name == fall.cause else "normal",
+        }
+        told.append((NAMES[name], _text(loss), look))
+        at -= loss.value
+    last = len(told)
+    axes.plot([at, at], [last - 1, last], color=style.MUTED, linewidth=0.7, zorder=1)
+    bar(last, (start, fall.efficiency.value), _WHOLE)
+    told.append((_MEASURED, str(fall.efficiency), {"fontweight": "bold"}))
+    axes.set_ylim(last + 0.6, -0.6)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel(
         "efficiency" if start <= 0 else f"efficiency, from {start:g}: only what is lost is shown in full"
     )
     axes.grid(visible=True, axis="x")
     axes.spines["left"].set_visible(False)
+    return told
 
 
 def _start(fall: Fall) -> float:
@@ -322,28 +364,3 @@ def _start(fall: Fall) -> float:
     lowest = min(lowest, fall.efficiency.value)
     start = min(0.9, math.floor(10 * (1 - 2 * (1 - lowest))) / 10)
     return start if start > 0 else min(0.0, lowest)
-
-
-def _bar(axes: Axes, place: float, left: float, width: float, fill: style.Fill) -> None:
-    axes.barh(
-        place,
-        width,
-        left=left,
-        height=0.62,
-        color=fill.colour,
-        **fill.outline,
-        zorder=2,
-    )
-
-
-def _note(axes: Axes, place: float, text: str, *, grey: bool = False, bold: bool = False) -> None:
-    axes.text(
-        1.03,
-        place,
-        text,
-        transform=axes.get_yaxis_transform(),
-        fontsize=style.NOTE_PT,
-        color=style.MUTED if grey else style.INK,
-        fontweight="bold" if bold else "normal",
-        va="center",
-    )

@@ -63,7 +63,6 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
             for row in rows
         ),
         row_ids=tuple(f"case-{row.case_id}" for row in rows),
-        cards=True,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddpbench.report.draw import style
+from ddpbench.report.draw.rows import whiskers
 from ddpbench.report.words import Estimate
 
 if TYPE_CHECKING:
@@ -24,17 +25,7 @@ def whiskered(
         **fill.outline,
         zorder=2,
     )
-    if estimate.low is not None and estimate.high is not None:
-        axes.errorbar(
-            [estimate.value],
-            [place],
-            xerr=[[estimate.value - estimate.low], [estimate.high - estimate.value]],
-            fmt="none",
-            ecolor=style.INK,
-            elinewidth=1.1,
-            capsize=2.5,
-            zorder=4,
-        )
+    whiskers(axes, place, estimate)
     axes.annotate(
         label,
         (1.01, place),

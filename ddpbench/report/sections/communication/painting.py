@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.canvas import Sheet
 
 
+_TICK_IN = 0.56
+"""As wide as `512 KiB`."""
+
+
 def paint(
     sheet: Sheet,
     *,
@@ -103,7 +107,8 @@ def _size_axis(axes: Axes, low: float, high: float) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     exponents = list(range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1))
-    step = max(1, math.ceil(len(exponents) / 6))
+    most = max(2, int(axes.bbox.width / axes.figure.dpi / _TICK_IN))
+    step = max(1, math.ceil(len(exponents) / most))
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(FixedLocator([2.0**exponent for exponent in exponents[::step]]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))

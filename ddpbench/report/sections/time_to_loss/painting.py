@@ -15,22 +15,30 @@ if TYPE_CHECKING:
 
     from ddpbench.report.draw.canvas import Sheet
 
-LEGEND_LINE_IN = 0.17
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.4, 1.2, 1.4)), (0, (3, 3)))
 _BASE_DASHES: tuple[Any, ...] = ((0, (3, 3)), (0, (1.2, 2.4)), (0, (5, 2.5, 1.2, 2.5)))
 _ROW = 0.055
 """Of the losses' range: how far apart the rows of markers beneath the target are."""
 
 
-def paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
-    """Paints the lines twice, against time and against samples, with their names above."""
+def paint(sheet: Sheet, *, lines: Sequence[Line], stacked: bool = False) -> None:
+    """Paints the lines twice, against time and against samples, with their names above.
+
+    The charts stand side by side, or above each other where `stacked`.
+    """
     from matplotlib.lines import Line2D
 
-    top = 0.28 + LEGEND_LINE_IN * -(-len(lines) // 2)
+    across = 1 if stacked else 2
+    top = 0.28 + style.LEGEND_LINE_IN * -(-len(lines) // across)
     left, gap, bottom = 0.6, 0.35, 0.5
-    width = (sheet.width_in - left - gap - 0.2) / 2
-    height = sheet.height_in - bottom - top - 0.1
-    panels = [sheet.axes(left + index * (width + gap), bottom, width, height) for index in range(2)]
+    width = (sheet.width_in - left - gap * (across - 1) - 0.2) / across
+    high = (sheet.height_in - top - 0.1) * across / 2
+    panels = [
+        sheet.axes(left, bottom + high * (1 - index), width, high - bottom - 0.2)
+        if stacked
+        else sheet.axes(left + index * (width + gap), bottom, width, high - bottom)
+        for index in range(2)
+    ]
     looks = _looks(lines)
     for axes, column in zip(panels, (2, 1), strict=True):
         for place, (line, (look, dash)) in enumerate(zip(lines, looks, strict=True), start=1):
@@ -45,6 +53,7 @@ def paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
             at = line.time_s if column == 2 else _exact(line.samples)
             _reach(axes, line, look, at, line.target - place * _ROW * _range(lines))
     _finish(panels, lines)
+    panels[1].tick_params(axis="y", labelleft=stacked)
     sheet.legend(
         [
             Line2D(
@@ -61,7 +70,7 @@ def paint(sheet: Sheet, *, lines: Sequence[Line]) -> None:
             )
             for line, (look, dash) in zip(lines, looks, strict=True)
         ],
-        columns=2,
+        columns=across,
         length=3.4,
     )
 
@@ -139,4 +148,3 @@ def _finish(panels: Sequence[Axes], lines: Sequence[Line]) -> None:
             fontsize=style.SMALLEST_PT,
             color=style.MUTED,
         )
-    panels[1].tick_params(axis="y", labelleft=False)
