@@ -29,6 +29,8 @@ from tests.worker.test_roster import card, seat
 KEY = b"k" * 32
 CASE = Case(workload="mlp:small", strategy="ddp", world_size=2, ranks_per_node=2)
 
+SKIPPED = Case(workload="mlp:small", strategy="ddp", world_size=4)
+
 
 def place(rank: int, port: int, address: str = "127.0.0.1", **changes: Any) -> SlotPlace:
     values: dict[str, Any] = {
@@ -108,7 +110,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "a path for a case": {"do": "launch", "case": "{}:Evil", "purpose": "measure", "round": 0},
     "an environment": {"do": "round", "envs": [{"LD_PRELOAD": "{}"}], "fresh": True},
     "another round": {"do": "launch", "case": CASE.case_id, "purpose": "measure", "round": 7},
-    "a skipped case": {"do": "launch", "case": "skipped", "purpose": "measure", "round": 0},
+    "a skipped case": {"do": "launch", "case": SKIPPED.case_id, "purpose": "measure", "round": 0},
 }
 
 
@@ -119,16 +121,15 @@ class EnoughError(Exception):
 def follow_one_job(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Has a slot carry out the job that is in the store, and return what it launched; after one it is over."""
     launched: list[Any] = []
-    skipped = Case(workload="mlp:small", strategy="ddp", world_size=4)
     plan = StoredPlan(
         experiment="x",
         question="",
         budget=Budget(rounds_min=1, rounds_max=2),
         cases=(
             PlannedCase(case=CASE, skip_reason=None, added_as_baseline=False, oversubscribed=False),
-            PlannedCase(case=skipped, skip_reason="too large", added_as_baseline=False, oversubscribed=False),
+            PlannedCase(case=SKIPPED, skip_reason="too large", added_as_baseline=False, oversubscribed=False),
         ),
-        ids=(CASE.case_id, skipped.case_id),
+        ids=(CASE.case_id, SKIPPED.case_id),
         order=(),
     )
 
