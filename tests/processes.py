@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import time
 from collections.abc import Iterable, Iterator
 
@@ -23,6 +24,18 @@ def started() -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error):
             if process.environ().get("DDPBENCH_TEST_TAG") == TAG:
                 found.append(process)
+    return found
+
+
+def listening() -> set[tuple[str, str]]:
+    """The addresses that they accept connections at, each with whose it is: a launcher's or ddpbench's."""
+    found: set[tuple[str, str]] = set()
+    for process in started():
+        with contextlib.suppress(psutil.Error):
+            whose = "torchrun" if "torch.distributed.run" in process.cmdline() else "ddpbench"
+            for one in process.net_connections("inet"):
+                if one.status == psutil.CONN_LISTEN or (one.type == socket.SOCK_DGRAM and not one.raddr):
+                    found.add((whose, one.laddr.ip))
     return found
 
 

@@ -90,7 +90,7 @@ def _head(planned: Planned) -> list[str]:
 def _text(run: RunDir, lines: Lines, head: list[str]) -> str:
     path = run.path
     steps = [
-        f"Have {path} at that path on every node: on a shared file system, or as a copy of its own.",
+        f"Have {path} at that path on every node: on a shared file system, or as a copy with its job.key.",
         "Then start one of these; all of a job must run the same versions. Started again, it resumes.",
         "",
         "torchrun, one line on each node in turn:" if len(lines.static) > 1 else "torchrun:",

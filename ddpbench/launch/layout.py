@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import shlex
@@ -22,6 +23,7 @@ from ddpbench.machine.equal_caps import open_words, replayed_gradients, sentence
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import planned_record
 from ddpbench.records import RunDir, write_atomically
+from ddpbench.records.job_key import make_job_key
 from ddpbench.spec import (
     Case,
     Catalog,
@@ -165,6 +167,7 @@ def plan_for(
     write_atomically(run.machine, json.dumps(record, indent=1) + "\n")
     write_atomically(run.experiment, toml)
     write_atomically(run.plan, plan.dumps())
+    make_job_key(run)
     notes.append(crossed_words(experiment, [(entry.case.world_size, entry.case.nodes) for entry in cases]))
     told = tuple(filter(None, notes))
     return Planned(run=run, plan=plan, nodes=nodes, lines=launcher_lines(nodes, run), notes=told)
@@ -187,6 +190,8 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
         raise RequestError(
             f"{run.path} was measured by ddpbench sweep, which also resumes it; plan the experiment itself"
         ) from None
+    with contextlib.suppress(OSError):  # the job says that it has none
+        make_job_key(run)  # one planned by an older version
     return launcher_lines(replace(planned, **changes), run)
 
 

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from ddpbench.errors import IdentityError
 from ddpbench.records.archive import unpack
-from ddpbench.records.rundir import RunDir
+from ddpbench.records.request import LaunchRequest
+from ddpbench.records.rundir import Purpose, RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
 
 
@@ -30,6 +31,16 @@ class StoredPlan:
     def case(self, case_id: str) -> PlannedCase | None:
         """Return the planned case of that id."""
         return next((entry for entry in self.cases if entry.case.case_id == case_id), None)
+
+    def request(self, case: Case, purpose: Purpose, round_number: int) -> LaunchRequest:
+        """Return what the ranks of one launch of a case are asked to do."""
+        return LaunchRequest(
+            case=case,
+            purpose=purpose,
+            round=round_number,
+            measured_s=self.budget.measured_s,
+            target_loss=self.budget.target_loss,
+        )
 
     @property
     def runnable(self) -> tuple[PlannedCase, ...]:

@@ -151,6 +151,11 @@ class RunDir:
         """The raw records as one file, in a run that is kept; `records/archive.py` reads and writes it."""
         return self.path / "records.tar.xz"
 
+    @property
+    def job_key(self) -> Path:
+        """The key by which slots of a planned run know each other; `records/job_key.py` makes and reads it."""
+        return self.path / "job.key"
+
     def case(self, case_id: str) -> Path:
         """Return a case's folder."""
         return self.cases / case_id

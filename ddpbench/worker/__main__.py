@@ -78,13 +78,9 @@ def _asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchReque
     if entry is None:
         known = [one.case.case_id for one in plan.cases]
         raise RequestError(f"{run.path} has no case {case_id!r}; {nearest(case_id, known)}")
-    return directory, LaunchRequest(
-        case=entry.case,
-        purpose="proof" if what == "proof" else "measure",
-        round=0 if what == "proof" else int(what),
-        measured_s=plan.budget.measured_s,
-        target_loss=plan.budget.target_loss,
-    )
+    if what == "proof":
+        return directory, plan.request(entry.case, "proof", 0)
+    return directory, plan.request(entry.case, "measure", int(what))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from ddpbench.records import RunDir
+from ddpbench.report import write_report
+from tests.report.hostile import hostile_summary
+
 pytestmark = pytest.mark.browser
 Open = Callable[..., Any]
 
@@ -160,6 +164,20 @@ def test_what_logs_and_hosts_say_does_nothing(opened: Open) -> None:
     page = opened()
     assert page.locator("text=node<img src=x onerror=alert(1)>").count() > 0
     assert page.evaluate("document.scripts.length") == 1
+
+
+def test_a_strangers_run_acts_nowhere(opened: Open, tmp_path: Path) -> None:
+    """Whatever it says in names, texts and logs; the page's own script, style and pictures still work."""
+    page = opened(url=write_report(hostile_summary(), RunDir(tmp_path)).as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(details => (details.open = true))")
+    page.locator("#table-1 thead button").first.click()
+    page.mouse.move(300, 300)
+    assert page.evaluate("window.acted") is None
+    assert page.evaluate("document.scripts.length") == 1
+    assert page.evaluate("frames.length") == 0
+    assert page.evaluate("[...document.links].every(link => /^(#|data:)/.test(link.getAttribute('href')))")
+    assert page.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    assert page.locator("#table-1 thead th[aria-sort]").count() == 1
 
 
 def test_the_policy_blocks_what_is_not_the_pages_own(browser: Any, address: str) -> None:

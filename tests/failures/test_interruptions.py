@@ -15,6 +15,7 @@ import pytest
 
 from ddpbench.spec import PlannedCase
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes, workload
+from tests.processes import listening
 from tests.synthetic import case_of, write_run
 
 pytestmark = pytest.mark.multiprocess
@@ -52,11 +53,14 @@ def start(experiment: Path, run: Path) -> subprocess.Popen[str]:
     )
 
 
-def await_launches(process: subprocess.Popen[str], run: Path, count: int) -> None:
+def await_launches(
+    process: subprocess.Popen[str], run: Path, count: int, *, look: Callable[[], object] = lambda: None
+) -> None:
     deadline = time.monotonic() + 60
     while len(finished(run)) < count:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
+        look()
         time.sleep(0.02)
 
 
@@ -129,13 +133,18 @@ def test_ctrl_c_says_how_to_resume(
 def test_a_round_that_two_sessions_shared_is_made_up_for(
     write_experiment: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Interrupted in the middle of its second round. Two rounds are wanted together: the third is run in any case."""
+    """Interrupted in the middle of its second round. Two rounds are wanted together: the third is run in any case.
+
+    What its ranks listen on meanwhile nobody reaches from another host.
+    """
     experiment = write_experiment([workload("Sound")], rounds=2, measured="1 s", target_half_width=0.99)
     text = experiment.read_text(encoding="utf-8")
     experiment.write_text(text.replace("rounds_max = 2", "rounds_max = 3"), encoding="utf-8")
     run = tmp_path / "run"
     process = start(experiment, run)
-    await_launches(process, run, 2 + 2 + 1)
+    ports: set[tuple[str, str]] = set()
+    await_launches(process, run, 2 + 2 + 1, look=lambda: ports.update(listening()))
+    assert ports == {("ddpbench", "127.0.0.1")}
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert len(finished(run)) == 5

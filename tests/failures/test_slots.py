@@ -18,6 +18,7 @@ from ddpbench.records import RankStart, RunDir, read_launch
 from tests.failures.conftest import FAULTY, run_cli, worker_processes, workload
 from tests.failures.launchers import agents, await_all, environment, plan, slots, start
 from tests.failures.test_interruptions import by_session, finished
+from tests.processes import listening
 
 pytestmark = pytest.mark.multiprocess
 WriteExperiment = Callable[..., Path]
@@ -248,10 +249,14 @@ def test_an_ended_torchrun_leaves_nothing_and_the_other_node_ends_too(
     run = plan(write_experiment([workload("Sound")], rounds=9, measured="1 s"), tmp_path / "run")
     processes = agents([run, run])
     deadline = time.monotonic() + 90
+    ports: set[tuple[str, str]] = set()
     while len(finished(run)) < 4:
+        ports |= listening()
         assert all(process.poll() is None for process in processes), await_all(processes)
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    # torch has torchrun's store listen on every interface; what ranks and slots listen on, nobody else reaches.
+    assert {address for whose, address in ports if whose == "ddpbench"} == {"127.0.0.1"}
     processes[1].send_signal(number)
     before = finished(run)
     ended = await_all(processes)

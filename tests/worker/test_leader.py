@@ -29,8 +29,13 @@ class Told:
         self.now = 0.0
         self.state: dict[str, Any] = {"tick": 1, "job": JOB - 1}
 
+        self.put_: list[tuple[str, dict[str, Any]]] = []
+
     def get(self, *_keys: str) -> list[dict[str, Any]]:
         return [self.state]
+
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        self.put_.append((key, value))
 
 
 @pytest.fixture
@@ -40,10 +45,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     return found
 
 
-def watch_of(told: Told) -> Any:
+def watch_of(told: Told, *, hang_timeout_s: float = 1e9) -> Any:
     slot: Any = SimpleNamespace(meeting=told)
     other = Seat(rank=1, node=1, local_rank=0, host="b", cores=(0,), physical=1, gpus=0, gpu_cores=())
-    found = watch.Watch(slot, JOB, [other], hang_timeout_s=1e9)
+    found = watch.Watch(slot, JOB, [other], hang_timeout_s=hang_timeout_s)
     found.look()
     return found
 
@@ -70,6 +75,22 @@ def test_a_slot_may_take_its_time_to_import_before_its_rank_is_there(told: Told)
     told.now += LEADER_LOST_S + 0.1
     with pytest.raises(LaunchError, match="has not been heard of for 180 s"):
         watch.look()
+
+
+def test_a_stopped_fork_server_is_named_and_not_the_rank_whose_end_it_does_not_tell(told: Told) -> None:
+    """The rank may have ended long ago; then a later word of the server's end does not replace the cause."""
+    told.state = {"tick": 2, "job": JOB, "steps": 9, "phase": "finishing", "server_stopped": True}
+    watch = watch_of(told, hang_timeout_s=1.0)
+    told.now = 2.0
+    watch.look()
+    assert told.put_ == [("order", {"end": JOB, "stacks": False})]
+    cause = "the fork server of slot 1 (node 1, b, local rank 0) was stopped (by SIGSTOP or a debugger) and was ended"
+    assert watch.seen.server_gone == cause
+    assert not watch.seen.hang
+    told.state = told.state | {"tick": 3, "gone": "the fork server ended with exit code -9", "cpu_s": 0.0}
+    watch.look()
+    assert watch.seen.server_gone == cause
+    assert watch.over
 
 
 class Slots:

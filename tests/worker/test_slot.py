@@ -27,8 +27,8 @@ class Meeting:
     def put(self, key: str, value: dict[str, Any]) -> None:
         self.values[key] = value
 
-    def announce(self, key: str, value: dict[str, Any]) -> None:
-        self.put(key, value)
+    def stop(self, why: str, code: int) -> None:
+        self.values.setdefault("stop", {"why": why, "code": code})
         for number in self.signals:
             os.kill(os.getpid(), number)
 
@@ -42,13 +42,13 @@ class Meeting:
         return self.values.get(key)
 
     def leave(self, timeout_s: float) -> None:
-        self.announce("bye", {})
+        self.put("bye", {})
 
 
 @pytest.fixture
 def meeting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Meeting]:
     found = Meeting()
-    monkeypatch.setattr(entry, "_meet", lambda place, lives: found)
+    monkeypatch.setattr(entry, "_meet", lambda place, lives, key: found)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield found
     for number, handler in before.items():

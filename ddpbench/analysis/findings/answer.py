@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ddpbench.analysis.checkpoints import SMALL_SHARE, checkpoint_costs
 from ddpbench.analysis.findings.choice import Choice, choices_of, planned_panels
 from ddpbench.analysis.findings.first_to_loss import first_to_loss
-from ddpbench.analysis.findings.groups import exchanges_gradients
+from ddpbench.analysis.findings.groups import exchanges_gradients, reference_of
 from ddpbench.analysis.findings.growth import growth_finding
 from ddpbench.analysis.findings.wording import (
     MARGIN_WORDS,
@@ -248,7 +248,8 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
             f"the step of {places.name(worst)} is at most {format_at_most(worst.most_behind - 1)} longer than {other}"
         )
     if worst is not None and worst.doubt is not None:
-        told.append(_undecided(worst.doubt))
+        reasons = {_named_as(one) for one in choices if one.tied}
+        told += [*(reasons if len(reasons) == 1 else ()), _undecided(worst.doubt)]
     for one in choices:
         if one.below_base and (len(choices) > 1 or one.tied or len(one.behind) > 1) and not one.loses:
             names = listed([called(run, one.ranked) for run in one.below_base])
@@ -274,6 +275,13 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
     if places.missing:
         told.append(f"not judged: {places.not_judged()}")
     return told
+
+
+def _named_as(one: Choice) -> str:
+    """Return why one of those that cannot be told apart is named."""
+    if one.chosen is reference_of(one.ranked):
+        return "named as the reference: nothing is shown to be faster"
+    return "named as the fastest of those that cannot be told apart, by its mean"
 
 
 def _undecided(doubt: Judgement) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.errors import DdpbenchError, LaunchError, RequestError
 from ddpbench.records import RunDir
+from ddpbench.records.job_key import KEY_VARIABLE, job_key
 from ddpbench.worker.place import SlotPlace, host_name
 from ddpbench.worker.slot.ending import (
     EXIT_INTERRUPTED,
@@ -22,7 +22,7 @@ from ddpbench.worker.slot.ending import (
 )
 from ddpbench.worker.slot.follower import follow
 from ddpbench.worker.slot.leader import Leader
-from ddpbench.worker.slot.slot import Slot
+from ddpbench.worker.slot.slot import Slot, say
 
 if TYPE_CHECKING:
     from ddpbench.worker.slot.meeting import Meeting
@@ -36,18 +36,23 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
     0: all cases are ok or skipped; 1: some case is not, or the job could not go on; 2: the request was
     wrong and nothing was measured; 130: interrupted. The first slot of each node prints why.
     """
+    run_directory = RunDir(run_dir)
     try:
         place = SlotPlace.from_environment(env)
-    except ValueError as error:
+        key, problem = job_key(run_directory, env)
+    except (ValueError, RequestError) as error:
         return _say(EXIT_REQUEST, str(error))
+    os.environ.pop(KEY_VARIABLE, None)  # it is nothing to the ranks
+    if place.rank == 0:
+        _warn(place, key, problem)
     _listen()
     lives = _launcher_check()
     meeting: Meeting | None = None
     told: str | None = None
     try:
         try:
-            meeting = _meet(place, lives)
-            with Slot(RunDir(run_dir), place, meeting, lives) as slot:
+            meeting = _meet(place, lives, key)
+            with Slot(run_directory, place, meeting, lives) as slot:
                 code = slot.attend(
                     lead=lambda own: Leader(own, retry_failed=retry_failed).lead(), follow=follow
                 )
@@ -60,16 +65,16 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
         code, told = EXIT_REQUEST if refused else EXIT_NOT_OK, explained(error)
         if meeting is not None:  # who was refused together with all others is heard by none of them
             why = f"slot {place.rank} on {host_name()}: {told}"
-            meeting.announce("stop", {"why": why, "code": code})
+            meeting.stop(why, code)
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
         if meeting is not None:
             why = f"slot {place.rank} on {host_name()} was interrupted"
-            meeting.announce("stop", {"why": why, "code": EXIT_NOT_OK})
+            meeting.stop(why, EXIT_NOT_OK)
     except BaseException:  # the others would wait for minutes
         if meeting is not None:
             why = f"slot {place.rank} on {host_name()} failed; its traceback is in its own output"
-            meeting.announce("stop", {"why": why, "code": EXIT_NOT_OK})
+            meeting.stop(why, EXIT_NOT_OK)
         raise
     if told and place.local_rank == 0:
         _say(code, told)
@@ -79,8 +84,20 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
 
 
 def _say(code: int, text: str) -> int:
-    print(f"ddpbench: {text}", file=sys.stderr, flush=True)  # noqa: T201
+    say(f"ddpbench: {text}")
     return code
+
+
+def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
+    """Says what must be trusted where jobs cannot be authenticated, and when the key is not kept."""
+    if not key:
+        say(
+            f"ddpbench: jobs are not authenticated, since {problem} and {KEY_VARIABLE} is not set: whoever reaches "
+            f"port {place.master_port} of {place.master_addr} can have the slots launch any case of this plan, falsify "
+            "records, or end the job. Print the lines again with ddpbench plan RUN_DIR, which makes a key"
+        )
+    elif problem:
+        say(f"ddpbench: {problem}")
 
 
 def _listen() -> None:
@@ -118,7 +135,7 @@ def _launcher_check() -> Callable[[], None]:
     return check_parent
 
 
-def _meet(place: SlotPlace, lives: Callable[[], None]) -> Meeting:
+def _meet(place: SlotPlace, lives: Callable[[], None], key: bytes) -> Meeting:
     """Connects to the store. Waiting for a key for a while is not an event, but torch logs each time."""
     quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
     if quiet:
@@ -127,4 +144,4 @@ def _meet(place: SlotPlace, lives: Callable[[], None]) -> Meeting:
 
     if quiet:
         del os.environ["TORCH_CPP_LOG_LEVEL"]  # ranks log as ever
-    return Meeting(place, lives)
+    return Meeting(place, lives, key)

@@ -1,4 +1,7 @@
-"""A slot that follows: it carries out what the leading slot orders, job after job, until the end is ordered."""
+"""A slot that follows: it carries out what the leading slot orders, job after job, until the end is ordered.
+
+An order names cases of the plan. What they are this slot takes from its own copy, and other cases it does not run.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from typing import Any
 
 from ddpbench.errors import LaunchError
 from ddpbench.machine.seen import POLL_S
-from ddpbench.records import LaunchRequest
+from ddpbench.records.plan import StoredPlan, read_plan
+from ddpbench.spec import Case
 from ddpbench.worker.slot.own_rank import OwnRank
-from ddpbench.worker.slot.slot import BEAT_S, LEADER_LOST_S, Slot
+from ddpbench.worker.slot.sealing import StrangerError
+from ddpbench.worker.slot.slot import BEAT_S, LEADER_LOST_S, Slot, environments
 
 
 def follow(slot: Slot, leader: int) -> int:
@@ -19,6 +24,7 @@ def follow(slot: Slot, leader: int) -> int:
         RequestError: the leader refuses to begin.
         LaunchError: the job cannot go on.
     """
+    plan = read_plan(slot.run)
     slot.share(str(slot.await_key("nonce", LEADER_LOST_S)["nonce"]))
     slot.go()
     number = 0
@@ -27,12 +33,32 @@ def follow(slot: Slot, leader: int) -> int:
         if job["do"] == "end":
             return int(job["code"])
         if job["do"] == "round":
-            slot.begin_round(number, job["envs"], fresh=job["fresh"])
+            cases = [_planned(plan, case_id, number) for case_id in job["cases"]]
+            slot.begin_round(number, environments(cases), fresh=job["fresh"])
         else:
-            own = OwnRank.of(slot, number, LaunchRequest.from_json(job["request"]))
+            case = _planned(plan, job["case"], number)
+            if job["round"] >= plan.budget.rounds_max:
+                raise StrangerError(
+                    f"job {number} asks for round {job['round'] + 1}, which is not in the plan"
+                )
+            own = OwnRank.of(slot, number, plan.request(case, job["purpose"], job["round"]))
             while own is not None and not own.ended:
                 own.poll(POLL_S)
         number += 1
+
+
+def _planned(plan: StoredPlan, case_id: str, number: int) -> Case:
+    """Return the case of that id.
+
+    Raises:
+        StrangerError: the plan has no such case to run.
+    """
+    entry = plan.case(case_id)
+    if entry is None or entry.skip_reason is not None:
+        raise StrangerError(
+            f"job {number} asks for a case that this slot's plan does not run; see docs/security.md"
+        )
+    return entry.case
 
 
 def _next_job(slot: Slot, number: int, leader: int) -> dict[str, Any]:

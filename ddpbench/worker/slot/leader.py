@@ -20,11 +20,10 @@ from ddpbench.machine.estimate import Tried
 from ddpbench.machine.expected import Expected
 from ddpbench.machine.finished import is_ok
 from ddpbench.machine.judge import conclude
-from ddpbench.machine.placement import thread_env
 from ddpbench.machine.room import Room
 from ddpbench.machine.seen import POLL_S
 from ddpbench.machine.sessions import Session, note_session
-from ddpbench.records import LaunchDir, LaunchRequest
+from ddpbench.records import LaunchDir
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import PlannedCase, labels
@@ -32,7 +31,7 @@ from ddpbench.worker.slot.ending import EXIT_NOT_OK, EXIT_OK
 from ddpbench.worker.slot.opening import open_run, settled_plan
 from ddpbench.worker.slot.own_rank import OwnRank
 from ddpbench.worker.slot.roster import members_of
-from ddpbench.worker.slot.slot import LEADER_LOST_S, QUICK_POLL_S, Slot, processes_of, say
+from ddpbench.worker.slot.slot import LEADER_LOST_S, QUICK_POLL_S, Slot, environments, processes_of, say
 from ddpbench.worker.slot.watch import Watch, noise_of
 
 _FILES_S = 3.0
@@ -134,14 +133,10 @@ class Leader:
         """Return whether all of it was launched: no launch is that would end after the budget."""
         if not todo:
             return True
-        envs: list[dict[str, str]] = []
-        for entry in todo:
-            env = dict(thread_env(entry.case))
-            if env not in envs:
-                envs.append(env)
+        envs = environments(entry.case for entry in todo)
         # What was probed serves the proofs and the first round, too; and every round where no number counts.
         fresh = self._measured and not own_environment_allows_sharing()
-        job = self._order({"do": "round", "envs": envs, "fresh": fresh})
+        job = self._order({"do": "round", "cases": [entry.case.case_id for entry in todo], "fresh": fresh})
         self._slot.begin_round(job, envs, fresh=fresh)
         server_s = self._await_ready(job)
         if fresh:
@@ -190,18 +185,11 @@ class Leader:
         if directory.path.exists():
             self._run.set_aside(directory)
         directory.path.mkdir(parents=True)
-        budget = self._plan.budget
-        request = LaunchRequest(
-            case=case,
-            purpose=purpose,
-            round=number,
-            measured_s=budget.measured_s,
-            target_loss=budget.target_loss,
-        )
+        request = self._plan.request(case, purpose, number)
         request.write(directory.request)
         started_utc = datetime.now(UTC).isoformat(timespec="seconds")
         start = time.monotonic()
-        job = self._order({"do": "launch", "request": request.to_json()})
+        job = self._order({"do": "launch", "case": case.case_id, "purpose": purpose, "round": number})
         members = members_of(case, processes_of(case), self._slot.seats)
         own = OwnRank.of(self._slot, job, request)
         assert members is not None

@@ -1,13 +1,17 @@
 """The store in which the slots of a job meet and talk: torchrun's own, or one that slot 0 serves.
 
-Keys stand under a prefix of this job and attempt; values are JSON objects. Nothing here blocks for longer
-than it is told to, so that a slot can look after its own rank and its launcher in between.
+Keys stand under a prefix of this job and attempt; values are JSON objects, sealed (`sealing`) and held to a schema
+(`messages`). Nothing here blocks for longer than it is told to, so that a slot can look after its own rank and its
+launcher in between.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import ipaddress
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,11 +23,17 @@ from torch.distributed import DistNetworkError, DistStoreError
 
 from ddpbench.errors import LaunchError
 from ddpbench.worker.place import SlotPlace
+from ddpbench.worker.slot.messages import read_message
+from ddpbench.worker.slot.sealing import Seals
 
 JOIN_S = 300.0
 """How long slots wait for each other at the start, seconds: imports from a slow file system take minutes."""
 _TRY_S = 5.0
 CHUNK_BYTES = 1 << 20  # the store takes no value above 8 MiB
+_BACKLOG = 2048
+_LONGEST_WHY = 4096
+_BEFORE_THE_JOB = ("card/", "verdict", "stop")
+"""What slots say to each other before they have agreed on a job, or when one of them may not have."""
 
 
 class MeetingGoneError(LaunchError):
@@ -33,36 +43,45 @@ class MeetingGoneError(LaunchError):
 class Meeting:
     """A slot's connection to the store."""
 
-    def __init__(self, place: SlotPlace, launcher_lives: Callable[[], None]) -> None:
+    def __init__(
+        self, place: SlotPlace, launcher_lives: Callable[[], None], key: bytes, *, join_s: float = JOIN_S
+    ) -> None:
         """`launcher_lives` is called now and then; it raises if the process that started this one is gone.
+
+        All slots of the job have the same `key`; where it is empty, anybody can write what they do.
 
         Raises:
             MeetingGoneError: the store cannot be reached or served.
         """
         self.place = place
-        self.join_s = JOIN_S
+        self.join_s = join_s
         self.serves = place.rank == 0 and not place.agent_store
+        self.seals = Seals(key, place.prefix)
         self._store: Store = PrefixStore(place.prefix, self._open(launcher_lives))
 
     def _open(self, launcher_lives: Callable[[], None]) -> TCPStore:
         place = self.place
-        deadline = time.monotonic() + JOIN_S
+        deadline = time.monotonic() + self.join_s
         while True:
             launcher_lives()
             try:
+                listener = _listener(place) if self.serves else None
                 store = TCPStore(
                     place.master_addr,
                     place.master_port,
                     is_master=self.serves,
                     timeout=timedelta(seconds=_TRY_S),
                     wait_for_workers=False,
+                    master_listen_fd=None if listener is None else listener.detach(),
                 )
-                store.set_timeout(timedelta(seconds=JOIN_S))
+                store.set_timeout(timedelta(seconds=self.join_s))
                 return store
-            except RuntimeError as error:
+            except (RuntimeError, OSError) as error:
                 if not self.serves and time.monotonic() < deadline:
                     continue
-                what = "cannot be served here" if self.serves else f"was not reached within {JOIN_S:.0f} s"
+                what = (
+                    "cannot be served here" if self.serves else f"was not reached within {self.join_s:.0f} s"
+                )
                 raise MeetingGoneError(
                     f"slot {place.rank}: MASTER_ADDR:MASTER_PORT {place.master_addr}:{place.master_port} {what}: "
                     f"is the port free and open, and the address the first node's? ({_first_line(error)})"
@@ -81,21 +100,32 @@ class Meeting:
     def put(self, key: str, value: dict[str, Any]) -> None:
         """Sets a key."""
         with self._reached():
-            self._store.set(key, json.dumps(value, separators=(",", ":")))
+            self._store.set(key, self._sealed(key, value))  # type: ignore[arg-type]  # bytes are taken as they are
 
     def put_first(self, key: str, value: dict[str, Any]) -> None:
-        """Sets a key unless another slot has set it before."""
-        with self._reached():
-            self._store.compare_set(key, "", json.dumps(value, separators=(",", ":")))
+        """Sets a key unless another slot has set it before: a last word, if the store is still there."""
+        with contextlib.suppress(MeetingGoneError), self._reached():
+            self._store.compare_set(key, "", self._sealed(key, value))  # type: ignore[arg-type]
 
-    def announce(self, key: str, value: dict[str, Any]) -> None:
-        """Sets a key if the store is still there: a last word."""
-        with contextlib.suppress(MeetingGoneError):
-            self.put(key, value)
+    def _sealed(self, key: str, value: dict[str, Any]) -> bytes:
+        told = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+        return self.seals.seal(key, told, any_job=key.startswith(_BEFORE_THE_JOB))
+
+    def _opened(self, key: str, sealed: bytes) -> bytes:
+        return self.seals.open(key, sealed, any_job=key.startswith(_BEFORE_THE_JOB))
+
+    def begin_job(self, cards: Sequence[dict[str, Any]]) -> None:
+        """Has all that follows hold for these slots and this job alone."""
+        self.seals.begin_job(json.dumps([[card["rank"], card["fresh"]] for card in cards]).encode())
+
+    def stop(self, why: str, code: int) -> None:
+        """Tells all slots that they have to leave, unless another has told so before: the first cause counts."""
+        self.put_first("stop", {"why": why[:_LONGEST_WHY], "code": code})
 
     def leave(self, timeout_s: float) -> None:
         """Says goodbye; who serves the store waits for the others' goodbyes, but not for ever."""
-        self.announce(f"bye/{self.place.rank}", {})
+        with contextlib.suppress(MeetingGoneError):
+            self.put(f"bye/{self.place.rank}", {})
         if not self.serves:
             return
         deadline = time.monotonic() + timeout_s
@@ -110,9 +140,15 @@ class Meeting:
             return self._store.check(list(keys))
 
     def get(self, *keys: str) -> list[dict[str, Any]]:
-        """Return the values of keys that are set."""
+        """Return the values of keys that are set.
+
+        Raises:
+            StrangerError: one of them no slot of this job has written.
+            OtherKeyError: one of them a slot has written that has another key.
+        """
         with self._reached():
-            return [json.loads(value) for value in self._store.multi_get(list(keys))]
+            values = self._store.multi_get(list(keys))
+        return [read_message(key, self._opened(key, value)) for key, value in zip(keys, values, strict=True)]
 
     def take(self, key: str, timeout_s: float) -> dict[str, Any] | None:
         """Return the value of a key once it is set; None where that takes longer."""
@@ -131,16 +167,21 @@ class Meeting:
         parts = [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
         with self._reached():
             for number, part in enumerate(parts):
-                self._store.set(f"{key}/{number}", part)  # type: ignore[arg-type]  # bytes are taken as they are
+                name = f"{key}/{number}"
+                self._store.set(name, self.seals.seal(name, part))  # type: ignore[arg-type]
         return len(parts)
 
     def receive(self, key: str, parts: int) -> bytes:
-        """Return the whole of what `send` has set, and removes it from the store."""
+        """Return the whole of what `send` has set, and removes it from the store.
+
+        Raises:
+            StrangerError: a part of it no slot of this job has written.
+        """
         keys = [f"{key}/{number}" for number in range(parts)]
         if not keys:
             return b""
         with self._reached():
-            data = b"".join(self._store.get(each) for each in keys)
+            data = b"".join(self.seals.open(each, self._store.get(each)) for each in keys)
             for each in keys:
                 self._store.delete_key(each)
         return data
@@ -151,6 +192,29 @@ class Meeting:
             return (
                 [] if self._store.check(list(keys)) else [key for key in keys if not self._store.check([key])]
             )
+
+
+def _listener(place: SlotPlace) -> socket.socket | None:
+    """Return a socket on MASTER_ADDR's own interface; torch would listen on all. None leaves it to torch.
+
+    That is where the name is another address here than elsewhere: loopback, as some systems name themselves in
+    /etc/hosts, or no interface's of this host.
+    """
+    port = place.master_port
+    try:
+        found = socket.getaddrinfo(place.master_addr, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return None
+    for family, _, _, _, address in found:
+        told_so = place.master_addr == "localhost" or place.master_addr == address[0]
+        if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not told_so:
+            return None
+        try:
+            return socket.create_server(address, family=family, backlog=_BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+    return None
 
 
 def _first_line(error: Exception) -> str:

@@ -51,6 +51,7 @@ def open_run(slot: Slot, plan: StoredPlan, stack: ExitStack) -> None:
     nonce = slot.run.path / f".meeting-{secrets.token_hex(8)}"
     nonce.touch()
     try:
+        meeting.put("order", {})
         meeting.put("nonce", {"nonce": nonce.name})
         slot.share(nonce.name)
         keys = [f"shared/{rank}" for rank in range(slot.place.slots)]

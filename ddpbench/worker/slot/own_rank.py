@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import time
@@ -104,10 +105,9 @@ class OwnRank:
             self._server.signal_ranks(signal.SIGKILL)
             self._gone = str(error)
         self._noise.tick(computing=self._pulse.phase == "timed steps")
-        order, stop = self._slot.meeting.get("order", "stop")
-        if stop:
-            self._slot.check_stop()
-        if order.get("end") == self._number and not self.ended:
+        self._slot.check_stop()
+        (order,) = self._slot.meeting.get("order")
+        if order["end"] == self._number and not self.ended:
             self._end(stacks=order["stacks"])
         self._tell()
 
@@ -121,6 +121,8 @@ class OwnRank:
             self._server.signal_ranks(signal.SIGUSR1)
             time.sleep(STACKS_S)
         self._server.signal_ranks(signal.SIGKILL)
+        if is_stopped(self._server.pid):  # it would never tell of the rank's end
+            os.kill(self._server.pid, signal.SIGKILL)
 
     def _tell(self) -> None:
         pulse = self._pulse
@@ -129,6 +131,7 @@ class OwnRank:
             "steps": pulse.steps,
             "phase": pulse.phase,
             "stopped": any(is_stopped(pid) for pid in self._server.pids),
+            "server_stopped": is_stopped(self._server.pid),
         }
         if self.ended:
             self._server.pids = ()

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
 
 from ddpbench.errors import MachineError, OutputError, RequestError
 from ddpbench.machine.placement import Stand, deal
@@ -30,6 +32,9 @@ _COPIES = ("code", "workloads", "experiment", "plan")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
     """What a slot says of itself. `problem` is why it cannot take part; then only its place is known."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="ignore")
+    """For `messages`: another version's card may have further fields; `code` tells that it is another."""
 
     rank: int
     local_rank: int
@@ -57,6 +62,8 @@ class Card:
     plan: str = ""
     finished: int = 0
     """Launches with an outcome in its copy of the run directory."""
+    fresh: str = ""
+    """A random number of this job."""
     problem: str = ""
 
     def to_json(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Slots meet in a store (`meeting`), check that they belong together (`roster`), a
 leading slot (`leader`) orders: for each launch those it needs have fork servers of their own fork a rank, watch it,
 and tell the store how it goes (`own_rank`). A slot trains nothing itself. The keys:
 
-    card/<slot>  verdict  shared/<slot>  go       the meeting
+    card/<slot>  verdict  nonce  shared/<slot>  go    the meeting
     job/<number>                                  what comes next: a round's servers, a launch, or the end
     order        stop                             end the ranks of a launch; somebody has to leave
     state/<slot>                                  how a slot and its rank are
@@ -16,13 +16,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ddpbench.errors import DdpbenchError, LaunchError, RequestError
+from ddpbench.errors import DdpbenchError, LaunchError, OutputError, RequestError
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
+from ddpbench.machine.placement import thread_env
 from ddpbench.machine.seen import POLL_S
 from ddpbench.machine.server import START_TIMEOUT_S, ServerProcess
 from ddpbench.records import RunDir
@@ -31,8 +33,10 @@ from ddpbench.spec import Case
 from ddpbench.strategies import load_strategy
 from ddpbench.worker.place import SlotPlace
 from ddpbench.worker.slot.ending import EXIT_REQUEST, StoppedError
+from ddpbench.worker.slot.messages import read_message
 from ddpbench.worker.slot.own_card import own_card
 from ddpbench.worker.slot.roster import Card, Seat, check, check_places, leading, seat
+from ddpbench.worker.slot.sealing import OtherKeyError, StrangerError, fresh
 
 if TYPE_CHECKING:
     from ddpbench.worker.slot.meeting import Meeting
@@ -80,17 +84,29 @@ class Slot:
             RequestError: the slots do not belong together, or are too few; nothing was measured.
             LaunchError: the job cannot go on.
         """
-        self.tell(job=-1)
-        self.meeting.put(f"card/{self.place.rank}", own_card(self.run, self.place, self.server).to_json())
-        if self.place.rank == 0:
-            self.meeting.put("order", {})
-            self.meeting.put_first("stop", {})  # who was interrupted on its way here has said so already
-            self._gather()
-        verdict = self.await_key("verdict", START_TIMEOUT_S + 2 * self.meeting.join_s)
+        card = replace(own_card(self.run, self.place, self.server), fresh=fresh())
+        self.meeting.put(f"card/{self.place.rank}", card.to_json())
+        try:
+            if self.place.rank == 0:
+                self._gather()
+            verdict = self.await_key("verdict", START_TIMEOUT_S + 2 * self.meeting.join_s)
+        except OtherKeyError as error:
+            raise OutputError(card.problem) if card.problem else error from None  # no directory, no key in it
         if verdict["refusal"]:
             raise RequestError(verdict["refusal"])
-        self.cards = [Card.from_json(card) for card in verdict["cards"]]
+        self.cards = [Card.from_json(one) for one in verdict["cards"]]
         leader: int = verdict["leader"]
+        ranks = [one.rank for one in self.cards]
+        if (
+            ranks != list(range(self.place.slots))
+            or self.cards[self.place.rank].fresh != card.fresh
+            or leader not in ranks
+        ):
+            raise StrangerError(
+                "the verdict in the store is not on the slots of this job; see docs/security.md"
+            )
+        self.meeting.begin_job(verdict["cards"])
+        self.tell(job=-1)
         self.seats = seat(self.cards, leader)
         if leader == self.place.rank:
             return lead(self)
@@ -108,7 +124,11 @@ class Slot:
                 self.meeting.put("verdict", {"refusal": f"slots {late} of {len(keys)} did not come"})
                 return
             time.sleep(POLL_S)
-        cards = [Card.from_json(card) for card in self.meeting.get(*keys)]
+        cards = [Card.from_json(self._card_at(key)) for key in keys]
+        if [card.rank for card in cards] != list(range(self.place.slots)):
+            raise StrangerError(
+                "the cards in the store are not those of this job's slots; see docs/security.md"
+            )
         refusal, leader = "", 0
         try:
             check(cards)
@@ -121,6 +141,15 @@ class Slot:
             refusal = str(error)
         verdict = {"refusal": refusal, "leader": leader, "cards": [card.to_json() for card in cards]}
         self.meeting.put("verdict", verdict)
+
+    def _card_at(self, key: str) -> dict[str, Any]:
+        try:
+            return self.meeting.get(key)[0]
+        except OtherKeyError as error:
+            with suppress(StrangerError):
+                if problem := read_message(key, error.value)["problem"]:
+                    raise OtherKeyError(f"{error}. It says of itself: {problem}") from None
+            raise
 
     def await_key(self, key: str, timeout_s: float) -> dict[str, Any]:
         """Return a key's value, while the launcher lives and nobody has to leave.
@@ -139,7 +168,8 @@ class Slot:
 
     def check_stop(self) -> None:
         """Raises StoppedError once another slot had to leave."""
-        if self.meeting.has("stop") and (stop := self.meeting.get("stop")[0]):
+        if self.meeting.has("stop"):
+            (stop,) = self.meeting.get("stop")
             resumable = stop["code"] != EXIT_REQUEST
             start = "ended, and can be resumed with the same lines: " if resumable else ""
             raise StoppedError(f"{start}{stop['why']}", stop["code"])
@@ -225,6 +255,17 @@ def processes_of(case: Case) -> int:
     return 1 if load_strategy(case.strategy).one_process else case.world_size
 
 
+def environments(cases: Iterable[Case]) -> list[dict[str, str]]:
+    """Return the environments that these cases need a fork server for."""
+    envs: list[dict[str, str]] = []
+    for case in cases:
+        env = dict(thread_env(case))
+        if env not in envs:
+            envs.append(env)
+    return envs
+
+
 def say(text: str) -> None:
-    """Prints a line for whoever started the slots."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    """Prints a line for whoever started the slots; what another node said is shown and not obeyed by a terminal."""
+    shown = "".join(one if one.isprintable() or one in "\n\t" else f"\\x{ord(one):02x}" for one in text)
+    print(shown, file=sys.stderr, flush=True)  # noqa: T201

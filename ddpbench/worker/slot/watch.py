@@ -48,8 +48,8 @@ class Watch:
                 self._heard[rank] = (state["tick"], now)
             elif rank not in seen.codes and now - heard_at > limit_s:
                 raise LaunchError(
-                    f"{self._members[rank]} has not been heard of for {limit_s:.0f} s: its process or node is "
-                    "gone. Run the same lines again to resume"
+                    f"{self._members[rank]} has not been heard of for {limit_s:.0f} s: its process is "
+                    "stopped or gone, or its node is. Run the same lines again to resume"
                 )
             if state["job"] != self._job:
                 continue
@@ -58,7 +58,7 @@ class Watch:
             if rank in seen.codes:
                 continue
             if state.get("gone"):
-                seen.server_gone = f"on {self._members[rank].host} {state['gone']}"
+                seen.server_gone = seen.server_gone or f"on {self._members[rank].host} {state['gone']}"
                 seen.ended_by_us.add(rank)
                 seen.exited(rank, -9, state["cpu_s"], now)
             elif state.get("code") is not None:
@@ -67,10 +67,22 @@ class Watch:
             if seen.must_end(now) or seen.server_gone:
                 self._end(stacks=False)
             elif seen.hangs(now, self._hang_timeout_s):
-                stopped = [rank for rank in seen.left if self.states[rank].get("stopped")]
-                seen.explain_hang(stopped, self._hang_timeout_s, _HANG_SETTING)
-                self._end(stacks=True)
+                self._explain_hang()
+                self._end(stacks=not seen.server_gone)
         self.over = not seen.left or seen.unheard(now)
+
+    def _explain_hang(self) -> None:
+        """Notes what holds the launch up: a fork server that cannot tell of its rank's end, or a rank."""
+        seen = self.seen
+        told = [rank for rank in seen.left if self.states[rank].get("server_stopped")]
+        if told:
+            where = self._members[told[0]]
+            seen.server_gone = (
+                f"the fork server of {where} was stopped (by SIGSTOP or a debugger) and was ended"
+            )
+            return
+        stopped = [rank for rank in seen.left if self.states[rank].get("stopped")]
+        seen.explain_hang(stopped, self._hang_timeout_s, _HANG_SETTING)
 
     def _end(self, *, stacks: bool) -> None:
         self.seen.end(time.monotonic())

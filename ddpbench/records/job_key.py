@@ -1,0 +1,53 @@
+"""The key by which the slots of a job know each other: in the run directory, or in the launcher's environment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping
+
+from ddpbench.errors import RequestError
+from ddpbench.records.rundir import RunDir
+
+KEY_VARIABLE = "DDPBENCH_KEY"
+_SHORTEST = 16
+"""Characters of a key in the environment; shorter ones can be tried out."""
+_LONGEST_BYTES = 4096
+
+
+def make_job_key(run: RunDir) -> None:
+    """Writes a new random key that its owner alone may read; one that is there stays."""
+    try:
+        file = os.open(run.job_key, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        return
+    with os.fdopen(file, "w", encoding="ascii") as out:
+        out.write(f"{secrets.token_hex(32)}\n")
+
+
+def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
+    """Return the key, and a sentence where it is missing or can be read by others; an empty key is none.
+
+    DDPBENCH_KEY goes before the directory's file.
+
+    Raises:
+        RequestError: DDPBENCH_KEY is too short.
+    """
+    if given := env.get(KEY_VARIABLE):
+        if len(given) < _SHORTEST:
+            raise RequestError(
+                f"{KEY_VARIABLE} has {len(given)} characters: give at least {_SHORTEST}, the same on every node, "
+                "such as those that `openssl rand -hex 32` prints"
+            )
+        return hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest(), ""
+    try:
+        with run.job_key.open("rb") as file:
+            text = file.read(_LONGEST_BYTES).strip()
+            open_to_others = bool(os.fstat(file.fileno()).st_mode & 0o077)
+    except OSError as error:
+        return b"", f"{run.job_key} cannot be read ({error.strerror})"
+    if not text:
+        return b"", f"{run.job_key} is empty"
+    problem = f"other users can read {run.job_key}; run: chmod 600 {run.job_key}" if open_to_others else ""
+    return hashlib.sha256(text).digest(), problem

@@ -1,0 +1,112 @@
+"""Seals: how slots tell what they wrote into the store from what a stranger did. Pure values, and no torch.
+
+A sealed value is a line that names the key, counts the writer's values and authenticates all of it, then the value:
+
+    1 <key's id> <counter> <HMAC-SHA256 of scope, store key, counter and value> <value>
+
+A job has a key of its own, made of the common one and of random numbers of all slots: what was written in another job,
+under another name or earlier than what was read last is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+
+from ddpbench.errors import LaunchError, RequestError
+
+MAX_BYTES = 8 << 20
+"""The longest value; the store takes none that is longer."""
+_HEAD = re.compile(rb"1 ([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{64}) ")
+_HEAD_BYTES = 101
+
+
+class StrangerError(LaunchError):
+    """A value in the store that no slot of this job has written."""
+
+
+class OtherKeyError(RequestError):
+    """A slot has another key than this one, or none; `value` is what it wrote, and nothing proves that it did."""
+
+    def __init__(self, told: str, value: bytes = b"") -> None:
+        super().__init__(told)
+        self.value = value
+
+
+class Seals:
+    """Seals and opens values. `scope` is what distinguishes this job's values of all that share a key."""
+
+    def __init__(self, key: bytes, scope: str) -> None:
+        self._key, self._scope = key, scope
+        self._id = _mac(key, b"id")[:16]
+        self._job_key: bytes | None = None
+        self._written = 0
+        self._last: dict[str, int] = {}
+
+    @property
+    def strong(self) -> bool:
+        """Whether there is a key at all; without one everybody can seal."""
+        return bool(self._key)
+
+    def begin_job(self, agreed: bytes) -> None:
+        """Has what follows hold for this job alone: `agreed` holds a random number of each slot."""
+        self._job_key = _mac(self._key, b"job" + hashlib.sha256(agreed).digest())
+
+    def seal(self, name: str, value: bytes, *, any_job: bool = False) -> bytes:
+        """Return the value of a store key as it is written; `any_job` before all slots have begun the job."""
+        self._written += 1
+        counter = b"%016x" % self._written
+        mac = self._authenticate(name, counter, value, any_job=any_job)
+        return b"1 %s %s %s %s" % (self._id, counter, mac, value)
+
+    def open(self, name: str, sealed: bytes, *, any_job: bool = False) -> bytes:
+        """Return what was sealed.
+
+        Raises:
+            OtherKeyError: it was sealed by who has another key.
+            StrangerError: no slot of this job has written it, or it is older than what was read last.
+        """
+        head = _HEAD.match(sealed[:_HEAD_BYTES]) if len(sealed) <= _HEAD_BYTES + MAX_BYTES else None
+        if head is None:
+            raise StrangerError(self._refused(name))
+        key_id, counter, mac = head.groups()
+        if key_id != self._id:
+            if any_job:
+                raise OtherKeyError(
+                    f"{name} was written with another key, or none: copy job.key of the run directory to every "
+                    "node, or set the same DDPBENCH_KEY on all of them",
+                    sealed[_HEAD_BYTES:],
+                )
+            raise StrangerError(self._refused(name))
+        value = sealed[_HEAD_BYTES:]
+        if not hmac.compare_digest(mac, self._authenticate(name, counter, value, any_job=any_job)):
+            raise StrangerError(self._refused(name))
+        if not any_job:
+            number = int(counter, 16)
+            if number < self._last.get(name, 0):
+                raise StrangerError(f"{self._refused(name)}: it is an older value, put there again")
+            self._last[name] = number
+        return value
+
+    def _authenticate(self, name: str, counter: bytes, value: bytes, *, any_job: bool) -> bytes:
+        key = self._key if any_job or self._job_key is None else self._job_key
+        told = b"\0".join([self._scope.encode(), name.encode(), counter])
+        return _mac(key, told + b"\0" + hashlib.sha256(value).digest())
+
+    @staticmethod
+    def _refused(name: str) -> str:
+        return (
+            f"{name} in the store was not written by a slot of this job: somebody else reaches its port, or a node "
+            "has another ddpbench; see docs/security.md"
+        )
+
+
+def fresh() -> str:
+    """Return a random number that no job before had."""
+    return secrets.token_hex(16)
+
+
+def _mac(key: bytes, told: bytes) -> bytes:
+    return hmac.new(key, told, hashlib.sha256).hexdigest().encode()

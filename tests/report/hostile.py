@@ -1,0 +1,63 @@
+"""A run whose every free text is an attempt to act in the page that shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.summary import RunSummary
+from tests.report.handmade import bucket_comparisons, handmade_summary
+
+ATTACK = (
+    "</script></style></title></textarea>--><script>window.acted = 1</script>"
+    '<img src=x onerror="window.acted = 1"><svg onload="window.acted = 1">'
+    '<a href="javascript:window.acted = 1">go</a><iframe src="https://example.org"></iframe>'
+    '<meta http-equiv="refresh" content="0;url=https://example.org">'
+    """ " onmouseover="window.acted = 1" ' onfocus='window.acted = 1' autofocus """
+    r"javascript:window.acted=1 {{ 7 * 7 }} {% raw %} $\frac{$ \input{x}"
+)
+_FREE_COLUMNS = {"experiment", "workload", "error", "compared", "note", "noise_flag"}
+
+
+def hostile_summary() -> RunSummary:
+    """The handmade run with it: only what the plan's checks hold to known names stays."""
+    summary = handmade_summary(comparisons=bucket_comparisons())
+    planned = {
+        key: dataclasses.replace(case, workload=f"{ATTACK}:Evil") for key, case in summary.planned.items()
+    }
+    changes: dict[str, Any] = {
+        field.name: _attacked(getattr(summary, field.name))
+        for field in dataclasses.fields(summary)
+        if field.name not in ("planned", "counts")
+    }
+    told = tuple(
+        dataclasses.replace(one, text=one.text + ATTACK, tags=(ATTACK,), evidence=ATTACK)
+        for one in summary.findings
+    )
+    failures = tuple(
+        dataclasses.replace(one, label=ATTACK, phase=ATTACK, reason=ATTACK, last_log_line=ATTACK)
+        for one in summary.failures
+    )
+    changes |= {"findings": told, "answer": told[:1], "failures": failures, "warnings": (ATTACK,)}
+    return dataclasses.replace(summary, planned=planned, **{**changes, "merged_from": ()})
+
+
+def _attacked(value: Any) -> Any:
+    if isinstance(value, str):
+        return value + ATTACK
+    if isinstance(value, pd.DataFrame):
+        frame = value.copy()
+        for name in _FREE_COLUMNS & set(frame.columns):
+            frame[name] = [f"{told}{ATTACK}" if isinstance(told, str) else told for told in frame[name]]
+        return frame
+    if isinstance(value, Mapping):
+        return {
+            _attacked(key) if key not in ("identity", "context") else key: _attacked(one)
+            for key, one in value.items()
+        }
+    if isinstance(value, tuple) and all(isinstance(one, str) for one in value):
+        return tuple(map(_attacked, value))
+    return value

@@ -1,0 +1,55 @@
+"""The threat model: each of its lines names tests that exist; and what needs no other file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from ddpbench.analysis import summarize
+from ddpbench.report import write_report
+from ddpbench.spec import PlannedCase
+from tests.synthetic import case_of, write_run
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+LINES = [line for line in TEXT.splitlines() if re.match(r"\| (?!given \||who \|)", line)]
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.split(" | ")[0].strip("| ")[:40])
+def test_every_line_names_tests_that_exist(line: str) -> None:
+    cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+    assert len(cells) == 4
+    places = re.findall(r"`(tests/[^`:]+):(test_\w+)`", cells[3])
+    assert places
+    for path, name in places:
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, (
+            path,
+            name,
+        )
+
+
+def test_no_line_is_missed() -> None:
+    assert len(LINES) == TEXT.count("\n|") - 2 * 3, "all but the tables' heads"
+
+
+def test_a_report_imports_nothing_that_its_run_names(tmp_path: Path) -> None:
+    acted = tmp_path / "acted"
+    script = tmp_path / "stranger.py"
+    script.write_text(f"import pathlib\npathlib.Path({str(acted)!r}).touch()\n", encoding="utf-8")
+    cases = [
+        PlannedCase(
+            case=case_of(strategy, world, workload=f"{script}:Evil"),
+            skip_reason=None,
+            added_as_baseline=False,
+            oversubscribed=False,
+        )
+        for strategy, world in (("single", 1), ("ddp", 2))
+    ]
+    run = write_run(tmp_path / "run", cases, blocks=2, steps=4)
+    page = write_report(summarize(run), run)
+    assert "stranger.py" in page.read_text(encoding="utf-8")
+    assert not acted.exists()
