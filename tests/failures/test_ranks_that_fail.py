@@ -61,7 +61,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, lis
         ("RaisesOnRank1", "failed", 1, ["rank 1", "the forward pass is broken"]),
         ("GivesNan", "diverged", None, ["loss is nan", "learning rate"]),
         ("KilledOnRank1", "failed", 1, ["rank 1 was killed by SIGKILL", "steps"]),
-        ("StopsOnRank1", "hung", 1, ["rank 1 is stopped", "hang_timeout"]),
+        ("StopsOnRank1", "hung", 1, ["rank 1 is stopped", "--retry-failed"]),
         ("OutOfMemory", "oom", None, ["out of memory", "smaller batch"]),
         ("DropsGradients", "diverged", None, ["initial state"]),
         ("TooLittleData", "failed", None, ["5 samples", "needs 8"]),

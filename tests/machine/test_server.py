@@ -24,6 +24,8 @@ def connected() -> Iterator[Connected]:
     client._received = b""
     client._pending = []
     client.pids = ()
+    client._pid = client._stopped = 0
+    client._looked_at = 0.0
     client._log = Path("/nonexistent/server.log")
     with ours, theirs:
         yield client, theirs
