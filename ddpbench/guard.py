@@ -4,8 +4,8 @@
 
 The guard sleeps until the controlling side or the fork server is gone, and then ends everything beneath it. It and
 the fork server adopt orphans (PR_SET_CHILD_SUBREAPER): a process that left its group, its session or its parent is
-still found, as a child. The fork server ends so what is left once a launch's ranks are gone. All others die with
-their parent (PR_SET_PDEATHSIG), so that the death of the guard leaves nothing either.
+still found, as a child. The fork server ends so what is left once a launch's ranks are gone, and does the guard's work
+where that is killed. Ranks and their loader workers die with their parent (PR_SET_PDEATHSIG), whatever ends it.
 
 The standard library only: the guard imports no torch. Where the kernel lacks a call, what it gives is missing and the
 rest holds.
@@ -122,7 +122,7 @@ class Traces:
 
     def __init__(self, folder: Path) -> None:
         """`folder` is where to make the temporary one."""
-        self._prefix = f"dp{secrets.token_hex(4)}"
+        self._prefix = f"dp{secrets.token_hex(3)}"  # with more, shared memory's names would have no room
         self._folder: Path | None = None
         self._descriptor: int | None = None
         self.path = ""
@@ -239,17 +239,30 @@ def guarded(connection: socket.socket, parent: int, folder: Path, work: Callable
                 signal.signal(number, signal.SIG_DFL)
             os.close(woken)
             os.close(wake)
-            die_with_parent(guard)
             adopt_orphans()
+            signal.signal(signal.SIGTERM, _leave)
+            die_with_parent(guard, signal.SIGTERM)
             code = work(traces)
         finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            if os.getppid() != guard:
+                _end_all(traces, os.getpid())
             _flush()
             os._exit(code)
     status = _await(worker, connection, woken, asked)
-    traces.clear({worker, *end_descendants()})
-    traces.remove()
+    _end_all(traces, worker)
     _flush()
     _end_as(status)
+
+
+def _end_all(traces: Traces, worker: int) -> None:
+    traces.clear({worker, *end_descendants()})
+    traces.remove()
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    """The guard was killed, or this process is asked to end."""
+    raise SystemExit(1)
 
 
 def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[int]) -> int:

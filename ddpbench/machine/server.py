@@ -156,6 +156,7 @@ class ServerProcess:
             ServerGoneError: always.
         """
         pid = self._pid
+        kill_all([pid])  # its guard hears of this, and does the rest
         self._end()
         raise ServerGoneError(
             f"the fork server (process {pid}) was stopped, by SIGSTOP or a debugger, and did not go on: it was ended"

@@ -176,7 +176,8 @@ class ForkServer:
 
     def _become_child(self, log: Path) -> None:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         os.setpgid(0, 0)  # a rank and its loader workers are ended together
         self._connection.close()
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -311,8 +312,8 @@ def main(connection_fd: int, page_fd: int, parent: int, folder: Path) -> None:
         traces.use()
         try:
             ForkServer(connection, mmap.mmap(page_fd, PAGE_BYTES), traces).serve()
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the controlling side is gone
+        except (BrokenPipeError, ConnectionResetError, SystemExit):
+            pass  # the controlling side is gone, or the guard
         except BaseException:
             traceback.print_exc()
             return 1
