@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 
-from ddpbench.fabric.entering import die_with_parent
+from ddpbench.guard import die_with_parent
 
 
 def main(arguments: list[str]) -> None:

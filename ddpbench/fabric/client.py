@@ -190,6 +190,14 @@ class Fabric:
             raise FabricError(answer["reason"])
         return answer
 
+    @property
+    def ended(self) -> str:
+        """How the process that holds it ended; nothing while it runs."""
+        code = self._process.poll()
+        return (
+            "" if code is None else f"the process that holds it ended with exit code {code}; see {self._log}"
+        )
+
     def _gone(self) -> FabricError:
         try:
             end = f"ended with exit code {self._process.wait(timeout=5)}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
@@ -49,16 +48,6 @@ def stay_readable() -> None:
     A change of credentials, such as entering a user namespace, may take that away.
     """
     _checked(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0))
-
-
-def die_with_parent(parent: int) -> None:
-    """Asks the kernel to kill this process when its parent ends; at once if it has ended already.
-
-    It is the parent's thread that counts, the one that forked. A change of credentials may undo it.
-    """
-    _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def enter(net_ns: str, user_ns: str = "") -> None:

@@ -25,10 +25,11 @@ from typing import Any
 from ddpbench.errors import FabricError
 from ddpbench.fabric import store
 from ddpbench.fabric.counting import Counters
-from ddpbench.fabric.entering import CLONE_NEWNET, die_with_parent, setns
+from ddpbench.fabric.entering import CLONE_NEWNET, setns
 from ddpbench.fabric.making import Spaces, delay, ends, inside, make, make_spaces, prompt
 from ddpbench.fabric.traffic import Load
 from ddpbench.fabric.wiring import Flow, Wiring
+from ddpbench.guard import die_with_parent
 
 
 class Holder:

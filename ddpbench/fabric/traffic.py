@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddpbench.errors import FabricError
-from ddpbench.fabric.entering import CLONE_NEWNET, die_with_parent, setns
+from ddpbench.fabric.entering import CLONE_NEWNET, setns
 from ddpbench.fabric.making import Spaces
 from ddpbench.fabric.wiring import Flow
+from ddpbench.guard import die_with_parent
 
 _CHUNK_BYTES = 4 << 20
 _CONNECT_S = 10.0

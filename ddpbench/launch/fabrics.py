@@ -90,6 +90,13 @@ class Fabrics:
         )
         return dataclasses.replace(plan, ranks=ranks)
 
+    def lost(self, case: Case) -> str:
+        """Return that the network a case is in is gone, and how; nothing while it stands, or without one."""
+        if not case.fabric:
+            return ""
+        ended = self._standing[made_links(case), case.nodes, case.ranks_per_node].ended
+        return ended and f"the emulated network is gone: {ended}"
+
     @staticmethod
     def _storage(fabric: Fabric, case: Case) -> dict[str, str]:
         if fabric.storage is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import signal
 import time
@@ -45,8 +44,9 @@ class LaunchRunner:
         server_share_s: float,
         target_loss: TargetLoss | None = None,
         on_pulse: Callable[[Pulse], None] = lambda _: None,
+        lost: Callable[[], str] = str,
     ) -> LaunchOutcome:
-        """Return one launch from request to outcome.
+        """Return one launch from request to outcome. `lost` says what it cannot go on without and is gone, or nothing.
 
         Raises:
             LaunchError: ranks cannot be started at all, or their records cannot be written.
@@ -76,7 +76,7 @@ class LaunchRunner:
         seen = Seen(ranks=len(plan.ranks), alive_at=start)
         try:
             server.launch([rank.env for rank in plan.ranks], directory)
-            self._watch(server, seen, noise, on_pulse)
+            self._watch(server, seen, noise, on_pulse, lost)
         except ServerGoneError as error:
             server.signal_ranks(signal.SIGKILL)
             seen.server_gone = str(error)
@@ -103,22 +103,23 @@ class LaunchRunner:
         seen: Seen,
         noise: NoiseWatch,
         on_pulse: Callable[[Pulse], None],
+        lost: Callable[[], str],
     ) -> None:
-        pids = server.pids
         while seen.left:
             for event in server.events(POLL_S):
                 if event["event"] != "exited":
                     continue
-                rank = int(event["rank"])
-                seen.exited(rank, int(event["code"]), float(event["cpu_s"]), time.monotonic())
-                with contextlib.suppress(ProcessLookupError):  # loader workers outlive a killed rank
-                    server.signal_ranks(signal.SIGKILL, (pids[rank],))
+                rank, at = int(event["rank"]), time.monotonic()
+                seen.beat(rank, server.pulse(rank), at)
+                seen.exited(rank, int(event["code"]), float(event["cpu_s"]), at)
             now = time.monotonic()
             for rank in range(seen.ranks):
                 seen.beat(rank, server.pulse(rank), now)
             noise.tick(computing=seen.pulse(0).phase == "timed steps")
             on_pulse(seen.pulse(0))
-            if seen.must_end(now):
+            if not seen.server_gone and (seen.left or seen.first_bad is not None):
+                seen.server_gone = lost()
+            if seen.server_gone or seen.must_end(now):
                 self._end(server, seen)
             elif seen.hangs(now, self._hang_timeout_s):
                 self._explain_hang(server, seen)
@@ -131,7 +132,13 @@ class LaunchRunner:
         server.signal_ranks(signal.SIGKILL, tuple(server.pids[rank] for rank in seen.left))
 
     def _explain_hang(self, server: ServerProcess, seen: Seen) -> None:
-        """Notes which rank holds the others up, and has each write its stacks into its log."""
+        """Notes which rank holds the others up, and has each write its stacks into its log.
+
+        Raises:
+            ServerGoneError: the server is stopped, and the ranks may have ended long ago.
+        """
+        if server.is_stopped:
+            server.give_up_stopped()
         stopped = [rank for rank in seen.left if is_stopped(server.pids[rank])]
         for rank in seen.left:
             if rank not in stopped:

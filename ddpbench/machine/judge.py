@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import signal
+import sysconfig
 from dataclasses import dataclass
+from pathlib import Path
 
 from ddpbench.errors import LaunchError
 from ddpbench.machine.seen import Seen
@@ -27,6 +31,7 @@ from ddpbench.records import (
 )
 from ddpbench.records.rundir import Purpose
 
+_LIBRARIES = tuple({sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]) + os.sep})
 EXIT_NO_RECORD = 74  # os.EX_IOERR: the rank could not write its records
 _NO_MESSAGE = "did not go through"
 """How `collectives.transport.CollectiveError` ends what it says of a message."""
@@ -36,6 +41,7 @@ _PEER_ERRORS = (
     "connection reset by peer",
     "connection refused",
     "broken pipe",
+    "remote process exited",
 )
 
 
@@ -60,8 +66,9 @@ def judge(records: LaunchRecords, seen: Seen, *, purpose: Purpose, oom: bool) ->
     _check_written(records.directory, seen)
     return (
         _server_gone(seen, oom=oom)
-        or _hung(seen)
+        or _hung(records, seen)
         or _rank_killed(records, seen, oom=oom)
+        or _left_early(records, seen)
         or _said_what_failed(records)
         or _ended_unrecorded(records, seen)
         or _silent(records, seen)
@@ -94,12 +101,23 @@ def _server_gone(seen: Seen, *, oom: bool) -> Verdict | None:
     return Verdict(status="oom" if oom else "failed", error=error)
 
 
-def _hung(seen: Seen) -> Verdict | None:
-    """Return the verdict where no rank made progress any more."""
+def _hung(records: LaunchRecords, seen: Seen) -> Verdict | None:
+    """Return the verdict where no rank made progress any more: the first that waits for data, if any does."""
     if not seen.hang:
         return None
-    rank = seen.hung_rank or 0
-    return Verdict(status="hung", error=seen.hang, rank=rank, phase=seen.pulse(rank).phase)
+    rank, error = seen.hung_rank or 0, seen.hang
+    if seen.hang_advice:  # the others wait for such a rank, as far as it: their steps do not tell
+        for each in sorted(seen.ended_by_us):
+            place = waiting_for_data(records.directory, each)
+            if place is not None:
+                rank = each
+                advice = seen.hang_advice.format(what="a batch")
+                error = (
+                    f"rank {rank} waits for its next batch {seen.where(rank)}{place}: its dataset, loader or storage "
+                    f"gives none; {advice}"
+                )
+                break
+    return Verdict(status="hung", error=error, rank=rank, phase=seen.pulse(rank).phase)
 
 
 def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> Verdict | None:
@@ -118,6 +136,17 @@ def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> Verdict | 
     log = records.directory.log(killed).name
     error = f"rank {killed} was killed by {name} {where}{_missed(records)}; see {log}"
     return Verdict(status="failed", error=error, rank=killed, phase=pulse.phase)
+
+
+def _left_early(records: LaunchRecords, seen: Seen) -> Verdict | None:
+    """Return the verdict where a rank left as if all were well, and the others have nothing else to say than that."""
+    outcomes = _outcomes(records)
+    left = [rank for rank, code in seen.codes.items() if code == 0 and outcomes.get(rank) is None]
+    failed = [one for one in outcomes.values() if one is not None and one.status != "ok"]
+    if not left or not all(map(_is_peer_error, failed)):
+        return None
+    error = f"rank {left[0]} ended without saying how {seen.where(left[0])} (code that calls os._exit?)"
+    return Verdict(status="failed", error=error, rank=left[0], phase=seen.pulse(left[0]).phase)
 
 
 def _said_what_failed(records: LaunchRecords) -> Verdict | None:
@@ -147,12 +176,12 @@ def _ended_unrecorded(records: LaunchRecords, seen: Seen) -> Verdict | None:
 
 
 def _silent(records: LaunchRecords, seen: Seen) -> Verdict | None:
-    """Return the verdict where a rank ended with exit code 0 and did not say how."""
+    """Return the verdict where a rank was ended before it could say how it went."""
     outcomes = _outcomes(records)
     silent = [rank for rank in range(seen.ranks) if outcomes.get(rank) is None]
     if not silent:
         return None
-    error = f"rank {silent[0]} ended without saying how (code that calls os._exit?)"
+    error = f"rank {silent[0]} ended without saying how; see {records.directory.log(silent[0]).name}"
     return Verdict(status="failed", error=error, rank=silent[0])
 
 
@@ -234,6 +263,31 @@ def last_log_line(directory: LaunchDir, rank: int | None) -> str:
         return ""
     filled = [line.strip() for line in lines if line.strip()]
     return filled[-1][:500] if filled else ""
+
+
+_LOADING = re.compile(r'File "[^"]*ddpbench/worker/training/batches\.py", line \d+ in ')
+"""A frame in a stack that faulthandler wrote while the rank took a batch; those of exceptions have a comma."""
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in ')
+_STACKS_BYTES = 1 << 18
+
+
+def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
+    """Return whether a rank's stacks, in its log, show that it takes a batch: None, or where in the user's code."""
+    try:
+        with directory.log(rank).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _STACKS_BYTES))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return None
+    for stack in re.split(r"^(?:Current t|T)hread ", text, flags=re.MULTILINE)[1:]:
+        if loading := _LOADING.search(stack):
+            own = (frame for frame in _FRAME.finditer(stack, 0, loading.start()) if _is_users(frame[1]))
+            return next((f", in {Path(frame[1]).name}:{frame[2]}" for frame in own), "")
+    return None
+
+
+def _is_users(path: str) -> bool:
+    return "/site-packages/" not in path and not path.startswith((*_LIBRARIES, "<"))
 
 
 def measured_seconds(records: LaunchRecords) -> float:

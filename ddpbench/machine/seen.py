@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ddpbench.records.heartbeat import Pulse
+from ddpbench.records.heartbeat import PHASES, Pulse
 
 POLL_S = 0.2
 """A watchdog wakes this often; each time costs tens of microseconds on a core that ranks may be using."""
@@ -30,9 +30,13 @@ class Seen:
     pulses: dict[int, Pulse] = field(default_factory=dict)
     first_bad: int | None = None
     first_bad_at: float = 0.0
+    early_at: float | None = None
+    """When a rank was first seen to have left before its work was done, as if all were well."""
     ended_by_us: set[int] = field(default_factory=set)
     ended_at: float | None = None
     hang: str = ""
+    hang_advice: str = ""
+    """The end of what is said of a hang, for another cause (`what`); empty where the cause is known."""
     hung_rank: int | None = None
     server_gone: str = ""
 
@@ -42,11 +46,15 @@ class Seen:
         return [rank for rank in range(self.ranks) if rank not in self.codes]
 
     def exited(self, rank: int, code: int, cpu_s: float, now: float) -> None:
-        """A rank has ended; minus a signal's number is the code of one that was killed."""
+        """A rank has ended; minus a signal's number is the code of one that was killed. Tell its last beat before."""
         self.codes[rank] = code
         self.cpu_s += cpu_s
         self.alive_at = now
-        if code == 0 or rank in self.ended_by_us:
+        if rank in self.ended_by_us:
+            return
+        if code == 0:
+            if self.early_at is None and self.pulse(rank).phase != "finishing":
+                self.early_at = now
             return
         if self.first_bad is None:
             self.first_bad, self.first_bad_at = rank, now
@@ -65,7 +73,8 @@ class Seen:
 
     def must_end(self, now: float) -> bool:
         """Return whether a rank has failed and the others have had their time to end by themselves."""
-        return self.first_bad is not None and now - self.first_bad_at > GRACE_S
+        failed_at = self.early_at if self.first_bad is None else self.first_bad_at
+        return failed_at is not None and now - failed_at > GRACE_S
 
     def hangs(self, now: float, timeout_s: float) -> bool:
         """Return whether no rank has shown life for so long; False once that has been explained."""
@@ -84,15 +93,30 @@ class Seen:
         """Notes which rank holds the others up. `setting` is what a user changes to wait longer."""
         if stopped:
             self.hung_rank = stopped[0]
-            what = f"rank {stopped[0]} is stopped (by SIGSTOP or a debugger)"
-        else:
-            self.hung_rank = min(self.left, key=lambda rank: self.pulse(rank).steps)
-            what = f"rank {self.hung_rank} made no step"
-        pulse = self.pulse(self.hung_rank)
-        self.hang = (
-            f"{what} in {pulse.phase} after {pulse.steps} steps; ended after {timeout_s:g} s without "
-            f"progress. The ranks' stacks are in their logs; raise {setting} if steps take that long"
+            self.hang = (
+                f"rank {stopped[0]} is stopped (by SIGSTOP or a debugger) {self.where(stopped[0])}; "
+                f"ended after {timeout_s:g} s without progress. Use --retry-failed once nothing stops it"
+            )
+            return
+        self.hung_rank = min(self.left, key=lambda rank: _progress(self.pulse(rank)))
+        self.hang_advice = (
+            f"ended after {timeout_s:g} s without progress. The ranks' stacks are in their logs; "
+            f"raise {setting} if {{what}} takes that long"
         )
+        self.hang = (
+            f"rank {self.hung_rank} made no step {self.where(self.hung_rank)}; "
+            + self.hang_advice.format(what="a step")
+        )
+
+    def where(self, rank: int) -> str:
+        """Return how far a rank was."""
+        pulse = self.pulse(rank)
+        return f"in {pulse.phase} after {pulse.steps} steps"
+
+
+def _progress(pulse: Pulse) -> tuple[int, int]:
+    """How far a rank is: phases follow each other in the order of their list."""
+    return (PHASES.index(pulse.phase) if pulse.phase in PHASES else len(PHASES), pulse.steps)
 
 
 def is_stopped(pid: int) -> bool:

@@ -16,19 +16,27 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from ddpbench.errors import LaunchError, ServerGoneError
+from ddpbench.guard import ENDING_S, descendants, kill_all
 from ddpbench.helper_process import child_environment
+from ddpbench.machine.seen import is_stopped
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
 from ddpbench.spec import Case
 
 START_TIMEOUT_S = 120.0
+STOPPED_LOOKS = 10
+"""So often in a row, a second apart, a server is found stopped before it is given up.
+
+Looks are counted and not seconds: whoever stops a whole job may stop this process between two of them.
+"""
+_LOOK_S = 1.0
 
 
 class ServerProcess:
-    """A running fork server. Use it as a context; leaving it leaves no process behind."""
+    """A running fork server, behind its guard. Use it as a context; leaving it leaves no process behind."""
 
     def __init__(self, env: Mapping[str, str], log: Path) -> None:
         started = time.monotonic()
@@ -41,11 +49,14 @@ class ServerProcess:
         self._received = b""
         self._pending: list[dict[str, Any]] = []
         self.pids: tuple[int, ...] = ()
+        self._pid = 0
+        self._stopped = 0
+        self._looked_at = started
         self._log = log
         argv = [
             # -P and the path below: this package's own worker, whatever the working directory holds.
             *(sys.executable, "-P", "-m", "ddpbench.worker", "--serve"),
-            *(str(theirs.fileno()), str(page_fd), str(os.getpid())),
+            *(str(theirs.fileno()), str(page_fd), str(os.getpid()), str(log.parent.absolute())),
         ]
         with log.open("ab") as output:
             # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
@@ -71,7 +82,9 @@ class ServerProcess:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             for event in self.events(0.5):
-                if event["event"] == "ready":
+                if event["event"] == "born":
+                    self._pid = event["pid"]
+                elif event["event"] == "ready":
                     return
         raise LaunchError(f"the fork server was not ready within {START_TIMEOUT_S:.0f} s; see {self._log}")
 
@@ -82,8 +95,8 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The server's process id."""
-        return self._process.pid
+        """The server's process id; its guard's is another."""
+        return self._pid
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
         """Return what the server says within this time, as soon as it says something.
@@ -92,7 +105,7 @@ class ServerProcess:
         whose ranks have its numbers: of its end nothing is said.
 
         Raises:
-            ServerGoneError: it is gone.
+            ServerGoneError: it is gone, or stopped for good: then it and its ranks have been ended.
         """
         heard = self._hear(timeout_s)
         return [event for event in heard if event["event"] != "exited" or event["pid"] in self.pids]
@@ -103,7 +116,9 @@ class ServerProcess:
             return pending
         readable, _, _ = select.select([self._connection], [], [], timeout_s)
         if not readable:
+            self._look()
             return []
+        self._stopped = 0
         try:
             data = self._connection.recv(1 << 20)
         except ConnectionResetError:
@@ -115,13 +130,51 @@ class ServerProcess:
         *lines, self._received = self._received.split(b"\n")
         return [json.loads(line) for line in lines]
 
+    def _look(self) -> None:
+        """Gives a server up that is found stopped again and again: it hears nothing, and nobody else will say so.
+
+        Raises:
+            ServerGoneError: this is such a one.
+        """
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK_S:
+            return
+        self._looked_at = now
+        self._stopped = self._stopped + 1 if self.is_stopped else 0
+        if self._stopped >= STOPPED_LOOKS:
+            self.give_up_stopped()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the server is stopped: ranks go on, but none is started and no end of one is heard of."""
+        return bool(self._pid) and is_stopped(self._pid)
+
+    def give_up_stopped(self) -> NoReturn:
+        """Ends a server that is stopped, and its ranks.
+
+        Raises:
+            ServerGoneError: always.
+        """
+        pid = self._pid
+        kill_all([pid])  # its guard hears of this, and does the rest
+        self._end()
+        raise ServerGoneError(
+            f"the fork server (process {pid}) was stopped, by SIGSTOP or a debugger, and did not go on: it was ended"
+        )
+
     def _ask(self, **request: Any) -> None:
         try:
             self._connection.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
             raise ServerGoneError(f"the fork server is gone {_tail(self._log)}") from None
+        deadline = time.monotonic() + START_TIMEOUT_S
         while True:
-            events = self._hear(START_TIMEOUT_S)
+            if time.monotonic() > deadline:
+                self._end()
+                raise ServerGoneError(
+                    f"the fork server did not answer within {START_TIMEOUT_S:.0f} s and was ended {_tail(self._log)}"
+                )
+            events = self._hear(_LOOK_S)
             for number, event in enumerate(events):
                 if event["event"] == "started":
                     self.pids = tuple(event["pids"])
@@ -248,20 +301,28 @@ class ServerProcess:
         return read_pulse(self._words, rank)
 
     def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
-        """Sends a signal to ranks and their loader workers (each rank leads its process group)."""
+        """Sends a signal to ranks; SIGKILL to their loader workers, too (each rank leads its process group)."""
+        send = os.killpg if number == signal.SIGKILL else os.kill
         for pid in self.pids if pids is None else pids:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(pid, number)
+                send(pid, number)
+
+    def _end(self) -> None:
+        """Has the guard end all beneath it, and waits for its end; where it cannot, does so in its place."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold a copy
+        self._connection.close()
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+        try:
+            self._process.wait(timeout=ENDING_S + 2)
+        except subprocess.TimeoutExpired:
+            kill_all([*descendants(self._process.pid), self._process.pid])
+            self._process.wait()
 
     def close(self) -> None:
         """Ends ranks and server, and waits for them."""
-        self.signal_ranks(signal.SIGKILL)
-        self._connection.close()
-        try:
-            self._process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._end()
         self._words.release()
         self._page.close()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from ddpbench.spec.settings import MAX_RANKS
 
@@ -34,6 +36,10 @@ class Heartbeat:
         self._words[self._steps] = 0
         self._words[self._steps + 1] = 0
 
+    def end_forks(self, leave: Callable[[], NoReturn]) -> None:
+        """Has a process forked from here call `leave` where it would count a step or enter a phase."""
+        os.register_at_fork(after_in_child=lambda: setattr(self, "_words", _Forbidden(leave)))
+
     def beat(self) -> None:
         """Counts a step."""
         self._words[self._steps] += 1
@@ -46,6 +52,19 @@ class Heartbeat:
     def pulse(self) -> Pulse:
         """What the slot says now."""
         return read_pulse(self._words, self._steps // _SLOT_WORDS)
+
+
+class _Forbidden:
+    """Stands for the page in a process that must not count: who touches it leaves. The rank itself pays nothing."""
+
+    def __init__(self, leave: Callable[[], NoReturn]) -> None:
+        self._leave = leave
+
+    def __getitem__(self, _: int) -> NoReturn:
+        self._leave()
+
+    def __setitem__(self, _: int, __: int) -> NoReturn:
+        self._leave()
 
 
 @dataclass(frozen=True, slots=True)

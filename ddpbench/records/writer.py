@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 from ddpbench.records.schema import Record, as_json
 
@@ -13,14 +16,28 @@ class RecordWriteError(Exception):
     """A record could not be written: not the training's failure, and not one to record."""
 
 
+def leave_forked() -> NoReturn:
+    """Ends a process that a rank's workload forked and that came back to go on as the rank, which its parent does."""
+    print(  # noqa: T201
+        f"ddpbench: process {os.getpid()}, which the workload forked, came back from the workload's code: it was ended "
+        "here. A process that is forked must end itself (os._exit), as those of multiprocessing do",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(1)
+
+
 class RecordWriter:
     """Appends records to one file. Call it outside timed regions."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
+        self._pid = os.getpid()
 
     def write(self, *records: Record) -> None:
         """Appends the records, each a line, and flushes them together."""
+        if os.getpid() != self._pid:
+            leave_forked()
         lines = [json.dumps(as_json(record), separators=(",", ":"), allow_nan=True) for record in records]
         try:
             self._file.write("".join(f"{line}\n" for line in lines))

@@ -27,13 +27,14 @@ def main() -> None:
         "--retry-failed", action="store_true", help="as a slot: do launches that failed earlier again"
     )
     parser.add_argument(
-        "--serve", nargs=3, type=int, metavar=("SOCKET", "PAGE", "PARENT"), help=argparse.SUPPRESS
+        "--serve", nargs=4, metavar=("SOCKET", "PAGE", "PARENT", "FOLDER"), help=argparse.SUPPRESS
     )
     arguments = parser.parse_args()
     if arguments.serve:
         from ddpbench.worker import server
 
-        server.main(*arguments.serve)
+        connection, page, parent, folder = arguments.serve
+        server.main(int(connection), int(page), int(parent), Path(folder))
         return
     if arguments.run_dir is None:
         parser.error("give RUN_DIR, or RUN_DIR CASE_ID ROUND")

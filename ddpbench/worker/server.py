@@ -6,18 +6,18 @@ The first round's serves the proofs before, too. It talks over a socket it inher
                                  "request": {...} or null for the one in the directory}
                                 {"do": "probe", "path": ..., "case": {...} or null, "profile": {...} or null,
                                  "workload": a name or null, "order": whether the case's gradients are asked for}
-    to it                       {"event": "ready", "import_s": ...}
+    to it                       {"event": "born", "pid": ...}
+                                {"event": "ready", "import_s": ...}
                                 {"event": "started", "pids": [...]}
                                 {"event": "exited", "rank": ..., "pid": ..., "code": ..., "cpu_s": ...}
                                 {"event": "refused", "reason": ...}
 
-The end of the socket ends it. Server and ranks die with their parent, however that dies.
+The end of the socket ends it. A guard stands between it and the controlling side: see `ddpbench.guard`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import importlib
@@ -38,19 +38,11 @@ from typing import Any
 
 import ddpbench.strategies
 import ddpbench.workloads
+from ddpbench.guard import Traces, die_with_parent, end_descendants, guarded
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
+from ddpbench.records.writer import leave_forked
 from ddpbench.spec import Case
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent: int) -> None:
-    """Asks the kernel to kill this process when its parent ends; at once if it has ended already."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
 
 _PRELOADED = (
     "torch",
@@ -114,9 +106,10 @@ def _assert_forkable() -> None:
 class ForkServer:
     """Forks ranks on request and reports their ends. Single-threaded, always."""
 
-    def __init__(self, connection: socket.socket, page: mmap.mmap) -> None:
+    def __init__(self, connection: socket.socket, page: mmap.mmap, traces: Traces) -> None:
         self._connection = connection
         self._page = page
+        self._traces = traces
         self._ranks: dict[int, int] = {}  # pid -> rank
         self._received = b""
 
@@ -127,6 +120,7 @@ class ForkServer:
         os.set_blocking(wake_write, False)
         signal.signal(signal.SIGCHLD, _note_signal)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self._send(event="born", pid=os.getpid())
         self._send(event="ready", import_s=_preload())
         with selectors.DefaultSelector() as selector:
             selector.register(self._connection, selectors.EVENT_READ)
@@ -170,6 +164,7 @@ class ForkServer:
     ) -> None:
         _import_for((request or LaunchRequest.read(directory.request)).case.workload)
         _assert_forkable()
+        self._begin()
         pids: list[int] = []
         for number, rank in enumerate(ranks):
             pid = os.fork()
@@ -181,7 +176,8 @@ class ForkServer:
 
     def _become_child(self, log: Path) -> None:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         os.setpgid(0, 0)  # a rank and its loader workers are ended together
         self._connection.close()
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -215,14 +211,19 @@ class ForkServer:
     def _probe(self, path: Path, asked: Mapping[str, Any]) -> None:
         """Writes what is found to `path`: of the machine, of a case's workload, or that workload's profile."""
         _assert_forkable()
+        self._begin()
         pid = os.fork()
         if pid == 0:
             server = os.getppid()
+            own = os.getpid()
             code = 1
             try:
                 die_with_parent(server)
                 self._become_child(path.with_suffix(".log"))
-                path.write_text(json.dumps(_found(asked)), encoding="utf-8")
+                found = json.dumps(_found(asked))
+                if os.getpid() != own:
+                    leave_forked()
+                path.write_text(found, encoding="utf-8")
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -232,14 +233,30 @@ class ForkServer:
         self._ranks[pid] = -1
         self._send(event="started", pids=[pid])
 
+    def _begin(self) -> None:
+        """A launch begins. A rank of an earlier one that no signal could end, and was given up, is no rank any more."""
+        self._ranks.clear()
+        self._traces.keep()
+
     def _reap(self) -> None:
-        while self._ranks:
-            pid, status, usage = os.wait4(-1, os.WNOHANG)
-            if pid == 0:
+        """Tells of ranks that have ended, each with its process group; with the last one all of its launch is gone."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
                 return
+            if ended is None:
+                return
+            pid = ended.si_pid
+            if pid in self._ranks:  # its group is ended while its id cannot be another's
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
+            _, status, usage = os.wait4(pid, 0)
             rank = self._ranks.pop(pid, None)
             if rank is None:
-                continue
+                continue  # an orphan of a rank
+            if not self._ranks:
+                self._traces.clear({pid, *end_descendants()})
             code = os.waitstatus_to_exitcode(status)
             cpu_s = usage.ru_utime + usage.ru_stime
             self._send(event="exited", rank=rank, pid=pid, code=code, cpu_s=cpu_s)
@@ -287,19 +304,19 @@ def _note_signal(_number: int, _frame: FrameType | None) -> None:
     """Present so that the wake-up pipe is written."""
 
 
-def main(connection_fd: int, page_fd: int, parent: int) -> None:
-    """Runs a server on inherited descriptors."""
-    die_with_parent(parent)
+def main(connection_fd: int, page_fd: int, parent: int, folder: Path) -> None:
+    """Runs a server on inherited descriptors, and its guard. Temporary files go into a folder in `folder`."""
     connection = socket.socket(fileno=connection_fd)
-    page = mmap.mmap(page_fd, PAGE_BYTES)
-    code = 0
-    try:
-        ForkServer(connection, page).serve()
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # the controlling side is gone
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    finally:
-        _flush()
-        os._exit(code)
+
+    def serve(traces: Traces) -> int:
+        traces.use()
+        try:
+            ForkServer(connection, mmap.mmap(page_fd, PAGE_BYTES), traces).serve()
+        except (BrokenPipeError, ConnectionResetError, SystemExit):
+            pass  # the controlling side is gone, or the guard
+        except BaseException:
+            traceback.print_exc()
+            return 1
+        return 0
+
+    guarded(connection, parent, folder, serve)

@@ -18,7 +18,8 @@ import torch
 import torch.distributed as dist
 
 from ddpbench.fabric import Fabric, RankPlace
-from ddpbench.fabric.entering import die_with_parent, enter
+from ddpbench.fabric.entering import enter
+from ddpbench.guard import die_with_parent
 from ddpbench.spec import Links
 
 

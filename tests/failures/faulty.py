@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,27 @@ class Exits(Sound):
         return lambda _: os._exit(0)
 
 
+class ExitsOnRank1(Sound):
+    """Rank 1 leaves as if all were well; rank 0 loses its connection to it."""
+
+    def trouble(self) -> Any:
+        return Exits.trouble(self) if RANK == 1 else None  # type: ignore[arg-type]
+
+
+class HangsInDataOnRank1(Sound):
+    """Rank 1 is given no batch; rank 0 waits for it in a collective."""
+
+    def dataset(self, options: NoOptions) -> TensorDataset:
+        return Stuck(*super().dataset(options).tensors)
+
+
+class Stuck(TensorDataset):
+    def __getitem__(self, index: int) -> Any:
+        while RANK == 1:
+            time.sleep(1)  # this line is named
+        return super().__getitem__(index)
+
+
 class RaisesUntilMarked(Sound):
     """Rank 1 raises as long as a file is not there."""
 
@@ -165,13 +187,21 @@ class RaisesUntilMarked(Sound):
 class KillsTheServer(Sound):
     """The first rank 1 that gets far enough kills its parent, the fork server; later ones do not."""
 
+    number = signal.SIGKILL
+
     def trouble(self) -> Any:
-        mark = Path(os.environ.get("DDPBENCH_TEST_MARK", "/nonexistent/mark"))
+        mark = Path(os.environ.get("DDPBENCH_TEST_MARK", "/nonexistent/mark")).with_suffix(f".{self.number}")
 
         def kill(outputs: torch.Tensor) -> torch.Tensor:
             if RANK == 1 and not mark.exists():  # never in the base case, which has one rank
                 mark.touch()
-                os.kill(os.getppid(), signal.SIGKILL)
+                os.kill(os.getppid(), self.number)
             return outputs
 
         return kill
+
+
+class StopsTheServer(KillsTheServer):
+    """The same, but the server is stopped."""
+
+    number = signal.SIGSTOP

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import os
 import signal
+import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
+from multiprocessing import process, shared_memory
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -204,6 +210,54 @@ class Leaves(Sound):
 
     def model(self) -> Any:
         os._exit(0)
+
+
+class Forks(Sound):
+    """Its constructor forks, and the child comes back from it as its parent does."""
+
+    def __init__(self) -> None:
+        os.fork()
+
+
+KEPT: list[Any] = []
+
+
+class Litters(Sound):
+    """Leaves something of every kind behind and notes what; then waits, if it is to."""
+
+    def __init__(self, notes: str, waits: bool = False) -> None:
+        self.notes, self.waits = Path(notes), waits
+
+    def model(self) -> Any:
+        if self.notes.exists():
+            return Net()
+        if not (forked := os.fork()):
+            time.sleep(600)
+        run_away = "sleep 600 >/dev/null 2>&1 & echo $!"  # in a session of its own, and without a parent
+        found = subprocess.run(
+            ["sh", "-c", run_away], capture_output=True, check=True, start_new_session=True
+        )
+        KEPT.append(multiprocessing.get_context("forkserver").Lock())
+        KEPT.append(shared_memory.SharedMemory(create=True, size=16))
+        loader = DataLoader(TensorDataset(torch.ones(4)), num_workers=1, multiprocessing_context="forkserver")
+        KEPT.append(iter(loader))
+        next(KEPT[-1])
+        Path(f"/dev/shm/torch_{os.getpid()}_1_0").touch()  # as of one that died before it could unlink it
+        found = {
+            "processes": [forked, int(found.stdout)],
+            "files": [
+                f"/dev/shm/sem.{KEPT[0]._semlock.name[1:]}",
+                f"/dev/shm/{KEPT[1].name}",
+                f"/dev/shm/torch_{os.getpid()}_1_0",
+                tempfile.mkdtemp(),
+                process.current_process()._config["tempdir"],
+            ],
+        }
+        beside = self.notes.with_suffix(".new")
+        beside.write_text(json.dumps(found), encoding="utf-8")
+        beside.replace(self.notes)
+        time.sleep(600 if self.waits else 0)
+        return Net()
 
 
 class Sleeps(Sound):

@@ -208,8 +208,11 @@ def test_a_fabric_whose_holder_was_killed_is_made_anew(experiment: Path, tmp_pat
         (holder,) = fabrics()
         made.make([case])
         assert fabrics() == [holder]
+        assert made.lost(case) == ""
         holder.kill()
         assert not alive([holder.pid])
+        assert "the emulated network is gone: " in made.lost(case)
+        assert "exit code -9" in made.lost(case)
         made.make([case])
         (again,) = fabrics()
         assert again != holder

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ddpbench.guard import descendants
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import identifying
-from ddpbench.records import LaunchOutcome, Proof, RunDir, read_launch
+from ddpbench.records import (
+    LaunchOutcome,
+    LaunchRequest,
+    Proof,
+    RankOutcome,
+    RankStart,
+    RunDir,
+    Warmup,
+    read_launch,
+)
 from ddpbench.spec import Case
 from tests.failures.conftest import ROOT, experiment_text, run_cli
 from tests.failures.conftest import workload as faulty
 from tests.failures.test_ranks_that_fail import Outcomes
+from tests.processes import alive, started
 
 pytestmark = pytest.mark.multiprocess
 
@@ -107,6 +124,78 @@ def test_its_options_are_held_against_its_constructor(
 ) -> None:
     assert re.search(said, server.inspect(case_of(own("Tuned"), options), tmp_path, 60)["problem"])
     assert "problem" not in server.inspect(case_of(own("Tuned"), '{"width": 3}'), tmp_path, 60)
+
+
+def litter(notes: Path) -> tuple[list[int], list[str]]:
+    """The processes and files that `Litters` noted, as far as they are still there."""
+    noted = json.loads(notes.read_text(encoding="utf-8"))
+    return alive(noted["processes"], 0), [file for file in noted["files"] if Path(file).exists()]
+
+
+def test_of_a_trial_nothing_is_left(server: ServerProcess, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    found = server.inspect(case_of(own("Litters"), json.dumps({"notes": str(notes)})), tmp_path, 60)
+    assert "problem" not in found
+    temporary = json.loads(notes.read_text(encoding="utf-8"))["files"].pop()
+    assert litter(notes) == ([], [temporary])  # the server's, for its next launches
+    assert list(Path(temporary).iterdir()) == []
+    assert descendants(server.pid) == []
+
+
+def test_a_process_that_the_constructor_forks_is_no_second_rank(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    case = case_of(own("Forks"))
+    assert "problem" not in server.inspect(case, tmp_path, 60)
+    directory = RunDir(tmp_path).launch(case.case_id, "measure", 0)
+    directory.path.mkdir(parents=True)
+    env = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    server.launch([env], directory, LaunchRequest(case=case, purpose="measure", measured_s=0.02))
+    while not (ended := [event for event in server.events(1.0) if event["event"] == "exited"]):
+        pass
+    assert [event["code"] for event in ended] == [0]
+    assert descendants(server.pid) == []
+    (rank,) = read_launch(directory).ranks
+    assert [len(rank.of(kind)) for kind in (RankStart, Warmup, RankOutcome)] == [1, 1, 1]
+    assert "came back from the workload's code" in directory.log(0).read_text(encoding="utf-8")
+
+
+CONTROLLER = """
+import sys
+from pathlib import Path
+from ddpbench.machine.server import ServerProcess
+from tests.failures.test_own_workloads import case_of, own
+
+folder, notes = Path(sys.argv[1]), sys.argv[2]
+with ServerProcess({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}, folder / "server.log") as server:
+    (folder / "pids").write_text(f"{server._process.pid} {server.pid}")
+    server.inspect(case_of(own("Litters"), notes), folder, 600)
+"""
+
+
+@pytest.mark.parametrize("killed", ["controller", "guard", "server"])
+def test_whoever_is_killed_nothing_is_left(tmp_path: Path, nothing_left_behind: None, killed: str) -> None:
+    """Not even what left its process group, its session and its parent, nor its names in shared memory."""
+    notes, run = tmp_path / "notes", tmp_path / "run"
+    run.mkdir()
+    options = json.dumps({"notes": str(notes), "waits": True})
+    with subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER, str(run), options], stderr=subprocess.DEVNULL, cwd=ROOT
+    ) as controller:
+        while not notes.exists():
+            assert controller.poll() is None
+            time.sleep(0.05)
+        guard, server = map(int, (run / "pids").read_text(encoding="utf-8").split())
+        begun = started()
+        assert (
+            len(begun) >= 8
+        )  # those three, the rank, what it forked, the runaway, and of its loader two at least
+        assert litter(notes)[1]
+        os.kill({"controller": controller.pid, "guard": guard, "server": server}[killed], signal.SIGKILL)
+        controller.wait()
+    assert not alive([process.pid for process in begun])
+    assert litter(notes) == ([], [])
+    assert [path.name for path in run.iterdir() if path.name.startswith(".")] == []
 
 
 def test_one_that_never_ends_is_ended(server: ServerProcess, tmp_path: Path) -> None:

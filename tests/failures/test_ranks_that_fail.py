@@ -28,6 +28,8 @@ NAMES = [
     "DropsGradients",
     "TooLittleData",
     "Exits",
+    "ExitsOnRank1",
+    "HangsInDataOnRank1",
     "Sound",
 ]
 
@@ -61,11 +63,18 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, lis
         ("RaisesOnRank1", "failed", 1, ["rank 1", "the forward pass is broken"]),
         ("GivesNan", "diverged", None, ["loss is nan", "learning rate"]),
         ("KilledOnRank1", "failed", 1, ["rank 1 was killed by SIGKILL", "steps"]),
-        ("StopsOnRank1", "hung", 1, ["rank 1 is stopped", "hang_timeout"]),
+        ("StopsOnRank1", "hung", 1, ["rank 1 is stopped", "--retry-failed"]),
         ("OutOfMemory", "oom", None, ["out of memory", "smaller batch"]),
         ("DropsGradients", "diverged", None, ["initial state"]),
         ("TooLittleData", "failed", None, ["5 samples", "needs 8"]),
         ("Exits", "failed", None, ["without saying how"]),
+        ("ExitsOnRank1", "failed", 1, ["rank 1 ended without saying how in", "os._exit"]),
+        (
+            "HangsInDataOnRank1",
+            "hung",
+            1,
+            ["rank 1 waits for its next batch in proof", "faulty.py:", "a batch"],
+        ),
     ],
 )
 def test_each_failure_is_told_for_what_it_is(
@@ -124,16 +133,21 @@ def test_the_death_of_the_fork_server_is_one_launchs_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "faults.toml"
-    path.write_text(
-        experiment_text([workload("KillsTheServer")], rounds=3, measured="50 ms"), encoding="utf-8"
+    names = ["KillsTheServer", "StopsTheServer"]
+    text = experiment_text(
+        [workload(name) for name in names], rounds=2, measured="50 ms", hang_timeout="60 s"
     )
+    path.write_text(text, encoding="utf-8")
     monkeypatch.setenv("DDPBENCH_TEST_MARK", str(tmp_path / "killed"))
+    monkeypatch.setattr("ddpbench.machine.server.STOPPED_LOOKS", 2)
     listener = Outcomes()
     Sweep(prepare(SweepRequest(experiment=path, out=tmp_path / "run")), listener).run()
-    seen = listener.seen["KillsTheServer"]
-    assert [outcome.status for outcome in seen].count("failed") == 1, seen
-    assert [outcome.status for outcome in seen].count("ok") == 3, seen  # the proof, and the rounds after
-    assert "fork server ended" in next(outcome.error for outcome in seen if outcome.status == "failed")
+    for name, said in zip(names, ("fork server ended", "was stopped, by SIGSTOP"), strict=True):
+        seen = listener.seen[name]
+        (failed,) = [outcome for outcome in seen if outcome.status == "failed"]
+        assert said in failed.error
+        assert "hang_timeout" not in failed.error
+        assert [outcome.status for outcome in seen].count("ok") == 2, seen  # the proof, and the round after
 
 
 def test_a_case_that_cannot_work_is_not_tried_for_ever(outcomes: dict[str, list[LaunchOutcome]]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ddpbench.machine.disturbance import Totals, worst_of
 from ddpbench.machine.finished import Key, given_up, is_ok
-from ddpbench.machine.judge import judge
+from ddpbench.machine.judge import judge, waiting_for_data
 from ddpbench.machine.seen import GRACE_S, REAP_S, Seen
-from ddpbench.records import LaunchOutcome, Noise, RunDir, read_launch
+from ddpbench.records import LaunchDir, LaunchOutcome, Noise, RunDir, read_launch
 from ddpbench.records.heartbeat import Pulse
 from tests.synthetic import RankLaunch, case_of, write_launch
 
@@ -52,6 +54,54 @@ def test_who_is_stopped_holds_the_others_up_and_else_who_made_fewest_steps() -> 
     assert seen.hung_rank == 2
     seen.explain_hang([], 10.0, "x")
     assert seen.hung_rank == 1
+
+
+def test_who_is_in_the_earlier_phase_holds_the_others_up() -> None:
+    seen = Seen(ranks=2, alive_at=0.0)
+    seen.beat(0, Pulse(0, "meeting the other ranks"), now=1.0)
+    seen.beat(1, Pulse(0, "building the model"), now=1.0)
+    seen.explain_hang([], 10.0, "x")
+    assert seen.hung_rank == 1
+
+
+def test_a_rank_that_leaves_before_its_end_gives_the_others_their_grace() -> None:
+    seen = Seen(ranks=3, alive_at=0.0)
+    seen.beat(0, Pulse(9, "finishing"), now=1.0)
+    seen.exited(0, 0, 0.1, now=1.0)
+    assert not seen.must_end(99.0)
+    seen.beat(1, Pulse(9, "timed steps"), now=1.0)
+    seen.exited(1, 0, 0.1, now=1.0)
+    assert not seen.must_end(1.0 + GRACE_S)
+    assert seen.must_end(1.1 + GRACE_S)
+
+
+STACKS = """
+Thread 0x00007f0000000002 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+
+Current thread 0x00007f0000000001 (most recent call first):
+  File "{top}", line 12 in {function}
+  File "/x/site-packages/torch/utils/data/_utils/fetch.py", line 54 in fetch
+  File "/home/me/ddpbench/worker/{file}", line 118 in endless
+  File "/home/me/ddpbench/worker/rank/rank.py", line 99 in run
+"""
+
+
+@pytest.mark.parametrize(
+    ("top", "file", "found"),
+    [
+        ("/home/me/train.py", "training/batches.py", ", in train.py:12"),
+        ("/x/site-packages/torch/queue.py", "training/batches.py", ""),
+        ("/x/site-packages/torch/distributed/distributed_c10d.py", "training/training.py", None),
+    ],
+)
+def test_stacks_tell_who_waits_for_data(tmp_path: Path, top: str, file: str, found: str | None) -> None:
+    directory = LaunchDir(tmp_path)
+    assert waiting_for_data(directory, 0) is None
+    raised = 'File "/home/me/ddpbench/worker/training/batches.py", line 118, in endless\n'
+    text = raised + STACKS.format(top=top, file=file, function="f")
+    directory.log(0).write_text(text, encoding="utf-8")
+    assert waiting_for_data(directory, 0) == found
 
 
 def test_killed_and_not_heard_of_ends_the_wait() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ddpbench.errors import LaunchError, ServerGoneError
-from ddpbench.machine.server import ServerProcess
+from ddpbench.machine import server as server_module
+from ddpbench.machine.server import STOPPED_LOOKS, ServerProcess
 
 Connected = tuple[ServerProcess, socket.socket]
 
@@ -24,6 +27,8 @@ def connected() -> Iterator[Connected]:
     client._received = b""
     client._pending = []
     client.pids = ()
+    client._pid = client._stopped = 0
+    client._looked_at = 0.0
     client._log = Path("/nonexistent/server.log")
     with ours, theirs:
         yield client, theirs
@@ -68,6 +73,25 @@ def test_a_refusal_is_an_error_with_its_reason(connected: Connected) -> None:
     say(server, {"event": "refused", "reason": "the fork server has 2 threads"})
     with pytest.raises(LaunchError, match="2 threads"):
         client._ask(do="launch")
+
+
+def test_a_server_that_stays_stopped_is_ended_and_named(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that goes on meanwhile is not."""
+    client, _ = connected
+    monkeypatch.setattr(server_module, "_LOOK_S", 0.0)
+    with subprocess.Popen(["sleep", "60"]) as stopped:
+        client._process, client._pid = stopped, stopped.pid  # type: ignore[assignment]
+        for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGSTOP):
+            stopped.send_signal(number)
+            while client.is_stopped != (number == signal.SIGSTOP):
+                pass
+            for _ in range(STOPPED_LOOKS - 1):
+                assert client.events(0.0) == []
+        with pytest.raises(ServerGoneError, match=rf"process {stopped.pid}\) was stopped, by SIGSTOP"):
+            client._ask(do="launch")
+        assert stopped.wait() == -signal.SIGKILL
 
 
 def test_a_server_that_is_gone_is_told_from_one_that_refuses(connected: Connected) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import ServerGoneError
+from ddpbench.guard import Traces
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES
@@ -25,7 +26,9 @@ def test_a_torch_that_cannot_be_imported_is_told(tmp_path: Path, monkeypatch: py
         ServerProcess({}, tmp_path / "server.log")
 
 
-def test_a_thread_that_a_workloads_import_started_refuses_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_a_workloads_import_started_refuses_the_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     imported: list[str] = []
 
     def forkable() -> None:
@@ -43,6 +46,6 @@ def test_a_thread_that_a_workloads_import_started_refuses_the_fork(monkeypatch: 
         request = LaunchRequest(case=Case(workload="hf:bert-tiny", strategy="single"), purpose="measure")
         asked = {"do": "launch", "directory": "/none", "ranks": [{"env": {}}], "request": request.to_json()}
         ours.sendall(json.dumps(asked).encode() + b"\n")
-        assert server.ForkServer(theirs, page)._receive()
+        assert server.ForkServer(theirs, page, Traces(tmp_path))._receive()
         assert json.loads(ours.recv(4096)) == {"event": "refused", "reason": "2 threads"}
     assert imported == ["hf:bert-tiny"]

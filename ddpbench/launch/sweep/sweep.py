@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ddpbench.errors import FabricError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
@@ -243,6 +244,7 @@ class Sweep:
             target_loss=self._budget.target_loss,
             server_share_s=servers.charged_s(server, number) / share if share else 0.0,
             on_pulse=ThroughputSoFar(entry, self._listener).pulse,
+            lost=partial(self._fabrics.lost, case),
         )
         if purpose == "measure":
             self._expected.note(case, outcome, self._clock() - began)

@@ -20,6 +20,7 @@ from ddpbench.records import (
     Status,
 )
 from ddpbench.records.heartbeat import Heartbeat
+from ddpbench.records.writer import leave_forked
 from ddpbench.worker.place import Place
 from ddpbench.worker.rank.checkpoints import CheckpointError
 from ddpbench.worker.rank.measuring import Known, Measurement
@@ -49,6 +50,7 @@ class Rank:
     def run(self) -> int:
         """Runs to the end and returns the exit code. Never raises: what goes wrong is recorded."""
         started_ns = self.host_clock.now()
+        self.heartbeat.end_forks(leave_forked)
         try:
             writer = RecordWriter(self.directory.records(self.place.rank, self.place.attempt))
         except OSError:

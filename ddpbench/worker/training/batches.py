@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 from ddpbench.spec import Case
 from ddpbench.strategies.trees import map_tensors, samples
+from ddpbench.worker.training.loader_server import PARENT
 
 
 def _pin_worker(cores: tuple[int, ...], _worker: int) -> None:
@@ -51,7 +52,9 @@ def make_loader(
     workers = case.loader_workers
     if workers:
         # Workers are forked from a process of the rank's own, which else would import torch in each of them.
-        multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.utils.data"])
+        preloaded = ["ddpbench.worker.training.loader_server", "torch.utils.data"]
+        multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded)
+        os.environ[PARENT] = str(os.getpid())
     return DataLoader(
         dataset,
         batch_size=case.global_batch // processes,

@@ -1,0 +1,302 @@
+"""Nothing of a launch survives it: its processes, its temporary files, its names in shared memory.
+
+    controlling side -> guard -> fork server -> ranks -> whatever these start
+
+The guard sleeps until the controlling side or the fork server is gone, and then ends everything beneath it. It and
+the fork server adopt orphans (PR_SET_CHILD_SUBREAPER): a process that left its group, its session or its parent is
+still found, as a child. The fork server ends so what is left once a launch's ranks are gone, and does the guard's work
+where that is killed. Ranks and their loader workers die with their parent (PR_SET_PDEATHSIG), whatever ends it.
+
+The standard library only: the guard imports no torch. Where the kernel lacks a call, what it gives is missing and the
+rest holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import secrets
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import process, shared_memory
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+ENDING_S = 5.0
+"""How long killed processes are waited for: one that sleeps in the kernel, for a disk say, ends later."""
+_SHARED = Path("/dev/shm")
+
+
+def _prctl(option: int, value: int) -> None:
+    """Asks the kernel, which may be another than Linux or older than the option."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Asks the kernel to send this process a signal when its parent ends; leaves at once if it has ended already.
+
+    It is the parent's thread that counts, the one that forked. A change of credentials may undo it.
+    """
+    _prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of all beneath it whose own parents end, instead of the system's first process."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants(root: int) -> list[int]:
+    """Return the ids of all processes beneath this one, parents first; none where /proc is not Linux's."""
+    children: dict[int, list[int]] = {}
+    for pid in _numbers("/proc"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            stat = Path(f"/proc/{pid}/stat").read_bytes()
+            children.setdefault(int(stat.rpartition(b")")[2].split()[1]), []).append(pid)
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return found[1:]
+
+
+def _numbers(folder: str) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        yield from (int(name) for name in os.listdir(folder) if name.isdecimal())  # noqa: PTH208
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """Kills processes that may have ended already."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def end_descendants(within_s: float = ENDING_S) -> set[int]:
+    """Kills all processes beneath this one and waits for them; returns the ids of those that there were.
+
+    One that forks meanwhile, or is orphaned, is found in the next round: it ends only when no child is left.
+    """
+    ended: set[int] = set()
+    deadline = time.monotonic() + within_s
+    pause_s = 0.001
+    while _reap() and time.monotonic() < deadline:
+        found = descendants(os.getpid())
+        kill_all(found)
+        ended.update(found)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.05)
+    return ended
+
+
+def _reap() -> bool:
+    """Takes note of the ends of children; returns whether there are more."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+class Traces:
+    """What a launch may leave beside processes: files in a temporary folder, and names in shared memory.
+
+    Ranks have `path` as their temporary folder, in the run directory wherever that can hold a socket. Where the user
+    names one with TMPDIR, perhaps because data are staged there, that stays theirs and only what Python makes for
+    processes of its own (the sockets of loader workers' servers) goes here.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is where to make the temporary one."""
+        self._prefix = f"dp{secrets.token_hex(3)}"  # with more, shared memory's names would have no room
+        self._folder: Path | None = None
+        self._descriptor: int | None = None
+        self.path = ""
+        self._cache = folder / ".torchinductor"
+        self._kept: set[str] = set()
+        for parent in (folder, None):
+            try:
+                self._folder = Path(tempfile.mkdtemp(prefix=".tmp-" if parent else "ddpbench-", dir=parent))
+            except OSError:
+                continue
+            for path in self._names():
+                if _holds_sockets(path):
+                    self.path = path
+                    return
+            self.remove()
+
+    def _names(self) -> Iterator[str]:
+        """The folder's name, and a short one: a socket's path has at most 107 bytes."""
+        assert self._folder is not None
+        yield str(self._folder.absolute())
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+            yield f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
+    def use(self) -> None:
+        """Has this process, and those it forks, leave their traces where `clear` and `remove` find them."""
+        own: Any = process.current_process()
+        own._config["semprefix"] = f"/{self._prefix}"
+        setattr(shared_memory, "_SHM_NAME_PREFIX", f"/{self._prefix}_")  # noqa: B010 - it is not declared
+        os.environ.setdefault(
+            "TORCHINDUCTOR_CACHE_DIR", str(self._cache.absolute())
+        )  # torch makes it in any case
+        if self.path:
+            own._config["tempdir"] = self.path
+            if "TMPDIR" not in os.environ:
+                os.environ["TMPDIR"] = self.path
+                tempfile.tempdir = None  # it is looked up once
+
+    def keep(self) -> None:
+        """What is in the temporary folder by now is no launch's."""
+        self._kept = set(self._files())
+
+    def clear(self, ended: Iterable[int]) -> None:
+        """Removes what a launch left. `ended` are processes of it that are gone."""
+        for name in set(self._files()) - self._kept:
+            _remove(Path(self.path, name))
+        names = (f"sem.{self._prefix}-*", f"{self._prefix}_*", *(f"torch_{pid}_*" for pid in ended))
+        if _SHARED.is_dir():
+            for pattern in names:
+                for path in _SHARED.glob(pattern):
+                    _remove(path)
+
+    def remove(self) -> None:
+        """Removes the temporary folder itself, too."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        for folder in (*self._cache.glob("*"), self._cache):  # unless it was used
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def _files(self) -> list[str]:
+        try:
+            return os.listdir(self.path) if self.path else []  # noqa: PTH208
+        except OSError:
+            return []
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _holds_sockets(folder: str) -> bool:
+    """Whether loader workers' servers can listen there: the path may be too long, the file system without sockets."""
+    path = f"{folder}/listener-12345678"  # as long as multiprocessing's
+    try:
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.bind(path)
+        os.unlink(path)  # noqa: PTH108
+    except OSError:
+        return False
+    return True
+
+
+def guarded(connection: socket.socket, parent: int, folder: Path, work: Callable[[Traces], int]) -> NoReturn:
+    """Do `work` in a process of its own and end with its exit code, or when the other end of `connection` is gone.
+
+    Whichever is first, all processes beneath this one are ended before this one ends, and their traces removed.
+    `parent` is the process that started this one, `folder` where there may be temporary files.
+    """
+    woken, wake = os.pipe()
+    for descriptor in (woken, wake):
+        os.set_blocking(descriptor, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    asked = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    for number in (signal.SIGCHLD, *asked):
+        signal.signal(number, _note_signal)
+    die_with_parent(parent, signal.SIGTERM)  # a copy of its end of the connection may outlive it
+    adopt_orphans()
+    traces = Traces(folder)
+    guard = os.getpid()
+    worker = os.fork()
+    if worker == 0:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, *asked):
+                signal.signal(number, signal.SIG_DFL)
+            os.close(woken)
+            os.close(wake)
+            adopt_orphans()
+            signal.signal(signal.SIGTERM, _leave)
+            die_with_parent(guard, signal.SIGTERM)
+            code = work(traces)
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            if os.getppid() != guard:
+                _end_all(traces, os.getpid())
+            _flush()
+            os._exit(code)
+    status = _await(worker, connection, woken, asked)
+    _end_all(traces, worker)
+    _flush()
+    _end_as(status)
+
+
+def _end_all(traces: Traces, worker: int) -> None:
+    traces.clear({worker, *end_descendants()})
+    traces.remove()
+
+
+def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
+    """The guard was killed, or this process is asked to end."""
+    raise SystemExit(1)
+
+
+def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[int]) -> int:
+    """Return the worker's wait status once it has ended; 0 where that is to be ended."""
+    poll = select.poll()
+    poll.register(connection, 0)  # nothing but its end
+    poll.register(woken, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor == connection.fileno():
+                return 0
+            if set(os.read(woken, 4096)) & set(asked):
+                return 0
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == worker:
+                    return ended[1]
+
+
+def _end_as(status: int) -> NoReturn:
+    """Ends as a process with this wait status did."""
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one was enough
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _note_signal(_number: int, _frame: FrameType | None) -> None:
+    """Present so that the wake-up pipe is written."""

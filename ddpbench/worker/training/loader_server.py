@@ -1,0 +1,27 @@
+"""Imported first by the process that forks a rank's loader workers: it dies with the rank, and they die with it.
+
+Without this, each waits for the other: the server for the workers to hang up, the workers for the server.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ddpbench.guard import die_with_parent
+
+PARENT = "DDPBENCH_LOADERS_OF"
+"""Names the rank in the environment of what it starts."""
+
+
+def _die_with_rank() -> None:
+    rank = int(os.environ.get(PARENT, "0"))
+    if rank and rank == os.getppid():
+        die_with_parent(rank)
+        own = os.getpid()
+        os.register_at_fork(after_in_child=lambda: die_with_parent(own))
+    elif rank and not Path(f"/proc/{rank}").exists():  # it was killed while this process started
+        os._exit(1)
+
+
+_die_with_rank()
