@@ -1,0 +1,187 @@
+"""Faults in sweeps that run: signals to each of their processes at each of their phases, and surroundings that fail.
+
+Faults come in chains: the command that goes on after one is the next one's victim, and at the end an undisturbed
+command finishes the run. A fault is `VICTIM.SIGNAL.PHASE`, a chain `fault:SETUP:FAULT+FAULT+...`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.campaign import oracle
+from tests.campaign.setups import SETUPS, Run, Setup
+from tests.campaign.surroundings import SURROUNDINGS, surrounded
+
+SIGNALS = ("KILL", "TERM", "INT", "HUP", "STOP")
+CHAIN = 4
+"""Faults of one run."""
+PHASE_S = 60.0
+"""A phase that has not come after so long does not come."""
+END_S = 90.0
+"""After a fault a command ends within this, or it is unbounded."""
+WAITS_S = 1.0
+"""For so long a controller is stopped."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A signal to a process of a sweep while it is at something."""
+
+    victim: str
+    signal: str
+    phase: str
+
+    @property
+    def name(self) -> str:
+        """As a chain names it."""
+        return f"{self.victim}.{self.signal}.{self.phase}"
+
+    @classmethod
+    def of(cls, name: str) -> Fault:
+        """The fault of a name."""
+        return cls(*name.split("."))
+
+    @property
+    def codes(self) -> tuple[int, ...]:
+        """What the command may end with."""
+        if self.victim != "controller":
+            return (0, 1)
+        return {"KILL": (-signal.SIGKILL,), "STOP": (0, 1)}.get(self.signal, (130,))
+
+
+PHASES = ("start", "inspection", "proof", "launch", "timed", "between", "report")
+"""In their order; a chain goes through them so."""
+
+
+def every() -> dict[str, list[Fault]]:
+    """All faults by setup."""
+    return {
+        name: [
+            Fault(victim, one, phase)
+            for phase in PHASES
+            for victim, phases in setup.victims.items()
+            if phase in phases
+            for one in SIGNALS
+        ]
+        for name, setup in SETUPS.items()
+    }
+
+
+def chains() -> list[str]:
+    """All faults in chains, in each of which phases come in their order, and all that the surroundings do."""
+    found: list[str] = []
+    for setup, faults in every().items():
+        count = -(-len(faults) // CHAIN)
+        rows = [faults[number::count] for number in range(count)]
+        found += [f"fault:{setup}:{'+'.join(fault.name for fault in row)}" for row in rows]
+    return found + [f"fault:surroundings:{name}" for name in SURROUNDINGS]
+
+
+def drawn(share: float, seed: int) -> list[str]:
+    """Names of so large a share of all chains, at least one if any is wanted; each kind in turn."""
+    generator = random.Random(seed)
+    every_chain = chains()
+    wanted = min(len(every_chain), max(share > 0, round(share * len(every_chain))))
+    return generator.sample(every_chain, wanted)
+
+
+def count(name: str) -> int:
+    """How many faults, or inputs, a name stands for."""
+    return name.count("+") + 1
+
+
+def tried(name: str, here: Path, shared: Sequence[Path]) -> list[str]:
+    """What went wrong with a chain's faults, each named."""
+    _, setup, rest = name.split(":", 2)
+    here.mkdir()
+    try:
+        if setup == "surroundings":
+            return surrounded(rest, here, shared)
+        return list(_chain(SETUPS[setup], [Fault.of(each) for each in rest.split("+")], here, shared))
+    finally:
+        shutil.rmtree(here, ignore_errors=True)
+
+
+def _chain(setup: Setup, faults: Sequence[Fault], here: Path, shared: Sequence[Path]) -> Iterator[str]:
+    run = setup.run(here)
+    for number, fault in enumerate(faults):
+        for wrong in _one(run, fault, number, shared):
+            yield f"{fault.name}: {wrong}"
+    before = oracle.finished(run.directory)
+    ended = run.command("last").ended(END_S)
+    for wrong in oracle.of_command(ended, codes=(0,)):
+        yield f"the last, undisturbed command: {wrong}: {ended.told[-300:]}"
+    yield from oracle.of_launches(before, oracle.finished(run.directory))
+    if ended.code == 0:
+        yield from oracle.of_table(setup.undisturbed(here.parent), run.directory)
+
+
+def _one(run: Run, fault: Fault, number: int, shared: Sequence[Path]) -> Iterator[str]:
+    before, left = oracle.finished(run.directory), oracle.Before.now(shared)
+    command = run.command(f"{number}")
+    if not _awaited(run, command.process, fault):
+        ended = command.ended(END_S)
+        if run.setup.ours:
+            yield from (f"before it came: {wrong}" for wrong in oracle.of_command(ended, codes=(0, 1)))
+        return
+    reachable = oracle.beyond_loopback() if shared and run.setup.private else []
+    hit = run.pids(fault.victim, command.process.pid)
+    for pid in hit:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, getattr(signal, f"SIG{fault.signal}"))
+    if fault.signal == "STOP" and fault.victim == "controller":
+        time.sleep(WAITS_S)
+        for pid in hit:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    ended = command.ended(END_S)
+    named = run.setup.words.get(fault.victim, ()) if ended.code == 1 else ()
+    if not run.setup.ours and ended.code is None:
+        yield f"still running after {ended.seconds:.0f} s"
+    for wrong in oracle.of_command(ended, codes=fault.codes, named=named) if run.setup.ours else ():
+        yield f"{wrong}: {ended.told[-300:]}" if "code" in wrong or "named" in wrong else wrong
+    if fault.codes == (130,) and ended.code == 130 and "resume with" not in ended.told:
+        yield "an interrupted sweep does not say how to resume"
+    yield from oracle.of_what_is_left(left, shared, command.tag)
+    yield from oracle.of_launches(before, oracle.finished(run.directory))
+    if reachable:
+        yield f"others can reach {', '.join(reachable)}"
+
+
+def _awaited(run: Run, process: subprocess.Popen[bytes], fault: Fault) -> bool:
+    """Waits until a sweep is at a phase and its victim lives; whether that came."""
+    deadline = time.monotonic() + PHASE_S
+    known = len(oracle.finished(run.directory))
+    while process.poll() is None and time.monotonic() < deadline:
+        if _is_at(run, fault.phase, known) and run.pids(fault.victim, process.pid):
+            return process.poll() is None
+        time.sleep(0.01)
+    return False
+
+
+def _is_at(run: Run, phase: str, known: int) -> bool:
+    directory = run.directory
+    if phase == "start":
+        return True
+    if phase == "inspection":
+        return bool(run.pids("rank", 0)) and not any(directory.glob("cases/*/*/launch.json"))
+    if phase == "between":
+        return len(oracle.finished(directory)) > known
+    if phase == "report":
+        return len(oracle.finished(directory)) >= run.setup.launches
+    purpose = "proof" if phase == "proof" else "launch-*"
+    for begun in directory.glob(f"cases/*/{purpose}"):
+        if ".aside-" in begun.name or (begun / "outcome.json").exists():
+            continue
+        if phase != "timed" or any(b'"block"' in path.read_bytes() for path in begun.glob("rank-*.jsonl")):
+            return True
+    return False

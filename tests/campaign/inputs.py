@@ -1,0 +1,317 @@
+"""Inputs that nobody should give: experiments, flags, run directories, profiles and classes, each with a name.
+
+An input is files and a command. The name says how it is made, so that a name that found a defect is all the corpus
+keeps. What an input must be answered with is in `oracle.py`, but for its exit codes and the words of its cause.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ddpbench.cli import make_parser
+from tests.campaign import classes, rundirs
+from tests.campaign.nasty import VALUES, Path_, as_json, dotted, leaves, replaced, toml_document, without
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = sorted(path.stem for path in (ROOT / "experiments").glob("*.toml"))
+PROFILES = ("gpt-nano-cpu", "resnet50-v100")
+
+
+@dataclass(frozen=True)
+class Input:
+    """A command with the files that it is given, in a folder of its own, whose path is put for `{here}`."""
+
+    name: str
+    argv: Sequence[str]
+    prepare: Callable[[Path], None]
+    codes: tuple[int, ...] = (0, 2)
+    named: tuple[str, ...] = ()
+    made: tuple[str, ...] = field(default=("run",))
+    """What may be in the folder afterwards, beside what was prepared."""
+    launches: bool = False
+    """It starts ranks, and takes seconds."""
+    deadline_s: float = 30.0
+
+
+FAMILIES: dict[str, tuple[Callable[[], list[str]], Callable[[str], Input]]] = {}
+
+
+def family(
+    name: str, names: Callable[[], list[str]]
+) -> Callable[[Callable[[str], Input]], Callable[[str], Input]]:
+    """Adds a kind of input: all its names, and what makes one of a name."""
+
+    def add(make: Callable[[str], Input]) -> Callable[[str], Input]:
+        FAMILIES[name] = (names, make)
+        return make
+
+    return add
+
+
+def input_of(name: str) -> Input:
+    """The input of a name, `family:rest`."""
+    kind, _, rest = name.partition(":")
+    return FAMILIES[kind][1](rest)
+
+
+SHARES = {
+    "experiment": 0.34,
+    "set": 0.12,
+    "bytes": 0.06,
+    "flag": 0.16,
+    "run": 0.22,
+    "profile": 0.06,
+    "class": 0.04,
+}
+"""Of a campaign's inputs, by family."""
+
+
+def drawn(count: int, seed: int) -> list[str]:
+    """Names of so many inputs of all families, never one twice."""
+    generator = random.Random(seed)
+    names: list[str] = []
+    for kind, share in SHARES.items():
+        every = [f"{kind}:{rest}" for rest in FAMILIES[kind][0]()]
+        names += generator.sample(every, min(len(every), max(1, round(count * share))))
+    return names
+
+
+@cache
+def _experiment(name: str) -> dict[str, Any]:
+    return tomllib.loads((ROOT / f"experiments/{name}.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def _settings() -> list[Path_]:
+    """All keys that the page of settings names, as they are written in a document."""
+    page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+    tables = {"Base": "base", "Budget": "budget", "Fabric": "fabric"}
+    found: list[Path_] = []
+    table = ""
+    for line in page.splitlines():
+        if title := re.match(r"## .*\[(\w+)\]", line):
+            table = title[1]
+        elif key := re.match(r"\| `(\w+)` \|", line):
+            found.append((table, key[1]) if table in tables.values() else (key[1],))
+    return found
+
+
+def _changes(document: dict[str, Any], more: Sequence[Path_] = ()) -> Iterator[str]:
+    """Names of all changes of a document: a value put for each of its own, or that left out."""
+    for path in dict.fromkeys([*leaves(document), *more]):
+        if path:
+            yield f"{dotted(path)}=left-out"
+            yield from (f"{dotted(path)}={value}" for value in VALUES)
+
+
+def _changed(document: dict[str, Any], change: str) -> dict[str, Any]:
+    """A document with one of `_changes`."""
+    where, _, value = change.rpartition("=")
+    path = next(
+        (path for path in leaves(document) if path and dotted(path) == where), tuple(where.split("."))
+    )
+    if value == "left-out":
+        try:
+            return dict(without(document, path))
+        except (KeyError, AttributeError):
+            return document
+    return dict(replaced(document, path, VALUES[value]))
+
+
+def _write(name: str, content: bytes) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / name).write_bytes(content)
+
+    return write
+
+
+def _experiments() -> list[str]:
+    return [f"{name}:{change}" for name in EXPERIMENTS for change in _changes(_experiment(name), _settings())]
+
+
+@family("experiment", _experiments)
+def _experiment_input(rest: str) -> Input:
+    name, _, change = rest.partition(":")
+    text = toml_document(_changed(_experiment(name), change)).encode("utf-8", "surrogatepass")
+    argv = ["sweep", "{here}/given.toml", "--dry-run", "--out", "{here}/run"]
+    if hash_of(rest) % 8 == 0:
+        argv = ["plan", "{here}/given.toml", "--nodes", "a,b", "--ranks-per-node", "2", "--out", "{here}/run"]
+    return Input(f"experiment:{rest}", argv, _write("given.toml", text))
+
+
+def hash_of(text: str) -> int:
+    """A number of a text, the same in every process."""
+    return sum((place + 1) * ord(letter) for place, letter in enumerate(text))
+
+
+def _sets() -> list[str]:
+    return [f"{dotted(path)}={value}" for path in _settings() for value in VALUES]
+
+
+@family("set", _sets)
+def _set_input(rest: str) -> Input:
+    key, _, value = rest.rpartition("=")
+    text = as_text(VALUES[value])
+    return Input(
+        f"set:{rest}",
+        ["sweep", "quick", "--dry-run", "--out", "{here}/run", f"--set={key}={text}"],
+        lambda folder: None,
+    )
+
+
+def as_text(value: Any) -> str:
+    """A value as somebody would type it."""
+    text = value if isinstance(value, str) else as_json(value)
+    return text.replace("\0", "\\0")  # no argument of a command can hold it
+
+
+def _flipped(content: bytes, draw: random.Random) -> bytes:
+    place = draw.randrange(len(content))
+    return content[:place] + bytes([content[place] ^ (1 << draw.randrange(8))]) + content[place + 1 :]
+
+
+BROKEN: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    "cut": lambda content, draw: content[: draw.randrange(len(content))],
+    "flip": _flipped,
+    "doubled": lambda content, draw: content * 2,
+    "binary": lambda content, draw: draw.randbytes(500),
+    "utf-16": lambda content, draw: content.decode().encode("utf-16"),
+    "marked": lambda content, draw: b"\xef\xbb\xbf" + content,
+    "mac-lines": lambda content, draw: content.replace(b"\n", b"\r"),
+    "deep-tables": lambda content, draw: content + b"[" + b".".join([b"a"] * 20_000) + b"]\n",
+    "deep-lists": lambda content, draw: content + b"x = " + b"[" * 50_000,
+    "long-line": lambda content, draw: content + b"x = '" + b"y" * 5_000_000 + b"'\n",
+    "many-keys": lambda content, draw: content + b"".join(b"k%d = 1\n" % number for number in range(20_000)),
+    "empty": lambda content, draw: b"",
+}
+
+
+def _broken() -> list[str]:
+    return [f"{name}:{way}:{number}" for name in EXPERIMENTS for way in BROKEN for number in range(5)]
+
+
+@family("bytes", _broken)
+def _broken_input(rest: str) -> Input:
+    name, way, _ = rest.split(":")
+    content = (ROOT / f"experiments/{name}.toml").read_bytes()
+    changed = BROKEN[way](content, random.Random(hash_of(rest)))
+    argv = ["sweep", "{here}/given.toml", "--dry-run", "--out", "{here}/run"]
+    return Input(f"bytes:{rest}", argv, _write("given.toml", changed))
+
+
+STEMS: dict[str, list[str]] = {
+    "sweep": ["sweep", "quick", "--dry-run", "--out", "{here}/run"],
+    "plan": ["plan", "quick", "--nodes", "a,b", "--out", "{here}/run"],
+    "report": ["report", "{here}/given"],
+    "pack": ["pack", "{here}/given"],
+    "allocation": ["allocation", "{here}/given"],
+    "merge": ["merge", "{here}/given", "{here}/given", "--out", "{here}/run"],
+    "list": ["list"],
+    "init": ["init", "{here}/train.py"],
+}
+"""Commands that start nothing, with what they need; a flag comes after it."""
+
+
+@cache
+def _flags() -> list[str]:
+    parser = make_parser()
+    (commands,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    return [
+        f"{command}:{action.option_strings[-1] if action.option_strings else 'argument'}={value}"
+        for command in STEMS
+        for action in commands.choices[command]._actions
+        if action.dest not in ("help", "dry_run")
+        for value in VALUES
+        if not isinstance(VALUES[value], dict | list | bool)
+    ]
+
+
+@family("flag", _flags)
+def _flag_input(rest: str) -> Input:
+    command, _, flag_and_value = rest.partition(":")
+    flag, _, value = flag_and_value.rpartition("=")
+    text = as_text(VALUES[value])
+    stem = STEMS[command]
+    argv = [stem[0], text, *stem[2:]] if flag == "argument" else [*stem, f"{flag}={text}"]
+    if flag == "--out":
+        place = stem.index(flag) if flag in stem else len(stem)
+        argv = [*stem[:place], *stem[place + 2 :], f"--out={{here}}/{text}"]
+    return Input(
+        f"flag:{rest}",
+        argv,
+        _prepare_for_flags,
+        codes=(0, 1, 2),
+        made=("run", "given", *((text.split("/")[0],) if flag == "--out" else ())),
+    )
+
+
+def _prepare_for_flags(folder: Path) -> None:
+    rundirs.write(folder / "given")
+    (folder / "train.py").write_text(classes.SOUND, encoding="utf-8")
+
+
+@family("run", rundirs.names)
+def _run_input(rest: str) -> Input:
+    argv = {
+        0: ["report", "{here}/given"],
+        1: ["merge", "{here}/given", "{here}/other", "--out", "{here}/run"],
+        2: ["allocation", "{here}/given"],
+    }[hash_of(rest) % 8 if hash_of(rest) % 8 < 3 else 0]
+
+    def prepare(folder: Path) -> None:
+        if argv[0] == "merge":
+            rundirs.write(folder / "other")
+        rundirs.write(folder / "given")
+        rundirs.change(folder / "given", rest)
+
+    return Input(f"run:{rest}", argv, prepare, codes=(0, 1, 2), made=("run", "given", "other"))
+
+
+@cache
+def _profile(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / f"ddpbench/profiles/{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _profiles() -> list[str]:
+    return [f"{name}:{change}" for name in PROFILES for change in _changes(_profile(name))]
+
+
+@family("profile", _profiles)
+def _profile_input(rest: str) -> Input:
+    name, _, change = rest.partition(":")
+    text = as_json(_changed(_profile(name), change)).encode()
+    argv = ["sweep", "quick", "--dry-run", "--out", "{here}/run", "--workload", "replay:{here}/given.json"]
+    return Input(f"profile:{rest}", argv, _write("given.json", text))
+
+
+@family("class", classes.names)
+def _class_input(rest: str) -> Input:
+    settings = {
+        "axes.strategy": '["ddp"]',
+        "axes.world_size": "[2]",
+        "axes.bucket_cap_mb": '["default"]',
+        "budget.rounds_min": "1",
+        "budget.rounds_max": "1",
+        "budget.measured_s": "0.05",
+        "budget.hang_timeout": "5",
+    }
+    argv = ["sweep", "quick", "--out", "{here}/run", "--workload", "{here}/train.py:Measured"]
+    argv += [f"--set={key}={value}" for key, value in settings.items()]
+    return Input(
+        f"class:{rest}",
+        argv,
+        _write("train.py", classes.source(rest).encode()),
+        codes=classes.codes(rest),
+        launches=True,
+        deadline_s=120.0,
+    )

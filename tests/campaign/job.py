@@ -1,0 +1,75 @@
+"""A process that tries what it is told, one name a line, and answers a line of JSON each; in namespaces of its own.
+
+With root it has a network, processes, /tmp and /dev/shm to itself, so that whatever is left there was left by what it
+tried, and what it tries cannot reach others. Without root it looks at its own folder and processes alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OWN = ("/tmp", "/dev/shm")
+"""Places that are empty in an isolated job, where nothing may be left, and everybody's otherwise."""
+WORK = "/mnt"
+"""Where an isolated job works, likewise its own."""
+_ISOLATED = "DDPBENCH_CAMPAIGN_ISOLATED"
+
+
+def can_isolate() -> bool:
+    """Whether this user may make namespaces."""
+    command = ["unshare", "-m", "-n", "-p", "-i", "--fork", "--mount-proc", "true"]
+    return os.geteuid() == 0 and subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def start(*, isolated: bool) -> subprocess.Popen[str]:
+    """Starts a job; write names to it, read answers from it, close its input to end it."""
+    python = [sys.executable, "-m", "tests.campaign.job"]
+    if isolated:
+        mounts = " && ".join(f"mount -t tmpfs tmpfs {place}" for place in (*OWN, WORK))
+        inside = f'{mounts} && ip link set lo up && exec "$@"'
+        unshare = ["unshare", "-m", "-n", "-p", "-i", "--fork", "--kill-child", "--mount-proc"]
+        python = [*unshare, "sh", "-c", inside, "sh", *python]
+    return subprocess.Popen(
+        python,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, _ISOLATED: str(int(isolated)), "DDPBENCH_SHARED_MACHINE": "1"},
+    )
+
+
+def serve(names: Iterator[str]) -> None:
+    """Tries what comes in, and prints what was wrong with each."""
+    from tests.campaign import faults, rundirs, trial
+
+    isolated = os.environ[_ISOLATED] == "1"
+    shared = [Path(place) for place in OWN] if isolated else []
+    if isolated:
+        tempfile.tempdir = WORK
+    trial.prepare()
+    with tempfile.TemporaryDirectory(prefix="ddpbench-campaign-") as folder:
+        for number, line in enumerate(names):
+            name = line.rstrip("\n")
+            began = time.monotonic()
+            tried = faults.tried if name.startswith("fault:") else trial.tried
+            try:
+                wrong = tried(name, Path(folder) / str(number), shared)
+            except Exception:  # a fault of the campaign is a finding too
+                wrong = [f"the campaign itself: {traceback.format_exc()[-1500:]}"]
+            answer = {"name": name, "wrong": wrong, "seconds": round(time.monotonic() - began, 2)}
+            print(json.dumps(answer), flush=True)
+    rundirs.forget()
+
+
+if __name__ == "__main__":
+    serve(iter(sys.stdin))

@@ -1,0 +1,261 @@
+"""The sweeps that faults are tried on: small, on real ranks, each with its processes by what they do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tests.campaign import oracle
+
+ROOT = Path(__file__).parents[2]
+_ALL = ("start", "inspection", "proof", "launch", "timed", "between", "report")
+_RANKS = ("inspection", "proof", "launch", "timed")
+_HEAD = f"""
+question = "What becomes of a sweep when something breaks?"
+[base]
+strategy = "ddp"
+world_size = 2
+local_batch = 4
+workload = "{ROOT}/tests/failures/faulty.py:Sound"
+"""
+_BUDGET = """
+[budget]
+rounds_min = {rounds}
+rounds_max = {rounds}
+measured_s = "300 ms"
+hang_timeout = "15 s"
+"""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that runs, with its words in files: nobody has to read them for it to go on."""
+
+    argv: Sequence[str]
+    process: subprocess.Popen[bytes]
+    tag: str
+    folder: Path
+    began: float
+    beside: Sequence[subprocess.Popen[bytes]] = ()
+    """Other nodes' agents."""
+
+    def ended(self, within_s: float) -> oracle.Ended:
+        """It ended, or was still running after so many seconds and was killed then."""
+        code: int | None
+        try:
+            code = self.process.wait(within_s)
+            for other in self.beside:
+                other.wait(within_s)
+        except subprocess.TimeoutExpired:
+            code = None
+            for process in (self.process, *self.beside):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        out, told = (
+            (self.folder / f"{self.tag}.{name}").read_bytes().decode("utf-8", "replace")
+            for name in ("out", "told")
+        )
+        return oracle.Ended(self.argv, code, out, told, time.monotonic() - self.began)
+
+
+@dataclass
+class Setup:
+    """A sweep to disturb."""
+
+    name: str
+    experiment: str
+    victims: Mapping[str, Sequence[str]]
+    """Each kind of process with the phases in which it is one's victim."""
+    launches: int
+    """Of an undisturbed run, proofs among them."""
+    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Of each victim what a message has to name when a launch was lost to it."""
+    argv: Callable[[Path, Path, str], list[str]] | None = None
+    """Of the command, by experiment, run directory and its number; None for a sweep."""
+    private: bool = True
+    """Nobody beyond the machine has to reach it."""
+    ours: bool = True
+    """Its first process is ddpbench: exit codes and words are ours."""
+    _undisturbed: Path | None = None
+
+    def run(self, here: Path) -> Run:
+        """A new run of it, not started."""
+        (here / "tmp").mkdir()
+        (here / "given.toml").write_text(self.experiment, encoding="utf-8")
+        return Run(self, here)
+
+    def undisturbed(self, folder: Path) -> Path:
+        """A run that nobody disturbed; made once."""
+        if self._undisturbed is None:
+            here = folder / f"undisturbed-{self.name}"
+            here.mkdir()
+            run = self.run(here)
+            ended = run.command("only").ended(300.0)
+            if ended.code != 0:
+                raise RuntimeError(f"an undisturbed sweep ended with {ended.code}: {ended.told[-500:]}")
+            self._undisturbed = run.directory
+        return self._undisturbed
+
+
+@dataclass
+class Run:
+    """A run that several commands work at, one after another."""
+
+    setup: Setup
+    here: Path
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Environment."""
+    before: Callable[[], None] | None = None
+    """Called in the command's process before it is run."""
+    tag: str = ""
+
+    @property
+    def directory(self) -> Path:
+        """The run directory."""
+        return self.here / "run"
+
+    def command(self, name: str) -> Command:
+        """Starts the next command, which goes on where the last one ended."""
+        self.tag = f"fault-{os.getpid()}-{time.monotonic_ns()}"
+        environment = {
+            **os.environ,
+            oracle.TAG: self.tag,
+            "TMPDIR": str(self.here / "tmp"),
+            "COLUMNS": "100",
+            "MPLCONFIGDIR": str(self.here.parent / "matplotlib"),
+            **self.extra,
+        }
+        began = time.monotonic()
+        lines = self._lines(name)
+        with (
+            (self.here / f"{self.tag}.out").open("wb") as out,
+            (self.here / f"{self.tag}.told").open("wb") as told,
+        ):
+            processes = [
+                subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=told,
+                    cwd=ROOT,
+                    env=environment,
+                    start_new_session=True,
+                    preexec_fn=self.before,  # noqa: PLW1509 - a limit of this process, set in it alone
+                )
+                for argv in lines
+            ]
+        return Command(lines[0], processes[0], self.tag, self.here, began, processes[1:])
+
+    def _lines(self, name: str) -> list[list[str]]:
+        if self.setup.argv is None:
+            argv = ["sweep", str(self.here / "given.toml"), "--out", str(self.directory), "--retry-failed"]
+            return [[sys.executable, "-m", "ddpbench", *argv]]
+        return agents(self.here / "given.toml", self.directory)
+
+    def pids(self, victim: str, controller: int) -> list[int]:
+        """The processes of a kind that live: `controller`, `server`, `rank`, `loader`, `holder`, `agent` or `slot`."""
+        if victim == "controller":
+            return [controller]
+        found: list[int] = []
+        for process in oracle.processes_of(self.tag):
+            with contextlib.suppress(psutil.Error):
+                if _does(process) == victim:
+                    found.append(process.pid)
+        return found[-1:] if victim in ("rank", "loader", "slot") else found[:1]
+
+
+def _is_worker(process: psutil.Process | None) -> bool:
+    return process is not None and "ddpbench.worker" in process.cmdline()
+
+
+def _does(process: psutil.Process) -> str:
+    """What a process of a sweep is there for."""
+    words = process.cmdline()
+    parent = process.parent()
+    if "ddpbench.fabric" in words:
+        return "holder"
+    if "torch.distributed.run" in words:
+        return "agent"
+    if _is_worker(process):
+        if parent is not None and "torch.distributed.run" in parent.cmdline():
+            return "slot"
+        return "rank" if _is_worker(parent) else "server"
+    if _is_worker(parent) or any("multiprocessing" in word for word in words):
+        return "loader"
+    return ""
+
+
+def agents(experiment: Path, directory: Path) -> list[list[str]]:
+    """The lines of two torchrun agents, on loopback, on a run directory that is planned first."""
+    if not directory.exists():
+        plan = [sys.executable, "-m", "ddpbench", "plan", str(experiment), "--nodes", "127.0.0.1,127.0.0.1"]
+        subprocess.run([*plan, "--out", str(directory)], check=True, capture_output=True, cwd=ROOT)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    meet = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    return [
+        [
+            *(sys.executable, "-m", "torch.distributed.run", *meet, f"--node-rank={node}"),
+            *("-m", "ddpbench.worker", str(directory), "--retry-failed"),
+        ]
+        for node in (0, 1)
+    ]
+
+
+def _torchrun(experiment: Path, directory: Path, _name: str) -> list[str]:
+    return agents(experiment, directory)[0]
+
+
+SETUPS = {
+    setup.name: setup
+    for setup in (
+        Setup(
+            "local",
+            _HEAD + _BUDGET.format(rounds=3),
+            {"controller": _ALL, "server": _ALL[:-1], "rank": _RANKS},
+            launches=8,
+            words={"server": ("fork server",), "rank": ("rank",)},
+        ),
+        Setup(
+            "loader",
+            _HEAD + "loader_workers = 1\n" + _BUDGET.format(rounds=2),
+            {"controller": ("launch", "timed"), "server": ("timed",), "rank": ("timed",), "loader": _RANKS},
+            launches=6,
+            words={"rank": ("rank",)},
+        ),
+        Setup(
+            "fabric",
+            _HEAD + '[fabric]\nbandwidth = "1 gbit"\n' + _BUDGET.format(rounds=2),
+            {
+                "controller": ("start", "proof", "timed", "between"),
+                "holder": ("inspection", "proof", "timed", "between"),
+                "server": ("timed",),
+                "rank": ("timed",),
+            },
+            launches=6,
+            words={"server": ("fork server",), "rank": ("rank",), "holder": ("network",)},
+        ),
+        Setup(
+            "torchrun",
+            _HEAD.replace("world_size = 2", "world_size = 2\nnodes = 2\nlauncher = 'torchrun'")
+            + _BUDGET.format(rounds=2),
+            {"agent": _RANKS[1:], "slot": ("start", *_RANKS[1:], "between")},
+            launches=6,
+            argv=_torchrun,
+            private=False,
+            ours=False,
+        ),
+    )
+}

@@ -1,0 +1,26 @@
+"""A hundredth of the campaign, and all that ever found a defect; `make campaign` tries the whole."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from tests.campaign import job
+from tests.campaign.__main__ import chosen, run
+
+pytestmark = [
+    pytest.mark.multiprocess,
+    pytest.mark.skipif(
+        sys.platform != "linux" or os.geteuid() != 0 or not job.can_isolate(),
+        reason="needs root to give each trial its own network, processes and /tmp",
+    ),
+]
+
+
+def test_a_hundredth_of_the_campaign() -> None:
+    names = chosen(inputs_wanted=10, share_of_faults=0.01, seed=15)
+    answers = run(names, jobs=1, isolated=True)
+    assert sorted(answer["name"] for answer in answers) == sorted(names)
+    assert not (wrong := {answer["name"]: answer["wrong"] for answer in answers if answer["wrong"]}), wrong

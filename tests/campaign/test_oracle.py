@@ -1,0 +1,124 @@
+"""The oracle sees what is wrong: each rule with what breaks it, and with what does not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ddpbench
+from tests.campaign import faults, inputs, oracle, rundirs
+from tests.campaign.nasty import VALUES, toml_document
+from tests.synthetic import write_run
+
+
+def ended(
+    code: int | None = 2, told: str = "ddpbench: base.seed: -1; use 0 or more\n", out: str = ""
+) -> oracle.Ended:
+    return oracle.Ended(["sweep"], code, out, told, 1.0)
+
+
+def test_a_good_refusal_is_good() -> None:
+    assert oracle.of_command(ended(), codes=(0, 2), named=("base.seed",)) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (ended(None), "still running"),
+        (ended(1), "exit code 1, not 0 or 2"),
+        (ended(told="Traceback (most recent call last):\nValueError: use 1\n"), "a traceback"),
+        (ended(told="use \x1b[31mred\n"), "a control character"),
+        (ended(told="use one \u202e of them\n"), "a control character"),
+        (ended(told="use 1 " * 2000), "characters are said"),
+        (ended(told=" \n"), "no word of what is wrong"),
+        (ended(told="ddpbench: bad base.seed\n"), "no word of what to do"),
+        (ended(told="ddpbench: seed -1; use 0 or more\n"), "'base.seed' is not named"),
+        (ended(out="a table\n"), "on standard output"),
+    ],
+)
+def test_what_a_command_gets_wrong_is_seen(command: oracle.Ended, found: str) -> None:
+    wrong = oracle.of_command(command, codes=(0, 2), named=("base.seed",))
+    assert any(found in each for each in wrong), wrong
+
+
+def test_what_is_left_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracle, "LEFT_S", 0.1)
+    before = oracle.Before.now([tmp_path])
+    assert oracle.of_what_is_left(before, [tmp_path], "tag-left") == []
+    (tmp_path / "pymp-x").mkdir()
+    sleeper = subprocess.Popen(["sleep", "100"], env={**os.environ, oracle.TAG: "tag-left"})
+    wrong = oracle.of_what_is_left(before, [tmp_path], "tag-left")
+    assert any("pymp-x" in each for each in wrong)
+    assert any("sleep 100" in each for each in wrong)
+    assert sleeper.wait(10) == -9  # and it is ended
+
+
+def test_what_others_can_reach_is_seen() -> None:
+    import socket
+
+    with socket.socket() as inside:
+        inside.bind(("127.0.0.1", 0))
+        inside.listen()
+        port = inside.getsockname()[1]
+        assert not any(address.endswith(f":{port}") for address in oracle.beyond_loopback())
+    with socket.socket() as outside:
+        outside.bind(("0.0.0.0", 0))
+        outside.listen()
+        assert f"0.0.0.0:{outside.getsockname()[1]}" in oracle.beyond_loopback()
+
+
+def test_lost_and_repeated_launches_are_seen(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    write_run(run, 2, rounds=1, blocks=1, steps=1)
+    before = oracle.finished(run)
+    assert len(before) == 4
+    assert oracle.of_launches(before, oracle.finished(run)) == []
+    first, second, *_ = sorted(before)
+    shutil.rmtree(run / first)
+    record = next((run / second).glob("rank-*.jsonl"))
+    record.write_text(record.read_text() + "\n")
+    assert oracle.of_launches(before, oracle.finished(run)) == [f"lost: {first}", f"done again: {second}"]
+
+
+def test_another_table_is_seen(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        write_run(tmp_path / name, 2, rounds=2, blocks=1, steps=1, seed=len(name))
+        ddpbench.load(tmp_path / name, write=True)
+    one, other = tmp_path / "one", tmp_path / "other"
+    assert (one / "cases.csv").read_bytes() != (other / "cases.csv").read_bytes()  # its times differ
+    assert oracle.of_table(one, other) == []
+    table = (other / "cases.csv").read_text(encoding="utf-8")
+    (other / "cases.csv").write_text(table.replace(",ok,", ",failed,", 1), encoding="utf-8")
+    (wrong,) = oracle.of_table(one, other)
+    assert "status" in wrong
+    lines = table.splitlines(keepends=True)
+    (other / "cases.csv").write_text("".join(lines[:-1]), encoding="utf-8")
+    assert "has the cases" in oracle.of_table(one, other)[0]
+
+
+def test_a_campaign_has_its_numbers() -> None:
+    """A thousand inputs, all different, three hundred faults; the same of one seed."""
+    names = inputs.drawn(1000, seed=3)
+    assert len(set(names)) == len(names) >= 1000
+    assert names == inputs.drawn(1000, seed=3) != inputs.drawn(1000, seed=4)
+    assert sum(map(faults.count, faults.chains())) >= 300
+    assert set(faults.drawn(1.0, 0)) == set(faults.chains())
+    rundirs.forget()
+
+
+def test_every_nasty_value_can_be_written() -> None:
+    for name, value in VALUES.items():
+        text = toml_document({"base": {"seed": value}})
+        assert text.startswith('"base" = {"seed" = '), name
+        text.encode("utf-8")
+
+
+def test_the_campaign_imports_nothing_of_torch() -> None:
+    """What is forked for an input has no threads of torch, and does not take its seconds."""
+    code = "import sys, tests.campaign.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=inputs.ROOT).returncode == 0
