@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ddpbench.guard import kill_all
 from tests.processes import alive
 
 RANK = """
@@ -30,4 +31,6 @@ def test_they_die_with_their_rank(tmp_path: Path) -> None:
         pids = [int(pid) for pid in rank.stdout.readline().split()]
         assert len(alive(pids, 0)) == 3
         rank.kill()
-    assert alive(pids) == []
+    left = alive(pids)
+    kill_all(left)
+    assert left == []
