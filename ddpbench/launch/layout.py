@@ -29,9 +29,11 @@ from ddpbench.spec import (
     PlannedCase,
     crossed_words,
     expand,
+    limits,
     load_experiment,
     resolve,
 )
+from ddpbench.texts import command, shortened
 
 DEFAULT_PORT = 29500
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -48,8 +50,8 @@ class Nodes:
     def __post_init__(self) -> None:
         bad = [name for name in self.names if not name or name.isdecimal() or name != shlex.quote(name)]
         if bad or not self.names:
-            given = ",".join(self.names)
-            raise RequestError(f"--nodes {given!r}: give the nodes' host names, such as --nodes hostA,hostB")
+            given = shortened(",".join(self.names))
+            raise RequestError(f"--nodes {given}: give the nodes' host names, such as --nodes hostA,hostB")
         twice = [name for name, count in Counter(self.names).items() if count > 1 and name not in _LOOPBACK]
         if twice:
             raise RequestError(
@@ -57,10 +59,12 @@ class Nodes:
                 "for more ranks on it raise --ranks-per-node, for a trial of several nodes on this machine repeat "
                 "127.0.0.1"
             )
-        if self.ranks_per_node < 1:
-            raise RequestError(f"--ranks-per-node {self.ranks_per_node}: at least 1 is needed")
-        if not 0 < self.port < 65536:
-            raise RequestError(f"--port {self.port}: a port is 1 to 65535")
+        for flag, limit, value in (
+            ("--ranks-per-node", limits.RANKS_PER_NODE, self.ranks_per_node),
+            ("--port", limits.PORT, self.port),
+            ("--nodes x --ranks-per-node", limits.RANKS, self.slots),
+        ):
+            limit.check_flag(flag, value)
 
     @property
     def slots(self) -> int:
@@ -187,7 +191,7 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
 
 
 def _again(run: RunDir) -> str:
-    return f"ddpbench plan {run.path}"
+    return command("ddpbench", "plan", run.path)
 
 
 def _devices(experiment: Experiment, here: Devices, nodes: Nodes) -> Devices:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ddpbench.errors import ExperimentError, Problem
 from ddpbench.launch.estimate import Tried, launch_s, proof_s, server_starts_s
 from ddpbench.launch.order import balanced_orders
 from ddpbench.machine.hardware import Hardware, numa_cores
@@ -18,6 +19,7 @@ from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir
 from ddpbench.records.plan import StoredPlan
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case, Catalog, Experiment, PlannedCase, labels
+from ddpbench.spec.limits import MAX_LAUNCHES
 
 FABRIC_PORT = 29500
 FABRIC_INTERFACE = "eth0"
@@ -164,11 +166,20 @@ def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: Stor
 
     Without a seed one is drawn, which the plan's experiment then has. A run that is resumed keeps the order that is
     `stored` of it, unless it was planned with other cases, which a sweep refuses.
+
+    Raises:
+        ExperimentError: it would be too many launches; told before their order is made.
     """
     experiment = with_seed(experiment, stored)
     budget = experiment.budget
     assert budget.seed is not None
     ids = [entry.case.case_id for entry in cases if entry.skip_reason is None]
+    if len(ids) * budget.rounds_max > MAX_LAUNCHES:
+        message = (
+            f"{budget.rounds_max:,} given; {len(ids):,} cases in as many rounds are "
+            f"{len(ids) * budget.rounds_max:,} launches, and must be {MAX_LAUNCHES:,} at most"
+        )
+        raise ExperimentError(experiment.name, [Problem(path="budget.rounds_max", message=message)])
     orders = balanced_orders(ids, rounds_min=budget.rounds_min, rounds=budget.rounds_max, seed=budget.seed)
     order = [(number, case_id) for number, round_ids in enumerate(orders) for case_id in round_ids]
     if stored is not None and sorted(stored.order) == sorted(order):

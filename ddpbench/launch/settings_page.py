@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.spec.fabric import FabricSettings
+from ddpbench.spec.limits import Range
 from ddpbench.spec.settings import Base, Budget, Experiment
 from ddpbench.strategies import TABLE as STRATEGIES
 from ddpbench.units import Unit
@@ -162,6 +163,9 @@ def _type(kind: Any) -> str:
 
 
 def _allowed(kind: Any, metadata: Sequence[Any]) -> str:
+    for limit in metadata:
+        if isinstance(limit, Range):
+            return f"{limit.words} ({limit.why})" if limit.why else limit.words
     if get_origin(kind) is Literal:
         return _listed(get_args(kind))
     limits = {

@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpbench.spec.settings import MAX_RANKS
+from ddpbench.spec.limits import MAX_RANKS
 
 PHASES: Sequence[str] = (
     "starting",

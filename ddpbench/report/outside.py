@@ -10,9 +10,10 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, setting_of
 from ddpbench.report.parts import Picture, Wanted
 from ddpbench.report.rows import Row
-from ddpbench.report.words import clean, launches_each, moment
+from ddpbench.report.words import launches_each, moment
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import VIRTUAL
+from ddpbench.texts import clean
 
 _TOLD = ("workload", "scaling", "threads_per_rank", "dtype", "device", "data")
 """What `setting_of` tells beside what is virtual, which pictures have of their own."""

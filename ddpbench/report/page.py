@@ -51,7 +51,8 @@ from ddpbench.report.tables.data_parallel import data_parallel_section, phases_t
 from ddpbench.report.tables.failures import failures_table
 from ddpbench.report.tables.proofs import proofs_line, proofs_table
 from ddpbench.report.tables.provenance import fabrics_table, machine_table
-from ddpbench.report.words import clean, headline, moment, percent
+from ddpbench.report.words import headline, moment, percent
+from ddpbench.texts import clean
 from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION
 

@@ -33,6 +33,7 @@ from ddpbench.spec import (
     load_experiment,
     resolve,
 )
+from ddpbench.texts import command
 
 _OWN_FILES = {
     ".lock",
@@ -160,8 +161,9 @@ def _check_launcher(experiment: Experiment, source: Path) -> None:
         RequestError: a case has launcher = "torchrun".
     """
     if "torchrun" in experiment.axes.get("launcher", [experiment.base.launcher]):
-        nodes = "" if source.is_dir() else " --nodes hostA,hostB --ranks-per-node N"
+        nodes = () if source.is_dir() else ("--nodes", "hostA,hostB", "--ranks-per-node", "N")
         raise RequestError(
-            f'{source}: with launcher = "torchrun" you start the ranks: ddpbench plan {source}{nodes} prints '
+            f'{source}: with launcher = "torchrun" you start the ranks: '
+            f"{command('ddpbench', 'plan', source, *nodes)} prints "
             "the lines for your nodes"
         )

@@ -29,6 +29,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case, PlannedCase
+from ddpbench.texts import command
 from ddpbench.units import counted, format_seconds
 
 
@@ -225,7 +226,7 @@ class Sweep:
             return
         left = left_out_words(self._plan.labels(), self._done, self._budget)
         if left:
-            self._warn(f"{left}; to run them: ddpbench sweep {self._run.path}")
+            self._warn(f"{left}; to run them: {command('ddpbench', 'sweep', self._run.path)}")
 
     def _round(self, number: int, servers: Servers, started: float) -> bool:
         """Launches what is not done of a round, from servers that then end: the next round gets its own.

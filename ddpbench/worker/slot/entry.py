@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.errors import DdpbenchError, LaunchError, RequestError
 from ddpbench.records import RunDir
+from ddpbench.texts import clean
 from ddpbench.worker.place import SlotPlace, host_name
 from ddpbench.worker.slot.ending import (
     EXIT_INTERRUPTED,
@@ -79,7 +80,7 @@ def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = o
 
 
 def _say(code: int, text: str) -> int:
-    print(f"ddpbench: {text}", file=sys.stderr, flush=True)  # noqa: T201
+    print(clean(f"ddpbench: {text}"), file=sys.stderr, flush=True)  # noqa: T201
     return code
 
 

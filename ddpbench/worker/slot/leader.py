@@ -24,6 +24,7 @@ from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import PlannedCase, labels
+from ddpbench.texts import command
 from ddpbench.worker.slot.ending import EXIT_NOT_OK, EXIT_OK
 from ddpbench.worker.slot.opening import open_run, try_own_workloads
 from ddpbench.worker.slot.own_rank import OwnRank
@@ -83,7 +84,7 @@ class Leader:
         ok = all(is_ok(entry.case.case_id, self._outcomes, rounds) for entry in self._plan.runnable)
         code = EXIT_OK if ok else EXIT_NOT_OK
         self._order({"do": "end", "code": code})
-        say(f"ended: {reason}; make the report with: ddpbench report {self._run.path}")
+        say(f"ended: {reason}; make the report with: {command('ddpbench', 'report', self._run.path)}")
         return code
 
     def _work(self) -> str:

@@ -29,6 +29,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Case
 from ddpbench.strategies import load_strategy
+from ddpbench.texts import clean
 from ddpbench.worker.place import SlotPlace
 from ddpbench.worker.slot.ending import EXIT_REQUEST, StoppedError
 from ddpbench.worker.slot.own_card import own_card
@@ -227,4 +228,4 @@ def processes_of(case: Case) -> int:
 
 def say(text: str) -> None:
     """Prints a line for whoever started the slots."""
-    print(text, file=sys.stderr, flush=True)  # noqa: T201
+    print(clean(text), file=sys.stderr, flush=True)  # noqa: T201
