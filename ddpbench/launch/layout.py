@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from ddpbench.launch.plan import Plan, make_plan, skip_reasons
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import planned_record
 from ddpbench.records import RunDir, write_atomically
+from ddpbench.records.rundir import checked_name, explain_os_error
 from ddpbench.spec import (
     Case,
     Catalog,
@@ -153,7 +155,7 @@ def plan_for(
     if all(entry.skip_reason is not None for entry in cases):
         raise RequestError(f"{source}: no case of this experiment fits these nodes\n{skip_reasons(cases)}")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
+    run = RunDir(checked_name(out) if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
     if run.path.exists() and any(run.path.iterdir()):
         raise OutputError(
             f"{run.path} is not empty; choose another --out, or plan it again with: {_again(run)}"
@@ -162,9 +164,13 @@ def plan_for(
     run.create()
     toml = plan.experiment.to_toml()  # with the seed of the order, where it was drawn
     record = planned_record(nodes.names, nodes.ranks_per_node, nodes.port)
-    write_atomically(run.machine, json.dumps(record, indent=1) + "\n")
-    write_atomically(run.experiment, toml)
-    write_atomically(run.plan, plan.dumps())
+    try:
+        write_atomically(run.machine, json.dumps(record, indent=1) + "\n")
+        write_atomically(run.experiment, toml)
+        write_atomically(run.plan, plan.dumps())
+    except OSError as error:
+        shutil.rmtree(run.path, ignore_errors=True)  # nothing but what was just begun
+        raise OutputError(f"{run.path} cannot be written: {explain_os_error(error)}") from None
     notes.append(crossed_words(experiment, [(entry.case.world_size, entry.case.nodes) for entry in cases]))
     told = tuple(filter(None, notes))
     return Planned(run=run, plan=plan, nodes=nodes, lines=launcher_lines(nodes, run), notes=told)

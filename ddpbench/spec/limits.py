@@ -89,8 +89,10 @@ class Range:
 
     @property
     def why(self) -> str:
-        """Why it ends where it does."""
-        return "; ".join(dict.fromkeys(filter(None, (self.low_why, self.high_why))))
+        """Why it ends where it does; empty where that needs no words."""
+        return "; ".join(
+            f"{where}: {why}" for where, why in (("less", self.low_why), ("more", self.high_why)) if why
+        )
 
     def checked(self, value: object) -> float:
         """Return the value as a whole number or a float.
@@ -171,7 +173,7 @@ def _duration(low: float, high: float, why: str = "", low_why: str = "", *, belo
 
 # The sections [base] and [axes].
 RANKS = _count(1, MAX_RANKS, "the page through which ranks are watched has room for as many")
-THREADS = _count(1, 1024, "no processor has as many cores")
+THREADS = _count(1, 4096, "no machine has as many cores")
 LOADER_WORKERS = _count(0, 128, "each is a process of every rank")
 BUCKET_CAP_MB = Range(
     low=1e-6, high=2**20, low_why="a bucket holds a byte at least", high_why="no model has a TiB of gradients"
@@ -181,7 +183,7 @@ GLOBAL_BATCH = _count(1, 1_000_000_000, "no job trains on as many samples in a s
 NODES = _count(1, MAX_RANKS, "there are no more nodes than ranks")
 SEED = _count(0, 2**32 - 1, "generators take 32 bits")
 REPLICATE = _count(0, 999, "an A/A test compares a few equal cases")
-DILATION = Range(low=1, high=1000, high_why="a step of a second would take hours")
+DILATION = Range(low=1, high=1000, high_why="a step of a second would take a quarter of an hour")
 SHRINK = _count(1, 1_000_000, "gradients of a TiB become a MiB")
 
 # The section [budget].
@@ -203,7 +205,7 @@ RACKS = _count(1, MAX_NODES, "there are no more racks than nodes")
 RATE = Range(
     low=MIN_RATE,
     high=MAX_RATE,
-    low_why="too slow, a burst of 2 ms would hold no frame; dilate time instead",
+    low_why="a burst of 2 ms would hold no frame; dilate time instead",
     high_why="is the unit right?",
     reads=parse_bit_rate,
     shows=format_bit_rate,
@@ -234,6 +236,13 @@ CLASSES = _count(2, 100_000)
 JITTER = Range(low=0, high=1)
 SLOW_RANK = _count(0, MAX_RANKS - 1, "no job has more ranks")
 SLOW_FACTOR = Range(low=1e-3, high=1000)
+
+# A profile's file.
+PROFILE_S = Range(low=0, high=_DAY_S, high_why="no step takes a day", shows=_span)
+INTERVAL_S = Range(low=-_DAY_S, high=_DAY_S)
+DIMENSION = _count(1, 10**12, "no model has as many parameters")
+SAMPLE_BYTES = _count(0, 2**40, "no sample has a TiB")
+STEPS = _count(0, 10**9)
 
 # Flags that no setting has.
 AA_ROUNDS = _count(3, 1_000, "intervals narrow with the root of their number", "fewer give no interval")

@@ -172,7 +172,7 @@ def test_a_gpu_machine_emulates_on_its_cpu() -> None:
         ),
         ('[fabric]\nnodes = 2\nbandwidth = "fast"', "invalid rate 'fast': write a number and one of kbit/s"),
         ('[fabric]\nnodes = 2\nbandwidth = "-1 Gbit/s"', "invalid rate '-1 Gbit/s'"),
-        ('[fabric]\nnodes = 2\nbandwidth = "1 Mbit/s"', "must be 8 Mbit/s to 4 Tbit/s: too slow"),
+        ('[fabric]\nnodes = 2\nbandwidth = "1 Mbit/s"', "must be 8 Mbit/s to 4 Tbit/s: a burst"),
         ('[fabric]\nnodes = 2\nbandwidth = "1000 Tbit/s"', "4 Tbit/s: is the unit right?"),
         (
             FABRIC + "nodes = 300",

@@ -23,6 +23,7 @@ from ddpbench.launch.sweep.equal_caps import as_stored
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
+from ddpbench.records.rundir import checked_name
 from ddpbench.spec import (
     Devices,
     Experiment,
@@ -89,7 +90,7 @@ def prepare(request: SweepRequest) -> Prepared:
     elif source.name == "experiment.toml" and (source.parent / "plan.json").is_file() and out is None:
         out = source.parent
     if out is not None:
-        refuse_merged(RunDir(out))
+        refuse_merged(RunDir(checked_name(out)))
     catalog = TableCatalog(source.parent)
     notes: list[str] = []
     experiment = load_experiment(source, catalog, request.overrides, on_replaced=notes.append)
