@@ -36,7 +36,7 @@ def unprintable(text: str) -> str:
 def shortened(value: object) -> str:
     """Return a value as Python writes it, without its middle where it is long; a huge whole number by its digits."""
     if isinstance(value, int) and value.bit_length() > _BITS_SHOWN:
-        return f"a whole number of {math.ceil(value.bit_length() * math.log10(2)):,} digits"
+        return f"a whole number of about {round(value.bit_length() * math.log10(2)):,} digits"
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # nested too deeply, or with a whole number of too many digits in it
