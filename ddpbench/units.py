@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ def parse_seconds(value: str | float) -> float:
         ValueError: the text has no number, or a unit other than ns, us, ms, s, min, h.
     """
     if not isinstance(value, str):
-        return _as_float(value)
+        return float(value)
     match = _NUMBER.match(value) if len(value) <= _LONGEST else None
     if match is None or match[2] not in _SECONDS:
         units = ", ".join(_SECONDS)
@@ -43,14 +42,6 @@ def parse_seconds(value: str | float) -> float:
             f"invalid duration {shortened(value)}: write a number and one of {units}, such as '10 min'"
         )
     return float(match[1]) * _SECONDS[match[2]]
-
-
-def _as_float(value: float) -> float:
-    """Return a number as a float; a whole number too large for one is infinite."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 def format_seconds(seconds: float) -> str:
@@ -94,7 +85,7 @@ def parse_bit_rate(value: str | float) -> float:
             without /s).
     """
     if not isinstance(value, str):
-        return _as_float(value)
+        return float(value)
     match = _NUMBER.match(value) if len(value) <= _LONGEST else None
     unit = match[2].lower().removesuffix("/s").removesuffix("ps") if match is not None else ""
     if match is None or unit not in _BITS:

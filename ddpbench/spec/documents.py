@@ -45,22 +45,19 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return the tables of a TOML text.
+    """Return the tables of a TOML text, which may be nested deeper than `odd_parts` allows.
 
     Whole numbers of more digits than Python converts become others of about as many, so that whoever knows the key can
     say what it may be.
 
     Raises:
         tomllib.TOMLDecodeError: it is not valid TOML.
-        TooMuchError: it is nested too deeply.
+        TooMuchError: it is nested too deeply to be read.
     """
     try:
-        data = _loads(text)
+        return _loads(text)
     except RecursionError:
         raise TooMuchError(_too_deep()) from None
-    if _depth(data) > MAX_DEPTH:
-        raise TooMuchError(_too_deep())
-    return data
 
 
 def _loads(text: str) -> dict[str, Any]:
@@ -94,10 +91,7 @@ def _depth(data: object) -> int:
 
 
 def odd_parts(data: dict[str, Any]) -> list[Problem]:
-    """Return what no experiment has, whatever its keys mean: too many keys, texts that are too long or cannot be shown.
-
-    The tables are not nested too deeply.
-    """
+    """Return what no experiment has, whatever its keys mean: too much nesting, too many keys, texts not to be shown."""
     if _depth(data) > MAX_DEPTH:
         return [Problem(path="", message=_too_deep())]
     return list(_odd_parts(data, ""))
