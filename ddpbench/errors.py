@@ -22,6 +22,9 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+_MOST_TOLD = 40
+"""Problems of an experiment that are printed; an array may have a thousand wrong values."""
+
 
 class DdpbenchError(Exception):
     """Anything this package reports to its user in a sentence, without a traceback."""
@@ -50,7 +53,10 @@ class ExperimentError(RequestError):
         self.problems = tuple(problems)
         count = len(self.problems)
         head = f"{source}: {count} problem{'s' if count != 1 else ''}"
-        super().__init__("\n".join([head, *(f"  {problem}" for problem in self.problems)]))
+        more = count - _MOST_TOLD
+        left_out = [f"  and {more} more"] if more > 0 else []
+        told = [f"  {problem}" for problem in self.problems[:_MOST_TOLD]]
+        super().__init__("\n".join([head, *told, *left_out]))
 
 
 class OutputError(RequestError):

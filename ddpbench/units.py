@@ -7,7 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddpbench.texts import shortened
+
 _NUMBER = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*$")
+_LONGEST = 64
+"""Characters that a duration or a rate may have; a longer text would be searched for long."""
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 
@@ -32,10 +36,12 @@ def parse_seconds(value: str | float) -> float:
     """
     if not isinstance(value, str):
         return float(value)
-    match = _NUMBER.match(value)
+    match = _NUMBER.match(value) if len(value) <= _LONGEST else None
     if match is None or match[2] not in _SECONDS:
         units = ", ".join(_SECONDS)
-        raise ValueError(f"invalid duration {value!r}: write a number and one of {units}, such as '10 min'")
+        raise ValueError(
+            f"invalid duration {shortened(value)}: write a number and one of {units}, such as '10 min'"
+        )
     return float(match[1]) * _SECONDS[match[2]]
 
 
@@ -118,11 +124,11 @@ def parse_bit_rate(value: str | float) -> float:
     """
     if not isinstance(value, str):
         return float(value)
-    match = _NUMBER.match(value)
+    match = _NUMBER.match(value) if len(value) <= _LONGEST else None
     unit = match[2].lower().removesuffix("/s").removesuffix("ps") if match is not None else ""
     if match is None or unit not in _BITS:
         raise ValueError(
-            f"invalid rate {value!r}: write a number and one of kbit/s, Mbit/s, Gbit/s, such as '1 Gbit/s'"
+            f"invalid rate {shortened(value)}: write a number and one of kbit/s, Mbit/s, Gbit/s, such as '1 Gbit/s'"
         )
     return float(match[1]) * _BITS[unit]
 

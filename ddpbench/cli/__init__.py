@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import signal
 import sys
 from types import FrameType
+from typing import Any
 
 from ddpbench.cli import allocation, doctor, init, merge, noise, pack, plan, profile, report, sweep, verify
 from ddpbench.cli import list as list_command
-from ddpbench.cli.lines import say
+from ddpbench.cli.lines import say, show
 from ddpbench.errors import DdpbenchError, RequestError
+from ddpbench.texts import shortened
 from ddpbench.version import VERSION
 
 EXIT_OK = 0
@@ -29,7 +32,7 @@ exit codes:
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the whole command line, without importing anything heavy."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="ddpbench",
         description="Measure what happens to data-parallel training in PyTorch when you add ranks or "
         "change the bucket size, backend or strategy, and explain why.",
@@ -63,9 +66,11 @@ def main(argv: list[str] | None = None) -> None:
 
 def run(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
-    arguments = make_parser().parse_args(argv)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
+        for word in sys.argv[1:] if argv is None else argv:
+            _check_readable(word)
+        arguments = make_parser().parse_args(argv)
         code: int = arguments.run(arguments)
     except RequestError as error:
         say(f"ddpbench: {error}", sys.stderr)
@@ -77,11 +82,37 @@ def run(argv: list[str] | None = None) -> int:
         from ddpbench.records import explain_os_error
 
         where = f"{error.filename}: " if error.filename else ""
+        if error.errno == errno.ENAMETOOLONG:  # no name is longer but one that was given
+            say(
+                f"ddpbench: {shortened(error.filename)}: the name is too long for this file system",
+                sys.stderr,
+            )
+            return EXIT_REQUEST
         say(f"ddpbench: {where}{explain_os_error(error)}", sys.stderr)
         return EXIT_NOT_OK
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return code
+
+
+def _check_readable(word: str) -> None:
+    """Refuses an argument that no file, setting or message can have.
+
+    Raises:
+        RequestError: it holds a NUL, or bytes that are no UTF-8.
+    """
+    if "\0" in word or any("\ud800" <= one <= "\udfff" for one in word):
+        raise RequestError(
+            f"argument {shortened(word)} holds a NUL or bytes that are not UTF-8: write it without"
+        )
+
+
+class _Parser(argparse.ArgumentParser):
+    """Prints its messages as all of the command line does."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message:
+            show(message, end="", file=file or sys.stderr)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

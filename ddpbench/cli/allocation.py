@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from ddpbench.cli import flags
+from ddpbench.cli.lines import show
 
 
 def add_parser(commands: Any) -> None:
@@ -27,15 +28,31 @@ def add_parser(commands: Any) -> None:
         metavar="NAME=VALUE",
         help="of several curves the one with this: local_batch=32, bucket_cap_mb=25, an option's name ...",
     )
-    parser.add_argument("--efficiency-cut", type=float, default=0.7, metavar="FRACTION", help="default: 0.7")
+    parser.add_argument(
+        "--efficiency-cut",
+        type=flags.number("--efficiency-cut", "EFFICIENCY"),
+        default=0.7,
+        metavar="FRACTION",
+        help="default: 0.7",
+    )
     parser.add_argument(
         "--samples-per-epoch",
-        type=int,
+        type=flags.number("--samples-per-epoch", "JOB_LENGTH"),
         metavar="N",
         help="samples per epoch (default: the dataset as recorded)",
     )
-    parser.add_argument("--epochs", type=int, metavar="N", help="length of the run in epochs")
-    parser.add_argument("--steps", type=int, metavar="N", help="length of the run in steps")
+    parser.add_argument(
+        "--epochs",
+        type=flags.number("--epochs", "JOB_LENGTH"),
+        metavar="N",
+        help="length of the run in epochs",
+    )
+    parser.add_argument(
+        "--steps",
+        type=flags.number("--steps", "JOB_LENGTH"),
+        metavar="N",
+        help="length of the run in steps",
+    )
     parser.add_argument(
         "--queue-wait",
         metavar="RANKS=TIME,...",
@@ -66,10 +83,10 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     allocation = allocation_of(RunDir(arguments.run_dir), request)
     paths = write_allocation(allocation, arguments.out or arguments.run_dir)
-    print(markdown(allocation), end="")  # noqa: T201
-    print("\n".join(map(str, paths)), file=sys.stderr)  # noqa: T201
+    show(markdown(allocation), end="")
+    show("\n".join(map(str, paths)), file=sys.stderr)
     if allocation.elsewhere:
-        print(allocation.elsewhere, file=sys.stderr)  # noqa: T201
+        show(allocation.elsewhere, file=sys.stderr)
     return 0
 
 
@@ -99,17 +116,15 @@ def _waits(text: str) -> dict[int, float]:
         RequestError: the text is not of that form.
     """
     from ddpbench.errors import RequestError
-    from ddpbench.units import parse_seconds
+    from ddpbench.texts import shortened
 
     waits: dict[int, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         ranks, equals, time = part.partition("=")
         if not equals or not ranks.strip().isdecimal() or not time.strip():
-            raise RequestError(f"--queue-wait: {part!r} is no RANKS=TIME, such as 8=2h")
-        if int(ranks) in waits:
-            raise RequestError(f"--queue-wait: {int(ranks)} ranks are given twice")
-        try:
-            waits[int(ranks)] = parse_seconds(time)
-        except ValueError as error:
-            raise RequestError(f"--queue-wait: {error}") from None
+            raise RequestError(f"--queue-wait: {shortened(part)} is no RANKS=TIME, such as 8=2h")
+        count = flags.number("--queue-wait", "RANKS")(ranks)
+        if count in waits:
+            raise RequestError(f"--queue-wait: {count} ranks are given twice")
+        waits[count] = flags.number("--queue-wait", "WAIT_S")(time)
     return waits

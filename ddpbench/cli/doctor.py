@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from ddpbench.cli import flags
+from ddpbench.cli import flags, lines
+from ddpbench.texts import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     findings = examine()
     if arguments.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=1))  # noqa: T201
+        lines.show(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
         from rich.console import Console
 
@@ -54,10 +55,10 @@ def show(findings: Sequence[Finding], console: Console) -> None:
     """Prints findings under their topics, and the verdict, which is the last of them, as the last line."""
     from rich.text import Text
 
-    *listed, verdict = findings
+    *listed, verdict = (_cleaned(finding) for finding in findings)
     unicode = console.encoding.lower().startswith("utf")
     marks, arrow = (_MARKS, "→") if unicode else (_PLAIN_MARKS, "->")
-    words = {finding: f"{marks[finding.level]} {finding.level}" for finding in findings}
+    words = {finding: f"{marks[finding.level]} {finding.level}" for finding in (*listed, verdict)}
     level_width = max(map(len, words.values()))
     subjects = [len(finding.subject) for finding in listed]
     subject_width = max((size for size in subjects if size <= _SUBJECT_WIDTH), default=0)
@@ -71,11 +72,11 @@ def show(findings: Sequence[Finding], console: Console) -> None:
         style = _STYLES[finding.level]
         line = Text("  ").append(words[finding].ljust(level_width + 2), style=style)
         line.append(finding.subject.ljust(subject_width + 2))
-        lines = _wrapped(finding.found, console.width - indent)
+        told = _wrapped(finding.found, console.width - indent)
         if len(finding.subject) <= subject_width:
-            line.append(lines.pop(0))
+            line.append(told.pop(0))
         console.print(line, soft_wrap=True)
-        for text in lines:
+        for text in told:
             console.print(Text(" " * indent + text), soft_wrap=True)
         for number, text in enumerate(_wrapped(finding.advice, console.width - indent - len(arrow) - 1)):
             lead = arrow if number == 0 else " " * len(arrow)
@@ -87,6 +88,10 @@ def show(findings: Sequence[Finding], console: Console) -> None:
     ]
     console.print(Text(f"\n{', '.join(counts) or 'nothing to do'}"))
     console.print(Text(verdict.found, style=f"bold {_STYLES[verdict.level]}"), soft_wrap=True)
+
+
+def _cleaned(finding: Finding) -> Finding:
+    return replace(finding, found=clean(finding.found), advice=clean(finding.advice))
 
 
 def _wrapped(text: str, width: int) -> list[str]:

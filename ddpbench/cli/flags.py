@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+
+def number(flag: str, limit: str) -> Callable[[str], Any]:
+    """Return what reads a flag's number: one that the table of limits has under that name."""
+
+    def read(text: str) -> float:
+        from ddpbench.spec import limits
+        from ddpbench.spec.limits import Range
+
+        allowed: Range = getattr(limits, limit)
+        return allowed.read_flag(flag, text)
+
+    return read
 
 
 def experiment(parser: argparse.ArgumentParser, default: str | None = None) -> None:

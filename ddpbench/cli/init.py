@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ddpbench.cli.lines import show
+from ddpbench.texts import command
+
 
 def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
@@ -32,14 +35,14 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments.script.write_bytes(inserted_text.encode(script.encoding))
         _say(f"wrote class {NAME} into {arguments.script}, line {line}")
     else:
-        print(written.text.rstrip("\n"))  # noqa: T201
+        show(written.text.rstrip("\n"))
         where = 'before `if __name__ == "__main__":`' if script.guard else "at the end"
         _say(f"goes into {arguments.script} {where}, line {line}; --write inserts it")
     for each in written.left:
         _say(f"to do: {each}")
-    _say(f"try it: ddpbench sweep quick --workload {arguments.script}:{NAME}")
+    _say(f"try it: {command('ddpbench', 'sweep', 'quick', '--workload', f'{arguments.script}:{NAME}')}")
     return 0
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr)  # noqa: T201
+    show(line, file=sys.stderr)

@@ -1,4 +1,7 @@
-"""Lines for a terminal: as wide as it is, columns aligned, and no word broken."""
+"""Lines for a terminal: as wide as it is, columns aligned, no word broken, nothing that the terminal would obey.
+
+The only file of `cli` that prints.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TextIO
+
+from ddpbench.texts import clean
 
 WIDEST = 100
 """Columns of a table at most; a terminal of fewer gets what it has."""
@@ -28,13 +33,21 @@ def columns_here(stream: TextIO | None = None) -> int:
     return max(_NARROWEST, min(WIDEST, here))
 
 
+def show(*texts: object, end: str = "\n", file: TextIO | None = None) -> None:
+    """Print texts, a line each, without what a terminal would obey or cannot write."""
+    stream = file or sys.stdout
+    text = clean("\n".join(map(str, texts)))
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding), end=end, file=stream, flush=True)
+
+
 def say(text: str, stream: TextIO | None = None, *, indent: int = 2) -> None:
     """Print sentences: on a terminal in lines of whole words, elsewhere a line each, for whoever reads them next."""
     stream = stream or sys.stdout
-    for line in text.split("\n"):
+    for line in clean(text).split("\n"):
         before = len(line) - len(line.lstrip())
         lines = wrapped(line, columns_here(stream), before + indent) if stream.isatty() else [line]
-        print("\n".join(lines), file=stream, flush=True)
+        show(*lines, file=stream)
 
 
 def aligned(

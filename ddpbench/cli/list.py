@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
-from ddpbench.cli.lines import columns_here, wrapped
+from ddpbench.cli.lines import columns_here, show, wrapped
 
 if TYPE_CHECKING:
     from ddpbench.table import Entry
@@ -36,18 +36,18 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     sections = _sections()
     if arguments.json:
-        print(json.dumps(sections, indent=2))  # noqa: T201
+        show(json.dumps(sections, indent=2))
         return 0
     width = columns_here()
     folded = {title: _folded(section) for title, section in sections.items()}
     names = max(len(name) for section in folded.values() for name in section)
     for title, section in folded.items():
-        print(title)  # noqa: T201
+        show(title)
         for name, summary in section.items():
             first, *rest = wrapped(summary, width - names - 4)
-            print(f"  {name:<{names}}  {first}".rstrip())  # noqa: T201
+            show(f"  {name:<{names}}  {first}".rstrip())
             for line in rest:
-                print(f"{'':{names + 4}}{line}")  # noqa: T201
+                show(f"{'':{names + 4}}{line}")
     return 0
 
 
@@ -95,6 +95,6 @@ def _experiments() -> dict[str, str]:
     for name, path in known_experiments().items():
         try:
             found[name] = str(tomllib.loads(path.read_text(encoding="utf-8")).get("question", ""))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             found[name] = f"(cannot be read: {error})"
     return found

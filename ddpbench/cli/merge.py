@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.cli import flags
+from ddpbench.cli.lines import show
 
 
 def add_parser(commands: Any) -> None:
@@ -33,8 +34,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     merged = merge(arguments.run_dirs, arguments.out)
     for sentence in merged.left_out:
-        print(f"left out: {sentence}", file=sys.stderr)  # noqa: T201
+        show(f"left out: {sentence}", file=sys.stderr)
     count = len(arguments.run_dirs)
-    print(f"{merged.launches} launches of {count} runs in {merged.run.path}", file=sys.stderr)  # noqa: T201
-    print(ddpbench.write_report(merged.run.path))  # noqa: T201
+    show(f"{merged.launches} launches of {count} runs in {merged.run.path}", file=sys.stderr)
+    show(ddpbench.write_report(merged.run.path))
     return 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.cli import flags
+from ddpbench.cli.lines import show
 
 
 def add_parser(commands: Any) -> None:
@@ -22,10 +23,16 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--workload", default="gpt:nano", help="default: gpt:nano")
     parser.add_argument("--strategy", default="ddp", help="default: ddp")
-    parser.add_argument("--world-size", type=int, default=2, help="default: 2")
-    parser.add_argument("--rounds", type=int, default=8, help="default: 8")
     parser.add_argument(
-        "--measured", type=float, default=1.0, metavar="SECONDS", help="timed steps of a launch (default: 1)"
+        "--world-size", type=flags.number("--world-size", "RANKS"), default=2, help="default: 2"
+    )
+    parser.add_argument("--rounds", type=flags.number("--rounds", "AA_ROUNDS"), default=8, help="default: 8")
+    parser.add_argument(
+        "--measured",
+        type=flags.number("--measured", "MEASURED_S"),
+        default=1.0,
+        metavar="SECONDS",
+        help="timed steps of a launch (default: 1)",
     )
     flags.out(parser)
     flags.as_json(parser)
@@ -39,12 +46,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from ddpbench.analysis import noise_of
     from ddpbench.cli.progress import listening
-    from ddpbench.errors import RequestError
     from ddpbench.launch.sweep.preparation import SweepRequest, prepare
     from ddpbench.launch.sweep.sweep import Sweep
 
-    if arguments.rounds < 3:
-        raise RequestError(f"--rounds {arguments.rounds}: at least 3 are needed for an interval")
     text = f"""
         question = "How far apart do two equal things look on this machine?"
         [base]
@@ -71,8 +75,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise
     found = noise_of(prepared.run)
     if arguments.json:
-        print(json.dumps({"run_dir": str(prepared.run.path), **asdict(found)}, indent=1))  # noqa: T201
+        show(json.dumps({"run_dir": str(prepared.run.path), **asdict(found)}, indent=1))
     else:
-        print(found.describe())  # noqa: T201
-        print(f"records: {prepared.run.path}")  # noqa: T201
+        show(found.describe())
+        show(f"records: {prepared.run.path}")
     return 0

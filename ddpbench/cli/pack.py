@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from ddpbench.cli import flags
+from ddpbench.cli.lines import show
 
 
 def add_parser(commands: Any) -> None:
@@ -32,8 +33,8 @@ def _run(arguments: argparse.Namespace) -> int:
     read_plan(run)  # whole, or refused with what is wrong
     with run.locked():
         path = pack(run)
-    print(f"packed {format_bytes(path.stat().st_size)} of records", file=sys.stderr)  # noqa: T201
+    show(f"packed {format_bytes(path.stat().st_size)} of records", file=sys.stderr)
     ddpbench.write_report(run.path)
-    print("to keep it in git, add its folder to those that .gitignore lists", file=sys.stderr)  # noqa: T201
-    print(path)  # noqa: T201
+    show("to keep it in git, add its folder to those that .gitignore lists", file=sys.stderr)
+    show(path)
     return 0

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
+from ddpbench.cli.lines import show
 
 if TYPE_CHECKING:
     from ddpbench.launch.layout import Lines, Planned
@@ -27,9 +28,14 @@ def add_parser(commands: Any) -> None:
     flags.experiment(parser)
     parser.add_argument("--nodes", metavar="A,B", help="host names; the first is the rendezvous host")
     parser.add_argument(
-        "--ranks-per-node", type=int, metavar="N", help="places for ranks on each (default: 1)"
+        "--ranks-per-node",
+        type=flags.number("--ranks-per-node", "RANKS_PER_NODE"),
+        metavar="N",
+        help="places for ranks on each (default: 1)",
     )
-    parser.add_argument("--port", type=int, help="a free port of the first node (29500)")
+    parser.add_argument(
+        "--port", type=flags.number("--port", "PORT"), help="a free port of the first node (29500)"
+    )
     flags.overrides(parser, "--set 'axes.nodes=[1,2]'")
     flags.workload(parser)
     flags.out(parser)
@@ -53,15 +59,15 @@ def _run(arguments: argparse.Namespace) -> int:
             raise RequestError(f"{source} is planned already: --set and --out belong to an experiment")
         run = RunDir(source)
         lines = lines_of(run, **given)
-        print(_json(run, lines) if arguments.json else _text(run, lines, head=[]))  # noqa: T201
+        show(_json(run, lines) if arguments.json else _text(run, lines, head=[]))
         return 0
     if "names" not in given:
         raise RequestError("--nodes hostA,hostB: name the nodes that the ranks are to run on")
     planned = plan_for(source, Nodes(**given), overrides=arguments.overrides, out=arguments.out)
     if arguments.json:
-        print(_json(planned.run, planned.lines))  # noqa: T201
+        show(_json(planned.run, planned.lines))
     else:
-        print(_text(planned.run, planned.lines, head=_head(planned)))  # noqa: T201
+        show(_text(planned.run, planned.lines, head=_head(planned)))
     return 0
 
 
@@ -88,6 +94,8 @@ def _head(planned: Planned) -> list[str]:
 
 
 def _text(run: RunDir, lines: Lines, head: list[str]) -> str:
+    from ddpbench.texts import command
+
     path = run.path
     steps = [
         f"Have {path} at that path on every node: on a shared file system, or as a copy with its job.key.",
@@ -100,7 +108,7 @@ def _text(run: RunDir, lines: Lines, head: list[str]) -> str:
         "Slurm, in an allocation of these nodes:",
         f"  {lines.srun}",
         "",
-        f"Afterwards, where the first node's records are: ddpbench report {path}",
+        f"Afterwards, where the first node's records are: {command('ddpbench', 'report', path)}",
     ]
     return "\n".join([*head, *steps])
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
+from ddpbench.cli.lines import show
 
 if TYPE_CHECKING:
     from ddpbench.workloads.profile import Profile, Seconds
@@ -26,11 +28,16 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--local-batch",
-        type=int,
+        type=flags.number("--local-batch", "LOCAL_BATCH"),
         metavar="N",
         help="samples per step (default: what your class says, or else 8)",
     )
-    parser.add_argument("--steps", type=int, metavar="N", help="default: at least 30, and 5 s of them")
+    parser.add_argument(
+        "--steps",
+        type=flags.number("--steps", "PROFILED_STEPS"),
+        metavar="N",
+        help="default: at least 30, and 5 s of them",
+    )
     flags.overrides(parser, "as in a sweep, such as options.gpt.block_size=32 or base.threads_per_rank=2")
     flags.out(parser, "the profile (default: WORKLOAD-DEVICE.json; overwritten if there)", metavar="FILE")
     parser.set_defaults(run=_run)
@@ -50,11 +57,11 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     )
     case = prepared.case
-    print(f"profiling {case.workload} on {case.device}, local batch {case.local_batch}", flush=True)  # noqa: T201
+    show(f"profiling {case.workload} on {case.device}, local batch {case.local_batch}")
     profile = measure_profile(prepared)
     for line in _summary(profile):
-        print(line)  # noqa: T201
-    print(f'wrote {prepared.out}; replay it with workload = "replay:{prepared.out}"')  # noqa: T201
+        show(line)
+    show(f"wrote {prepared.out}; replay it with workload = {json.dumps(f'replay:{prepared.out}')}")
     return 0
 
 

@@ -19,6 +19,7 @@ from ddpbench.machine.estimate import about
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.spec import PlannedCase
+from ddpbench.texts import clean
 from ddpbench.units import format_number, format_seconds
 
 
@@ -51,7 +52,7 @@ class LineListener(Listener):
         return self._labels.get(entry.case.case_id, entry.case.label)
 
     def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(clean(text), markup=False, soft_wrap=True)
 
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
         self._labels = plan.labels()
@@ -122,7 +123,9 @@ class BarListener(LineListener):
         for line in wrapped(text, self._console.width, indent=2):
             super()._say(line)
 
-    def _draw(self, **changes: object) -> None:
+    def _draw(self, *, description: str | None = None, **changes: object) -> None:
+        if description is not None:
+            changes["description"] = escape(clean(description))
         left = max(0.0, self._left_s - (time.monotonic() - self._since))
         shown = f"{format_seconds(round(left))} left" if left >= 1 else ""
         self._progress.update(self._task, left=shown, **changes)  # type: ignore[arg-type]
@@ -134,18 +137,18 @@ class BarListener(LineListener):
         self._left_s, self._since = estimate_s, time.monotonic()
 
     def preparing(self, what: str) -> None:
-        self._draw(description=escape(what))
+        self._draw(description=what)
 
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
         self._what = what
         self._left_s, self._since = left_s, time.monotonic()
-        self._draw(what=what, completed=done, total=total, description=escape(self._label(entry)))
+        self._draw(what=what, completed=done, total=total, description=self._label(entry))
 
     def pulse(self, entry: PlannedCase, pulse: Pulse, samples_per_s: float | None) -> None:
         if time.monotonic() - self._drawn < 1.0:
             return
         rate = f"{format_number(samples_per_s)} samples/s" if samples_per_s else pulse.phase
-        self._draw(description=escape(f"{rate}  {self._label(entry)}"))
+        self._draw(description=f"{rate}  {self._label(entry)}")
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
         if outcome.status != "ok":

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from ddpbench.cli import flags
-from ddpbench.cli.lines import say
+from ddpbench.cli.lines import say, show
 
 
 def add_parser(commands: Any) -> None:
@@ -40,7 +40,7 @@ def _run(arguments: argparse.Namespace) -> int:
     formats = _formats(arguments.figures)
     wanted = Wanted(figures=formats, slides=formats if arguments.slides else frozenset())
     page, summary = ddpbench.report_on(arguments.run_dir, wanted)
-    print(page)  # noqa: T201
+    show(page)
     if summary.checks.line:
         say(summary.checks.line, sys.stderr)
     return 0

@@ -9,7 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
-from ddpbench.cli.lines import JOINT, aligned, columns_here, say
+from ddpbench.cli.lines import JOINT, aligned, columns_here, say, show
+from ddpbench.texts import clean, command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,11 +82,11 @@ def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
 
     prepared = prepare(request)
     if as_json:
-        print(prepared.plan.dumps(), end="")  # noqa: T201
+        show(prepared.plan.dumps(), end="")
         return 0
-    print(*table(prepared, columns_here()), sep="\n")  # noqa: T201
+    show(*table(prepared, columns_here()))
     if verbose:
-        print("", *launches(prepared, TableCatalog()), sep="\n")  # noqa: T201
+        show("", *launches(prepared, TableCatalog()))
     return 0
 
 
@@ -107,7 +108,7 @@ def _describe(prepared: Prepared) -> None:
         case_id = entry.case.case_id
         rows.append((f"  {case_id}", JOINT.join([names[case_id], *([f"({shown})"] if shown else [])])))
     width = columns_here(sys.stderr) if sys.stderr.isatty() else sys.maxsize
-    print(*aligned(rows, width, left=(0, 1), breakable=(1,)), sep="\n", file=sys.stderr)  # noqa: T201
+    show(*aligned(rows, width, left=(0, 1), breakable=(1,)), file=sys.stderr)
 
 
 def _sweep(request: SweepRequest, as_json: bool) -> int:
@@ -142,8 +143,12 @@ def _carry_out(prepared: Prepared, console: Console) -> tuple[SweepResult, Path,
     def interrupted() -> None:
         nonlocal said
         said = True
-        again = f"resume with: ddpbench sweep {run.path}" if run.plan.exists() else "nothing was measured"
-        console.print(f"interrupted; {again}", markup=False, soft_wrap=True)
+        again = (
+            f"resume with: {command('ddpbench', 'sweep', run.path)}"
+            if run.plan.exists()
+            else "nothing was measured"
+        )
+        console.print(clean(f"interrupted; {again}"), markup=False, soft_wrap=True)
 
     try:
         with listening(console) as listener:
@@ -171,14 +176,14 @@ def _print_json(result: SweepResult, page: Path, summary: RunSummary) -> None:
         "violations": [violation.to_json() for violation in summary.checks.violations],
         "cases": json.loads(summary.cases.to_json(orient="records")),
     }
-    print(json.dumps(told, indent=1))  # noqa: T201
+    show(json.dumps(told, indent=1))
 
 
 def _print_report(result: SweepResult, page: Path, summary: RunSummary, start: float) -> None:
     """Prints the table, the findings, how much of the time since `start` went into measuring, and where the page is."""
     from ddpbench.cli.results import table
 
-    print(*table(summary.cases, summary.planned, columns_here()), sep="\n")  # noqa: T201
+    show(*table(summary.cases, summary.planned, columns_here()))
     for one in summary.answer:
         say(one.line)
     for finding in summary.findings:
@@ -189,5 +194,5 @@ def _print_report(result: SweepResult, page: Path, summary: RunSummary, start: f
     share = result.measured_share
     if share is not None and result.launches:
         seconds = time.monotonic() - start
-        print(f"{share:.0%} of {seconds:.0f} s went into warm-up and measured steps")  # noqa: T201
-    print(f"report: {page}")  # noqa: T201
+        show(f"{share:.0%} of {seconds:.0f} s went into warm-up and measured steps")
+    show(f"report: {page}")

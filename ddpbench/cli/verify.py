@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
-from ddpbench.cli.lines import broken, columns_here, say, wrapped
+from ddpbench.cli.lines import broken, columns_here, say, show, wrapped
 
 if TYPE_CHECKING:
     from ddpbench.launch.verify import Verdict
@@ -42,7 +42,13 @@ def add_parser(commands: Any) -> None:
         nargs="+",
         help="default: mlp gpt:nano, and two_branch where a model with branches is needed",
     )
-    parser.add_argument("--world-size", nargs="+", type=_world, default=[1, 2, 3, 4], help="default: 1 2 3 4")
+    parser.add_argument(
+        "--world-size",
+        nargs="+",
+        type=flags.number("--world-size", "RANKS"),
+        default=[1, 2, 3, 4],
+        help="default: 1 2 3 4",
+    )
     parser.add_argument(
         "--backend",
         choices=["gloo", "nccl"],
@@ -51,7 +57,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--hang-timeout",
-        type=float,
+        type=flags.number("--hang-timeout", "HANG_TIMEOUT_S"),
         default=120.0,
         metavar="SECONDS",
         help="end a proof without progress (default: 120)",
@@ -59,13 +65,6 @@ def add_parser(commands: Any) -> None:
     flags.overrides(parser, "as in a sweep, such as options.ddp.static_graph=true or base.local_batch=2")
     flags.as_json(parser)
     parser.set_defaults(run=_run)
-
-
-def _world(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("a world size is at least 1")
-    return value
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -92,17 +91,17 @@ def _run(arguments: argparse.Namespace) -> int:
         nonlocal headed
         if not arguments.json:
             head = [] if headed else [columns.head()]
-            print(*head, *columns.lines(verdict), sep="\n", flush=True)  # noqa: T201
+            show(*head, *columns.lines(verdict))
             headed = True
 
     verdicts = verify(cases, told, hang_timeout_s=arguments.hang_timeout)
     if arguments.json:
-        json.dump([asdict(verdict) for verdict in verdicts], sys.stdout, indent=1)
+        show(json.dumps([asdict(verdict) for verdict in verdicts], indent=1), end="")
     else:
         proved = sum(verdict.status == "ok" for verdict in verdicts)
         skipped = sum(verdict.status == "skipped" for verdict in verdicts)
         broken = len(verdicts) - proved - skipped
-        print(f"{proved} proved, {broken} not, {skipped} skipped")  # noqa: T201
+        show(f"{proved} proved, {broken} not, {skipped} skipped")
         for name, words in PROMISES.items():
             if name != "gradients" and any(verdict.promise == name for verdict in verdicts):
                 say(f"{name}: {words}")

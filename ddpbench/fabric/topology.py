@@ -10,14 +10,17 @@ from dataclasses import dataclass
 
 from ddpbench.errors import FabricError
 from ddpbench.fabric.wiring import FRAME_BYTES, PREFIX, SWITCH, Cable, Flow, Phase, Port, Route, Side, Wiring
-from ddpbench.spec.fabric import BURST_S, MAX_NODES, Links
-from ddpbench.units import format_bit_rate
+from ddpbench.spec.fabric import BURST_S, Links
+from ddpbench.spec.limits import MAX_NODES, MAX_RANKS
+from ddpbench.units import format_bit_rate, format_seconds
 
 MAX_SPACES = 256
 """Namespaces of one fabric; each knows all others' link addresses, so that their number grows with its square."""
 STORE_PORT = 7007
 MIN_RATE = 1e6
 """Bit/s, as made: slower links take seconds to prove."""
+MAX_LATENCY_S = 10.0
+"""As made: a proof waits for it several times."""
 WINDOW_S = 12e-3
 """A connection has at least this much of its receiver's rate under way at most: enough to keep a link busy while a
 process waits for a core, and no more, or a link that several share would have seconds of data waiting at it."""
@@ -216,6 +219,10 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
             f"network namespaces; one machine's fabric has at most {MAX_SPACES}: leave local_bandwidth out, or "
             "use fewer nodes"
         )
+    if nodes * ranks_per_node > MAX_RANKS:
+        raise FabricError(
+            f"a fabric of {nodes} nodes with {ranks_per_node} ranks each: no job has more than {MAX_RANKS:,} ranks"
+        )
     if len(links.bandwidth) not in (1, nodes):
         raise FabricError(
             f"{len(links.bandwidth)} rates for {nodes} nodes: give one for all, or one for each"
@@ -229,6 +236,11 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
                 f"a link of {format_bit_rate(rate)} cannot be made: {format_bit_rate(MIN_RATE)} is the least; "
                 "where links are slowed, dilate or shrink by less"
             )
+    if not 0 <= links.latency_s <= MAX_LATENCY_S:
+        raise FabricError(
+            f"a delay of {format_seconds(links.latency_s)} cannot be made: {format_seconds(MAX_LATENCY_S)} is most; "
+            "where time is dilated, dilate by less"
+        )
 
 
 def phases(topology: Topology) -> tuple[Phase, ...]:

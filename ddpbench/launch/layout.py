@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import shlex
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import planned_record
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.job_key import make_job_key
+from ddpbench.records.rundir import checked_name, explain_os_error
 from ddpbench.spec import (
     Case,
     Catalog,
@@ -32,9 +34,11 @@ from ddpbench.spec import (
     PlannedCase,
     crossed_words,
     expand,
+    limits,
     load_experiment,
     resolve,
 )
+from ddpbench.texts import command, shortened
 
 DEFAULT_PORT = 29500
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -51,8 +55,8 @@ class Nodes:
     def __post_init__(self) -> None:
         bad = [name for name in self.names if not name or name.isdecimal() or name != shlex.quote(name)]
         if bad or not self.names:
-            given = ",".join(self.names)
-            raise RequestError(f"--nodes {given!r}: give the nodes' host names, such as --nodes hostA,hostB")
+            given = shortened(",".join(self.names))
+            raise RequestError(f"--nodes {given}: give the nodes' host names, such as --nodes hostA,hostB")
         twice = [name for name, count in Counter(self.names).items() if count > 1 and name not in _LOOPBACK]
         if twice:
             raise RequestError(
@@ -60,10 +64,12 @@ class Nodes:
                 "for more ranks on it raise --ranks-per-node, for a trial of several nodes on this machine repeat "
                 "127.0.0.1"
             )
-        if self.ranks_per_node < 1:
-            raise RequestError(f"--ranks-per-node {self.ranks_per_node}: at least 1 is needed")
-        if not 0 < self.port < 65536:
-            raise RequestError(f"--port {self.port}: a port is 1 to 65535")
+        for flag, limit, value in (
+            ("--ranks-per-node", limits.RANKS_PER_NODE, self.ranks_per_node),
+            ("--port", limits.PORT, self.port),
+            ("--nodes x --ranks-per-node", limits.RANKS, self.slots),
+        ):
+            limit.check_flag(flag, value)
 
     @property
     def slots(self) -> int:
@@ -155,7 +161,7 @@ def plan_for(
     if all(entry.skip_reason is not None for entry in cases):
         raise RequestError(f"{source}: no case of this experiment fits these nodes\n{skip_reasons(cases)}")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    run = RunDir(out if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
+    run = RunDir(checked_name(out) if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
     if run.path.exists() and any(run.path.iterdir()):
         raise OutputError(
             f"{run.path} is not empty; choose another --out, or plan it again with: {_again(run)}"
@@ -164,10 +170,14 @@ def plan_for(
     run.create()
     toml = plan.experiment.to_toml()  # with the seed of the order, where it was drawn
     record = planned_record(nodes.names, nodes.ranks_per_node, nodes.port)
-    write_atomically(run.machine, json.dumps(record, indent=1) + "\n")
-    write_atomically(run.experiment, toml)
-    write_atomically(run.plan, plan.dumps())
-    make_job_key(run)
+    try:
+        write_atomically(run.machine, json.dumps(record, indent=1) + "\n")
+        write_atomically(run.experiment, toml)
+        write_atomically(run.plan, plan.dumps())
+        make_job_key(run)
+    except OSError as error:
+        shutil.rmtree(run.path, ignore_errors=True)  # nothing but what was just begun
+        raise OutputError(f"{run.path} cannot be written: {explain_os_error(error)}") from None
     notes.append(crossed_words(experiment, [(entry.case.world_size, entry.case.nodes) for entry in cases]))
     told = tuple(filter(None, notes))
     return Planned(run=run, plan=plan, nodes=nodes, lines=launcher_lines(nodes, run), notes=told)
@@ -196,7 +206,7 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
 
 
 def _again(run: RunDir) -> str:
-    return f"ddpbench plan {run.path}"
+    return command("ddpbench", "plan", run.path)
 
 
 def _devices(experiment: Experiment, here: Devices, nodes: Nodes) -> Devices:

@@ -7,10 +7,12 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from ddpbench.errors import WorkloadError
 from ddpbench.launch.own_classes import bound_in, class_of, tree_of
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records.plan import StoredPlan
-from ddpbench.spec import Experiment
+from ddpbench.spec import Experiment, limits
+from ddpbench.texts import shortened
 from ddpbench.workloads import is_import_path
 
 _NAMES = ("batch", "default_batch")
@@ -29,6 +31,9 @@ def stated_batches(names: Iterable[str]) -> dict[str, int]:
     """Return the batch of each own workload whose class says one. Starts nothing where none can say any.
 
     A class that cannot be imported says none; what is wrong with it is for the inspection to say.
+
+    Raises:
+        WorkloadError: a class says one that no case can have.
     """
     able = [name for name in names if may_state_batch(name)]
     if not able:
@@ -37,7 +42,13 @@ def stated_batches(names: Iterable[str]) -> dict[str, int]:
         path = Path(folder)
         with ServerProcess({"OPENBLAS_NUM_THREADS": "1"}, path / "server.log") as server:
             found = {name: server.stated_batch(name, path) for name in able}
-    return {name: batch for name, batch in found.items() if batch is not None}
+    stated = {name: batch for name, batch in found.items() if batch is not None}
+    for name, batch in stated.items():
+        try:
+            limits.LOCAL_BATCH.checked(batch)
+        except ValueError as error:
+            raise WorkloadError(f"{name}: its batch: {shortened(batch)} given; {error}") from None
+    return stated
 
 
 def stored_batches(stored: StoredPlan | None) -> dict[str, int]:

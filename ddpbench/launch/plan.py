@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddpbench.errors import ExperimentError, Problem
 from ddpbench.machine.done import to_prove
 from ddpbench.machine.estimate import Tried, launch_s, proof_s, server_starts_s
 from ddpbench.machine.hardware import Hardware, numa_cores
@@ -19,6 +20,7 @@ from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir
 from ddpbench.records.plan import StoredPlan, launches_json, planned_json
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Budget, Case, Catalog, Experiment, PlannedCase, labels
+from ddpbench.spec.limits import MAX_LAUNCHES
 
 FABRIC_PORT = 29500
 FABRIC_INTERFACE = "eth0"
@@ -144,9 +146,20 @@ def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: Stor
 
     Without a seed one is drawn, which the plan's experiment then has. A run that is resumed keeps the order that is
     `stored` of it, unless it was planned with other cases, which a sweep refuses.
+
+    Raises:
+        ExperimentError: it would be too many launches; told before their order is made.
     """
     experiment = with_seed(experiment, stored)
-    order = run_order(cases, experiment.budget)
+    budget = experiment.budget
+    count = sum(entry.skip_reason is None for entry in cases)
+    if count * budget.rounds_max > MAX_LAUNCHES:
+        message = (
+            f"{budget.rounds_max:,} given; {count:,} cases in as many rounds are "
+            f"{count * budget.rounds_max:,} launches, and must be {MAX_LAUNCHES:,} at most"
+        )
+        raise ExperimentError(experiment.name, [Problem(path="budget.rounds_max", message=message)])
+    order = run_order(cases, budget)
     if stored is not None and sorted(stored.order) == sorted(order):
         order = list(stored.order)
     return Plan(experiment=experiment, cases=tuple(cases), order=tuple(order))

@@ -24,7 +24,7 @@ from ddpbench.machine.placement import deal, thread_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import INSPECTION_TIMEOUT_S
 from ddpbench.records import write_atomically
-from ddpbench.spec import Case, expand, parse_experiment
+from ddpbench.spec import Case, expand, limits, parse_experiment
 from ddpbench.workloads.profile import Profile, parse_profile
 
 
@@ -56,8 +56,8 @@ def prepare_profile(request: ProfileRequest) -> PreparedProfile:
     Raises:
         RequestError: it cannot be met; the message says why.
     """
-    if request.steps is not None and request.steps < 2:
-        raise RequestError(f"--steps {request.steps}: at least 2 are needed for an interval")
+    if request.steps is not None:
+        limits.PROFILED_STEPS.check_flag("--steps", request.steps)
     base = {"workload": request.workload, "strategy": "single", "device": request.device, "data": "memory"}
     if request.local_batch is not None:
         base["local_batch"] = request.local_batch  # type: ignore[assignment]

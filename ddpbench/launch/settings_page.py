@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.spec.fabric import FabricSettings
+from ddpbench.spec.limits import MAX_COMBINATIONS, MAX_LAUNCHES, Range
 from ddpbench.spec.settings import Base, Budget, Experiment
 from ddpbench.strategies import TABLE as STRATEGIES
 from ddpbench.units import Unit
@@ -39,6 +40,10 @@ are the keyword arguments of its constructor.
 
 A *duration* is a number of seconds or a string such as `"10 min"` (ns, us, ms, s, min, h). A *rate* is a number
 of bit/s or a string such as `"10 Gbit/s"`.
+
+What a number may be stands in one table, `ddpbench/spec/limits.py`, which flags use too; *less* and *more* say why
+there is nothing beyond. Axes make at most {combinations:,} combinations, and cases times `rounds_max` at most
+{launches:,} launches: both are counted before anything is made of them. Texts have no control characters.
 """
 _HEAD = "| key | type | default | unit | allowed | meaning |\n|---|---|---|---|---|---|"
 
@@ -93,7 +98,8 @@ def page() -> str:
             *dict.fromkeys(a for n in STRATEGIES for a in catalog.strategy(n).algorithms),
         ],
     }
-    lines = [_INTRODUCTION.rstrip()]
+    told = _INTRODUCTION.format(combinations=MAX_COMBINATIONS, launches=MAX_LAUNCHES)
+    lines = [told.rstrip()]
     for heading, listed in sections().items():
         lines += ["", f"## {heading}", "", _HEAD, *(_row(key, choices) for key in listed)]
     return "\n".join([*lines, ""])
@@ -162,6 +168,9 @@ def _type(kind: Any) -> str:
 
 
 def _allowed(kind: Any, metadata: Sequence[Any]) -> str:
+    for limit in metadata:
+        if isinstance(limit, Range):
+            return f"{limit.words} ({limit.why})" if limit.why else limit.words
     if get_origin(kind) is Literal:
         return _listed(get_args(kind))
     limits = {

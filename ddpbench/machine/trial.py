@@ -13,6 +13,7 @@ from ddpbench.machine.estimate import Tried
 from ddpbench.machine.server import ServerProcess
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.strategies import load_strategy, own_step_reason
+from ddpbench.units import counted
 from ddpbench.workloads import is_import_path
 
 INSPECTION_TIMEOUT_S = 120.0
@@ -32,24 +33,36 @@ def inspect_own(
         WorkloadError: some cannot be used; a sentence for each.
     """
     smallest: dict[tuple[str, str], Case] = {}
+    largest: dict[tuple[str, str], Case] = {}
     for case in cases:
         if is_import_path(case.workload):
             key = (case.workload, case.workload_options_json)
             if key not in smallest or case.local_batch < smallest[key].local_batch:
                 smallest[key] = case
+            if key not in largest or case.global_batch > largest[key].global_batch:
+                largest[key] = case
     found: dict[str, Mapping[str, Any]] = {}
     problems: list[str] = []
-    for (name, _), case in smallest.items():
+    for (name, given), case in smallest.items():
         before_each()
         facts = server.inspect(alone(case), folder, timeout_s)
         if "problem" in facts:
             problems.append(str(facts["problem"]))
+        elif few := _too_few(facts, largest[name, given]):
+            problems.append(f"{name}: {few}")
         found[name] = facts
     for left in ("probe.json", "probe.log"):
         (folder / left).unlink(missing_ok=True)
     if problems:
         raise WorkloadError("\n".join(problems))
     return found
+
+
+def _too_few(facts: Mapping[str, Any], largest: Case) -> str:
+    """Return why the samples that ranks share, which one rank alone has enough of, are too few for some case."""
+    dealt = facts.get("dealt_samples")
+    why = largest.too_few(dealt) if dealt is not None else ""
+    return f"at {counted(largest.world_size, 'rank')} {why}" if why else ""
 
 
 def alone(case: Case) -> Case:
@@ -111,12 +124,12 @@ def _own_reason(case: Case, facts: Mapping[str, Any]) -> str | None:
     return reason or load_strategy(case.strategy).model_reason(case, closure=closure, sparse=sparse)
 
 
-_TIMES = ("made_s", "step_s", "local_batch")
+_NOT_IDENTIFYING = ("made_s", "step_s", "local_batch", "dealt_samples")
 
 
 def identifying(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was found of a workload without how long it took, which estimates alone use."""
-    return {key: value for key, value in facts.items() if key not in _TIMES}
+    """Return what was found of a workload without what estimates and checks alone use."""
+    return {key: value for key, value in facts.items() if key not in _NOT_IDENTIFYING}
 
 
 def told(name: str, facts: Mapping[str, Any]) -> str:

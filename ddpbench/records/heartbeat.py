@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ddpbench.spec.settings import MAX_RANKS
+from ddpbench.spec.limits import MAX_RANKS
 
 PHASES: Sequence[str] = (
     "starting",

@@ -20,8 +20,31 @@ from typing import Any, Literal
 
 from ddpbench.errors import IdentityError, OutputError
 from ddpbench.records.schema import SCHEMA_VERSION
+from ddpbench.texts import shortened
 
 Purpose = Literal["proof", "measure"]
+MAX_NAME = 150
+"""Bytes of a run directory's own name: folders of checkpoints elsewhere are named after it and a case."""
+MAX_PART = 255
+"""Bytes of each part of a path, on every usual file system."""
+
+
+def checked_name(path: Path) -> Path:
+    """Return a path to make a run directory of, or refuse it.
+
+    Raises:
+        OutputError: its name, or that of a folder in it, is too long, or holds a NUL.
+    """
+    *folders, name = path.absolute().parts
+    for part, most in [*((folder, MAX_PART) for folder in folders), (name, MAX_NAME)]:
+        size = len(os.fsencode(part))
+        if size > most:
+            raise OutputError(
+                f"{shortened(part)} has {size:,} bytes; the name of a directory must have {most} at most"
+            )
+    if "\0" in str(path):
+        raise OutputError(f"{shortened(str(path))} holds a NUL; choose another --out")
+    return path
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -182,10 +205,13 @@ class RunDir:
     def create(self) -> None:
         """Makes the directory and proves that it can be written.
 
+        What it made of the directory is gone again where it cannot be.
+
         Raises:
             OutputError: it cannot be.
         """
         probe = self.path / ".writable"
+        missing = [path for path in (self.cases, self.path, *self.path.parents) if not path.exists()]
         try:
             self.cases.mkdir(parents=True, exist_ok=True)
             probe.write_bytes(b"\0" * 65536)
@@ -193,6 +219,9 @@ class RunDir:
         except OSError as error:
             with contextlib.suppress(OSError):
                 probe.unlink(missing_ok=True)
+            for path in missing:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
             raise OutputError(f"{self.path} cannot be written: {explain_os_error(error)}") from None
 
     @contextlib.contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup, escape
 
 from ddpbench.report.parts import Cell, Column
-from ddpbench.report.words import clean
+from ddpbench.texts import clean
 
 
 def cells(row: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:

@@ -10,8 +10,9 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import shared_setting
 from ddpbench.report.parts import Picture, Wanted
 from ddpbench.report.rows import Row
-from ddpbench.report.words import clean, launches_each, moment
+from ddpbench.report.words import launches_each, moment
 from ddpbench.spec.grouping import VIRTUAL
+from ddpbench.texts import clean
 
 
 def dressed(

@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import re
 import shlex
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,7 +50,9 @@ from ddpbench.report.tables.data_parallel import data_parallel_section, phases_t
 from ddpbench.report.tables.failures import failures_table
 from ddpbench.report.tables.proofs import proofs_line, proofs_table
 from ddpbench.report.tables.provenance import fabrics_table, machine_table
-from ddpbench.report.words import clean, headline, moment, percent
+from ddpbench.report.words import headline, moment, percent
+from ddpbench.spec.documents import parse
+from ddpbench.texts import clean, command
 from ddpbench.units import counted, format_seconds
 from ddpbench.version import VERSION
 
@@ -421,13 +422,13 @@ def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
 def _resumes(summary: RunSummary) -> str:
     """Return the command that goes on with the run; for nodes of a launcher, the one that prints their lines."""
     if "planned_nodes" in _part(summary.machine, "context"):
-        return shlex.join(["ddpbench", "plan", summary.run_path])
-    return shlex.join(["ddpbench", "sweep", f"{summary.run_path.rstrip('/')}/experiment.toml"])
+        return command("ddpbench", "plan", summary.run_path)
+    return command("ddpbench", "sweep", f"{summary.run_path.rstrip('/')}/experiment.toml")
 
 
 def _budget(experiment_toml: str) -> Mapping[str, object]:
     """Return the experiment's own budget, for the method section; empty where the text cannot be read."""
     try:
-        return _part(tomllib.loads(experiment_toml), "budget")
-    except tomllib.TOMLDecodeError:
+        return _part(parse(experiment_toml), "budget")
+    except ValueError:
         return {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,17 +15,6 @@ series_of = units.series_of
 
 if TYPE_CHECKING:
     from ddpbench.analysis.statistics.stats import Interval
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-
-
-def clean(text: str) -> str:
-    """Return a text from a log or a host, fit for a page: no terminal colours, control or direction characters."""
-    if text.isascii() and text.isprintable():
-        return text
-    plain = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _COLOUR_CODE.sub("", text))
-    return plain.encode("utf-8", "replace").decode("utf-8")
 
 
 def headline(text: str) -> str:

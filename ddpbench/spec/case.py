@@ -107,6 +107,15 @@ class Case:
             parts.append("bdefault" if cap == "default" else f"b{cap:g}")
         return "-".join([*parts, digest])
 
+    def too_few(self, samples: int) -> str:
+        """Return why a dataset of so many samples is not enough for a step; empty where it is."""
+        if samples >= self.global_batch:
+            return ""
+        return (
+            f"the dataset has {samples} samples; one step of this case needs {self.global_batch}: use a smaller batch "
+            "or more data"
+        )
+
     def _contents(self) -> dict[str, Any]:
         """Return its fields, all of them plain values; `asdict` copies them deeply, which a thousand cases feel."""
         return {name: getattr(self, name) for name in self.__slots__}

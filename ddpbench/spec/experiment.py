@@ -17,11 +17,16 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from ddpbench.errors import ExperimentError, Problem, nearest
+from ddpbench.spec import documents, limits
 from ddpbench.spec.catalog import Catalog
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.settings import Base, Budget, Experiment
+from ddpbench.texts import shortened
 
 _TOP_LEVEL = tuple(Experiment.model_fields)
+_NAMED = (
+    "must be letters, digits, and . _ - after the first, 100 at most: files and folders are named after it"
+)
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -40,9 +45,11 @@ def load_experiment(
             at once.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = documents.read_text(path)
     except OSError as error:
         raise ExperimentError(str(path), [Problem(path="", message=error.strerror or str(error))]) from None
+    except documents.TooMuchError as error:
+        raise ExperimentError(str(path), [Problem(path="", message=str(error))]) from None
     except UnicodeDecodeError:
         raise ExperimentError(str(path), [Problem(path="", message="is not a UTF-8 text file")]) from None
     return parse_experiment(
@@ -67,11 +74,15 @@ def parse_experiment(
         ExperimentError: with every problem found.
     """
     try:
-        data = tomllib.loads(text)
+        data = documents.parse(text)
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(source, [Problem(path="", message=f"is not valid TOML: {error}")]) from None
+    except documents.TooMuchError as error:
+        raise ExperimentError(source, [Problem(path="", message=str(error))]) from None
     problems: list[Problem] = []
     settings = [_apply_override(data, override, problems) for override in overrides]
+    if odd := documents.odd_parts(data):  # before anything is made of them
+        raise ExperimentError(source, [*problems, *odd])
     for sentence in _replace_axes(data, settings):
         on_replaced(sentence)
     data.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._-") or "experiment")
@@ -95,10 +106,11 @@ def parse_experiment(
     _names(base, axes, data.get("options", {}), catalog, problems)
     _exclude_names(data.get("exclude", []), catalog, problems)
     problems += [
-        Problem(path=key, message=f"must be a text, not {data[key]!r}")
+        Problem(path=key, message=f"must be a text, not {shortened(data[key])}")
         for key in ("name", "question")
         if not isinstance(data.get(key, ""), str)
     ]
+    problems = problems or list(documents.huge_numbers(data))
     if problems:
         raise ExperimentError(source, problems)
     try:
@@ -117,18 +129,25 @@ def _apply_override(data: dict[str, Any], override: str, problems: list[Problem]
     path, equals, raw = override.partition("=")
     keys = setting_keys(path.strip())
     if not equals or not all(keys):
-        message = f"invalid setting {override!r}: write key=value, such as base.local_batch=16"
+        message = f"invalid setting {shortened(override)}: write key=value, such as base.local_batch=16"
+        problems.append(Problem(path="--set", message=message))
+        return []
+    if len(keys) > documents.MAX_DEPTH or len(override) > documents.MAX_BYTES:
+        message = f"{shortened(override)}: no setting has as many parts or characters"
         problems.append(Problem(path="--set", message=message))
         return []
     try:
-        value = tomllib.loads(f"value = {raw}")["value"]
+        value = documents.parse(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         value = raw.strip()  # a bare word is a text, so that base.strategy=ddp needs no quotes
+    except documents.TooMuchError as error:
+        problems.append(Problem(path="--set", message=f"{shortened(override)} {error}"))
+        return []
     target = data
     for key in keys[:-1]:
         target = target.setdefault(key, {})
         if not isinstance(target, dict):
-            problems.append(Problem(path="--set", message=f"{override!r}: {key} is not a section"))
+            problems.append(Problem(path="--set", message=f"{shortened(override)}: {key} is not a section"))
             return []
     target[keys[-1]] = value
     return keys
@@ -168,19 +187,19 @@ def setting_keys(path: str) -> list[str]:
     if '"' not in path and "'" not in path:
         return path.split(".")
     try:
-        inner: Any = tomllib.loads(f"{path} = 0")
-    except tomllib.TOMLDecodeError:
+        inner: Any = documents.parse(f"{path} = 0")
+    except ValueError:
         return path.split(".")
     keys = []
-    while isinstance(inner, dict):
+    while isinstance(inner, dict) and len(inner) == 1:
         ((key, inner),) = inner.items()
         keys.append(key)
-    return keys
+    return keys if inner == 0 else path.split(".")
 
 
 def _section(model: type[_Model], data: object, path: str, problems: list[Problem]) -> _Model | None:
     if not isinstance(data, dict):
-        problems.append(Problem(path=path, message=f"must be a table, not {data!r}"))
+        problems.append(Problem(path=path, message=f"must be a table, not {shortened(data)}"))
         return None
     try:
         return model.model_validate(data)
@@ -199,11 +218,13 @@ def explain(error: ValidationError, path: str, known: Sequence[str]) -> list[Pro
             message = f"unknown key; {nearest(str(location[0]), known)}"
         else:
             reason = item["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-            if item["type"] in ("literal_error", "greater_than", "int_type", "float_parsing"):
-                reason = f"should be {reason}"
-            message = f"{item['input']!r} given; {reason}"
+            if item["type"] == "literal_error":
+                reason = f"must be {reason}"
+            elif item["type"] == "string_pattern_mismatch":
+                reason = _NAMED
+            message = f"{shortened(item['input'])} given; {reason}"
             if where in problems:  # the alternatives of a union, one line for all
-                message = f"{problems[where].message}, or {reason.removeprefix('should be ')}"
+                message = f"{problems[where].message}, or {reason.removeprefix('must be ')}"
         problems[where] = Problem(path=where, message=message)
     return list(problems.values())
 
@@ -265,7 +286,7 @@ def _axes(
 ) -> dict[str, list[Any]]:
     axes: dict[str, list[Any]] = {}
     if not isinstance(data, dict):
-        problems.append(Problem(path="axes", message=f"must be a table, not {data!r}"))
+        problems.append(Problem(path="axes", message=f"must be a table, not {shortened(data)}"))
         return axes
     for name, values in _dotted(data).items():
         path = f"axes.{name}"
@@ -279,21 +300,20 @@ def _axes(
                 Problem(path=path, message="is empty: give at least one value or remove the axis")
             )
             continue
+        if len(listed) > limits.MAX_VALUES:
+            message = f"has {len(listed):,} values; must be {limits.MAX_VALUES:,} at most: leave values out"
+            problems.append(Problem(path=path, message=message))
+            continue
         adapter = _axis_adapter(field)
         kept: list[Any] = []
         for value in listed:
             try:
                 checked = adapter.validate_python(value)
             except ValidationError as error:
-                said = dict.fromkeys(
-                    item["msg"].removeprefix("Input ").removeprefix("Value error, ")
-                    for item in error.errors()
-                )
-                reasons = " or ".join(said).replace(" or should be ", " or ")
-                problems.append(Problem(path=path, message=f"{value!r} given; {reasons}"))
+                problems += [Problem(path=path, message=one.message) for one in explain(error, "", [])]
                 continue
             if checked in kept:
-                problems.append(Problem(path=path, message=f"{value!r} is given twice"))
+                problems.append(Problem(path=path, message=f"{shortened(value)} is given twice"))
                 continue
             kept.append(checked)
         axes[name] = kept
@@ -336,7 +356,7 @@ def _excludes(data: object, models: Mapping[str, type[BaseModel]], problems: lis
                 try:
                     kept.append(adapter.validate_python(value))
                 except ValidationError:
-                    message = f"{value!r} is not a value of {key}, so that it would exclude nothing"
+                    message = f"{shortened(value)} is not a value of {key}, so that it would exclude nothing"
                     problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
             rule[key] = kept
 
@@ -358,18 +378,18 @@ def _names(
         try:
             models[name] = catalog.strategy(name).options
         except KeyError:
-            message = f"unknown strategy {name!r}; {nearest(name, catalog.strategy_names())}"
+            message = f"unknown strategy {shortened(name)}; {nearest(name, catalog.strategy_names())}"
             problems.append(Problem(path=path, message=message))
     for path, name in values("workload"):
         try:
             models[name.partition(":")[0]] = catalog.workload(name).options
         except KeyError:
-            message = f"unknown workload {name!r}; {nearest(name, catalog.workload_names())}"
+            message = f"unknown workload {shortened(name)}; {nearest(name, catalog.workload_names())}"
             problems.append(Problem(path=path, message=message))
         except ValueError as error:  # a replay whose profile cannot be used
             problems.append(Problem(path=path, message=str(error)))
     if not isinstance(options, dict):
-        problems.append(Problem(path="options", message=f"must be a table, not {options!r}"))
+        problems.append(Problem(path="options", message=f"must be a table, not {shortened(options)}"))
         return
     for owner, given in options.items():
         path = f"options.{owner}"
@@ -378,7 +398,7 @@ def _names(
                 name.partition(":")[0] for name in catalog.workload_names()
             }
             why = "is not used by this experiment" if owner in known else "is not a strategy or workload"
-            problems.append(Problem(path=path, message=f"{owner!r} {why}; {nearest(owner, models)}"))
+            problems.append(Problem(path=path, message=f"{shortened(owner)} {why}; {nearest(owner, models)}"))
             continue
         _section(models[owner], given, path, problems)
 
@@ -395,7 +415,7 @@ def _exclude_names(rules: object, catalog: Catalog, problems: list[Problem]) -> 
                 try:
                     values[place] = look_up(name).name
                 except KeyError:
-                    message = f"unknown {key} {name!r}; {nearest(name, known)}"
+                    message = f"unknown {key} {shortened(name)}; {nearest(str(name), known)}"
                     problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
                 except ValueError as error:
                     problems.append(Problem(path=f"exclude[{index}].{key}", message=str(error)))

@@ -7,69 +7,31 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, model_validator
 
 from ddpbench.errors import RequestError
+from ddpbench.spec import limits
+from ddpbench.spec.limits import MAX_NODES
+from ddpbench.texts import shortened
 from ddpbench.units import Unit, format_bit_rate, parse_bit_rate, parse_seconds
 
-MAX_NODES = 128
-"""The most nodes of a fabric: each is a network namespace on this one machine, with ranks in it."""
-MIN_RATE = 8e6
-"""Bit/s: a burst of 2 ms of less than this would not hold one Ethernet frame."""
-MAX_RATE = 4e12
 BURST_S = 2e-3
 """A link's token bucket holds at most this much of its rate."""
 
 
-def _rate(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"invalid rate {value!r}: write a number and a unit, such as '1 Gbit/s'")  # noqa: TRY004  pydantic's
-    rate = parse_bit_rate(value)
-    if rate <= 0:
-        raise ValueError(f"invalid rate {value!r}: a link carries more than nothing")
-    if rate < MIN_RATE:
-        raise ValueError(
-            f"{value!r} is too slow: below {format_bit_rate(MIN_RATE)} a burst of 2 ms holds no frame; "
-            "write '100 Mbit/s', or dilate time instead"
-        )
-    if rate > MAX_RATE:
-        raise ValueError(f"{value!r} is above {format_bit_rate(MAX_RATE)}: is the unit right?")
-    return rate
-
-
 def _rates(value: object) -> object:
-    return [_rate(rate) for rate in value] if isinstance(value, list) else _rate(value)
+    if not isinstance(value, list):
+        return limits.RATE.checked(value)
+    if not 0 < len(value) <= MAX_NODES:
+        raise ValueError(f"{len(value):,} rates; must be 1 to {MAX_NODES}: one for each node")
+    return [limits.RATE.checked(rate) for rate in value]
 
 
-def _nodes(value: object) -> object:
-    if isinstance(value, int) and value > MAX_NODES:
-        raise ValueError(
-            f"a fabric has at most {MAX_NODES} nodes: each is a network namespace of this one machine, with ranks in it"
-        )
-    return value
-
-
-def _duration(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return value
-    return parse_seconds(value)
-
-
-def _fraction(value: object) -> object:
-    if isinstance(value, str) and value.strip().endswith("%"):
-        return float(value.strip()[:-1]) / 100
-    return value
-
-
-_ALLOWED_RATES = f"{format_bit_rate(MIN_RATE)} to {format_bit_rate(MAX_RATE)}"
-Rate = Annotated[float, BeforeValidator(_rate), Unit("bit/s", type="rate", allowed=_ALLOWED_RATES)]
+Rate = Annotated[float, limits.RATE, Unit("bit/s", type="rate")]
 Rates = Annotated[
     float | list[float],
     BeforeValidator(_rates),
-    Unit("bit/s", type="rate or array of rates", allowed=_ALLOWED_RATES),
-]
-Nodes = Annotated[
-    int, BeforeValidator(_nodes), Field(gt=0, strict=True), Unit("nodes", allowed=f"1 to {MAX_NODES}")
+    Unit("bit/s", type="rate or array of rates", allowed=limits.RATE.words),
 ]
 Storage = Literal["none", "shared", "own"]
 
@@ -77,25 +39,21 @@ Storage = Literal["none", "shared", "own"]
 class FabricSettings(BaseModel, extra="forbid", frozen=True):
     """The `[fabric]` section; each of its fields may be an axis, as `"fabric.bandwidth" = [...]`."""
 
-    nodes: Nodes | None = None
+    nodes: Annotated[int, limits.FABRIC_NODES, Unit("nodes")] | None = None
     """Number of emulated nodes; if not set, as many as the world size and `ranks_per_node` need."""
-    ranks_per_node: Annotated[int, Field(gt=0, strict=True), Unit("ranks")] | None = None
+    ranks_per_node: Annotated[int, limits.RANKS_PER_NODE, Unit("ranks")] | None = None
     """Ranks per node; if not set, the world size over `nodes`, or 1 without `nodes`."""
     bandwidth: Rates | None = None
     """Rate of each node's link in each direction; an array has one rate per node. Required, here or as an axis."""
     local_bandwidth: Rate | None = None
     """Rate of each rank's link to other ranks of its node; if not set, these talk over an unshaped loopback."""
-    racks: Annotated[int, Field(gt=0, strict=True), Unit("racks")] = 1
+    racks: Annotated[int, limits.RACKS, Unit("racks")] = 1
     """Number of racks, to which nodes are assigned in order, equally many to each."""
     uplink: Rate | None = None
     """Rate of the link from a rack to the others, shared by its nodes; needs 2 or more racks."""
-    latency: Annotated[float, BeforeValidator(_duration), Field(ge=0, lt=10), Unit("s", type="duration")] = (
-        0.0
-    )
+    latency: Annotated[float, limits.LATENCY_S, Unit("s", type="duration")] = 0.0
     """Delay added to each node's link in each direction; needs netem in the kernel."""
-    loss: Annotated[
-        float, BeforeValidator(_fraction), Field(ge=0, lt=1), Unit("1", type="number or percentage")
-    ] = 0.0
+    loss: Annotated[float, limits.LOSS, Unit("1", type="number or percentage")] = 0.0
     """Fraction of packets that each node's link drops; needs netem in the kernel."""
     storage: Storage = "none"
     """Where input data come from: memory (`none`), a server over the link that gradients use (`shared`), or a server
@@ -223,14 +181,21 @@ def fabric_overrides(text: str) -> list[str]:
     """
     *counts, rate = (part.strip() for part in re.split(r"\s*[x×]\s*", text.strip()))
     try:
-        rate = format_bit_rate(parse_bit_rate(rate))
-        nodes, *a_node = (int(count) for count in counts)
-        if len(a_node) > 1:
+        speed = parse_bit_rate(rate)
+        if not 1 <= len(counts) <= 2 or not all(count.isascii() and count.isdecimal() for count in counts):
             raise ValueError
     except ValueError:
         raise RequestError(
-            f"--fabric {text!r}: write nodes x rate, such as '8 x 1gbit', or nodes x ranks per node x rate, "
+            f"--fabric {shortened(text)}: write nodes x rate, such as '8 x 1gbit', or nodes x ranks per node x rate, "
             "such as '2 x 4 x 10gbit'; more is said in an experiment's [fabric]"
         ) from None
+    try:
+        limits.RATE.checked(speed)
+        nodes, *a_node = (
+            limit.parsed(count)
+            for limit, count in zip((limits.FABRIC_NODES, limits.RANKS_PER_NODE), counts, strict=False)
+        )
+    except ValueError as error:
+        raise RequestError(f"--fabric {shortened(text)}: {error}") from None
     ranks = [f"fabric.ranks_per_node={a_node[0]}"] if a_node else []
-    return [f"fabric.nodes={nodes}", *ranks, f"fabric.bandwidth={json.dumps(rate)}"]
+    return [f"fabric.nodes={nodes}", *ranks, f"fabric.bandwidth={json.dumps(format_bit_rate(speed))}"]

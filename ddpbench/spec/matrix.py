@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -16,7 +17,8 @@ from ddpbench.spec.case import BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo, WorkloadInfo
 from ddpbench.spec.crossing import crossed_axis, misfits
 from ddpbench.spec.experiment import explain
-from ddpbench.spec.fabric import MAX_NODES, FabricSettings, Links
+from ddpbench.spec.fabric import FabricSettings, Links
+from ddpbench.spec.limits import MAX_COMBINATIONS, MAX_NODES, MAX_RANKS
 from ddpbench.spec.reasons import skip_reason
 from ddpbench.spec.settings import Base, Experiment
 
@@ -49,6 +51,7 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
     experiment = resolve(experiment, devices)
     names, nodes_axis = list(experiment.axes), crossed_axis(experiment)
     pairs: list[tuple[int, int]] = []
+    _check_count(experiment)
     for values in itertools.product(*experiment.axes.values()):
         setting = _setting(experiment, dict(zip(names, values, strict=True)))
         if setting["world_size"] == "auto":
@@ -75,6 +78,23 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
         added = PlannedCase(case=baseline, added_as_baseline=True, oversubscribed=over)
         planned.setdefault(baseline.case_id, added)
     return list(planned.values())
+
+
+def _check_count(experiment: Experiment) -> None:
+    """Refuses a matrix that is too large, before it is built.
+
+    Raises:
+        ExperimentError: its axes make too many combinations.
+    """
+    sizes = {name: len(values) for name, values in experiment.axes.items() if len(values) > 1}
+    count = math.prod(sizes.values())
+    if count > MAX_COMBINATIONS:
+        factors = " x ".join(f"{size} {name}" for name, size in sizes.items())
+        message = (
+            f"{factors} make {count:,} combinations; must be {MAX_COMBINATIONS:,} at most: leave values out, or "
+            "make several experiments of it and merge their runs"
+        )
+        raise ExperimentError(experiment.name, [Problem(path="axes", message=message)])
 
 
 def _setting(experiment: Experiment, axes: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,6 +325,12 @@ def _layout(
         if told and world_size not in (1, nodes * a_node):
             message = f"{nodes} nodes of {a_node} ranks are {nodes * a_node} ranks, not {world_size}"
             problems.append(Problem(path="fabric", message=f"{message}: leave one of the three out"))
+            return None
+        if nodes * a_node > MAX_RANKS:
+            message = (
+                f"{nodes} nodes of {a_node} ranks are {nodes * a_node:,} ranks; must be {MAX_RANKS:,} at most"
+            )
+            problems.append(Problem(path="fabric", message=message))
             return None
         return (1, 1) if told and world_size == 1 else (nodes * a_node, nodes)
     if nodes is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ddpbench.spec.case import Case
 from ddpbench.spec.catalog import Catalog, StrategyInfo, WorkloadInfo
+from ddpbench.spec.limits import MAX_PROCESSES
 from ddpbench.spec.settings import Experiment
 
 
@@ -19,6 +20,7 @@ def skip_reason(
     """Return the first reason that there is, or None; `trainers` is how many of the case's ranks train."""
     return (
         _layout_reason(case)
+        or _processes_reason(case)
         or _virtual_reason(case)
         or _loss_reason(case, experiment)
         or strategy.check(case)
@@ -89,6 +91,17 @@ def _layout_reason(case: Case) -> str | None:
     if case.world_size % nodes:
         return f"{case.world_size} rank{'s' if case.world_size != 1 else ''} do not divide evenly over {nodes} nodes"
     return None
+
+
+def _processes_reason(case: Case) -> str | None:
+    """Return why one machine cannot start as many processes, or None."""
+    count = case.world_size * (1 + case.loader_workers)
+    if case.launcher != "local" or count <= MAX_PROCESSES:
+        return None
+    return (
+        f"{case.world_size} ranks with {case.loader_workers} loader workers each are {count:,} processes, and one "
+        f"machine gets {MAX_PROCESSES:,} at most: use fewer of either"
+    )
 
 
 def _backend_reason(case: Case) -> str | None:

@@ -5,31 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
+from ddpbench.spec import limits
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.target_loss import TargetLoss
-from ddpbench.units import Unit, parse_seconds
+from ddpbench.units import Unit
 
-
-def _seconds(value: object) -> object:
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        return parse_seconds(value)
-    return value
-
-
-MAX_RANKS = 4096
-"""The most ranks of one job: as many as the watchdog's page has room for."""
-Positive = Annotated[int, Field(gt=0, strict=True)]
-Natural = Annotated[int, Field(ge=0, strict=True)]
-Ranks = Annotated[int, Field(gt=0, le=MAX_RANKS, strict=True), Unit("ranks")]
-Seed = Annotated[int, Field(ge=0, lt=2**32, strict=True)]
-Duration = Annotated[
-    float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False), Unit("s", type="duration")
-]
-BucketSetting = (
-    Literal["default"] | Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True), Unit("MiB")]
-)
+Duration = Unit("s", type="duration")
+BucketSetting = Literal["default"] | Annotated[float, limits.BUCKET_CAP_MB, Unit("MiB")]
 
 
 class Base(BaseModel, extra="forbid", frozen=True):
@@ -49,17 +33,17 @@ class Base(BaseModel, extra="forbid", frozen=True):
     """Collective library; `auto` is nccl on GPUs and gloo on CPUs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of each rank; `auto` is cuda if the machine has GPUs and the network is not emulated, else cpu."""
-    world_size: Ranks | Literal["auto"] = 1
+    world_size: Annotated[int, limits.RANKS, Unit("ranks")] | Literal["auto"] = 1
     """Number of ranks; `auto`, allowed in [axes] only, is 1, 2, 4 ... up to the cores or GPUs available."""
-    threads_per_rank: Annotated[Positive, Unit("threads")] = 1
+    threads_per_rank: Annotated[int, limits.THREADS, Unit("threads")] = 1
     """Compute threads of each rank."""
-    loader_workers: Annotated[Natural, Unit("processes")] = 0
+    loader_workers: Annotated[int, limits.LOADER_WORKERS, Unit("processes")] = 0
     """DataLoader worker processes of each rank."""
     bucket_cap_mb: BucketSetting = "default"
     """Size at which DDP closes a gradient bucket; `default` is DDP's own, 25 MiB after a first bucket of 1 MiB."""
-    local_batch: Annotated[Positive, Unit("samples")] | None = None
+    local_batch: Annotated[int, limits.LOCAL_BATCH, Unit("samples")] | None = None
     """Batch per rank, for weak scaling only; if not set, the workload's own (`batch` of your own class), or else 8."""
-    global_batch: Annotated[Positive, Unit("samples")] | None = None
+    global_batch: Annotated[int, limits.GLOBAL_BATCH, Unit("samples")] | None = None
     """Batch of the whole job, for strong scaling only, which requires it."""
     scaling: Literal["weak", "strong"] = "weak"
     """What stays fixed as ranks are added: the local batch (`weak`) or the global batch (`strong`)."""
@@ -77,15 +61,15 @@ class Base(BaseModel, extra="forbid", frozen=True):
     """Folder for the timed checkpoints, which are deleted afterwards; the run directory if empty."""
     launcher: Literal["local", "torchrun"] = "local"
     """What starts the ranks: ddpbench, on this machine only, or torchrun."""
-    nodes: Annotated[Positive, Unit("nodes")] = 1
+    nodes: Annotated[int, limits.NODES, Unit("nodes")] = 1
     """Number of machines; more than 1 needs torchrun. [fabric] sets emulated nodes."""
-    seed: Seed = 0
+    seed: Annotated[int, limits.SEED] = 0
     """Seed of initial parameters and data."""
-    replicate: Natural = 0
+    replicate: Annotated[int, limits.REPLICATE] = 0
     """Number that distinguishes otherwise equal cases in an A/A test."""
-    dilation: Annotated[float, Field(ge=1, allow_inf_nan=False, strict=True), Unit("1")] = 1.0
+    dilation: Annotated[float, limits.DILATION, Unit("1")] = 1.0
     """Factor by which a replay's computation and its links are slowed; reported times are divided by it."""
-    shrink: Annotated[Positive, Unit("1")] = 1
+    shrink: Annotated[int, limits.SHRINK, Unit("1")] = 1
     """Divisor of a replay's gradient bytes, bucket caps and link rates, which lets large models fit in memory; reported
     sizes are multiplied by it."""
 
@@ -97,25 +81,25 @@ MIN_ROUNDS = 5
 class Budget(BaseModel, extra="forbid", frozen=True):
     """How long to measure, and when to stop. Durations are seconds or texts such as "10 min"."""
 
-    rounds_min: Annotated[Positive, Unit("rounds")] = 5
+    rounds_min: Annotated[int, limits.ROUNDS, Unit("rounds")] = 5
     """Fewest rounds of a sweep; fewer than 5 give no useful interval."""
-    rounds_max: Annotated[Positive, Unit("rounds")] = 20
+    rounds_max: Annotated[int, limits.ROUNDS, Unit("rounds")] = 20
     """Most rounds of a sweep."""
-    measured_s: Duration = 2.0
+    measured_s: Annotated[float, limits.MEASURED_S, Duration] = 2.0
     """Time of each launch spent in timed steps."""
-    target_half_width: Annotated[float, Field(gt=0, lt=1), Unit("1")] = 0.02
+    target_half_width: Annotated[float, limits.HALF_WIDTH, Unit("1")] = 0.02
     """Stop once the 95 % interval of every case's log ratio to its base case has at most this half-width."""
-    total: Duration = 600.0
+    total: Annotated[float, limits.TOTAL_S, Duration] = 600.0
     """Limit of a sweep's time: nothing is started that would end after it, even if `rounds_min` are not done."""
-    hang_timeout: Duration = 60.0
+    hang_timeout: Annotated[float, limits.HANG_TIMEOUT_S, Duration] = 60.0
     """End a launch as hung if none of its ranks completes a step for this long."""
-    seed: Natural | None = None
+    seed: Annotated[int, limits.SEED] | None = None
     """Seed of the order of launches within rounds; if not set, drawn for each run and recorded."""
-    until_loss: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True), Unit("loss")] | None = None
+    until_loss: Annotated[float, limits.UNTIL_LOSS, Unit("loss")] | None = None
     """Train a fresh model in every launch, after its timed steps, until the mean loss is this low."""
-    until_steps: Annotated[Positive, Unit("steps")] = 2000
+    until_steps: Annotated[int, limits.UNTIL_STEPS, Unit("steps")] = 2000
     """Give up on `until_loss` after this many steps."""
-    until_s: Duration = 60.0
+    until_s: Annotated[float, limits.UNTIL_S, Duration] = 60.0
     """Give up on `until_loss` after this long."""
 
     @property
@@ -129,7 +113,7 @@ class Budget(BaseModel, extra="forbid", frozen=True):
 class Experiment(BaseModel, extra="forbid", frozen=True):
     """A validated experiment. Built by `load_experiment` or `parse_experiment`; both know the catalog."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     """Name of the experiment, with which run directories begin; if not set, the file's name without `.toml`."""
     question: str = ""
     """Question that the experiment answers; the report opens with it."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from ddpbench.spec import Pieces
+from ddpbench.spec import Pieces, limits
 from ddpbench.units import Unit
 from ddpbench.workloads.base import Workload
 from ddpbench.workloads.text import VOCABULARY, Windows, read_text
@@ -48,9 +48,9 @@ class GptOptions(BaseModel, extra="forbid", frozen=True):
 
     text: list[str] = []
     """Text files to train on; if empty, the Python standard library's source."""
-    block_size: Annotated[int | None, Unit("tokens")] = Field(default=None, ge=1, le=8192)
+    block_size: Annotated[int, limits.BLOCK_SIZE, Unit("tokens")] | None = None
     """Tokens (bytes) per sample; if not set, that of the model's size."""
-    learning_rate: Annotated[float, Unit("1")] = Field(default=3e-4, gt=0, le=1)
+    learning_rate: Annotated[float, limits.ADAM_LEARNING_RATE, Unit("1")] = 3e-4
     """Learning rate of the optimizer."""
 
 

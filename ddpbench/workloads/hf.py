@@ -6,9 +6,9 @@ import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from ddpbench.spec import Case
+from ddpbench.spec import Case, limits
 from ddpbench.units import Unit
 from ddpbench.workloads.base import Workload
 from ddpbench.workloads.images import noise_images
@@ -56,11 +56,11 @@ of Turc et al. 2019 (BERT-tiny) over a small vocabulary, for a quick look."""
 class HfOptions(BaseModel, extra="forbid", frozen=True):
     """What can be chosen of the `hf` workload."""
 
-    tokens: Annotated[int | None, Unit("tokens")] = Field(default=None, ge=8, le=1024)
+    tokens: Annotated[int, limits.TOKENS, Unit("tokens")] | None = None
     """Tokens per sample; if not set, 128 for BERT (as in most of its pre-training) and 512 for GPT-2."""
-    dropout: Annotated[float, Unit("1")] = Field(default=0.0, ge=0, lt=1)
+    dropout: Annotated[float, limits.DROPOUT, Unit("1")] = 0.0
     """Dropout probability; 0, not the library's 0.1, keeps replicas comparable with single-process training."""
-    learning_rate: Annotated[float, Unit("1")] = Field(default=1e-4, gt=0, le=1)
+    learning_rate: Annotated[float, limits.ADAM_LEARNING_RATE, Unit("1")] = 1e-4
     """Learning rate of the optimizer."""
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from ddpbench.spec import Pieces
+from ddpbench.spec import Pieces, limits
 from ddpbench.units import Unit
 from ddpbench.workloads.base import Workload
 from ddpbench.workloads.text import VOCABULARY, Contexts, read_text
@@ -25,7 +25,7 @@ class MlpOptions(BaseModel, extra="forbid", frozen=True):
 
     text: list[str] = []
     """Text files to train on; if empty, the Python standard library's source."""
-    learning_rate: Annotated[float, Unit("1")] = Field(default=0.05, gt=0, le=10)
+    learning_rate: Annotated[float, limits.LEARNING_RATE, Unit("1")] = 0.05
     """Learning rate of the optimizer."""
 
 

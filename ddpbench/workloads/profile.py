@@ -31,8 +31,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_serializer, model_validator
 
+from ddpbench.spec import limits
+from ddpbench.texts import shortened, whole_number
+
 SCHEMA_NAME = "ddpbench profile"
 SCHEMA_VERSION = 1
+MAX_BYTES = 64 << 20
+MAX_PARAMETERS = 100_000
+MAX_DIMENSIONS = 16
+"""Of one parameter."""
 _SLACK = 1e-6
 """By so much, relatively, a rounded moment may lie after the end of backward."""
 
@@ -40,9 +47,9 @@ _SLACK = 1e-6
 class Seconds(BaseModel, frozen=True):
     """A time and its interval, seconds."""
 
-    mean: float = Field(ge=0, allow_inf_nan=False)
-    low: float | None = None
-    high: float | None = None
+    mean: Annotated[float, limits.PROFILE_S]
+    low: Annotated[float, limits.INTERVAL_S] | None = None
+    high: Annotated[float, limits.INTERVAL_S] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -88,7 +95,7 @@ class Parameter(BaseModel, extra="forbid", frozen=True):
     """A trained parameter, and when its gradient is ready: seconds since the start of backward."""
 
     name: str
-    shape: tuple[Annotated[int, Field(gt=0, strict=True)], ...]
+    shape: Annotated[tuple[Annotated[int, limits.DIMENSION], ...], Field(max_length=MAX_DIMENSIONS)]
     dtype: Literal["float32", "float64", "float16", "bfloat16"]
     ready_s: Annotated[Seconds, BeforeValidator(_never_ready)]
 
@@ -103,7 +110,7 @@ class Provenance(BaseModel, extra="forbid", frozen=True):
 
     machine: str = ""
     torch: str = ""
-    threads: int | None = None
+    threads: Annotated[int, limits.THREADS] | None = None
     date: str = ""
     publication: str = ""
     assumptions: tuple[str, ...] = ()
@@ -114,12 +121,12 @@ class Profile(BaseModel, extra="forbid", frozen=True):
 
     source: Literal["measured", "synthetic"]
     workload: str
-    local_batch: Annotated[int, Field(gt=0, strict=True)]
+    local_batch: Annotated[int, limits.LOCAL_BATCH]
     device: str
     precision: str = "full"
     provenance: Provenance
-    sample_bytes: Annotated[int, Field(ge=0, strict=True)]
-    steps: Annotated[int, Field(ge=0, strict=True)] = 0
+    sample_bytes: Annotated[int, limits.SAMPLE_BYTES]
+    steps: Annotated[int, limits.STEPS] = 0
     forward_s: Seconds
     backward_s: Seconds
     optimizer_s: Seconds
@@ -129,6 +136,11 @@ class Profile(BaseModel, extra="forbid", frozen=True):
     def _whole(self) -> Profile:
         if not self.parameters:
             raise ValueError("parameters: there are none; a replay needs gradients")
+        if len(self.parameters) > MAX_PARAMETERS:
+            raise ValueError(f"parameters: {len(self.parameters):,}; must be {MAX_PARAMETERS:,} at most")
+        elements = sum(parameter.elements for parameter in self.parameters)
+        if elements > limits.DIMENSION.high:
+            raise ValueError(f"parameters: {shortened(elements)} numbers; {limits.DIMENSION.words}")
         twice = [name for name, count in Counter(p.name for p in self.parameters).items() if count > 1]
         if twice:
             raise ValueError(f"parameters: {_listed(twice)} stands there twice")
@@ -184,7 +196,9 @@ def parse_profile(text: str) -> Profile:
         ValueError: it is cut off, of another schema, or says what cannot be; the sentence says what.
     """
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_int=whole_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply for a profile") from None
     except json.JSONDecodeError as error:
         ends = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
         raise ValueError(f"it is {'cut off' if ends else 'no JSON'}: {error}") from None
@@ -195,7 +209,8 @@ def parse_profile(text: str) -> Profile:
         )
     if found.get("version") != SCHEMA_VERSION:
         raise ValueError(
-            f"schema version {found.get('version')!r}; this ddpbench reads version {SCHEMA_VERSION}: profile again"
+            f"schema version {shortened(found.get('version'))}; this ddpbench reads version {SCHEMA_VERSION}: "
+            "profile again"
         )
     del data["schema"]
     try:
@@ -218,9 +233,10 @@ def _sentences(error: ValidationError) -> list[str]:
         elif item["type"] == "extra_forbidden":
             said = f"{where}: unknown key"
         elif item["type"] == "value_error":
-            said = f"{where}: {reason}" if where else reason
+            given = f"{shortened(item['input'])} given; " if reason.startswith("must be") else ""
+            said = f"{where}: {given}{reason}" if where else reason
         else:
-            said = f"{where}: {item['input']!r} given; should be {reason}"
+            said = f"{where}: {shortened(item['input'])} given; should be {reason}"
         found.setdefault(where, said)
     all_of_them = list(found.values())
     more = len(all_of_them) - _MOST_SENTENCES
@@ -252,7 +268,11 @@ def read_profile(path: Path) -> Profile:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed_ns: int, _size: int) -> Profile:
-    return parse_profile(path.read_text(encoding="utf-8"))
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB, which no profile is")
+    return parse_profile(content.decode("utf-8"))
 
 
 def profile_digest(path: Path) -> str:

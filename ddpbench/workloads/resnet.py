@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from ddpbench.spec import Pieces
+from ddpbench.spec import Pieces, limits
 from ddpbench.units import Unit
 from ddpbench.workloads.base import Workload
 from ddpbench.workloads.images import noise_images
@@ -22,11 +22,11 @@ BLOCKS = {"18": (2, 2, 2, 2), "50": (3, 4, 6, 3)}
 class ResNetOptions(BaseModel, extra="forbid", frozen=True):
     """What can be chosen of the `resnet` workload."""
 
-    image_size: Annotated[int, Unit("pixels")] = Field(default=224, ge=32, le=1024)
+    image_size: Annotated[int, limits.IMAGE_SIZE, Unit("pixels")] = 224
     """Width and height of the images."""
-    classes: Annotated[int, Unit("classes")] = Field(default=1000, ge=2, le=100_000)
+    classes: Annotated[int, limits.CLASSES, Unit("classes")] = 1000
     """Number of classes."""
-    learning_rate: Annotated[float, Unit("1")] = Field(default=0.1, gt=0, le=10)
+    learning_rate: Annotated[float, limits.LEARNING_RATE, Unit("1")] = 0.1
     """Learning rate of the optimizer."""
 
 

@@ -6,10 +6,10 @@ import math
 import random
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from ddpbench.measure.pacer import Pacer, Pass
-from ddpbench.spec import Case
+from ddpbench.spec import Case, limits
 from ddpbench.units import Unit
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ MOST_TOGETHER = 3
 class ReplayOptions(BaseModel, extra="forbid", frozen=True):
     """What can be chosen of a replay."""
 
-    slow_rank: int | None = Field(default=None, ge=0)
+    slow_rank: Annotated[int, limits.SLOW_RANK] | None = None
     """Rank that computes `slow_factor` times slower than the profile; if not set, none does."""
-    slow_factor: Annotated[float, Unit("1")] = Field(default=1.0, gt=0, le=1000)
+    slow_factor: Annotated[float, limits.SLOW_FACTOR, Unit("1")] = 1.0
     """Factor by which `slow_rank` is slower."""
-    jitter: Annotated[float, Unit("1")] = Field(default=0.0, ge=0, le=1)
+    jitter: Annotated[float, limits.JITTER, Unit("1")] = 0.0
     """Relative standard deviation of a rank's computation time between steps (lognormal, with the profile's mean)."""
 
 

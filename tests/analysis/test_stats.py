@@ -66,14 +66,16 @@ def test_two_launches_have_no_interval() -> None:
     assert gain.rate_ratio().low is not None
 
 
-def test_step_time_is_total_time_over_total_steps_not_a_mean_of_means() -> None:
+def test_step_time_is_the_mean_of_launches_each_of_which_weighs_alike() -> None:
+    """A launch is the unit that is repeated: one that is slow has fewer steps in its time, and weighs no less."""
     launches = [
         Timing(round=0, time_s=1.0, steps=10, samples=80),
         Timing(round=1, time_s=4.0, steps=20, samples=160),
         Timing(round=2, time_s=8.0, steps=20, samples=160),
     ]
     found = step_time(launches)
-    assert found.value == pytest.approx(13.0 / 50)
+    assert found.value == pytest.approx((0.1 + 0.2 + 0.4) / 3)
+    assert samples_rate(launches).value == pytest.approx(8 / found.value)
     # logs of 0.1, 0.2 and 0.4 are ln 2 apart: s = ln 2, h = t(0.975, 2) * s / sqrt 3
     factor = 2 ** (4.30265273 / math.sqrt(3))
     assert found.low == pytest.approx(found.value / factor, rel=1e-5)

@@ -10,15 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ddpbench.errors import WorkloadError
 from ddpbench.guard import descendants
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.machine.server import ServerProcess
-from ddpbench.machine.trial import identifying
+from ddpbench.machine.trial import identifying, inspect_own
 from ddpbench.records import (
     LaunchOutcome,
     LaunchRequest,
@@ -231,6 +233,20 @@ def test_a_sweep_is_refused_with_a_sentence_for_each_and_leaves_nothing(
     assert f"{own('Vector')}: " in result.stderr
     assert f"{own('Dies')}: " in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_data_that_only_several_ranks_have_too_few_of_are_refused_by_the_trial(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """5 samples are enough for a step of 4 of one rank, and too few for one of 8 of two."""
+    name = faulty("TooLittleData")
+    one, two = (replace(case_of(name), world_size=n, global_batch=4 * n) for n in (1, 2))
+    assert inspect_own(server, [one], tmp_path)[name]["samples"] == 5
+    with pytest.raises(WorkloadError) as caught:
+        inspect_own(server, [one, two], tmp_path)
+    assert str(caught.value) == (
+        f"{name}: at 2 ranks the dataset has 5 samples; one step of this case needs 8: use a smaller batch or more data"
+    )
 
 
 SOUND = ["Sound", "Endlessly", "OwnLoader", "Masked", "Pairs"]

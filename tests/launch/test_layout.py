@@ -134,7 +134,7 @@ def test_nodes_are_host_names(names: str) -> None:
 
 
 def test_places_and_ports_are_possible() -> None:
-    with pytest.raises(RequestError, match="--ranks-per-node 0"):
+    with pytest.raises(RequestError, match="--ranks-per-node: 0 given; must be a whole number, 1 to 4,096"):
         Nodes(names=("a",), ranks_per_node=0)
-    with pytest.raises(RequestError, match="--port 70000"):
+    with pytest.raises(RequestError, match="--port: 70000 given; must be a whole number, 1 to 65,535"):
         Nodes(names=("a",), ranks_per_node=1, port=70000)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpbench.errors import WorkloadError
 from ddpbench.launch import own_batches
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.own_batches import batch_notes, may_state_batch
@@ -40,6 +41,26 @@ SAYS = "class Mine:\n    batch = 32\n"
 def test_only_a_class_that_may_say_a_batch_is_asked(tmp_path: Path, source: str, may: bool) -> None:
     (tmp_path / "train.py").write_text(source, encoding="utf-8")
     assert may_state_batch(f"{tmp_path}/train.py:Mine") is may
+
+
+def test_a_batch_that_no_case_can_have_is_told_before_there_are_cases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Server:
+        def __init__(self, *_: object) -> None: ...
+        def __enter__(self) -> Server:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def stated_batch(self, *_: object) -> int:
+            return 10**400
+
+    monkeypatch.setattr(own_batches, "ServerProcess", Server)
+    (tmp_path / "train.py").write_text(SAYS, encoding="utf-8")
+    with pytest.raises(
+        WorkloadError, match=r"Mine: its batch: a whole number of about 400 digits given; must be"
+    ):
+        own_batches.stated_batches([f"{tmp_path}/train.py:Mine"])
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_every_key_has_a_sentence_and_every_number_a_unit() -> None:
 def test_strategies_and_workloads_are_on_the_page() -> None:
     text = page()
     assert "## [options.post_local_sgd]" in text
-    assert "| `period` | integer | `4` | steps | 2 to 10 |" in text
+    assert "| `period` | integer | `4` | steps | 2 to 10 (less: 1 is DDP; more: the smallest" in text
     assert "## [options.replay]" in text
     assert "[options.master]" not in text
     assert '`"halving_doubling"`' in text

@@ -208,7 +208,7 @@ def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--efficiency-cut", "0"], "above 0 and up to 1"),
         (["--epochs", "2"], "--epochs needs --samples-per-epoch"),
         (["--epochs", "2", "--steps", "3"], "give one of them"),
-        (["--steps", "0"], "a whole number above 0"),
+        (["--steps", "0"], "--steps: 0 given; must be a whole number, 1 to"),
         (["--queue-wait", "8=2h"], "needs the length of the run"),
         (["--queue-wait", "5=2h", "--steps", "9"], "5 ranks are not in the table; measured are 1, 2, 4, 8"),
         (["--queue-wait", "8:2h", "--steps", "9"], "no RANKS=TIME"),

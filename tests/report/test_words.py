@@ -12,7 +12,6 @@ from ddpbench.report.rows import rows_of
 from ddpbench.report.standing import AS_GOOD, Stand
 from ddpbench.report.words import (
     Estimate,
-    clean,
     launches_each,
     milliseconds,
     moment,
@@ -22,6 +21,7 @@ from ddpbench.report.words import (
     valued,
 )
 from ddpbench.strategies import TABLE
+from ddpbench.texts import clean
 from tests.synthetic import write_run
 
 

@@ -18,7 +18,8 @@ from ddpbench.spec import (
     parse_experiment,
     resolve,
 )
-from ddpbench.spec.fabric import MAX_RATE, MIN_RATE, fabric_overrides
+from ddpbench.spec.fabric import fabric_overrides
+from ddpbench.spec.limits import MAX_RATE, MIN_RATE
 
 CATALOG = TableCatalog()
 DEVICES = Devices(kind="cpu", gpus=0, cores=2)
@@ -164,13 +165,19 @@ def test_a_gpu_machine_emulates_on_its_cpu() -> None:
     ("text", "said"),
     [
         ("[fabric]\nnodes = 2", "fabric.bandwidth: is missing: how fast each node's link is"),
-        ("[fabric]\nnodes = 2\nbandwidth = 0", "fabric.bandwidth: 0 given; invalid rate 0"),
-        ("[fabric]\nnodes = 2\nbandwidth = true", "fabric.bandwidth: True given; invalid rate True"),
+        ("[fabric]\nnodes = 2\nbandwidth = 0", "fabric.bandwidth: 0 given; must be 8 Mbit/s to 4 Tbit/s"),
+        (
+            "[fabric]\nnodes = 2\nbandwidth = true",
+            "fabric.bandwidth: True given; must be 8 Mbit/s to 4 Tbit/s",
+        ),
         ('[fabric]\nnodes = 2\nbandwidth = "fast"', "invalid rate 'fast': write a number and one of kbit/s"),
         ('[fabric]\nnodes = 2\nbandwidth = "-1 Gbit/s"', "invalid rate '-1 Gbit/s'"),
-        ('[fabric]\nnodes = 2\nbandwidth = "1 Mbit/s"', "is too slow: below 8 Mbit/s"),
-        ('[fabric]\nnodes = 2\nbandwidth = "1000 Tbit/s"', "is above 4 Tbit/s"),
-        (FABRIC + "nodes = 300", "fabric.nodes: 300 given; a fabric has at most 128 nodes: "),
+        ('[fabric]\nnodes = 2\nbandwidth = "1 Mbit/s"', "must be 8 Mbit/s to 4 Tbit/s: a burst"),
+        ('[fabric]\nnodes = 2\nbandwidth = "1000 Tbit/s"', "4 Tbit/s: is the unit right?"),
+        (
+            FABRIC + "nodes = 300",
+            "fabric.nodes: 300 given; must be a whole number, 1 to 128: each is a network namespace",
+        ),
         (FABRIC + "node = 4", "fabric.node: unknown key; did you mean 'nodes'?"),
         (FABRIC + "nodes = 4\nuplink = '1 Gbit/s'", "an uplink joins racks: set racks to 2 or more"),
         (FABRIC + "nodes = 3\nracks = 2", "fabric.racks: 3 nodes do not divide evenly over 2 racks"),

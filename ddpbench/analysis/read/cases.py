@@ -16,6 +16,7 @@ from ddpbench.records import WORST_FIRST, Costs, LaunchDir, LaunchRecords, Proof
 from ddpbench.records.plan import StoredPlan
 from ddpbench.records.sessions import Sessions, stop_reason_of
 from ddpbench.spec import Budget, PlannedCase
+from ddpbench.texts import command
 from ddpbench.units import format_seconds
 
 
@@ -127,7 +128,7 @@ def _status(
     if bad:
         worst = min(bad, key=lambda launch: WORST_FIRST.index(launch.status))
         counted = f"{len(bad)} of {len(launches)} launches {'were' if len(bad) != 1 else 'was'} not ok"
-        again = f"ddpbench sweep {path} --retry-failed"
+        again = command("ddpbench", "sweep", path, "--retry-failed")
         if planned.case.launcher != "local":
             again = f"{resume_command(planned.case.launcher, path)}, with --retry-failed at their end"
         advice = f"after fixing this, measure again with: {again}"
@@ -143,4 +144,6 @@ def _status(
 
 def resume_command(launcher: str, path: Path | str) -> str:
     """Return what goes on with a run: a sweep, or the lines for another launcher."""
-    return f"ddpbench sweep {path}" if launcher == "local" else f"the lines of ddpbench plan {path}"
+    if launcher == "local":
+        return command("ddpbench", "sweep", path)
+    return f"the lines of {command('ddpbench', 'plan', path)}"

@@ -9,7 +9,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.curves import CaseCurve, curves_of
 from ddpbench.errors import RequestError, nearest
 from ddpbench.records import RunDir
-from ddpbench.spec import grouping
+from ddpbench.spec import grouping, limits
 from ddpbench.spec.grouping import cap_order, virtual_words
 from ddpbench.strategies.traits import traits_of
 
@@ -41,17 +41,16 @@ def check(request: AllocationRequest) -> None:
     Raises:
         RequestError: something in it is.
     """
-    if not 0 < request.efficiency_cut <= 1:
-        raise RequestError(f"--efficiency-cut {request.efficiency_cut:g}: give a number above 0 and up to 1")
     if request.epochs is not None and request.steps is not None:
         raise RequestError("--epochs and --steps both say how long the run is; give one of them")
-    for flag, value in (
-        ("--epochs", request.epochs),
-        ("--steps", request.steps),
-        ("--samples-per-epoch", request.samples_per_epoch),
+    for flag, limit, value in (
+        ("--efficiency-cut", limits.EFFICIENCY, request.efficiency_cut),
+        ("--epochs", limits.JOB_LENGTH, request.epochs),
+        ("--steps", limits.JOB_LENGTH, request.steps),
+        ("--samples-per-epoch", limits.JOB_LENGTH, request.samples_per_epoch),
     ):
-        if value is not None and value < 1:
-            raise RequestError(f"{flag} {value}: give a whole number above 0")
+        if value is not None:
+            limit.check_flag(flag, value)
     if request.waits_s and request.epochs is None and request.steps is None:
         raise RequestError(
             "--queue-wait: time to finish needs the length of the run as well; give --steps, or --epochs with "

@@ -125,15 +125,18 @@ def log_half_width(timings: Sequence[Timing]) -> float | None:
 
 
 def step_time(timings: Sequence[Timing]) -> Interval:
-    """Return seconds per step: total time over total steps, with its interval over rounds."""
-    total = math.fsum(timing.time_s for timing in timings)
-    return Interval.around(total / sum(timing.steps for timing in timings), log_half_width(timings))
+    """Return seconds per step: the arithmetic mean of launches, each of which weighs alike, and its interval over them.
+
+    Total time over total steps would weigh by steps, of which a launch has more the faster it is.
+    """
+    mean = math.fsum(timing.step_s for timing in timings) / len(timings)
+    return Interval.around(mean, log_half_width(timings))
 
 
 def samples_rate(timings: Sequence[Timing]) -> Interval:
-    """Samples per second: total samples over total time, which is the harmonic mean of launches of equal work."""
-    total = math.fsum(timing.time_s for timing in timings)
-    return Interval.around(sum(timing.samples for timing in timings) / total, log_half_width(timings))
+    """Samples per second: the harmonic mean of launches, each of which weighs alike."""
+    mean = math.fsum(timing.sample_s for timing in timings) / len(timings)
+    return Interval.around(1 / mean, log_half_width(timings))
 
 
 def share(parts: Sequence[float], wholes: Sequence[float], alpha: float = ALPHA) -> Interval:

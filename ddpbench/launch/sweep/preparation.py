@@ -23,6 +23,7 @@ from ddpbench.machine.equal_caps import as_stored, replayed_gradients, sentences
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
+from ddpbench.records.rundir import checked_name
 from ddpbench.spec import (
     Devices,
     Experiment,
@@ -33,6 +34,7 @@ from ddpbench.spec import (
     load_experiment,
     resolve,
 )
+from ddpbench.texts import command
 
 _OWN_FILES = {
     ".lock",
@@ -88,7 +90,7 @@ def prepare(request: SweepRequest) -> Prepared:
     elif source.name == "experiment.toml" and (source.parent / "plan.json").is_file() and out is None:
         out = source.parent
     if out is not None:
-        refuse_merged(RunDir(out))
+        refuse_merged(RunDir(checked_name(out)))
     catalog = TableCatalog(source.parent)
     notes: list[str] = []
     experiment = load_experiment(source, catalog, request.overrides, on_replaced=notes.append)
@@ -163,8 +165,9 @@ def _check_launcher(experiment: Experiment, source: Path) -> None:
         RequestError: a case has launcher = "torchrun".
     """
     if "torchrun" in experiment.axes.get("launcher", [experiment.base.launcher]):
-        nodes = "" if source.is_dir() else " --nodes hostA,hostB --ranks-per-node N"
+        nodes = () if source.is_dir() else ("--nodes", "hostA,hostB", "--ranks-per-node", "N")
         raise RequestError(
-            f'{source}: with launcher = "torchrun" you start the ranks: ddpbench plan {source}{nodes} prints '
+            f'{source}: with launcher = "torchrun" you start the ranks: '
+            f"{command('ddpbench', 'plan', source, *nodes)} prints "
             "the lines for your nodes"
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ddpbench.errors import FabricError, WorkloadError
+from ddpbench.errors import FabricError, OutputError, WorkloadError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.fabrics import Fabrics
 from ddpbench.launch.listener import Listener
@@ -28,8 +28,9 @@ from ddpbench.machine.room import Room
 from ddpbench.machine.sessions import Session, note_session
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
-from ddpbench.records.rundir import Purpose
+from ddpbench.records.rundir import Purpose, explain_os_error
 from ddpbench.spec import Case, PlannedCase
+from ddpbench.texts import command
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ class Sweep:
                 read_plan(self._run)  # unpacks its records, before there is a folder for new ones
         with claim:
             self._run.create()
-            with self._run.locked(), self._fabrics:
+            with self._writing(), self._run.locked(), self._fabrics:
                 try:
                     self._work(started)
                 except KeyboardInterrupt:
@@ -126,6 +127,18 @@ class Sweep:
                     if self._identified:
                         self._note_session()
         return self.result
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Makes a directory that cannot be written before its plan stands a wrong request, of which nothing is left."""
+        try:
+            yield
+        except OSError as error:
+            if self._prepared.resumes or self._run.plan.exists():
+                raise
+            shutil.rmtree(self._run.path, ignore_errors=True)
+            told = f"{self._run.path} cannot be written: {explain_os_error(error)}"
+            raise OutputError(told) from None
 
     def _work(self, started: float) -> None:
         self._read_outcomes()
@@ -199,7 +212,7 @@ class Sweep:
             return
         left = left_out_words(self._plan.labels(), self._done, self._budget)
         if left:
-            self._warn(f"{left}; to run them: ddpbench sweep {self._run.path}")
+            self._warn(f"{left}; to run them: {command('ddpbench', 'sweep', self._run.path)}")
 
     def _round(self, number: int, servers: Servers, started: float) -> bool:
         """Launches what is not done of a round, from servers that then end: the next round gets its own.

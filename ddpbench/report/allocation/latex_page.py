@@ -9,7 +9,7 @@ from ddpbench.analysis.scaling.allocation import Allocation
 from ddpbench.report.allocation.columns import columns_of
 from ddpbench.report.allocation.figure import picture
 from ddpbench.report.allocation.sentences import choice, length, method, paragraphs
-from ddpbench.report.words import clean
+from ddpbench.texts import clean
 
 
 def latex(allocation: Allocation) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
+from ddpbench.spec import limits
 from ddpbench.units import Unit
 
 
@@ -21,12 +22,12 @@ class DdpOptions(BaseModel, extra="forbid", frozen=True):
     gradients may become ready in another order."""
     broadcast_buffers: bool = True
     """Broadcast rank 0's buffers, such as BatchNorm's running statistics, before every forward pass, as part of it."""
-    accumulate: Annotated[int, Unit("parts")] = Field(default=1, ge=1, strict=True)
+    accumulate: Annotated[int, limits.PARTS, Unit("parts")] = 1
     """Split each batch into this many parts and communicate only in the last one's backward (`no_sync`)."""
     compression: Literal["none", "fp16", "bf16", "powersgd"] = "none"
     """Average gradients in fp16 or bf16, or send gradient matrices as low-rank factors and carry the error over to the
     next step (`powersgd`)."""
-    matrix_approximation_rank: Annotated[int, Unit("1")] = Field(default=1, ge=1, le=256, strict=True)
+    matrix_approximation_rank: Annotated[int, limits.FACTOR_RANK, Unit("1")] = 1
     """Rank of PowerSGD's factors."""
-    start_powersgd_iter: Annotated[int, Unit("steps")] = Field(default=2, ge=2, le=16, strict=True)
+    start_powersgd_iter: Annotated[int, limits.POWERSGD_START, Unit("steps")] = 2
     """Uncompressed steps before PowerSGD starts, part of the warm-up; torch's default is 1,000, and its minimum 2."""

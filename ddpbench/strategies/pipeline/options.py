@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
+from ddpbench.spec import limits
 from ddpbench.units import Unit
 
 
@@ -15,5 +16,5 @@ class PipelineOptions(BaseModel, extra="forbid", frozen=True):
     order: Literal["gpipe", "1f1b"] = "gpipe"
     """Forward of all microbatches, then backward of all (`gpipe`, Huang et al., NeurIPS 2019); or forward and backward
     alternately once the pipeline is full, which stores fewer activations (`1f1b`, Narayanan et al., SC'21)."""
-    microbatches: Annotated[int, Unit("parts")] = Field(default=4, ge=1, strict=True)
+    microbatches: Annotated[int, limits.PARTS, Unit("parts")] = 4
     """Number of equal parts that a batch is split into."""

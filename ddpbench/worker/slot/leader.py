@@ -27,6 +27,7 @@ from ddpbench.records import LaunchDir
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import PlannedCase, labels
+from ddpbench.texts import command
 from ddpbench.worker.slot.ending import EXIT_NOT_OK, EXIT_OK
 from ddpbench.worker.slot.opening import open_run, settled_plan
 from ddpbench.worker.slot.own_rank import OwnRank
@@ -93,7 +94,7 @@ class Leader:
         self._order({"do": "end", "code": code})
         if reason == "budget" and (left := left_out_words(self._labels, self._done, self._plan.budget)):
             say(f"{left}; to run them, start the same lines again")
-        say(f"ended: {reason}; make the report with: ddpbench report {self._run.path}")
+        say(f"ended: {reason}; make the report with: {command('ddpbench', 'report', self._run.path)}")
         return code
 
     def _work(self, when: str) -> str:

@@ -20,7 +20,7 @@ from pydantic import (
 
 from ddpbench.machine.disturbance import Totals
 from ddpbench.records.heartbeat import PHASES
-from ddpbench.spec.settings import MAX_RANKS
+from ddpbench.spec.limits import MAX_RANKS
 from ddpbench.worker.slot.roster import Card
 from ddpbench.worker.slot.sealing import StrangerError
 

@@ -31,6 +31,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Case
 from ddpbench.strategies import load_strategy
+from ddpbench.texts import clean
 from ddpbench.worker.place import SlotPlace
 from ddpbench.worker.slot.ending import EXIT_REQUEST, StoppedError
 from ddpbench.worker.slot.messages import read_message
@@ -267,5 +268,4 @@ def environments(cases: Iterable[Case]) -> list[dict[str, str]]:
 
 def say(text: str) -> None:
     """Prints a line for whoever started the slots; what another node said is shown and not obeyed by a terminal."""
-    shown = "".join(one if one.isprintable() or one in "\n\t" else f"\\x{ord(one):02x}" for one in text)
-    print(shown, file=sys.stderr, flush=True)  # noqa: T201
+    print(clean(text), file=sys.stderr, flush=True)  # noqa: T201

@@ -42,10 +42,8 @@ def make_loader(
     """
     sampler: DistributedSampler[Any] | None = None
     if not isinstance(dataset, IterableDataset):
-        size = len(dataset)  # type: ignore[arg-type]
-        if size < case.global_batch:
-            message = f"the dataset has {size} samples; one step of this case needs {case.global_batch}"
-            raise ValueError(f"{message}: use a smaller batch or more data")
+        if problem := case.too_few(len(dataset)):  # type: ignore[arg-type]
+            raise ValueError(problem)
         sampler = DistributedSampler(
             dataset, num_replicas=processes, rank=rank, shuffle=True, seed=case.seed, drop_last=True
         )

@@ -162,6 +162,7 @@ def _facts(
         "parameters": sum(parameter.numel() for parameter in trained),
         "gradient_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trained),
         "samples": _length(training),
+        "dealt_samples": None if training.shards_itself else _length(training),
         "batch": describe(batch),
         "loss": loss.item(),
         **({"autocast": autocast} if autocast else {}),

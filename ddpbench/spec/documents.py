@@ -1,0 +1,138 @@
+"""TOML that others wrote: how large, how deep and of what texts it may be. Nothing here knows what its keys mean."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ddpbench.errors import Problem
+from ddpbench.texts import shortened, unprintable, whole_number
+
+MAX_BYTES = 1 << 20
+"""Of an experiment's file."""
+MAX_DEPTH = 12
+"""Tables and arrays in one another; an experiment needs four."""
+MAX_KEYS = 1_000
+"""Of one table, and tables of one array."""
+MAX_CHARACTERS = 4_096
+"""Of one text, as many as a path may have."""
+_LONG_NUMBER = re.compile(r"(?<![\w.+-])[+-]?[0-9][0-9_]{400,}(?![\w.])")
+_BITS = 64
+"""Of a whole number in TOML."""
+
+
+class TooMuchError(ValueError):
+    """A document that is not read whole; the sentence says why."""
+
+
+def read_text(path: Path) -> str:
+    """Return the text of an experiment's file.
+
+    Raises:
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is no UTF-8 text.
+        TooMuchError: it is too large.
+    """
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise TooMuchError(f"is larger than {MAX_BYTES >> 20} MiB, which no experiment is")
+    return content.decode("utf-8")
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text, which may be nested deeper than `odd_parts` allows.
+
+    Whole numbers of more digits than Python converts become others of about as many, so that whoever knows the key can
+    say what it may be.
+
+    Raises:
+        tomllib.TOMLDecodeError: it is not valid TOML.
+        TooMuchError: it is nested too deeply to be read.
+    """
+    try:
+        return _loads(text)
+    except RecursionError:
+        raise TooMuchError(_too_deep()) from None
+
+
+def _loads(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # a whole number of more digits than sys.get_int_max_str_digits()
+        shorter = _LONG_NUMBER.sub(lambda match: hex(abs(whole_number(match[0]))), text)
+    try:
+        return tomllib.loads(shorter)
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:
+        raise TooMuchError(f"holds a number of more than {sys.get_int_max_str_digits():,} digits") from None
+
+
+def _too_deep() -> str:
+    return f"is nested too deeply: at most {MAX_DEPTH} tables and arrays may be in one another"
+
+
+def _depth(data: object) -> int:
+    """Return how many tables and arrays are in one another."""
+    depth, level = 0, [data]
+    while level := [value for value in level if isinstance(value, dict | list)]:
+        depth += 1
+        if depth > MAX_DEPTH:
+            break
+        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer)]
+    return depth
+
+
+def odd_parts(data: dict[str, Any]) -> list[Problem]:
+    """Return what no experiment has, whatever its keys mean: too much nesting, too many keys, texts not to be shown."""
+    if _depth(data) > MAX_DEPTH:
+        return [Problem(path="", message=_too_deep())]
+    return list(_odd_parts(data, ""))
+
+
+def _odd_parts(data: object, path: str) -> Iterator[Problem]:
+    if isinstance(data, dict):
+        if len(data) > MAX_KEYS:
+            yield Problem(path=path, message=f"has {len(data):,} keys; must be {MAX_KEYS:,} at most")
+            return
+        for key, value in data.items():
+            if problem := _odd_text(key):
+                yield Problem(path=path, message=f"the key {shortened(key)} {problem}")
+            else:
+                yield from _odd_parts(value, f"{path}.{key}" if path else key)
+    elif isinstance(data, list):
+        if len(data) > MAX_KEYS and any(isinstance(value, dict | list) for value in data):
+            yield Problem(path=path, message=f"has {len(data):,} entries; must be {MAX_KEYS:,} at most")
+            return
+        for value in data:
+            yield from _odd_parts(value, path)
+    elif isinstance(data, str) and (problem := _odd_text(data)):
+        yield Problem(path=path, message=f"{shortened(data)} {problem}")
+
+
+def _odd_text(text: str) -> str:
+    if len(text) > MAX_CHARACTERS:
+        return f"has {len(text):,} characters; must be {MAX_CHARACTERS:,} at most"
+    found = unprintable(text)
+    return f"holds the control character {found}; leave it out" if found else ""
+
+
+def huge_numbers(data: object, path: str = "") -> Iterator[Problem]:
+    """Yield the whole numbers that TOML has no room for, for keys whose limits nobody knows."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from huge_numbers(value, f"{path}.{key}" if path else key)
+    elif isinstance(data, list):
+        for value in data:
+            yield from huge_numbers(value, path)
+    elif isinstance(data, int) and data.bit_length() >= _BITS:
+        yield Problem(
+            path=path, message=f"{shortened(data)} given; must be a whole number of {_BITS} bits at most"
+        )

@@ -1,0 +1,253 @@
+"""The one table of what numbers may be, and why: for experiment files, `--set`, flags and `docs/settings.md` alike.
+
+A limit is what no sensible request goes beyond, not what this machine can carry: that is told by `doctor`, by a skipped
+case's reason or by the ranks.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import core_schema
+
+from ddpbench.errors import RequestError
+from ddpbench.texts import shortened, whole_number
+from ddpbench.units import format_bit_rate, parse_bit_rate, parse_seconds
+
+MAX_RANKS = 4096
+MAX_NODES = 128
+MIN_RATE = 8e6
+"""Bit/s: a burst of 2 ms of less than this would not hold one Ethernet frame."""
+MAX_RATE = 4e12
+MAX_VALUES = 1_000
+"""Values of one axis."""
+MAX_COMBINATIONS = 5_000
+"""Of all axes, before excludes."""
+MAX_LAUNCHES = 100_000
+"""Cases times rounds: at three seconds each they take days."""
+MAX_PROCESSES = 8_192
+"""Ranks and their loader workers that ddpbench starts on one machine."""
+_DAY_S = 86_400.0
+_WHOLE = re.compile(r"[+-]?[0-9][0-9_]*")
+_SPANS = (("days", _DAY_S), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3))
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.10g}"
+
+
+def _span(seconds: float) -> str:
+    """Return a limit of a duration: `1 ms`, `1 h`, `30 days`."""
+    unit, scale = next(((unit, scale) for unit, scale in _SPANS if seconds >= scale), ("s", 1.0))
+    return f"{seconds / scale:g} {unit if seconds != _DAY_S else 'day'}"
+
+
+def _fraction(text: str) -> float:
+    """Return a fraction from a text such as `1 %`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    number = text.strip().removesuffix("%")
+    try:
+        return float(number) / 100 if text.strip().endswith("%") else float("nan")
+    except ValueError:
+        return float("nan")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Range:
+    """What a number may be. As metadata of a type, `Annotated[int, RANKS]`, it is the whole of its validation.
+
+    `above` and `below` leave the limits themselves out. `low_why` and `high_why` say why there is nothing beyond.
+    """
+
+    low: float
+    high: float
+    whole: bool = False
+    above: bool = False
+    below: bool = False
+    low_why: str = ""
+    high_why: str = ""
+    reads: Callable[[str], float] | None = None
+    """Reads a text such as `10 min`."""
+    shows: Callable[[float], str] = _number
+
+    @property
+    def words(self) -> str:
+        """`1 to 128`, or `above 0 and below 1`."""
+        low, high = self.shows(self.low), self.shows(self.high)
+        if not self.above and not self.below:
+            return f"{low} to {high}"
+        start, end = "above" if self.above else "from", "below" if self.below else "up to"
+        return f"{start} {low} and {end} {high}"
+
+    @property
+    def why(self) -> str:
+        """Why it ends where it does; empty where that needs no words."""
+        return "; ".join(
+            f"{where}: {why}" for where, why in (("less", self.low_why), ("more", self.high_why)) if why
+        )
+
+    def checked(self, value: object) -> float:
+        """Return the value as a whole number or a float.
+
+        Raises:
+            ValueError: it is no number, or not within the limits; the sentence says which.
+        """
+        if isinstance(value, str) and self.reads is not None:
+            value = self.reads(value)
+        kinds = (int,) if self.whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise ValueError(self._must_be())  # noqa: TRY004  pydantic's
+        if value < self.low or (self.above and value == self.low):
+            raise ValueError(self._must_be(self.low_why))
+        if value > self.high or (self.below and value == self.high):
+            raise ValueError(self._must_be(self.high_why))
+        if math.isnan(value):
+            raise ValueError(self._must_be())
+        return value if self.whole else float(value)
+
+    def parsed(self, text: str) -> float:
+        """Return the number that a flag's text says.
+
+        Raises:
+            ValueError: it says none, or not one within the limits; the sentence has the text, too.
+        """
+        bare = text.strip()
+        value: object = bare
+        if _WHOLE.fullmatch(bare):
+            value = whole_number(bare)
+        else:
+            with suppress(ValueError):
+                value = float(bare)
+        try:
+            return self.checked(value)
+        except ValueError as error:
+            raise ValueError(f"{shortened(value)} given; {error}") from None
+
+    def check_flag(self, flag: str, value: float) -> None:
+        """Refuses what a flag was given as a number.
+
+        Raises:
+            RequestError: it is not within the limits.
+        """
+        try:
+            self.checked(value)
+        except ValueError as error:
+            raise RequestError(f"{flag}: {shortened(value)} given; {error}") from None
+
+    def read_flag(self, flag: str, text: str) -> float:
+        """Return the number that a flag's text says.
+
+        Raises:
+            RequestError: it says none, or not one within the limits.
+        """
+        try:
+            return self.parsed(text)
+        except ValueError as error:
+            raise RequestError(f"{flag}: {error}") from None
+
+    def _must_be(self, why: str = "") -> str:
+        kind = "a whole number, " if self.whole else ""
+        return f"must be {kind}{self.words}{': ' if why else ''}{why}"
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.checked)
+
+
+def _count(low: int, high: int, why: str = "", low_why: str = "") -> Range:
+    return Range(low=low, high=high, whole=True, high_why=why, low_why=low_why)
+
+
+def _duration(low: float, high: float, why: str = "", low_why: str = "", *, below: bool = False) -> Range:
+    return Range(
+        low=low, high=high, high_why=why, low_why=low_why, below=below, reads=parse_seconds, shows=_span
+    )
+
+
+# The sections [base] and [axes].
+RANKS = _count(1, MAX_RANKS, "the page through which ranks are watched has room for as many")
+THREADS = _count(1, 4096, "no machine has as many cores")
+LOADER_WORKERS = _count(0, 128, "each is a process of every rank")
+BUCKET_CAP_MB = Range(
+    low=1e-6, high=2**20, low_why="a bucket holds a byte at least", high_why="no model has a TiB of gradients"
+)
+LOCAL_BATCH = _count(1, 1_000_000, "no rank holds as many samples of a step")
+GLOBAL_BATCH = _count(1, 1_000_000_000, "no job trains on as many samples in a step")
+NODES = _count(1, MAX_RANKS, "there are no more nodes than ranks")
+SEED = _count(0, 2**32 - 1, "generators take 32 bits")
+REPLICATE = _count(0, 999, "an A/A test compares a few equal cases")
+DILATION = Range(low=1, high=1000, high_why="a step of a second would take a quarter of an hour")
+SHRINK = _count(1, 1_000_000, "gradients of a TiB become a MiB")
+
+# The section [budget].
+ROUNDS = _count(1, 1_000, "intervals narrow with the root of their number")
+MEASURED_S = _duration(1e-3, 3600, "more rounds tell more than longer launches", "a step takes as long")
+HALF_WIDTH = Range(low=0, high=1, above=True, below=True)
+TOTAL_S = _duration(1, 30 * _DAY_S, "resume the run to go on")
+HANG_TIMEOUT_S = _duration(
+    1, _DAY_S, "a rank that is stuck would hold the machine", "a rank's start alone takes about as long"
+)
+UNTIL_LOSS = Range(low=0, high=1e9, above=True)
+UNTIL_STEPS = _count(1, 10_000_000, "each step's loss is kept")
+UNTIL_S = _duration(1e-3, _DAY_S, "each launch trains as long")
+
+# The section [fabric].
+FABRIC_NODES = _count(1, MAX_NODES, "each is a network namespace of this one machine")
+RANKS_PER_NODE = _count(1, MAX_RANKS, "no job has more ranks")
+RACKS = _count(1, MAX_NODES, "there are no more racks than nodes")
+RATE = Range(
+    low=MIN_RATE,
+    high=MAX_RATE,
+    low_why="a burst of 2 ms would hold no frame; dilate time instead",
+    high_why="is the unit right?",
+    reads=parse_bit_rate,
+    shows=format_bit_rate,
+)
+LATENCY_S = Range(
+    low=0,
+    high=10.0,
+    below=True,
+    high_why="no network delays as long",
+    reads=parse_seconds,
+    shows=lambda s: f"{s:g} s",
+)
+LOSS = Range(low=0, high=1, below=True, high_why="nothing would arrive", reads=_fraction)
+
+# Options of strategies and workloads.
+PARTS = _count(1, 4096, "a batch has no more parts than samples")
+FACTOR_RANK = _count(1, 256)
+POWERSGD_START = _count(2, 16, "it is part of the warm-up", "torch's minimum")
+AVERAGING_PERIOD = _count(2, 10, "the smallest timed block has as many steps", "1 is DDP")
+LOCAL_SGD_START = _count(0, 16, "it is part of the warm-up")
+LEARNING_RATE = Range(low=0, high=10, above=True)
+ADAM_LEARNING_RATE = Range(low=0, high=1, above=True)
+BLOCK_SIZE = _count(1, 8192)
+TOKENS = _count(8, 1024)
+DROPOUT = Range(low=0, high=1, below=True)
+IMAGE_SIZE = _count(32, 1024)
+CLASSES = _count(2, 100_000)
+JITTER = Range(low=0, high=1)
+SLOW_RANK = _count(0, MAX_RANKS - 1, "no job has more ranks")
+SLOW_FACTOR = Range(low=1e-3, high=1000)
+
+# A profile's file.
+PROFILE_S = Range(low=0, high=_DAY_S, high_why="no step takes a day", shows=_span)
+INTERVAL_S = Range(low=-_DAY_S, high=_DAY_S)
+DIMENSION = _count(1, 10**12, "no model has as many parameters")
+SAMPLE_BYTES = _count(0, 2**40, "no sample has a TiB")
+STEPS = _count(0, 10**9)
+
+# Flags that no setting has.
+AA_ROUNDS = _count(3, 1_000, "intervals narrow with the root of their number", "fewer give no interval")
+PROFILED_STEPS = _count(2, 1_000_000, "its interval is narrow long before", "fewer give no interval")
+PORT = _count(1, 65_535, "a port has 16 bits")
+EFFICIENCY = Range(low=0, high=1, above=True)
+JOB_LENGTH = _count(1, 10**15, "no job is as long")
+WAIT_S = _duration(0, 3650 * _DAY_S, "no queue is as long")

@@ -1,0 +1,59 @@
+"""Texts that others wrote, fit to be shown, and command lines fit to be pasted. Nothing is printed here."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_LONGEST = 72
+"""Characters of a value in a message at most."""
+_BITS_SHOWN = 192
+"""A whole number of more bits is told by its digits."""
+
+
+def clean(text: str) -> str:
+    """Return a text from a log, a host or an exception, fit for a page and for a terminal.
+
+    It has no terminal colours, control or direction characters, and nothing that UTF-8 cannot write.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    plain = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _COLOUR_CODE.sub("", text))
+    return plain.encode("utf-8", "replace").decode("utf-8")
+
+
+def unprintable(text: str) -> str:
+    """Return the first character that `clean` would not leave as it is, as Python writes it; empty: there is none."""
+    found = _CONTROL.search(text)
+    if found is not None:
+        return repr(found[0])
+    return next((repr(one) for one in text if "\ud800" <= one <= "\udfff"), "")
+
+
+def shortened(value: object) -> str:
+    """Return a value as Python writes it, without its middle where it is long; a huge whole number by its digits."""
+    if isinstance(value, int) and value.bit_length() > _BITS_SHOWN:
+        return f"a whole number of about {round(value.bit_length() * math.log10(2)):,} digits"
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, or with a whole number of too many digits in it
+        return f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 15]}...{text[-12:]}"
+
+
+def whole_number(digits: str) -> int:
+    """Return the whole number of these decimal digits; of more than 400 another one of about as many.
+
+    A longer one is wrong wherever it stands, and converting it takes a time that grows with its square.
+    """
+    sign = -1 if digits.startswith("-") else 1
+    bare = digits.lstrip("+-").replace("_", "")
+    return sign * (int(bare) if len(bare) <= 400 else 1 << int(len(bare) / math.log10(2)) - 1)
+
+
+def command(*words: object) -> str:
+    """Return a command line to paste into a shell, its words quoted where they must be."""
+    return shlex.join(map(str, words))

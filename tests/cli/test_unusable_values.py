@@ -1,0 +1,284 @@
+"""Flags, paths and files that nobody meant: exit code 2, one sentence, nothing left; and what is printed of them."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ddpbench.analysis.read.cases import resume_command
+from ddpbench.cli import run
+from ddpbench.cli.lines import say, show
+from ddpbench.cli.progress import BarListener, LineListener
+from ddpbench.errors import OutputError
+from ddpbench.launch.sweep import sweep
+from ddpbench.records import RunDir
+from ddpbench.records.rundir import checked_name
+from ddpbench.spec import Case, PlannedCase
+from ddpbench.texts import unprintable
+
+MANY = "9" * 400
+TOO_MANY = "9" * 5000
+LONG = "n" * 300
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert run([str(one) for one in arguments]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert len(told.err) < 400
+    return told.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["verify", "--hang-timeout", "nan"], "--hang-timeout: nan given; must be 1 s to 1 day"),
+        (["verify", "--hang-timeout", "0"], "--hang-timeout: 0 given; must be 1 s to 1 day"),
+        (
+            ["verify", "--world-size", "1", TOO_MANY],
+            "--world-size: a whole number of about 5,000 digits given; must be",
+        ),
+        (["noise", "--rounds", "999999999"], "--rounds: 999999999 given; must be a whole number, 3 to 1,000"),
+        (
+            ["noise", "--rounds", "2"],
+            "--rounds: 2 given; must be a whole number, 3 to 1,000: fewer give no interval",
+        ),
+        (["noise", "--world-size", "-1"], "--world-size: -1 given; must be a whole number, 1 to 4,096"),
+        (["noise", "--measured", "inf"], "--measured: inf given; must be 1 ms to 1 h"),
+        (
+            ["plan", "quick", "--nodes", "a,b", "--ranks-per-node", MANY],
+            "--ranks-per-node: a whole number of about",
+        ),
+        (
+            ["plan", "quick", "--nodes", "a,b", "--ranks-per-node", "4000"],
+            "--nodes x --ranks-per-node: 8000 given",
+        ),
+        (["plan", "quick", "--nodes", "a,b", "--port", TOO_MANY], "must be a whole number, 1 to 65,535"),
+        (
+            ["profile", "gpt:nano", "--steps", MANY],
+            "--steps: a whole number of about 400 digits given; must be",
+        ),
+        (
+            ["profile", "gpt:nano", "--local-batch", "0"],
+            "--local-batch: 0 given; must be a whole number, 1 to",
+        ),
+        (["allocation", ".", "--steps", MANY], "--steps: a whole number of about 400 digits given; must be"),
+        (
+            ["allocation", ".", "--epochs", TOO_MANY],
+            "--epochs: a whole number of about 5,000 digits given; must be",
+        ),
+        (
+            ["allocation", ".", "--efficiency-cut", "nan"],
+            "--efficiency-cut: nan given; must be above 0 and up to 1",
+        ),
+        (
+            ["allocation", ".", "--queue-wait", f"{TOO_MANY}=1h"],
+            "--queue-wait: a whole number of about 5,000 digits",
+        ),
+        (
+            ["allocation", ".", "--queue-wait", "1=1e400h"],
+            "--queue-wait: '1e400h' given; must be 0 s to 3650 days",
+        ),
+        (["sweep", "quick", "--fabric", f"{TOO_MANY} x 1gbit"], "must be a whole number, 1 to 128"),
+        (["sweep", "quick", "--fabric", "2 x 1e400gbit"], "must be 8 Mbit/s to 4 Tbit/s: is the unit right?"),
+        (["sweep", "quick", "--fabric", "² x 1gbit"], "write nodes x rate"),
+        (["sweep", "qu\0ick"], r"argument 'qu\x00ick' holds a NUL"),
+        (["sweep", "quick", "--out", "a\udcff"], "bytes that are not UTF-8"),
+        (["sweep", LONG], "the name is too long"),
+        (["sweep", f"{LONG}.toml"], "the name is too long"),
+        (["sweep", "quick", "--out", LONG], "has 300 bytes; the name of a directory must have 150 at most"),
+        (
+            ["sweep", "quick", "--out", f"{LONG}/run"],
+            "has 300 bytes; the name of a directory must have 255 at most",
+        ),
+        (["plan", "quick", "--nodes", "a", "--out", LONG], "has 300 bytes"),
+        (["report", LONG], "the name is too long"),
+        (["init", LONG], "the name is too long"),
+    ],
+    ids=lambda one: one[0] if isinstance(one, list) else "",
+)
+def test_what_cannot_be_is_a_wrong_request(
+    arguments: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "experiments").symlink_to(Path("experiments").absolute())
+    monkeypatch.chdir(tmp_path)
+    if arguments[0] == "allocation":
+        arguments = ["allocation", str(tmp_path), *arguments[2:]]
+    told = refused(capsys, *arguments)
+    assert said in told
+    assert told.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["experiments"]
+
+
+def test_an_experiment_file_with_a_long_name_is_told_to_have_a_shorter_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"{'n' * 200}.toml"
+    path.write_text("", encoding="utf-8")
+    assert "name: 'nnn" in (told := run_and_read(capsys, "sweep", path, "--dry-run"))
+    assert "100 at most: files and folders are named after it" in told
+
+
+def run_and_read(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert run([str(one) for one in arguments]) == 2
+    return capsys.readouterr().err
+
+
+def test_a_run_directorys_name_may_have_its_limit(tmp_path: Path) -> None:
+    checked_name(tmp_path / ("n" * 150))
+    with pytest.raises(OutputError, match="holds a NUL"):
+        checked_name(Path("a\0b"))
+    with pytest.raises(OutputError, match="has 151 bytes"):
+        checked_name(tmp_path / ("n" * 151))
+    with pytest.raises(OutputError, match="has 152 bytes"):
+        checked_name(tmp_path / ("ä" * 76))
+
+
+# What is left where nothing can be written.
+
+
+def full(*_: object, **__: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_of_a_directory_that_cannot_be_filled_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for path in (there / "new/run", there):
+        with pytest.raises(OutputError, match="No space left on device; free some"):
+            RunDir(path).create()
+    assert list(tmp_path.iterdir()) == [there]
+    assert list(there.iterdir()) == []
+
+
+def test_a_disk_that_is_full_before_the_plan_stands_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nearly(prepared: Any, *_: object) -> None:
+        prepared.run.machine.write_text("{", encoding="utf-8")
+        full()
+
+    class Servers:
+        def __init__(self, *_: object) -> None: ...
+        def __enter__(self) -> Servers:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def of(self, _: object) -> None: ...
+
+    monkeypatch.setattr(sweep, "Servers", Servers)
+    monkeypatch.setattr(sweep, "identify", nearly)
+    told = run_and_read(capsys, "sweep", "quick", "--out", tmp_path / "run")
+    assert "run cannot be written: No space left on device; free some space" in told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=True)
+    (disk / "filling").write_bytes(bytes(60 << 10))
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_on_a_full_disk_a_sweep_leaves_nothing(full_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = run_and_read(capsys, "sweep", "quick", "--out", full_disk / "runs/run")
+    assert "cannot be written: No space left on device" in told
+    assert [path.name for path in full_disk.iterdir()] == ["filling"]
+
+
+# What of others' texts reaches the terminal.
+
+ESCAPE = "\x1b]0;title\x07\x1b[2J\x9b1m \u202egnp"
+
+
+def test_exceptions_of_a_workload_are_printed_without_what_a_terminal_obeys() -> None:
+    case = Case(workload=f"a{ESCAPE}.py:X", strategy="ddp")
+    outcome: Any = SimpleNamespace(status="failed", error=f"rank 0: ValueError: {ESCAPE}")
+    for kind, terminal in ((LineListener, False), (BarListener, True)):
+        file = io.StringIO()
+        console = Console(file=file, force_terminal=terminal, width=200, color_system=None, highlight=False)
+        listener = kind(console)
+        listener.launch_ended(PlannedCase(case=case), outcome, None)
+        listener.warn(ESCAPE)
+        if isinstance(listener, BarListener):
+            listener.preparing(ESCAPE)
+            assert not unprintable(str(listener._progress.tasks[0].description))
+        else:
+            assert "ValueError: " in file.getvalue()
+        assert "title\x07" not in file.getvalue()
+        assert "\x1b[2J" not in file.getvalue()
+        assert "\u202e" not in file.getvalue()
+
+
+def test_what_is_printed_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    show(ESCAPE, "ä")
+    say(ESCAPE)
+    told = capsys.readouterr().out
+    assert not unprintable(told)
+    assert "ä" in told
+
+
+def test_a_stream_that_cannot_write_a_character_gets_a_question_mark() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
+    show("±3 %", file=stream)
+    assert raw.getvalue() == b"?3 %\n"
+
+
+def test_messages_of_the_parser_are_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(["sweep", "quick", f"--x{ESCAPE}"])
+    assert caught.value.code == 2
+    assert not unprintable(capsys.readouterr().err)
+
+
+def test_a_files_name_is_printed_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a\x1b[2Jb.toml"
+    path.write_text("[base]\nlocal_batch = 0\n", encoding="utf-8")
+    assert not unprintable(run_and_read(capsys, "sweep", path))
+
+
+# Lines to paste.
+
+
+def test_every_printed_command_is_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "a run's dir"
+    assert run(["plan", "quick", "--nodes", "a,b", "--out", str(out)]) == 0
+    *_, last = capsys.readouterr().out.rstrip("\n").split("\n")
+    assert shlex.split(last.partition("are: ")[2]) == ["ddpbench", "report", str(out)]
+    told = run_and_read(capsys, "plan", "quick", "--nodes", "a,b", "--out", out)
+    assert shlex.split(told.partition("with: ")[2]) == ["ddpbench", "plan", str(out)]
+    assert shlex.split(resume_command("local", out)) == ["ddpbench", "sweep", str(out)]
+    assert shlex.quote(str(out)) in resume_command("torchrun", out)
+    told = run_and_read(capsys, "sweep", out)
+    assert shlex.split(told.partition("ranks: ")[2].partition(" prints")[0]) == ["ddpbench", "plan", str(out)]
+
+
+def test_launches_of_a_dry_run_are_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "a run's dir"
+    assert run(["sweep", "quick", "--dry-run", "-v", "--out", str(out)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "-m ddpbench.worker" in line]
+    assert lines
+    assert all(str(out) in shlex.split(line) for line in lines)

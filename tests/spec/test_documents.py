@@ -1,0 +1,109 @@
+"""Experiment files and overrides that nobody meant: each a sentence, whatever is in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpbench.errors import ExperimentError
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.spec import load_experiment, parse_experiment
+from ddpbench.spec.documents import MAX_BYTES
+from ddpbench.workloads.profile import parse_profile, read_profile
+
+CATALOG = TableCatalog()
+
+
+def told(text: str, *overrides: str) -> str:
+    with pytest.raises(ExperimentError) as caught:
+        parse_experiment(text, CATALOG, name="x", overrides=overrides)
+    assert len(str(caught.value)) < 400
+    return str(caught.value)
+
+
+DEEP = "[" * 3000 + "]" * 3000
+
+
+@pytest.mark.parametrize(
+    "text", [f"[base]\nseed = {DEEP}", f"[{'.'.join('a' * 3000)}]", "x = " + "{a=" * 3000 + "1" + "}" * 3000]
+)
+def test_what_is_nested_too_deeply(text: str) -> None:
+    assert "is nested too deeply: at most 12 tables and arrays may be in one another" in told(text)
+
+
+def test_overrides_that_are_nested_too_deeply() -> None:
+    assert "is nested too deeply" in told("", f"base.seed={DEEP}")
+    assert "no setting has as many parts" in told("", f"{'a.' * 3000}b=1")
+    assert "no setting has as many parts" in told("", f"axes.{'b.' * 3000}c=[1]")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"[base]\nseed = {'9' * 5000}", f"[base]\nseed = 0x{'f' * 5000}", f"base = {{seed = -{'9' * 5000}}}"],
+)
+def test_a_number_of_thousands_of_digits_is_told_with_its_key_and_limits(text: str) -> None:
+    said = told(text)
+    assert "base.seed: a whole number of " in said
+    assert "must be a whole number, 0 to 4,294,967,295" in said
+    assert "base.seed: a whole number of about 5,000 digits given; must" in told(
+        "", f"base.seed={'9' * 5000}"
+    )
+
+
+def test_a_number_that_no_table_knows_has_the_bits_that_toml_has() -> None:
+    text = f'[base]\nworkload = "train.py:Mine"\n[options."train.py"]\nsize = {"9" * 5000}'
+    assert (
+        "options.train.py.size: a whole number of about 5,000 digits given; must be a whole number of 64 bits"
+        in told(text)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '[base]\nworkload = "a\\u0000b.py:X"',
+            r"base.workload: 'a\x00b.py:X' holds the control character '\x00'",
+        ),
+        ('question = "\\u001b[2J"', r"question: '\x1b[2J' holds the control character '\x1b'"),
+        ('[axes]\nworkload = ["\\u009b"]', r"axes.workload: '\x9b' holds the control character '\x9b'"),
+        ('["\\u0007"]', r"the key '\x07' holds the control character '\x07'"),
+        ('[options.gpt]\ntext = ["a\\u0000"]', "options.gpt.text: "),
+        (f'question = "{"x" * 5000}"', "has 5,000 characters; must be 4,096 at most"),
+        (f'name = "{"n" * 101}"', "must be letters, digits, and . _ - after the first, 100 at most"),
+        ("".join(f"k{n} = 1\n" for n in range(2000)), "has 2,000 keys; must be 1,000 at most"),
+        ("[[exclude]]\nseed = 1\n" * 2000, "exclude: has 2,000 entries; must be 1,000 at most"),
+        (f"[budget]\ntotal = '{'9' * 4000}x'", "budget.total: '9999"),
+    ],
+)
+def test_texts_and_tables_that_are_refused(text: str, said: str) -> None:
+    assert said in told(text)
+
+
+def test_an_argument_of_bytes_that_are_no_text() -> None:
+    assert "holds the control character '\\udcff'" in told("", "base.workload=a\udcff")
+
+
+def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "large.toml"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # a TiB of nothing
+    with pytest.raises(ExperimentError, match=f"is larger than {MAX_BYTES >> 20} MiB"):
+        load_experiment(path, CATALOG)
+    with pytest.raises(ValueError, match="is larger than 64 MiB, which no profile is"):
+        read_profile(path)
+
+
+def test_a_question_of_several_lines_is_one() -> None:
+    assert parse_experiment('question = "a\\n\\tb"', CATALOG, name="x").question == "a\n\tb"
+
+
+def test_a_profile_that_is_nested_too_deeply_or_has_a_number_of_thousands_of_digits() -> None:
+    with pytest.raises(ValueError, match="is nested too deeply"):
+        parse_profile("[" * 100_000)
+    head = '{"schema": {"name": "ddpbench profile", "version": 1}, "local_batch": '
+    with pytest.raises(
+        ValueError, match=r"local_batch: a whole number of about 5,000 digits given; must be a whole"
+    ):
+        parse_profile(f'{head}{"9" * 5000}, "source": "measured"}}')

@@ -1,0 +1,58 @@
+"""Texts of others as they are shown, and command lines as they are pasted."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from ddpbench.texts import clean, command, shortened, unprintable, whole_number
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (16, "16"),
+        (10**5000, "a whole number of about 5,000 digits"),
+        (-(10**400), "a whole number of about 400 digits"),
+        ([10**5000], "a list"),
+        ("a\x1b[2Jb", r"'a\x1b[2Jb'"),
+        ("x" * 500, f"'{'x' * 56}...{'x' * 11}'"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_value_is_told_in_a_few_words(value: object, shown: str) -> None:
+    assert shortened(value) == shown
+
+
+def test_a_deeply_nested_value_is_told_by_its_type() -> None:
+    value: list[object] = []
+    for _ in range(100_000):
+        value = [value]
+    assert shortened(value) == "a list"
+    while value:  # taken apart here: the interpreter would do it level within level
+        value = value[0]  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("digits", ["0", "-12", "1_000", "9" * 400])
+def test_a_whole_number_is_read(digits: str) -> None:
+    assert whole_number(digits) == int(digits)
+
+
+def test_a_number_of_too_many_digits_stays_as_large() -> None:
+    assert shortened(whole_number("9" * 5000)) == "a whole number of about 5,000 digits"
+    assert whole_number("-" + "9" * 5000) < -(10**4990)
+
+
+def test_what_clean_changes_is_unprintable() -> None:
+    for text in ("\x1b[31mred", "a\x00b", "\u202egnp", "\ud800", "\x9b2J"):
+        assert unprintable(text)
+        assert not unprintable(clean(text))
+    for text in ("plain", "two\nlines\tand a tab", "größer ±3 %"):
+        assert clean(text) == text
+        assert not unprintable(text)
+
+
+def test_a_command_is_what_a_shell_reads_back() -> None:
+    words = ["ddpbench", "report", "a run's dir/$(x)"]
+    assert shlex.split(command(*words)) == words
