@@ -21,6 +21,7 @@ from ddpbench.launch.plan import Plan, make_plan, skip_reasons
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import planned_record
 from ddpbench.records import RunDir, write_atomically
+from ddpbench.records.machine import read_machine
 from ddpbench.spec import (
     Case,
     Catalog,
@@ -172,7 +173,7 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
     Raises:
         RequestError: it is not a run directory, or not one for a launcher.
     """
-    context = run.read_json(run.machine).get("context", {})
+    context = read_machine(run).get("context", {})
     try:
         planned = Nodes(
             names=tuple(context["planned_nodes"]),

@@ -7,7 +7,7 @@ import secrets
 import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ddpbench.launch.estimate import Tried, launch_s, proof_s, server_starts_s
@@ -64,6 +64,8 @@ class Plan:
     cases: tuple[PlannedCase, ...]
     order: tuple[tuple[int, str], ...]
     """(round, case id) of every launch."""
+    run_id: str = ""
+    """What the run's records name, so that none of another run passes for one of its own; older runs have none."""
     tried: Mapping[str, Tried] = field(default_factory=dict)
     """What is known of users' own workloads once they were tried, by name: estimates are made from it."""
 
@@ -112,6 +114,7 @@ class Plan:
         """Return the plan as `plan.json` holds it."""
         return {
             "schema_version": SCHEMA_VERSION,
+            **({"run_id": self.run_id} if self.run_id else {}),
             "experiment": self.experiment.name,
             "question": self.experiment.question,
             "budget": self.experiment.budget.model_dump(),
@@ -137,16 +140,11 @@ class Plan:
         return json.dumps(self.to_json(), indent=1) + "\n"
 
 
-def proof_key(case: Case) -> str:
-    """Cases of one key train alike: how fast their links are, and by how much time is dilated, is no part of it."""
-    return replace(case, fabric="links", dilation=1.0).case_id if case.fabric else case.case_id
-
-
 def to_prove(entries: Iterable[PlannedCase]) -> list[Case]:
     """Of cases that share a proof the first."""
     first: dict[str, Case] = {}
     for entry in entries:
-        first.setdefault(proof_key(entry.case), entry.case)
+        first.setdefault(entry.case.proof_key, entry.case)
     return list(first.values())
 
 
@@ -173,7 +171,8 @@ def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: Stor
     order = [(number, case_id) for number, round_ids in enumerate(orders) for case_id in round_ids]
     if stored is not None and sorted(stored.order) == sorted(order):
         order = list(stored.order)
-    return Plan(experiment=experiment, cases=tuple(cases), order=tuple(order))
+    run_id = secrets.token_hex(6) if stored is None else stored.run_id
+    return Plan(experiment=experiment, cases=tuple(cases), order=tuple(order), run_id=run_id)
 
 
 def plan_launch(

@@ -17,6 +17,12 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 SCHEMA_VERSION = 1
 
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
+"""A size or a count as records hold it: what an array of numpy holds too."""
+Count = Annotated[int, Field(gt=0, lt=2**63)]
+Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""A time on a clock whose zero is anywhere, or a number of something."""
+
 Status = Literal["ok", "failed", "hung", "oom", "diverged", "skipped"]
 WORST_FIRST: tuple[Status, ...] = ("diverged", "hung", "oom", "failed", "ok", "skipped")
 """The order in which a case takes the worst status of its launches."""
@@ -32,23 +38,28 @@ class RankStart:
     """A rank has started: who it is, where it runs and what it found there."""
 
     kind: Literal["start"] = "start"
-    schema_version: int = SCHEMA_VERSION
-    rank: int
-    world_size: int
-    attempt: int = 0
-    pid: int
+    schema_version: Number = SCHEMA_VERSION
+    rank: Whole
+    world_size: Count
+    attempt: Whole = 0
+    pid: Whole
     host: str
-    started_ns: int
-    cores: tuple[int, ...]
-    loader_cores: tuple[int, ...] = ()
+    started_ns: Number
+    cores: tuple[Whole, ...]
+    loader_cores: tuple[Whole, ...] = ()
     """Cores set aside for loader workers; empty while there are workers: they share the ranks' cores."""
-    threads: int
+    threads: Count
     device: str
     torch_version: str
-    parameters: int = 0
-    gradient_bytes: int = 0
+    parameters: Whole = 0
+    gradient_bytes: Whole = 0
     own_step: bool = False
     """The workload makes its steps itself: what is sent in one may be some gradients, or some of them twice."""
+    case_id: str = ""
+    """The case, round, number of ranks and run that it was started for. Older records name none of them."""
+    round: Whole | None = None
+    ranks: Count | None = None
+    run_id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +70,7 @@ class Drift:
 
     kind: Literal["drift"] = "drift"
     when: Literal["before", "after"]
-    work_ns: int
+    work_ns: Number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,14 +78,14 @@ class Warmup:
     """How the warm-up ended: after how many steps, and whether they were seen to change still."""
 
     kind: Literal["warmup"] = "warmup"
-    steps: int
-    start_ns: int
-    end_ns: int
-    step_ns: int
+    steps: Whole
+    start_ns: Number
+    end_ns: Number
+    step_ns: Number
     """A step's time at its end: the last block's median."""
     steady: bool
     reason: str
-    blocks_ns: tuple[tuple[int, ...], ...] = ()
+    blocks_ns: tuple[tuple[Number, ...], ...] = ()
     """This rank's step times, block by block, once the one-time work was done. Older records have none."""
 
 
@@ -89,13 +100,13 @@ class Block:
 
     kind: Literal["block"] = "block"
     phase: Literal["warmup", "timed", "instrumented", "evaluation"]
-    index: int
-    steps: int
-    samples: int
-    start_ns: int
-    end_ns: int
-    step_ns: tuple[int, ...] = ()
-    minor_faults: int | None = None
+    index: Whole
+    steps: Count
+    samples: Whole
+    start_ns: Number
+    end_ns: Number
+    step_ns: tuple[Number, ...] = ()
+    minor_faults: Whole | None = None
     """Pages the kernel gave this process meanwhile, none of them read from a disk. None: not counted."""
 
 
@@ -104,7 +115,7 @@ class Buckets:
     """The gradient buckets the reducer really made, in the order of their first transfer, bytes."""
 
     kind: Literal["buckets"] = "buckets"
-    bytes: tuple[int, ...]
+    bytes: tuple[Whole, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,9 +126,9 @@ class Held:
     """
 
     kind: Literal["held"] = "held"
-    parameter_bytes: int
-    gradient_bytes: int
-    optimizer_bytes: int
+    parameter_bytes: Whole
+    gradient_bytes: Whole
+    optimizer_bytes: Whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,10 +136,10 @@ class StepRecord:
     """One instrumented step: its spans as (name, start_ns, end_ns), in order of their starts."""
 
     kind: Literal["step"] = "step"
-    step: int
-    start_ns: int
-    end_ns: int
-    spans: tuple[tuple[str, int, int], ...]
+    step: Whole
+    start_ns: Number
+    end_ns: Number
+    spans: tuple[tuple[str, Number, Number], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,21 +150,21 @@ class CommRecord:
     """
 
     kind: Literal["comm"] = "comm"
-    step: int
-    bucket: int
+    step: Whole
+    bucket: Number
     op: str
-    bytes: int
-    start_ns: int
-    end_ns: int
-    sent_bytes: int | None = None
+    bytes: Whole
+    start_ns: Number
+    end_ns: Number
+    sent_bytes: Whole | None = None
     """What this rank handed to the network for it, counted message by message; None where the library sends."""
-    ranks: int | None = None
+    ranks: Whole | None = None
     """How many ranks take part, as two in a message from one to another; None: all of them."""
-    message: int | None = None
+    message: Number | None = None
     """What only two ranks exchange they know by this number, in steps that may have others; None: steps agree."""
-    begun_ns: int | None = None
+    begun_ns: Number | None = None
     """When the rank turned to it, where it keeps a queue; None: it follows from the backend, or there is no queue."""
-    root: int | None = None
+    root: Number | None = None
     """The rank that a gather, reduce, scatter or broadcast goes to or comes from; None: rank 0, and of a broadcast the
     rank that its bucket numbers."""
 
@@ -168,13 +179,13 @@ class Checkpoint:
 
     kind: Literal["snapshot"] = "snapshot"
     method: Literal["plain", "dcp"]
-    index: int
+    index: Whole
     """From 0; the first of a method pays for what is done once."""
-    bytes: int
+    bytes: Whole
     """What this rank wrote."""
-    start_ns: int
-    end_ns: int
-    write_ns: int | None
+    start_ns: Number
+    end_ns: Number
+    write_ns: Number | None
     """The rank's own part of it; None where it only waited."""
 
 
@@ -186,13 +197,13 @@ class LossCurve:
     """
 
     kind: Literal["curve"] = "curve"
-    index: int
-    target: float
+    index: Whole
+    target: Annotated[float, Field(allow_inf_nan=False)]
     """The loss it trains down to."""
-    samples: int
-    start_ns: int
-    end_ns: int
-    step_ns: tuple[int, ...]
+    samples: Whole
+    start_ns: Number
+    end_ns: Number
+    step_ns: tuple[Number, ...]
     """This rank's step times, in order; their sum is `end_ns - start_ns`."""
     losses: tuple[float, ...]
     """This rank's loss of each step, before its update, in seven digits; empty where it knows none, as a server."""
@@ -239,8 +250,8 @@ class Costs:
     """
 
     kind: Literal["costs"] = "costs"
-    flops_per_sample: float | None
-    dataset_samples: int | None = None
+    flops_per_sample: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+    dataset_samples: Whole | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,12 +264,12 @@ class Traffic:
 
     kind: Literal["traffic"] = "traffic"
     phase: Literal["warmup", "timed", "instrumented", "evaluation"]
-    index: int
+    index: Whole
     """Of the block."""
-    steps: int
-    node: int
-    sent_bytes: int
-    received_bytes: int
+    steps: Count
+    node: Whole
+    sent_bytes: Whole
+    received_bytes: Whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,13 +282,13 @@ class Pace:
 
     kind: Literal["pace"] = "pace"
     phase: Literal["warmup", "timed", "instrumented", "evaluation"]
-    index: int
+    index: Whole
     """Of the block."""
-    lateness_ns: tuple[int, ...]
-    cpu_ns: int
-    optimizer_ns: int
+    lateness_ns: tuple[Number, ...]
+    cpu_ns: Number
+    optimizer_ns: Number
     """The time the rank's own update of the parameters took a step, which the profile's optimizer time should hide."""
-    optimizer_due_ns: int = 0
+    optimizer_due_ns: Number = 0
     """That profiled time as this run replays it: dilated, on the same clock as `optimizer_ns`. 0: not told."""
 
 
@@ -289,7 +300,7 @@ class Staleness:
     """
 
     kind: Literal["staleness"] = "staleness"
-    counts: tuple[int, ...]
+    counts: tuple[Whole, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -301,11 +312,11 @@ class RankOutcome:
     error: str = ""
     error_type: str = ""
     phase: str = ""
-    step: int | None = None
+    step: Whole | None = None
     params_checksum: str = ""
-    peak_memory_bytes: int | None = None
+    peak_memory_bytes: Whole | None = None
     final_loss: float | None = None
-    finished_ns: int
+    finished_ns: Number
 
 
 Record = (

@@ -84,6 +84,7 @@ def _asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchReque
         round=0 if what == "proof" else int(what),
         measured_s=plan.budget.measured_s,
         target_loss=plan.budget.target_loss,
+        run_id=plan.run_id,
     )
 
 

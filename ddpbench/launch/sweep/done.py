@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 
-from ddpbench.launch.plan import Plan, proof_key
+from ddpbench.launch.plan import Plan
 from ddpbench.machine.finished import Key, finished_launches, given_up
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.rundir import Purpose
@@ -23,8 +23,8 @@ class Done:
 
     def read(self) -> None:
         """Takes over what earlier sessions finished."""
-        ids = [entry.case.case_id for entry in self._plan.runnable]
-        self.outcomes, self._damaged = finished_launches(self._run, ids)
+        cases = [entry.case for entry in self._plan.runnable]
+        self.outcomes, self._damaged = finished_launches(self._run, cases, self._plan.run_id)
 
     def set_failed_aside(self) -> None:
         """Has launches that were not ok, or whose records are damaged, done again."""
@@ -76,7 +76,7 @@ class Done:
         case_id = entry.case.case_id
         for other in self._plan.runnable:
             outcome = self.outcomes.get((other.case.case_id, "proof", 0))
-            if outcome is None or outcome.status != "ok" or proof_key(other.case) != proof_key(entry.case):
+            if outcome is None or outcome.status != "ok" or other.case.proof_key != entry.case.proof_key:
                 continue
             target = self._run.launch(case_id, "proof").path
             beside = target.with_name(".proof")

@@ -16,6 +16,7 @@ from ddpbench.machine.identity import check_identity, machine_record
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import INSPECTION_TIMEOUT_S, alone, identifying, inspect_own, told
 from ddpbench.records import RunDir, write_atomically
+from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Case
 
@@ -51,7 +52,7 @@ def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> F
     for name, facts in own.items():
         listener.looked_at(told(name, facts))
     if prepared.resumes:
-        check_identity(run.read_json(run.machine), found, run.path)
+        check_identity(read_machine(run), found, run.path)
         _check_cases(run, plan)
     else:
         write_atomically(run.machine, json.dumps(found, indent=1) + "\n")
@@ -82,7 +83,7 @@ def _without_equal_caps(plan: Plan, server: ServerProcess, run: RunDir, listener
         return plan
     for sentence in sentences(cases):
         listener.looked_at(sentence)
-    return make_plan(plan.experiment, cases)
+    return replace(make_plan(plan.experiment, cases), run_id=plan.run_id)
 
 
 def _check_cases(run: RunDir, plan: Plan) -> None:

@@ -90,7 +90,7 @@ class Leader:
         """Run all launches that are to do and return why there are no more."""
         budget = self._plan.budget
         self._outcomes, damaged = finished_launches(
-            self._run, [entry.case.case_id for entry in self._plan.runnable]
+            self._run, [entry.case for entry in self._plan.runnable], self._plan.run_id
         )
         if self._outcomes:
             say(f"launches done already: {len(self._outcomes)}")
@@ -196,6 +196,7 @@ class Leader:
             round=number,
             measured_s=budget.measured_s,
             target_loss=budget.target_loss,
+            run_id=self._plan.run_id,
         )
         request.write(directory.request)
         started_utc = datetime.now(UTC).isoformat(timespec="seconds")
