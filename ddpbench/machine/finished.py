@@ -26,8 +26,6 @@ def finished_launches(
     for case in cases:
         case_id = case.case_id
         for directory in [run.launch(case_id, "proof"), *run.launches(case_id)]:
-            if not directory.outcome.exists():
-                continue
             purpose: Purpose = "measure" if directory.number is not None else "proof"
             records = read_launch(directory, Address(case, case_id, purpose, directory.number or 0, run_id))
             outcome = records.outcome

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ddpbench.records.schema import SCHEMA_VERSION, Number, Status, Whole
+from ddpbench.records.schema import SCHEMA_VERSION, Number, Status, Whole, check_digits
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _Seconds = Annotated[float, Field(ge=0, lt=1e9)]
@@ -66,12 +66,13 @@ class LaunchOutcome:
 _OUTCOME: TypeAdapter[LaunchOutcome] = TypeAdapter(LaunchOutcome)
 
 
-def outcome_from_json(text: str | bytes) -> LaunchOutcome:
+def outcome_from_json(text: bytes) -> LaunchOutcome:
     """Return a launch's outcome from the text of its `outcome.json`.
 
     Raises:
         ValueError: the text is not an outcome of this schema.
     """
+    check_digits(text)
     try:
         outcome = _OUTCOME.validate_json(text)
     except ValidationError as error:

@@ -14,6 +14,7 @@ from ddpbench.records.files import parse_json
 from ddpbench.records.machine import first_problem
 from ddpbench.records.rundir import CASE_ID, RunDir
 from ddpbench.spec import Budget, Case, Links, PlannedCase
+from ddpbench.spec.fabric import MAX_RATE
 from ddpbench.spec.settings import BucketSetting, Natural, Positive, Ranks, Seed
 
 
@@ -51,9 +52,12 @@ def _options(text: str) -> str:
 def _links(text: str) -> str:
     if text:
         try:
-            Links.parse(text)
+            links = Links.parse(text)
         except (RequestError, LookupError, ArithmeticError) as error:
             raise ValueError(f"{text!r} names no links: {error}") from None
+        rates = [*links.bandwidth, links.uplink, links.local_bandwidth]
+        if not all(rate is None or 0 < rate <= MAX_RATE for rate in rates) or links.racks < 1:
+            raise ValueError(f"{text!r} names links that carry nothing, or more than any does")
     return text
 
 
@@ -61,6 +65,8 @@ _LARGEST = 2**53
 """Whole numbers up to it are exact as floats too."""
 _Positive = Annotated[Positive, Field(le=_LARGEST)]
 _Natural = Annotated[Natural, Field(le=_LARGEST)]
+MOST_SHRINK = 10**6
+"""Times the largest transfer that a record may have, it is still a number of 64 bits."""
 _Cap = BucketSetting | None
 _Options = Annotated[str, AfterValidator(_options)]
 
@@ -99,7 +105,7 @@ class _Entry(BaseModel, strict=True, frozen=True):
     evaluation: bool = False
     checkpoint: bool = False
     checkpoint_dir: str = ""
-    shrink: _Positive = 1
+    shrink: Annotated[Positive, Field(le=MOST_SHRINK)] = 1
     skip_reason: str | None
     added_as_baseline: bool
     oversubscribed: bool

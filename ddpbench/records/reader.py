@@ -52,9 +52,9 @@ class LaunchRecords:
     """What lies in its folder and is not its own."""
 
     @property
-    def mixed_up(self) -> bool:
-        """Whether its folder holds another launch's records."""
-        return any(one.kind == "mixed up" for one in self.left_out)
+    def finished(self) -> bool:
+        """Whether it has ended, and left an outcome or what is left of one."""
+        return self.outcome is not None or bool(self.damage)
 
 
 def read_rank(path: Path) -> RankRecords:
@@ -90,7 +90,8 @@ def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
 def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchRecords:
     """Return a launch's records. What cannot be read is named in `damage`; that rank's records are then missing.
 
-    What does not fit the `address` is not among them, and told in `left_out`. Without one nothing is held against it.
+    What does not fit the `address` is not among them, and told in `left_out`. Without one nothing is held against it,
+    and an unfinished launch is read too.
     """
     ranks: list[RankRecords] = []
     damage: list[str] = []
@@ -99,7 +100,8 @@ def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchR
     try:
         outcome = read_outcome(directory)
     except FileNotFoundError:
-        pass
+        if address is not None:  # what an unfinished launch has recorded counts for nothing
+            return LaunchRecords(directory, ())
     except (RecordError, OSError) as error:
         damage.append(str(error))
     if outcome is not None and address is not None and (why := address.misfit(outcome, directory)):

@@ -27,6 +27,7 @@ Purpose = Literal["proof", "measure"]
 CASE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 """What a case's id looks like: the name of a folder, which nothing leads out of."""
 _LAUNCH = re.compile(r"launch-(\d{2}|[1-9]\d{2,8})", re.ASCII)
+_ASIDE = re.compile(r"(launch-\d+|proof)\.aside-\d+", re.ASCII)
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.attempt-(0|[1-9]\d{0,8})\.(jsonl|log)", re.ASCII)
 _FILES = re.compile(
     r"(experiment\.toml|(machine|plan|fabric|sessions|merged)\.json|cases\.(csv|parquet)|report\.html|records\.tar\.xz"
@@ -223,27 +224,23 @@ class RunDir:
 
     def launches(self, case_id: str) -> list[LaunchDir]:
         """Return the measuring launches that have a folder, by round; moved-aside ones are not among them."""
-        folder = self.case(case_id)
-        try:
-            found = [LaunchDir(folder / name) for name in os.listdir(folder) if _LAUNCH.fullmatch(name)]  # noqa: PTH208
-        except OSError:
-            return []
-        return sorted(found, key=lambda launch: launch.number or 0)
+        return self.folders(case_id)[0]
 
-    def misnamed(self, case_id: str) -> list[Path]:
-        """Return what a case's folder holds that looks like a launch and has no launch's name, such as `launch-007`."""
+    def folders(self, case_id: str) -> tuple[list[LaunchDir], list[Path]]:
+        """Return the same, and what is called like a launch and has none's name, such as `launch-007`."""
         folder = self.case(case_id)
+        launches: list[tuple[int, LaunchDir]] = []
+        misnamed: list[Path] = []
         try:
-            names = os.listdir(folder)  # noqa: PTH208
+            names = os.listdir(folder)  # noqa: PTH208 - half of a glob's time
         except OSError:
-            return []
-        return [
-            folder / name
-            for name in sorted(names)
-            if name.startswith(("launch-", "proof-"))
-            and not _LAUNCH.fullmatch(name)
-            and not re.fullmatch(r".*\.aside-\d+", name)
-        ]
+            return [], []
+        for name in names:
+            if found := _LAUNCH.fullmatch(name):
+                launches.append((int(found[1]), LaunchDir(folder / name)))
+            elif name.startswith(("launch-", "proof-")) and not _ASIDE.fullmatch(name):
+                misnamed.append(folder / name)
+        return [launch for _, launch in sorted(launches, key=lambda one: one[0])], sorted(misnamed)
 
     def check(self) -> None:
         """Refuses a directory that leads elsewhere or could block its reader: it may come from a stranger.

@@ -9,6 +9,7 @@ History
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
@@ -17,10 +18,14 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 SCHEMA_VERSION = 1
 
-Whole = Annotated[int, Field(ge=0, lt=2**63)]
-"""A size or a count as records hold it: what an array of numpy holds too."""
-Count = Annotated[int, Field(gt=0, lt=2**63)]
-Number = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Whole = Annotated[int, Field(ge=0)]
+"""A size or a count. That it is no larger than 64 bits hold, as every number of a record, `check_digits` sees to."""
+Size = Annotated[int, Field(ge=0, le=2**43)]
+"""Bytes of one bucket or transfer: 8 TiB at most, so that they can be multiplied by what a case was shrunk by."""
+Count = Annotated[int, Field(gt=0)]
+Steps = Annotated[int, Field(gt=0, lt=2**31)]
+"""Of a block: so many that those of all launches together are still a number of 64 bits."""
+Number = int
 """A time on a clock whose zero is anywhere, or a number of something."""
 
 Status = Literal["ok", "failed", "hung", "oom", "diverged", "skipped"]
@@ -101,8 +106,8 @@ class Block:
     kind: Literal["block"] = "block"
     phase: Literal["warmup", "timed", "instrumented", "evaluation"]
     index: Whole
-    steps: Count
-    samples: Whole
+    steps: Steps
+    samples: Size
     start_ns: Number
     end_ns: Number
     step_ns: tuple[Number, ...] = ()
@@ -115,7 +120,7 @@ class Buckets:
     """The gradient buckets the reducer really made, in the order of their first transfer, bytes."""
 
     kind: Literal["buckets"] = "buckets"
-    bytes: tuple[Whole, ...]
+    bytes: tuple[Size, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,10 +158,10 @@ class CommRecord:
     step: Whole
     bucket: Number
     op: str
-    bytes: Whole
+    bytes: Size
     start_ns: Number
     end_ns: Number
-    sent_bytes: Whole | None = None
+    sent_bytes: Size | None = None
     """What this rank handed to the network for it, counted message by message; None where the library sends."""
     ranks: Whole | None = None
     """How many ranks take part, as two in a message from one to another; None: all of them."""
@@ -266,7 +271,7 @@ class Traffic:
     phase: Literal["warmup", "timed", "instrumented", "evaluation"]
     index: Whole
     """Of the block."""
-    steps: Count
+    steps: Steps
     node: Whole
     sent_bytes: Whole
     received_bytes: Whole
@@ -342,12 +347,34 @@ _ADAPTER: TypeAdapter[Record] = TypeAdapter(_Tagged)
 _MANY: TypeAdapter[list[Record]] = TypeAdapter(list[_Tagged])
 
 
-def record_from_json(line: str | bytes) -> Record:
+_TO_ZEROS = bytes(ord("0") if chr(byte).isdecimal() else ord(" ") for byte in range(128)) + b" " * 128
+_LONG = b"0" * 19
+
+
+def check_digits(data: bytes) -> None:
+    """Refuses whole numbers that 64 bits do not hold: for less than limits on each field would cost.
+
+    Raises:
+        ValueError: there is one.
+    """
+    if _LONG not in data.translate(_TO_ZEROS):
+        return
+    for found in _WHOLE_NUMBER.finditer(_TEXT.sub(b'""', data)):
+        if len(found[1]) > 19 or int(found[1]) >= 2**63:
+            raise ValueError(f"a whole number of {len(found[1]):,} digits")
+
+
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_WHOLE_NUMBER = re.compile(rb"(?<![\d.eE+])-?(\d{19,})(?![\d.eE])")
+
+
+def record_from_json(line: bytes) -> Record:
     """Return a record from its line.
 
     Raises:
         ValueError: the line is not a record of this schema; the message says why.
     """
+    check_digits(line)
     try:
         return _ADAPTER.validate_json(line)
     except ValidationError as error:
@@ -362,7 +389,9 @@ def records_from_json(lines: Sequence[bytes]) -> list[Record]:
     Raises:
         ValueError: one of them is not a record; `record_from_json` tells which and why.
     """
-    return _MANY.validate_json(b"[%s]" % b",".join(lines))
+    data = b"[%s]" % b",".join(lines)
+    check_digits(data)
+    return _MANY.validate_json(data)
 
 
 def as_json(record: Record) -> dict[str, Any]:

@@ -41,8 +41,9 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
     for planned, case_id in zip(plan.cases, plan.ids, strict=True):
         launches: list[Launch] = []
         steps: dict[int, dict[int, RankSteps]] = {}
-        left_out = [LeftOut("misnamed", path, "") for path in run.misnamed(case_id)]
-        for directory in run.launches(case_id):
+        folders, misnamed = run.folders(case_id)
+        left_out = [LeftOut("misnamed", path, "") for path in misnamed]
+        for directory in folders:
             number = directory.number or 0
             if order and (number, case_id) not in order:
                 left_out.append(LeftOut("unplanned", directory.path, ""))
@@ -110,10 +111,8 @@ def _judged(launch: Launch, changing: bool) -> Launch:
 
 def _read_proof(directory: LaunchDir, address: Address) -> tuple[ProofRun | None, Sequence[LeftOut]]:
     """Return a case's proof, and what its folder holds of others."""
-    if not directory.outcome.exists():
-        return None, ()
     records: LaunchRecords = read_launch(directory, address)
-    return None if records.mixed_up else _proof_of(records), records.left_out
+    return _proof_of(records) if records.finished else None, records.left_out
 
 
 def _proof_of(records: LaunchRecords) -> ProofRun:

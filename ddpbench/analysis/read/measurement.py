@@ -74,11 +74,9 @@ def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions 
     Records that cannot be read make it `failed`; what is not ok has no steps. `sessions` tell which one ran it where
     its outcome does not.
     """
-    if not directory.outcome.exists():
-        return Measured()
     case = address.case
     records = read_launch(directory, address)
-    if records.mixed_up:
+    if not records.finished:
         return Measured(left_out=records.left_out)
     foreign = tuple(f"{one.path}: {one.why}" for one in records.left_out)
     launch = Launch(
@@ -89,8 +87,9 @@ def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions 
     )
     outcome = records.outcome
     if outcome is None:
-        damage = records.damage or (f"{directory.outcome} is gone",)
-        return Measured(launch=replace(launch, error=damage_sentence(damage)), left_out=records.left_out)
+        return Measured(
+            launch=replace(launch, error=damage_sentence(records.damage)), left_out=records.left_out
+        )
     ranks = {rank.rank: _Sorted(rank) for rank in nominal(records.ranks, case)}
     launch = _with_outcome(launch, outcome, sessions, ranks=len(ranks))
     launch = _with_model(launch, ranks)
