@@ -94,19 +94,28 @@ def rank_of(path: Path) -> tuple[int, int]:
 
 
 _SENTENCES: dict[Kind, tuple[str, str]] = {
-    "mixed up": ("launch is left out: its folder holds", "launches are left out: their folders hold"),
-    "unplanned": ("launch is left out that is", "launches are left out that are"),
-    "misnamed": ("folder is left out: its name is", "folders are left out: their names are"),
-    "rank": ("rank's file is left out that is", "ranks' files are left out that are"),
-    "unknown case": ("folder is left out: it is", "folders are left out: they are"),
+    "mixed up": (
+        "launch is left out: its folder holds another launch's records",
+        "launches are left out: their folders hold another launch's records",
+    ),
+    "unplanned": (
+        "launch is left out that is not in the plan",
+        "launches are left out that are not in the plan",
+    ),
+    "misnamed": (
+        "folder is left out: its name is no launch's",
+        "folders are left out: their names are no launch's",
+    ),
+    "rank": (
+        "rank's file is left out that is not of its launch",
+        "ranks' files are left out that are not of their launch",
+    ),
+    "unknown case": (
+        "folder is left out: it is of no case of the plan",
+        "folders are left out: they are of no case of the plan",
+    ),
 }
-_REASONS: dict[Kind, str] = {
-    "mixed up": "another launch's records",
-    "unplanned": "not in the plan",
-    "misnamed": "no launch's",
-    "rank": "not of its launch",
-    "unknown case": "of no case of the plan",
-}
+"""Of each kind what is said of one, and of several."""
 
 
 def left_out_sentences(left_out: Iterable[LeftOut], root: Path) -> list[str]:
@@ -121,5 +130,5 @@ def left_out_sentences(left_out: Iterable[LeftOut], root: Path) -> list[str]:
             why = f": {first.why}" if first.why else ""
             head = f"1 {single}" if counts[kind] == 1 else f"{counts[kind]:,} {many}"
             where = f"({name}{why})" if counts[kind] == 1 else f"(the first: {name}{why})"
-            sentences.append(f"{head} {_REASONS[kind]} {where}.")
+            sentences.append(f"{head} {where}.")
     return sentences

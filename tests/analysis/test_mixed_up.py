@@ -139,8 +139,10 @@ def test_what_has_no_place_of_its_own_changes_nothing(run: RunDir, old: bool) ->
     assert told(run) == [
         f"1 launch is left out that is not in the plan (cases/{DDP.case_id}/launch-07).",
         f"3 folders are left out: their names are no launch's (the first: cases/{DDP.case_id}/launch-0).",
-        "3 ranks' files are left out that are not of its launch (the first: "
-        f"cases/{DDP.case_id}/launch-00/rank-00000.attempt-1.jsonl: it is of rank 0, attempt 0).",
+        (
+            "3 ranks' files are left out that are not of their launch (the first: "
+            f"cases/{DDP.case_id}/launch-00/rank-00000.attempt-1.jsonl: it is of rank 0, attempt 0)."
+        ),
         "1 folder is left out: it is of no case of the plan (cases/ddp-w9-00000000).",
     ]
 
@@ -194,7 +196,7 @@ def test_a_proof_may_be_of_a_case_that_trains_alike(tmp_path: Path) -> None:
     LaunchRequest(case=fast, purpose="proof").write(proof.request)
     for case in (slow, other):
         shutil.copytree(proof.path, run.launch(case.case_id, "proof").path)
-        write_launch(run, case, 0, [RankLaunch()] * 2)
+        write_launch(run, case, 0, [RankLaunch(samples_per_step=case.local_batch)] * 2)
     write_launch(run, fast, 0, [RankLaunch()] * 2)
     summary = summarize(run)
     assert set(summary.proofs["case_id"]) == {slow.case_id, fast.case_id}
