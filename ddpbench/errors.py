@@ -6,6 +6,7 @@
     │   ├── OutputError           a run directory that cannot be written, or is in use
     │   ├── WorkloadError         a user's own workload that does not work
     │   ├── IdentityError         a run directory of another machine, experiment or schema
+    │   ├── UnreadableError       a file of a run directory that cannot be read, or is none; also a RecordError
     │   └── MachineError          what the request needs is not here (GPUs, a backend, torch)
     │       └── FabricError       an emulated network that cannot be made here, or does not carry what was asked
     ├── RecordError               a record that cannot be read
@@ -81,6 +82,10 @@ class FabricError(MachineError):
 
 class RecordError(DdpbenchError):
     """A record file that cannot be read: which file, which line, why."""
+
+
+class UnreadableError(RequestError, RecordError):
+    """A file of a run directory that cannot be read as such, or is no file at all: a link, a pipe, a device."""
 
 
 class LaunchError(DdpbenchError):

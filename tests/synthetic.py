@@ -22,6 +22,7 @@ from ddpbench.spec import Budget, Case, PlannedCase
 
 MS = 1_000_000
 ORIGIN_NS = 10**12
+RUN_ID = "5f0c3a9e1b27"
 WORKLOADS = ("gpt:nano", "mlp", "gpt:micro", "resnet", "train.py:Mine")
 
 
@@ -114,8 +115,10 @@ def processes_of(case: Case) -> int:
     return 1 if case.strategy == "data_parallel" else case.world_size
 
 
-def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
-    """A measuring rank's records, each a line."""
+def rank_lines(
+    rank: int, case: Case, what: RankLaunch, number: int = 0, ranks: int | None = None
+) -> list[str]:
+    """A measuring rank's records, each a line; the launch is of round `number`."""
     records: list[dict[str, Any]] = [
         {
             "kind": "start",
@@ -133,6 +136,10 @@ def rank_lines(rank: int, case: Case, what: RankLaunch) -> list[str]:
             "torch_version": "2.13.0+cpu",
             "parameters": what.gradient_bytes // 4,
             "gradient_bytes": what.gradient_bytes,
+            "case_id": case.case_id,
+            "round": number,
+            "ranks": processes_of(case) if ranks is None else ranks,
+            "run_id": RUN_ID,
         },
         {
             "kind": "warmup",
@@ -279,7 +286,7 @@ def write_launch(
     directory = run.launch(case.case_id, "measure", number)
     directory.path.mkdir(parents=True)
     for rank, what in enumerate(ranks):
-        lines = rank_lines(rank, case, what)
+        lines = rank_lines(rank, case, what, number, expected_ranks)
         directory.records(rank).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     if outcome == Outcome():
         outcome = _spent(ranks)
@@ -317,6 +324,7 @@ def _write_outcome(
         "wall_s": outcome.wall_s,
         "measured_s": outcome.measured_s,
         "server_s": outcome.server_s,
+        "run_id": RUN_ID,
         "noise": {
             "steal_fraction": 0.0,
             "foreign_fraction": 0.0,
@@ -367,6 +375,7 @@ def write_plan(
     runnable = [entry.case.case_id for entry in planned if entry.skip_reason is None]
     plan = {
         "schema_version": SCHEMA_VERSION,
+        "run_id": RUN_ID,
         "experiment": "synthetic",
         "question": question,
         "budget": budget.model_dump(),

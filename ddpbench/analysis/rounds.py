@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.statistics.stats import Pair, Timing, compare, log_half_width
-from ddpbench.records import LaunchDir, RunDir
+from ddpbench.errors import RecordError
+from ddpbench.records import Address, Block, LaunchDir, LaunchOutcome, RankStart, RunDir
+from ddpbench.records.files import MOST_RECORDS, read_bytes
 from ddpbench.records.plan import read_plan
+from ddpbench.records.reader import read_outcome, stray_rank
+from ddpbench.records.schema import record_from_json
 from ddpbench.records.sessions import UNKNOWN, Sessions
 
 
@@ -59,11 +61,20 @@ def so_far(run: RunDir) -> SoFar:
     """
     plan = read_plan(run)
     sessions = Sessions.of(run)
+    order = frozenset(plan.order)
     timings: dict[str, list[Timing]] = {}
     baselines: dict[str, str] = {}
     for planned, case_id in zip(plan.cases, plan.ids, strict=True):
         if planned.skip_reason is None:
-            found = (quick_timing(directory, sessions) for directory in run.launches(case_id))
+            found = (
+                quick_timing(
+                    directory,
+                    Address(planned.case, case_id, "measure", directory.number or 0, plan.run_id),
+                    sessions,
+                )
+                for directory in run.launches(case_id)
+                if not order or (directory.number, case_id) in order
+            )
             timings[case_id] = [timing for timing in found if timing is not None]
             baselines[case_id] = planned.case.baseline().case_id
     widths = {
@@ -79,33 +90,41 @@ def cases_without_target(widths: Mapping[str, float | None], target: float) -> l
     return [case_id for case_id, width in widths.items() if width is None or width > target]
 
 
-def quick_timing(directory: LaunchDir, sessions: Sessions = UNKNOWN) -> Timing | None:
-    """Return a launch's timing from its timed blocks alone; None where it is unfinished, not ok or damaged.
+def quick_timing(directory: LaunchDir, address: Address, sessions: Sessions = UNKNOWN) -> Timing | None:
+    """Return a launch's timing from its timed blocks alone; None where it is unfinished, not ok, damaged or another's.
 
-    Only the lines of timed blocks are parsed, and nothing but their times is looked at.
+    Only the lines of a rank's start and of timed blocks are parsed, and nothing but their times is looked at.
     """
     try:
-        outcome: dict[str, Any] = json.loads(directory.outcome.read_bytes())
-        if outcome["status"] != "ok":
+        outcome = read_outcome(directory)
+        if outcome.status != "ok" or address.misfit(outcome, directory):
             return None
-        paths = directory.rank_files()
-        if len(paths) < len(outcome["exit_codes"]):
-            return None
-        timing = time_blocks(outcome["round"], [_quick_blocks(path) for path in paths])
-        session = sessions.session_of(outcome.get("session", ""), outcome.get("started_utc", ""))
-        return replace(timing, session=session) if timing is not None else None
-    except (OSError, ValueError, KeyError, TypeError):
+        paths = [path for path in directory.rank_files() if stray_rank(path, outcome) is None]
+        blocks = [_quick_blocks(path, address, outcome) for path in paths]
+    except (OSError, ValueError, RecordError):
         return None
+    own = [of for of in blocks if of is not None]
+    if len(own) < len(outcome.exit_codes):
+        return None
+    timing = time_blocks(outcome.round, own)
+    session = sessions.session_of(outcome.session, outcome.started_utc)
+    return replace(timing, session=session) if timing is not None else None
 
 
-def _quick_blocks(path: Path) -> dict[int, BlockTimes]:
-    """Return a rank's timed blocks by index."""
+def _quick_blocks(path: Path, address: Address, outcome: LaunchOutcome) -> dict[int, BlockTimes] | None:
+    """Return a rank's timed blocks by index; None where they are of another launch.
+
+    Raises:
+        ValueError: one of them is damaged.
+    """
     blocks: dict[int, BlockTimes] = {}
-    for line in path.read_bytes().splitlines():
+    for line in read_bytes(path, MOST_RECORDS).splitlines():
         head = line[:80]
-        if b'"block"' in head and b'"timed"' in head:
-            block = json.loads(line)
-            length_ns = block["end_ns"] - block["start_ns"]
-            times = BlockTimes(length_ns, block["steps"], block["samples"], block.get("step_ns", ()))
-            blocks[block["index"]] = times
+        if b'"start"' in head or (b'"block"' in head and b'"timed"' in head):
+            record = record_from_json(line)
+            if isinstance(record, RankStart) and address.misfit_rank(record, path, outcome):
+                return None
+            if isinstance(record, Block):
+                length_ns = record.end_ns - record.start_ns
+                blocks[record.index] = BlockTimes(length_ns, record.steps, record.samples, record.step_ns)
     return blocks

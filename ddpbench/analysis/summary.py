@@ -148,6 +148,8 @@ class RunSummary:
     """What a reader must know before any number: most launches disturbed, a bound exceeded (`overview/warnings.py`)."""
     validity: tuple[str, ...]
     """Sentences on what limits the numbers: oversubscribed, noisy, too few rounds, not steady, damaged."""
+    left_out: tuple[str, ...] = ()
+    """Those of them that tell of records which do not belong where they lie."""
     failures: tuple[Failure, ...]
     planned: Mapping[str, Case]
     """Every case of `cases` as it was planned, by its id."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from ddpbench.cli import flags
-from ddpbench.cli.lines import show
+from ddpbench.cli.lines import say, show
 
 
 def add_parser(commands: Any) -> None:
@@ -30,12 +31,20 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     import ddpbench
+    from ddpbench.errors import RequestError
     from ddpbench.launch.merge.merge import merge
 
     merged = merge(arguments.run_dirs, arguments.out)
     for sentence in merged.left_out:
-        show(f"left out: {sentence}", file=sys.stderr)
+        say(f"left out: {sentence}", sys.stderr)
     count = len(arguments.run_dirs)
     show(f"{merged.launches} launches of {count} runs in {merged.run.path}", file=sys.stderr)
-    show(ddpbench.write_report(merged.run.path))
+    try:
+        page, summary = ddpbench.report_on(merged.run.path)
+    except RequestError:  # nothing was made of the request: nothing stays
+        shutil.rmtree(merged.run.path, ignore_errors=True)
+        raise
+    for sentence in summary.left_out:
+        say(sentence, sys.stderr)
+    show(page)
     return 0

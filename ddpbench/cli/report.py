@@ -41,6 +41,8 @@ def _run(arguments: argparse.Namespace) -> int:
     wanted = Wanted(figures=formats, slides=formats if arguments.slides else frozenset())
     page, summary = ddpbench.report_on(arguments.run_dir, wanted)
     show(page)
+    for sentence in summary.left_out:
+        say(sentence, sys.stderr)
     if summary.checks.line:
         say(summary.checks.line, sys.stderr)
     return 0

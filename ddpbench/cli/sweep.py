@@ -189,6 +189,8 @@ def _print_report(result: SweepResult, page: Path, summary: RunSummary, start: f
     for finding in summary.findings:
         if finding not in summary.answer:
             say(f"- {finding.line}")
+    for sentence in summary.left_out:
+        say(sentence)
     if summary.checks.line:
         say(summary.checks.line)
     share = result.measured_share

@@ -11,9 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.errors import UnreadableError
 from ddpbench.launch.plan import LaunchPlan, PlannedRank
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.records import RunDir, write_atomically
+from ddpbench.records.files import MOST_NOTES, parse_json, read_bytes
 from ddpbench.spec import Case, Links
 
 if TYPE_CHECKING:
@@ -137,8 +139,12 @@ class Fabrics:
     def _earlier(self) -> list[Any]:
         """Return what earlier sessions of a resumed sweep recorded of fabrics that this one has not proved again."""
         try:
-            recorded = json.loads(self._run.fabrics.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # none, or torn: what it told is lost, and the sweep goes on
+            recorded = parse_json(read_bytes(self._run.fabrics, MOST_NOTES))
+        except (
+            OSError,
+            ValueError,
+            UnreadableError,
+        ):  # none, or torn: what it told is lost, and the sweep goes on
             return []
         anew = [_which(record) for record in self._proved.values()]
         entries = recorded if isinstance(recorded, list) else []

@@ -25,6 +25,7 @@ from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.identity import planned_record
 from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.job_key import make_job_key
+from ddpbench.records.machine import read_machine
 from ddpbench.records.rundir import checked_name, explain_os_error
 from ddpbench.spec import (
     Case,
@@ -189,7 +190,7 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
     Raises:
         RequestError: it is not a run directory, or not one for a launcher.
     """
-    context = run.read_json(run.machine).get("context", {})
+    context = read_machine(run).get("context", {})
     try:
         planned = Nodes(
             names=tuple(context["planned_nodes"]),

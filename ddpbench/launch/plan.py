@@ -67,6 +67,8 @@ class Plan:
     cases: tuple[PlannedCase, ...]
     order: tuple[tuple[int, str], ...]
     """(round, case id) of every launch."""
+    run_id: str = ""
+    """What the run's records name, so that none of another run passes for one of its own; older runs have none."""
     tried: Mapping[str, Tried] = field(default_factory=dict)
     """What is known of users' own workloads once they were tried, by name: estimates are made from it."""
 
@@ -120,6 +122,7 @@ class Plan:
         """Return the plan as `plan.json` holds it."""
         return {
             "schema_version": SCHEMA_VERSION,
+            **({"run_id": self.run_id} if self.run_id else {}),
             "experiment": self.experiment.name,
             "question": self.experiment.question,
             "budget": self.experiment.budget.model_dump(),
@@ -162,7 +165,8 @@ def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: Stor
     order = run_order(cases, budget)
     if stored is not None and sorted(stored.order) == sorted(order):
         order = list(stored.order)
-    return Plan(experiment=experiment, cases=tuple(cases), order=tuple(order))
+    run_id = secrets.token_hex(6) if stored is None else stored.run_id
+    return Plan(experiment=experiment, cases=tuple(cases), order=tuple(order), run_id=run_id)
 
 
 def plan_launch(

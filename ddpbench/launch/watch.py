@@ -23,17 +23,25 @@ class LaunchRunner:
     """Runs launches on a fork server and writes their outcomes."""
 
     def __init__(
-        self, run: RunDir, *, hang_timeout_s: float, hang_setting: str, shared: bool, session: str = ""
+        self,
+        run: RunDir,
+        *,
+        hang_timeout_s: float,
+        hang_setting: str,
+        shared: bool,
+        session: str = "",
+        run_id: str = "",
     ) -> None:
         """`hang_setting` is what a user changes to wait longer; `shared` that other sweeps may run beside.
 
-        `session` is noted in every outcome.
+        `session` and `run_id` are noted in every outcome, and the latter by every rank.
         """
         self._run = run
         self._hang_timeout_s = hang_timeout_s
         self._hang_setting = hang_setting
         self._shared = shared
         self._session = session
+        self._run_id = run_id
 
     def run_launch(
         self,
@@ -62,6 +70,7 @@ class LaunchRunner:
             round=plan.round,
             measured_s=measured_s,
             target_loss=target_loss,
+            run_id=self._run_id,
         )
         request.write(directory.request)
         started_utc = datetime.now(UTC).isoformat(timespec="seconds")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from ddpbench.machine.finished import Key, finished_launches, given_up
@@ -16,6 +15,10 @@ from ddpbench.units import counted, format_seconds
 
 class Launches(Protocol):
     """A plan, as it was just made or as its directory holds it."""
+
+    @property
+    def run_id(self) -> str:
+        """What the run's records name; empty in runs of older versions."""
 
     @property
     def budget(self) -> Budget:
@@ -30,16 +33,11 @@ class Launches(Protocol):
         """(round, case id) of every launch."""
 
 
-def proof_key(case: Case) -> str:
-    """Cases of one key train alike: how fast their links are, and by how much time is dilated, is no part of it."""
-    return replace(case, fabric="links", dilation=1.0).case_id if case.fabric else case.case_id
-
-
 def to_prove(entries: Iterable[PlannedCase]) -> list[Case]:
     """Of cases that share a proof the first."""
     first: dict[str, Case] = {}
     for entry in entries:
-        first.setdefault(proof_key(entry.case), entry.case)
+        first.setdefault(entry.case.proof_key, entry.case)
     return list(first.values())
 
 
@@ -53,8 +51,8 @@ class Done:
 
     def read(self) -> None:
         """Takes over what earlier sessions finished."""
-        ids = [entry.case.case_id for entry in self._plan.runnable]
-        self.outcomes, self._damaged = finished_launches(self._run, ids)
+        cases = [entry.case for entry in self._plan.runnable]
+        self.outcomes, self._damaged = finished_launches(self._run, cases, self._plan.run_id)
 
     def set_failed_aside(self) -> None:
         """Has launches that were not ok, or whose records are damaged, done again."""
@@ -107,7 +105,7 @@ class Done:
         case_id = entry.case.case_id
         for other in self._plan.runnable:
             outcome = self.outcomes.get((other.case.case_id, "proof", 0))
-            if outcome is None or outcome.status != "ok" or proof_key(other.case) != proof_key(entry.case):
+            if outcome is None or outcome.status != "ok" or other.case.proof_key != entry.case.proof_key:
                 continue
             target = self._run.launch(case_id, "proof").path
             beside = target.with_name(".proof")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ddpbench.records import LaunchOutcome, RunDir, read_launch
+from ddpbench.records import Address, LaunchOutcome, RunDir, read_launch
 from ddpbench.records.rundir import Purpose
+from ddpbench.spec import Case
 
 GIVE_UP_AFTER = 2
 """A case that failed this often and never succeeded is not launched again."""
@@ -13,21 +14,26 @@ Key = tuple[str, Purpose, int]
 """A launch of a plan: case id, purpose, round."""
 
 
-def finished_launches(run: RunDir, case_ids: Sequence[str]) -> tuple[dict[Key, LaunchOutcome], set[Key]]:
-    """Return the outcomes earlier sessions left in a run, and which of those launches have damaged records."""
+def finished_launches(
+    run: RunDir, cases: Sequence[Case], run_id: str
+) -> tuple[dict[Key, LaunchOutcome], set[Key]]:
+    """Return the outcomes earlier sessions left in a run, and which of those launches have damaged records.
+
+    A folder that holds another launch's records is none of a finished launch.
+    """
     outcomes: dict[Key, LaunchOutcome] = {}
     damaged: set[Key] = set()
-    for case_id in case_ids:
+    for case in cases:
+        case_id = case.case_id
         for directory in [run.launch(case_id, "proof"), *run.launches(case_id)]:
-            if not directory.outcome.exists():
-                continue
-            records = read_launch(directory)
+            purpose: Purpose = "measure" if directory.number is not None else "proof"
+            records = read_launch(directory, Address(case, case_id, purpose, directory.number or 0, run_id))
             outcome = records.outcome
             if outcome is None:
                 continue
             key = (case_id, outcome.purpose, outcome.round)
             outcomes[key] = outcome
-            if records.damage:
+            if records.damage or (records.left_out and len(records.ranks) < len(outcome.exit_codes)):
                 damaged.add(key)
     return outcomes, damaged
 

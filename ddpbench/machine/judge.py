@@ -232,6 +232,7 @@ def conclude(
         server_s=round(server_s, 6),
         noise=noise,
         session=session,
+        run_id=request.run_id,
     )
     write_atomically(directory.outcome, json.dumps(outcome.to_json(), indent=1) + "\n")
     return outcome

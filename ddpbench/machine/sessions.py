@@ -10,6 +10,7 @@ from typing import Any
 
 from ddpbench.errors import IdentityError
 from ddpbench.records import SCHEMA_VERSION, RunDir, write_atomically
+from ddpbench.records.sessions import read_sessions
 
 
 def _now() -> str:
@@ -35,11 +36,10 @@ def note_session(
     """Adds an entry at a session's end. A damaged file is replaced, and the returned sentence says so."""
     sessions: list[dict[str, Any]] = []
     problem = ""
-    if run.sessions.exists():
-        try:
-            sessions = run.read_json(run.sessions)["sessions"]
-        except IdentityError as error:
-            problem = str(error)
+    try:
+        sessions = read_sessions(run)
+    except IdentityError as error:
+        problem = str(error)
     sessions.append(
         {
             "session": session.id,

@@ -1,5 +1,6 @@
 """What was seen: record types, the run directory that holds them, their writer and reader."""
 
+from ddpbench.records.address import Address, LeftOut, left_out_sentences
 from ddpbench.records.archive import pack
 from ddpbench.records.outcome import LaunchOutcome, Noise
 from ddpbench.records.reader import LaunchRecords, RankRecords, read_launch, read_rank
@@ -35,6 +36,7 @@ __all__ = [
     "COMPUTE_SPANS",
     "SCHEMA_VERSION",
     "WORST_FIRST",
+    "Address",
     "Block",
     "Buckets",
     "Checkpoint",
@@ -47,6 +49,7 @@ __all__ = [
     "LaunchOutcome",
     "LaunchRecords",
     "LaunchRequest",
+    "LeftOut",
     "LossCurve",
     "Noise",
     "Pace",
@@ -64,6 +67,7 @@ __all__ = [
     "Traffic",
     "Warmup",
     "explain_os_error",
+    "left_out_sentences",
     "pack",
     "read_launch",
     "read_rank",

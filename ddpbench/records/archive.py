@@ -15,17 +15,20 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddpbench.errors import OutputError, RecordError, RequestError
-from ddpbench.records.rundir import RunDir, explain_os_error
+from ddpbench.errors import OutputError, RequestError, UnreadableError
+from ddpbench.records.files import MOST_OUTCOME, MOST_RECORDS, read_bytes
+from ddpbench.records.rundir import CASE_ID, RunDir, explain_os_error
 
 _NAME = re.compile(
-    r"cases/\w[\w.+-]*/(proof|launch-\d+)(\.aside-\d+)?"
+    rf"cases/{CASE_ID.pattern}/(proof|launch-\d+)(\.aside-\d+)?"
     r"/(launch\.json|outcome\.json|rank-\d+\.attempt-\d+\.jsonl)",
     re.ASCII,
 )
 """What an archive may hold. Nothing that this matches lies outside the run directory."""
 MOST_BYTES = 2**30
 """Records are packed up to this size, and no archive is unpacked that holds more: a few KB of xz can hold TB."""
+_MOST_MEMORY = 2**27
+"""Bytes that decompression may need; an archive of `pack` needs half of it, and a hostile one could ask for 4 GiB."""
 _STAMP = ".unpacked"
 """In `cases/`: the digest of the archive that it was unpacked from; absent where a sweep wrote the records."""
 
@@ -46,7 +49,7 @@ def pack(run: RunDir) -> Path:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name in names:
-            data = (run.path / name).read_bytes()
+            data = read_bytes(run.path / name, _most(name))
             member = tarfile.TarInfo(name)  # time 0, owner 0, mode 0644: nothing of this machine
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
@@ -70,7 +73,7 @@ def unpack(run: RunDir) -> None:
     """Unpack `records.tar.xz` into `cases/` where only the archive is there; do nothing where `cases/` is.
 
     Raises:
-        RecordError: the archive is damaged, or holds anything but records.
+        UnreadableError: the archive is damaged, or holds anything but records.
         RequestError: `cases/` was unpacked from another archive than the one that is there now.
         OutputError: the directory cannot be written.
     """
@@ -109,32 +112,43 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
     """Names and contents of an archive's files.
 
     Raises:
-        RecordError: a member is not a record file, comes twice, or cannot be read.
+        UnreadableError: a member is not a record file, comes twice, or cannot be read.
     """
     import lzma
     import tarfile
 
     seen: set[str] = set()
-    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MOST_MEMORY)
     try:
-        content = decompressor.decompress(path.read_bytes(), max_length=MOST_BYTES)
+        content = decompressor.decompress(read_bytes(path, MOST_BYTES), max_length=MOST_BYTES)
         if not decompressor.eof:  # its checksum follows the last member
             raise EOFError(f"its end is missing, or it holds more than {MOST_BYTES:,} bytes")
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             for member in archive:
-                file = archive.extractfile(member) if member.isreg() else None
+                plain = member.isreg() and not member.issparse()  # sparse: its size is not what it holds
+                file = archive.extractfile(member) if plain else None
                 if file is None or member.name in seen or not _NAME.fullmatch(member.name):
-                    raise RecordError(
-                        f"{path}: unexpected member {member.name!r}; an archive of records holds each launch's "
+                    raise UnreadableError(
+                        f"{path}: unexpected member {member.name[:200]!r}; an archive of records holds each launch's "
                         "launch.json, outcome.json and rank-*.jsonl once, and nothing else. It was not unpacked"
+                    )
+                if member.size > (most := _most(member.name)):
+                    raise UnreadableError(
+                        f"{path}: {member.name} has {member.size:,} bytes; such a file has {most:,} at most. It was "
+                        "not unpacked"
                     )
                 seen.add(member.name)
                 yield member.name, file.read()
-    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
-        raise RecordError(f"{path} is damaged: {error}") from None
+    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError) as error:
+        raise UnreadableError(f"{path} is damaged: {error}") from None
+
+
+def _most(name: str) -> int:
+    return MOST_RECORDS if name.endswith(".jsonl") else MOST_OUTCOME
 
 
 def _record_files(root: Path) -> Iterator[str]:
+    """Yield the names of what is packed. `read_plan` has seen to it that no folder on the way is a link."""
     for path in (root / "cases").glob("*/*/*"):
         name = path.relative_to(root).as_posix()
         if _NAME.fullmatch(name) and path.is_file() and not path.is_symlink():
@@ -143,7 +157,7 @@ def _record_files(root: Path) -> Iterator[str]:
 
 def _check_stamp(run: RunDir) -> None:
     with contextlib.suppress(FileNotFoundError):
-        if (run.cases / _STAMP).read_text(encoding="ascii") != _digest(run.packed):
+        if read_bytes(run.cases / _STAMP, 1000) != _digest(run.packed).encode():
             raise RequestError(
                 f"{run.cases} was unpacked from another {run.packed.name} than the one that is there now; move "
                 f"{run.cases} away to read the new one"
@@ -151,4 +165,4 @@ def _check_stamp(run: RunDir) -> None:
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(read_bytes(path, MOST_BYTES)).hexdigest()

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
-from ddpbench.records.schema import SCHEMA_VERSION, Status
+from ddpbench.records.schema import SCHEMA_VERSION, Number, Status, Whole, check_digits
+
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Seconds = Annotated[float, Field(ge=0, lt=1e9)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
     """What the machine did beside a launch. Fractions are of the time of the cores its ranks may use."""
 
-    steal_fraction: float = 0.0
+    steal_fraction: _Finite = 0.0
     """Time the hypervisor gave to others."""
-    foreign_fraction: float = 0.0
+    foreign_fraction: _Finite = 0.0
     """Time used by processes that are not this launch's."""
-    clock_change: float | None = None
+    clock_change: _Finite | None = None
     """Largest relative change of a core's reported frequency; None where the system reports none."""
-    throttled_s: float = 0.0
+    throttled_s: _Finite = 0.0
     """Seconds for which a CPU quota held the ranks back."""
     shared_machine: bool = False
     """Another sweep was allowed to run beside this one."""
@@ -35,23 +38,25 @@ class LaunchOutcome:
     """
 
     kind: Literal["launch"] = "launch"
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Number = SCHEMA_VERSION
     case_id: str
-    round: int
+    round: Whole
     purpose: Literal["proof", "measure"]
     status: Status
     error: str = ""
-    failed_rank: int | None = None
+    failed_rank: Whole | None = None
     phase: str = ""
     last_log_line: str = ""
-    exit_codes: tuple[int | None, ...] = ()
+    exit_codes: tuple[Number | None, ...] = ()
     started_utc: str = ""
-    wall_s: float = 0.0
-    measured_s: float = 0.0
-    server_s: float = 0.0
+    wall_s: _Seconds = 0.0
+    measured_s: _Seconds = 0.0
+    server_s: _Seconds = 0.0
     noise: Noise = field(default_factory=Noise)
     session: str = ""
     """The id of the sweep that ran it, which `sessions.json` names too; empty in records of older versions."""
+    run_id: str = ""
+    """The id of the run, which `plan.json` names too; empty likewise."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome as a JSON object."""
@@ -61,16 +66,19 @@ class LaunchOutcome:
 _OUTCOME: TypeAdapter[LaunchOutcome] = TypeAdapter(LaunchOutcome)
 
 
-def outcome_from_json(text: str | bytes) -> LaunchOutcome:
+def outcome_from_json(text: bytes) -> LaunchOutcome:
     """Return a launch's outcome from the text of its `outcome.json`.
 
     Raises:
         ValueError: the text is not an outcome of this schema.
     """
+    check_digits(text)
     try:
         outcome = _OUTCOME.validate_json(text)
     except ValidationError as error:
-        raise ValueError(str(error.errors(include_url=False)[0]["msg"])) from None
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {first['msg']}" if where else str(first["msg"])) from None
     if outcome.schema_version != SCHEMA_VERSION:
         raise ValueError(f"schema {outcome.schema_version}; this ddpbench reads schema {SCHEMA_VERSION}")
     return outcome

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationError
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
-from ddpbench.errors import IdentityError
+from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records.archive import unpack
+from ddpbench.records.files import parse_json
+from ddpbench.records.machine import first_problem
 from ddpbench.records.request import LaunchRequest
-from ddpbench.records.rundir import Purpose, RunDir
-from ddpbench.spec import Budget, Case, PlannedCase
+from ddpbench.records.rundir import CASE_ID, Purpose, RunDir
+from ddpbench.spec import Budget, Case, Links, PlannedCase
+from ddpbench.spec.limits import MAX_RANKS, MAX_RATE
+from ddpbench.spec.settings import BucketSetting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +31,8 @@ class StoredPlan:
     """The cases' ids as the plan names them, which is how their folders are called."""
     order: tuple[tuple[int, str], ...]
     """(round, case id) of every launch up to `rounds_max`."""
+    run_id: str = ""
+    """What its records name; empty in runs of older versions."""
 
     def case(self, case_id: str) -> PlannedCase | None:
         """Return the planned case of that id."""
@@ -40,6 +46,7 @@ class StoredPlan:
             round=round_number,
             measured_s=self.budget.measured_s,
             target_loss=self.budget.target_loss,
+            run_id=self.run_id,
         )
 
     @property
@@ -65,40 +72,153 @@ def launches_json(order: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
     return [{"round": number, "case_id": case_id} for number, case_id in order]
 
 
-def read_plan(run: RunDir) -> StoredPlan:
-    """Read the plan of a run, and unpack its records where they were kept as an archive.
+def _options(text: str) -> str:
+    if not isinstance(parse_json(text), dict):
+        raise ValueError("a JSON object was expected")  # noqa: TRY004  pydantic's
+    return text
 
-    Whoever goes on to read a launch has read the plan first, which names the launches.
+
+def _links(text: str) -> str:
+    if text:
+        try:
+            links = Links.parse(text)
+        except (RequestError, LookupError, ArithmeticError) as error:
+            raise ValueError(f"{text!r} names no links: {error}") from None
+        rates = [*links.bandwidth, links.uplink, links.local_bandwidth]
+        if not all(rate is None or 0 < rate <= MAX_RATE for rate in rates) or links.racks < 1:
+            raise ValueError(f"{text!r} names links that carry nothing, or more than any does")
+    return text
+
+
+_LARGEST = 2**53
+"""Whole numbers up to it are exact as floats too."""
+_Positive = Annotated[int, Field(ge=1, le=_LARGEST)]
+_Natural = Annotated[int, Field(ge=0, le=_LARGEST)]
+MOST_SHRINK = 10**6
+"""Times the largest transfer that a record may have, it is still a number of 64 bits."""
+_Cap = BucketSetting | None
+_Options = Annotated[str, AfterValidator(_options)]
+
+
+class _Entry(BaseModel, strict=True, frozen=True):
+    """What an entry of `cases` must hold, beside the id: as a sweep makes it, so that its contents can be trusted."""
+
+    case_id: str
+    workload: Annotated[str, Field(min_length=1)]
+    strategy: Annotated[str, Field(min_length=1)]
+    experiment: str = ""
+    algorithm: str = ""
+    schedule: str = ""
+    options_json: _Options = "{}"
+    workload_options_json: _Options = "{}"
+    backend: str = ""
+    device: Literal["cpu", "cuda"] = "cpu"
+    launcher: str = "local"
+    world_size: Annotated[int, Field(ge=1, le=MAX_RANKS)] = 1
+    nodes: _Positive = 1
+    ranks_per_node: _Positive = 1
+    threads_per_rank: _Positive = 1
+    loader_workers: _Natural = 0
+    bucket_cap_mb: _Cap = None
+    local_batch: _Positive = 8
+    global_batch: _Positive = 8
+    scaling: Literal["weak", "strong"] = "weak"
+    dtype: str = "float32"
+    fabric: Annotated[str, AfterValidator(_links)] = ""
+    compute: Literal["real", "replayed", "synthetic"] = "real"
+    dilation: Annotated[float, Field(ge=1, lt=1e9, strict=True)] = 1.0
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 0
+    replicate: _Natural = 0
+    precision: Literal["full", "bf16", "fp16"] = "full"
+    data: Literal["loader", "memory"] = "loader"
+    evaluation: bool = False
+    checkpoint: bool = False
+    checkpoint_dir: str = ""
+    shrink: Annotated[int, Field(ge=1, le=MOST_SHRINK)] = 1
+    skip_reason: str | None
+    added_as_baseline: bool
+    oversubscribed: bool
+    stands_for: list[_Cap] = []
+    caps_worth: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = []
+
+
+class _Launch(BaseModel, strict=True):
+    round: Annotated[int, Field(ge=0, lt=10**9, strict=True)]
+    case_id: str
+
+
+class _Plan(BaseModel, strict=True):
+    experiment: str
+    question: str
+    budget: dict[str, Any]
+    cases: list[_Entry]
+    launches: list[_Launch] = []
+    run_id: Annotated[str, Field(max_length=64)] = ""
+
+
+_PLAN: TypeAdapter[_Plan] = TypeAdapter(_Plan)
+
+
+def read_plan(run: RunDir) -> StoredPlan:
+    """Read the plan of a run, checked as it comes, and unpack its records where they were kept as an archive.
+
+    Every command that reads a run begins here: what follows is within the directory, and of cases that are what their
+    ids say.
 
     Raises:
-        IdentityError: it is missing, damaged, or of another schema.
-        RecordError: the archive is damaged, or holds anything but records.
+        IdentityError: it is missing, damaged, or of another schema; or the directory leads elsewhere.
+        UnreadableError: the archive is damaged, or holds anything but records.
         OutputError: the archive cannot be unpacked here.
     """
+    run.check()
     data = run.read_json(run.plan)
-    unpack(run)
     try:
-        entries: list[dict[str, Any]] = data["cases"]
-        cases = tuple(
-            PlannedCase(
-                case=Case.from_json(entry),
-                skip_reason=entry["skip_reason"],
-                added_as_baseline=entry["added_as_baseline"],
-                oversubscribed=entry["oversubscribed"],
-                stands_for=tuple(entry.get("stands_for", ())),
-                caps_worth=tuple(entry.get("caps_worth", ())),
-            )
-            for entry in entries
+        found = _PLAN.validate_python(data)
+        budget = Budget.model_validate(found.budget)
+    except ValidationError as error:
+        raise IdentityError(f"{run.plan} is damaged: {first_problem(error)}") from None
+    ids = tuple(entry.case_id for entry in found.cases)
+    cases = tuple(_planned(run, entry, raw) for entry, raw in zip(found.cases, data["cases"], strict=True))
+    if len(known := frozenset(ids)) < len(ids):
+        twice = next(one for index, one in enumerate(ids) if one in ids[:index])
+        raise IdentityError(f"{run.plan} is damaged: the case {twice} is there twice")
+    order = tuple((launch.round, launch.case_id) for launch in found.launches)
+    if stray := next((case_id for _, case_id in order if case_id not in known), None):
+        raise IdentityError(f"{run.plan} is damaged: it launches {stray!r}, which is none of its cases")
+    unpack(run)
+    return StoredPlan(
+        experiment=found.experiment,
+        question=found.question,
+        budget=budget,
+        cases=cases,
+        ids=ids,
+        order=order,
+        run_id=found.run_id,
+    )
+
+
+def _planned(run: RunDir, entry: _Entry, raw: Mapping[str, Any]) -> PlannedCase:
+    """Return a planned case, of the values as they stand in the file: 5 and 5.0 make different ids.
+
+    Raises:
+        IdentityError: its id is none, or not that of its contents.
+    """
+    case = Case.from_json(dict(raw))
+    if case.fabric and len(Links.parse(case.fabric).bandwidth) not in (1, case.nodes):
+        raise IdentityError(
+            f"{run.plan} is damaged: {case.fabric!r} has not a rate for each of {case.nodes} nodes"
         )
-        return StoredPlan(
-            experiment=data["experiment"],
-            question=data["question"],
-            budget=Budget.model_validate(data["budget"]),
-            cases=cases,
-            ids=tuple(entry["case_id"] for entry in entries),
-            order=tuple((item["round"], item["case_id"]) for item in data.get("launches", [])),
+    if case.case_id != entry.case_id:
+        raise IdentityError(
+            f"{run.plan} is damaged: the case called {entry.case_id} has the contents of {case.case_id}"
         )
-    except KeyError as error:
-        raise IdentityError(f"{run.plan} is damaged: {error} is missing") from None
-    except (TypeError, ValidationError) as error:
-        raise IdentityError(f"{run.plan} is damaged: {error}") from None
+    if not CASE_ID.fullmatch(entry.case_id):
+        raise IdentityError(f"{run.plan} is damaged: {entry.case_id!r} is no case's id")
+    return PlannedCase(
+        case=case,
+        skip_reason=entry.skip_reason,
+        added_as_baseline=entry.added_as_baseline,
+        oversubscribed=entry.oversubscribed,
+        stands_for=tuple(entry.stands_for),
+        caps_worth=tuple(entry.caps_worth),
+    )

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from ddpbench.errors import RecordError
+from ddpbench.errors import RecordError, UnreadableError
+from ddpbench.records.address import Address, LeftOut, rank_of
+from ddpbench.records.files import MOST_OUTCOME, MOST_RECORDS, read_bytes
 from ddpbench.records.outcome import LaunchOutcome, outcome_from_json
-from ddpbench.records.rundir import LaunchDir
-from ddpbench.records.schema import SCHEMA_VERSION, Record, record_from_json, records_from_json
+from ddpbench.records.rundir import LaunchDir, rank_file
+from ddpbench.records.schema import SCHEMA_VERSION, RankStart, Record, record_from_json, records_from_json
 
 _R = TypeVar("_R", bound=Record)
 
@@ -35,17 +37,24 @@ class RankRecords:
     @property
     def rank(self) -> int:
         """The rank that wrote them, from the file's name."""
-        return int(self.path.name[5:10])
+        return rank_of(self.path)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecords:
-    """A launch: its ranks' records and its outcome, None while unfinished."""
+    """A launch: its ranks' records and its outcome, None while unfinished or where it is another launch's."""
 
     directory: LaunchDir
     ranks: tuple[RankRecords, ...]
     outcome: LaunchOutcome | None = None
     damage: tuple[str, ...] = field(default=())
+    left_out: tuple[LeftOut, ...] = ()
+    """What lies in its folder and is not its own."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has ended, and left an outcome or what is left of one."""
+        return self.outcome is not None or bool(self.damage)
 
 
 def read_rank(path: Path) -> RankRecords:
@@ -54,7 +63,7 @@ def read_rank(path: Path) -> RankRecords:
     Raises:
         RecordError: a line other than the last is not a record, or the file has another schema.
     """
-    lines = path.read_bytes().split(b"\n")
+    lines = read_bytes(path, MOST_RECORDS).split(b"\n")
     complete, rest = lines[:-1], lines[-1]
     try:
         records = records_from_json(complete)
@@ -78,24 +87,68 @@ def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
     return records
 
 
-def read_launch(directory: LaunchDir) -> LaunchRecords:
-    """Return a launch's records. What cannot be read is named in `damage`; that rank's records are then missing."""
+def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchRecords:
+    """Return a launch's records. What cannot be read is named in `damage`; that rank's records are then missing.
+
+    What does not fit the `address` is not among them, and told in `left_out`. Without one nothing is held against it,
+    and an unfinished launch is read too.
+    """
     ranks: list[RankRecords] = []
     damage: list[str] = []
+    left_out: list[LeftOut] = []
+    outcome: LaunchOutcome | None = None
+    try:
+        outcome = read_outcome(directory)
+    except FileNotFoundError:
+        if address is not None:  # what an unfinished launch has recorded counts for nothing
+            return LaunchRecords(directory, ())
+    except (RecordError, OSError) as error:
+        damage.append(str(error))
+    if outcome is not None and address is not None and (why := address.misfit(outcome, directory)):
+        return LaunchRecords(directory, (), left_out=(LeftOut("mixed up", directory.path, why),))
     for path in directory.rank_files():
+        if stray := stray_rank(path, outcome):
+            left_out.append(stray)
+            continue
         try:
             rank = read_rank(path)
         except (RecordError, OSError) as error:
             damage.append(str(error))
             continue
+        if address is not None and (why := _misfit(rank, address, outcome)):
+            left_out.append(LeftOut("rank", path, why))
+            continue
         if rank.torn_line is not None:
             damage.append(f"{path}, line {rank.torn_line}: torn (its end is missing)")
         ranks.append(rank)
-    outcome: LaunchOutcome | None = None
+    return LaunchRecords(directory, tuple(ranks), outcome, tuple(damage), tuple(left_out))
+
+
+def _misfit(rank: RankRecords, address: Address, outcome: LaunchOutcome | None) -> str:
+    start = next((record for record in rank.records if isinstance(record, RankStart)), None)
+    return "" if start is None else address.misfit_rank(start, rank.path, outcome)
+
+
+def read_outcome(directory: LaunchDir) -> LaunchOutcome:
+    """Return a launch's outcome.
+
+    Raises:
+        FileNotFoundError: it is not finished.
+        UnreadableError: it is damaged, or no file.
+        OSError: it cannot be read.
+    """
+    data = read_bytes(directory.outcome, MOST_OUTCOME)
     try:
-        outcome = outcome_from_json(directory.outcome.read_bytes())
-    except FileNotFoundError:
-        pass
-    except (ValueError, OSError) as error:
-        damage.append(f"{directory.outcome}: not an outcome: {error}")
-    return LaunchRecords(directory, tuple(ranks), outcome, tuple(damage))
+        return outcome_from_json(data)
+    except ValueError as error:
+        raise UnreadableError(f"{directory.outcome}: not an outcome: {error}") from None
+
+
+def stray_rank(path: Path, outcome: LaunchOutcome | None) -> LeftOut | None:
+    """Return why a file is of no rank of its launch, by its name alone; None where it is of one."""
+    if not rank_file(path.name):
+        return LeftOut("rank", path, "it has no rank's name")
+    ranks = len(outcome.exit_codes) if outcome is not None else 0
+    if ranks and rank_of(path)[0] >= ranks:
+        return LeftOut("rank", path, f"its launch had {ranks} rank{'s' if ranks != 1 else ''}")
+    return None

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ddpbench.errors import UnreadableError
+from ddpbench.records.files import MOST_OUTCOME, parse_json, read_bytes
 from ddpbench.records.schema import SCHEMA_VERSION
 from ddpbench.spec import Case, TargetLoss
 
@@ -15,7 +17,7 @@ from ddpbench.spec import Case, TargetLoss
 class LaunchRequest:
     """One launch. `measured_s` is the timed steps' share of it, seconds; a proof ignores it.
 
-    With a `target_loss` it trains down to a loss besides.
+    With a `target_loss` it trains down to a loss besides. `run_id` is what `plan.json` calls the run.
     """
 
     case: Case
@@ -23,6 +25,7 @@ class LaunchRequest:
     round: int = 0
     measured_s: float = 2.0
     target_loss: TargetLoss | None = None
+    run_id: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the request as a JSON object."""
@@ -33,6 +36,7 @@ class LaunchRequest:
             "round": self.round,
             "measured_s": self.measured_s,
             "target_loss": None if self.target_loss is None else asdict(self.target_loss),
+            "run_id": self.run_id,
         }
 
     @classmethod
@@ -45,6 +49,7 @@ class LaunchRequest:
             round=data["round"],
             measured_s=data["measured_s"],
             target_loss=None if target_loss is None else TargetLoss(**target_loss),
+            run_id=data.get("run_id", ""),
         )
 
     def write(self, path: Path) -> None:
@@ -57,9 +62,15 @@ class LaunchRequest:
         """Return the request back from its file.
 
         Raises:
-            ValueError: it is of another schema.
+            ValueError: it is damaged, no file, or of another schema.
+            OSError: it cannot be read.
         """
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data.get("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"{path} has schema {data.get('schema_version')!r}, not {SCHEMA_VERSION}")
-        return cls.from_json(data)
+        try:
+            data = parse_json(read_bytes(path, MOST_OUTCOME))
+            version = data["schema_version"]
+            found = cls.from_json(data) if version == SCHEMA_VERSION else None
+        except (UnreadableError, ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{path} is damaged: {error}") from None
+        if found is None:
+            raise ValueError(f"{path} has schema {version!r}, not {SCHEMA_VERSION}")
+        return found

@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import json
 import os
+import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ddpbench.errors import IdentityError, OutputError
+from ddpbench.errors import IdentityError, OutputError, UnreadableError
+from ddpbench.records.files import MOST_NOTES, MOST_PLAN, kind_of, parse_json, read_bytes
 from ddpbench.records.schema import SCHEMA_VERSION
 from ddpbench.texts import shortened
 
@@ -47,11 +49,27 @@ def checked_name(path: Path) -> Path:
     return path
 
 
+CASE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+"""What a case's id looks like: the name of a folder, which nothing leads out of."""
+_LAUNCH = re.compile(r"launch-(\d{2}|[1-9]\d{2,8})", re.ASCII)
+_ASIDE = re.compile(r"(launch-\d+|proof)\.aside-\d+", re.ASCII)
+_RANK_FILE = re.compile(r"rank-(\d{5,9})\.attempt-(0|[1-9]\d{0,8})\.(jsonl|log)", re.ASCII)
+_FILES = re.compile(
+    r"(experiment\.toml|(machine|plan|fabric|sessions|merged)\.json|cases\.(csv|parquet)|report\.html|records\.tar\.xz"
+    r"|(server(-\d+)?|fabric)\.log|probe\.(json|log)|\.lock|\.writable)|\..+\.new",
+    re.ASCII,
+)
+_FOLDERS = frozenset({"cases", "figures", "slides", "traces"})
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Writes beside, flushes to the disk, then renames, so that a reader never sees half a file."""
     beside = path.with_name(f".{path.name}.new")
     try:
-        with beside.open("w", encoding="utf-8") as file:
+        beside.unlink(
+            missing_ok=True
+        )  # of a writer that was killed, or a link to where nothing is to be written
+        with beside.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -59,6 +77,37 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError:
         beside.unlink(missing_ok=True)
         raise
+
+
+def rank_file(name: str) -> bool:
+    """Return whether a file is called as a rank's records or log are."""
+    return _RANK_FILE.fullmatch(name) is not None
+
+
+def _entries(folder: Path) -> list[tuple[str, int]]:
+    """Return the names in a folder, and of each what kind of file it is; nothing where it is no folder."""
+    try:
+        with os.scandir(folder) as found:
+            return [(entry.name, _kind(entry)) for entry in found]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _kind(entry: os.DirEntry[str]) -> int:
+    if entry.is_dir(follow_symlinks=False):
+        return stat.S_IFDIR
+    return (
+        stat.S_IFREG
+        if entry.is_file(follow_symlinks=False)
+        else stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
+    )
+
+
+def _odd_in(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield what a folder holds that is neither file nor folder."""
+    for name, kind in _entries(folder):
+        if kind not in (stat.S_IFREG, stat.S_IFDIR):
+            yield folder / name, kind_of(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +146,26 @@ class LaunchDir:
         """Return a rank's standard output and error."""
         return self.path / f"rank-{rank:05d}.attempt-{attempt}.log"
 
+    @property
+    def number(self) -> int | None:
+        """Its round, as the folder's name has it; None for a proof."""
+        found = _LAUNCH.fullmatch(self.path.name)
+        return int(found[1]) if found else None
+
     def rank_files(self) -> list[Path]:
         """Return the record files that are there, by rank."""
+        return [self.path / name for name in self._names() if name.endswith(".jsonl")]
+
+    def log_files(self) -> list[Path]:
+        """Return the ranks' logs that are there."""
+        return [self.path / name for name in self._names() if name.endswith(".log")]
+
+    def _names(self) -> list[str]:
         try:
             names = os.listdir(self.path)  # noqa: PTH208 - a glob takes three times as long, and runs have thousands
         except OSError:
             return []
-        return [
-            self.path / name for name in sorted(names) if name.startswith("rank-") and name.endswith(".jsonl")
-        ]
+        return sorted(name for name in names if name.startswith("rank-"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +243,10 @@ class RunDir:
         """Return a case's folder."""
         return self.cases / case_id
 
+    def case_folders(self) -> list[str]:
+        """Return the names of the folders among the records, in order."""
+        return sorted(name for name, kind in _entries(self.cases) if kind == stat.S_IFDIR)
+
     def launch(self, case_id: str, purpose: Purpose, round_number: int = 0) -> LaunchDir:
         """Return a launch's folder."""
         name = "proof" if purpose == "proof" else f"launch-{round_number:02d}"
@@ -190,8 +254,49 @@ class RunDir:
 
     def launches(self, case_id: str) -> list[LaunchDir]:
         """Return the measuring launches that have a folder, by round; moved-aside ones are not among them."""
-        found = (path for path in self.case(case_id).glob("launch-*") if path.name[7:].isdigit())
-        return [LaunchDir(path) for path in sorted(found, key=lambda path: int(path.name[7:]))]
+        return self.folders(case_id)[0]
+
+    def folders(self, case_id: str) -> tuple[list[LaunchDir], list[Path]]:
+        """Return the same, and what is called like a launch and has none's name, such as `launch-007`."""
+        folder = self.case(case_id)
+        launches: list[tuple[int, LaunchDir]] = []
+        misnamed: list[Path] = []
+        try:
+            names = os.listdir(folder)  # noqa: PTH208 - half of a glob's time
+        except OSError:
+            return [], []
+        for name in names:
+            if found := _LAUNCH.fullmatch(name):
+                launches.append((int(found[1]), LaunchDir(folder / name)))
+            elif name.startswith(("launch-", "proof-")) and not _ASIDE.fullmatch(name):
+                misnamed.append(folder / name)
+        return [launch for _, launch in sorted(launches, key=lambda one: one[0])], sorted(misnamed)
+
+    def check(self) -> None:
+        """Refuses a directory that leads elsewhere or could block its reader: it may come from a stranger.
+
+        Raises:
+            IdentityError: a file or folder of it is a link, a pipe, a socket or a device, or the one for the other.
+        """
+        for path, found in self._leading_elsewhere():
+            raise IdentityError(
+                f"{path} is {found}: what a run directory holds is its own, and nothing in it is followed elsewhere; "
+                "put the file or folder itself there, or remove it"
+            )
+
+    def _leading_elsewhere(self) -> Iterator[tuple[Path, str]]:
+        """Yield what is neither file nor folder, and of its own names what is the one for the other."""
+        for name, kind in _entries(self.path):
+            wanted = stat.S_IFDIR if name in _FOLDERS else stat.S_IFREG if _FILES.fullmatch(name) else None
+            if wanted is not None and kind != wanted:
+                yield self.path / name, kind_of(kind)
+        for folder in (self.figures, self.slides):
+            yield from _odd_in(folder)
+        for name, kind in _entries(self.cases):
+            if kind == stat.S_IFDIR:
+                yield from _odd_in(self.cases / name)
+            elif kind != stat.S_IFREG:
+                yield self.cases / name, kind_of(kind)
 
     def set_aside(self, launch: LaunchDir) -> None:
         """Moves the folder of a launch that is to be done again aside, with its records and logs."""
@@ -231,7 +336,16 @@ class RunDir:
         Raises:
             OutputError: another process holds it.
         """
-        with (self.path / ".lock").open("a") as file:
+        path = self.path / ".lock"
+        try:
+            descriptor = os.open(
+                path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
+            )
+        except OSError as error:
+            if path.is_symlink():
+                raise OutputError(f"{path} is a link; remove it") from None
+            raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
+        with os.fdopen(descriptor, "a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -243,12 +357,14 @@ class RunDir:
         """Return a JSON object of this run.
 
         Raises:
-            IdentityError: the file is missing, damaged, or of a newer schema.
+            IdentityError: the file is missing, damaged, no file, or of a newer schema.
         """
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            data = parse_json(read_bytes(path, MOST_PLAN if path == self.plan else MOST_NOTES))
+        except (FileNotFoundError, NotADirectoryError):
             raise IdentityError(f"{self.path} is not a run directory: {path.name} is missing") from None
+        except UnreadableError as error:
+            raise IdentityError(str(error)) from None
         except (OSError, ValueError) as error:
             raise IdentityError(f"{path} cannot be read: {error}") from None
         if not isinstance(data, dict):

@@ -9,6 +9,7 @@ History
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
@@ -16,6 +17,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 SCHEMA_VERSION = 1
+
+Whole = Annotated[int, Field(ge=0)]
+"""A size or a count. That it is no larger than 64 bits hold, as every number of a record, `check_digits` sees to."""
+Size = Annotated[int, Field(ge=0, le=2**43)]
+"""Bytes of one bucket or transfer: 8 TiB at most, so that they can be multiplied by what a case was shrunk by."""
+Count = Annotated[int, Field(gt=0)]
+Steps = Annotated[int, Field(gt=0, lt=2**31)]
+"""Of a block: so many that those of all launches together are still a number of 64 bits."""
+Number = int
+"""A time on a clock whose zero is anywhere, or a number of something."""
 
 Status = Literal["ok", "failed", "hung", "oom", "diverged", "skipped"]
 WORST_FIRST: tuple[Status, ...] = ("diverged", "hung", "oom", "failed", "ok", "skipped")
@@ -32,23 +43,28 @@ class RankStart:
     """A rank has started: who it is, where it runs and what it found there."""
 
     kind: Literal["start"] = "start"
-    schema_version: int = SCHEMA_VERSION
-    rank: int
-    world_size: int
-    attempt: int = 0
-    pid: int
+    schema_version: Number = SCHEMA_VERSION
+    rank: Whole
+    world_size: Count
+    attempt: Whole = 0
+    pid: Whole
     host: str
-    started_ns: int
-    cores: tuple[int, ...]
-    loader_cores: tuple[int, ...] = ()
+    started_ns: Number
+    cores: tuple[Whole, ...]
+    loader_cores: tuple[Whole, ...] = ()
     """Cores set aside for loader workers; empty while there are workers: they share the ranks' cores."""
-    threads: int
+    threads: Count
     device: str
     torch_version: str
-    parameters: int = 0
-    gradient_bytes: int = 0
+    parameters: Whole = 0
+    gradient_bytes: Whole = 0
     own_step: bool = False
     """The workload makes its steps itself: what is sent in one may be some gradients, or some of them twice."""
+    case_id: str = ""
+    """The case, round, number of ranks and run that it was started for. Older records name none of them."""
+    round: Whole | None = None
+    ranks: Count | None = None
+    run_id: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +75,7 @@ class Drift:
 
     kind: Literal["drift"] = "drift"
     when: Literal["before", "after"]
-    work_ns: int
+    work_ns: Number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,14 +83,14 @@ class Warmup:
     """How the warm-up ended: after how many steps, and whether they were seen to change still."""
 
     kind: Literal["warmup"] = "warmup"
-    steps: int
-    start_ns: int
-    end_ns: int
-    step_ns: int
+    steps: Whole
+    start_ns: Number
+    end_ns: Number
+    step_ns: Number
     """A step's time at its end: the last block's median."""
     steady: bool
     reason: str
-    blocks_ns: tuple[tuple[int, ...], ...] = ()
+    blocks_ns: tuple[tuple[Number, ...], ...] = ()
     """This rank's step times, block by block, once the one-time work was done. Older records have none."""
 
 
@@ -89,13 +105,13 @@ class Block:
 
     kind: Literal["block"] = "block"
     phase: Literal["warmup", "timed", "instrumented", "evaluation"]
-    index: int
-    steps: int
-    samples: int
-    start_ns: int
-    end_ns: int
-    step_ns: tuple[int, ...] = ()
-    minor_faults: int | None = None
+    index: Whole
+    steps: Steps
+    samples: Size
+    start_ns: Number
+    end_ns: Number
+    step_ns: tuple[Number, ...] = ()
+    minor_faults: Whole | None = None
     """Pages the kernel gave this process meanwhile, none of them read from a disk. None: not counted."""
 
 
@@ -104,7 +120,7 @@ class Buckets:
     """The gradient buckets the reducer really made, in the order of their first transfer, bytes."""
 
     kind: Literal["buckets"] = "buckets"
-    bytes: tuple[int, ...]
+    bytes: tuple[Size, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,9 +131,9 @@ class Held:
     """
 
     kind: Literal["held"] = "held"
-    parameter_bytes: int
-    gradient_bytes: int
-    optimizer_bytes: int
+    parameter_bytes: Whole
+    gradient_bytes: Whole
+    optimizer_bytes: Whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,10 +141,10 @@ class StepRecord:
     """One instrumented step: its spans as (name, start_ns, end_ns), in order of their starts."""
 
     kind: Literal["step"] = "step"
-    step: int
-    start_ns: int
-    end_ns: int
-    spans: tuple[tuple[str, int, int], ...]
+    step: Whole
+    start_ns: Number
+    end_ns: Number
+    spans: tuple[tuple[str, Number, Number], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,21 +155,21 @@ class CommRecord:
     """
 
     kind: Literal["comm"] = "comm"
-    step: int
-    bucket: int
+    step: Whole
+    bucket: Number
     op: str
-    bytes: int
-    start_ns: int
-    end_ns: int
-    sent_bytes: int | None = None
+    bytes: Size
+    start_ns: Number
+    end_ns: Number
+    sent_bytes: Size | None = None
     """What this rank handed to the network for it, counted message by message; None where the library sends."""
-    ranks: int | None = None
+    ranks: Whole | None = None
     """How many ranks take part, as two in a message from one to another; None: all of them."""
-    message: int | None = None
+    message: Number | None = None
     """What only two ranks exchange they know by this number, in steps that may have others; None: steps agree."""
-    begun_ns: int | None = None
+    begun_ns: Number | None = None
     """When the rank turned to it, where it keeps a queue; None: it follows from the backend, or there is no queue."""
-    root: int | None = None
+    root: Number | None = None
     """The rank that a gather, reduce, scatter or broadcast goes to or comes from; None: rank 0, and of a broadcast the
     rank that its bucket numbers."""
 
@@ -168,13 +184,13 @@ class Checkpoint:
 
     kind: Literal["snapshot"] = "snapshot"
     method: Literal["plain", "dcp"]
-    index: int
+    index: Whole
     """From 0; the first of a method pays for what is done once."""
-    bytes: int
+    bytes: Whole
     """What this rank wrote."""
-    start_ns: int
-    end_ns: int
-    write_ns: int | None
+    start_ns: Number
+    end_ns: Number
+    write_ns: Number | None
     """The rank's own part of it; None where it only waited."""
 
 
@@ -186,13 +202,13 @@ class LossCurve:
     """
 
     kind: Literal["curve"] = "curve"
-    index: int
-    target: float
+    index: Whole
+    target: Annotated[float, Field(allow_inf_nan=False)]
     """The loss it trains down to."""
-    samples: int
-    start_ns: int
-    end_ns: int
-    step_ns: tuple[int, ...]
+    samples: Whole
+    start_ns: Number
+    end_ns: Number
+    step_ns: tuple[Number, ...]
     """This rank's step times, in order; their sum is `end_ns - start_ns`."""
     losses: tuple[float, ...]
     """This rank's loss of each step, before its update, in seven digits; empty where it knows none, as a server."""
@@ -239,8 +255,8 @@ class Costs:
     """
 
     kind: Literal["costs"] = "costs"
-    flops_per_sample: float | None
-    dataset_samples: int | None = None
+    flops_per_sample: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+    dataset_samples: Whole | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,12 +269,12 @@ class Traffic:
 
     kind: Literal["traffic"] = "traffic"
     phase: Literal["warmup", "timed", "instrumented", "evaluation"]
-    index: int
+    index: Whole
     """Of the block."""
-    steps: int
-    node: int
-    sent_bytes: int
-    received_bytes: int
+    steps: Steps
+    node: Whole
+    sent_bytes: Whole
+    received_bytes: Whole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -271,13 +287,13 @@ class Pace:
 
     kind: Literal["pace"] = "pace"
     phase: Literal["warmup", "timed", "instrumented", "evaluation"]
-    index: int
+    index: Whole
     """Of the block."""
-    lateness_ns: tuple[int, ...]
-    cpu_ns: int
-    optimizer_ns: int
+    lateness_ns: tuple[Number, ...]
+    cpu_ns: Number
+    optimizer_ns: Number
     """The time the rank's own update of the parameters took a step, which the profile's optimizer time should hide."""
-    optimizer_due_ns: int = 0
+    optimizer_due_ns: Number = 0
     """That profiled time as this run replays it: dilated, on the same clock as `optimizer_ns`. 0: not told."""
 
 
@@ -289,7 +305,7 @@ class Staleness:
     """
 
     kind: Literal["staleness"] = "staleness"
-    counts: tuple[int, ...]
+    counts: tuple[Whole, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -301,11 +317,11 @@ class RankOutcome:
     error: str = ""
     error_type: str = ""
     phase: str = ""
-    step: int | None = None
+    step: Whole | None = None
     params_checksum: str = ""
-    peak_memory_bytes: int | None = None
+    peak_memory_bytes: Whole | None = None
     final_loss: float | None = None
-    finished_ns: int
+    finished_ns: Number
 
 
 Record = (
@@ -331,12 +347,34 @@ _ADAPTER: TypeAdapter[Record] = TypeAdapter(_Tagged)
 _MANY: TypeAdapter[list[Record]] = TypeAdapter(list[_Tagged])
 
 
-def record_from_json(line: str | bytes) -> Record:
+_TO_ZEROS = bytes(ord("0") if chr(byte).isdecimal() else ord(" ") for byte in range(128)) + b" " * 128
+_LONG = b"0" * 19
+
+
+def check_digits(data: bytes) -> None:
+    """Refuses whole numbers that 64 bits do not hold: for less than limits on each field would cost.
+
+    Raises:
+        ValueError: there is one.
+    """
+    if _LONG not in data.translate(_TO_ZEROS):
+        return
+    for found in _WHOLE_NUMBER.finditer(_TEXT.sub(b'""', data)):
+        if len(found[1]) > 19 or int(found[1]) >= 2**63:
+            raise ValueError(f"a whole number of {len(found[1]):,} digits")
+
+
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_WHOLE_NUMBER = re.compile(rb"(?<![\d.eE+])-?(\d{19,})(?![\d.eE])")
+
+
+def record_from_json(line: bytes) -> Record:
     """Return a record from its line.
 
     Raises:
         ValueError: the line is not a record of this schema; the message says why.
     """
+    check_digits(line)
     try:
         return _ADAPTER.validate_json(line)
     except ValidationError as error:
@@ -351,7 +389,9 @@ def records_from_json(lines: Sequence[bytes]) -> list[Record]:
     Raises:
         ValueError: one of them is not a record; `record_from_json` tells which and why.
     """
-    return _MANY.validate_json(b"[%s]" % b",".join(lines))
+    data = b"[%s]" % b",".join(lines)
+    check_digits(data)
+    return _MANY.validate_json(data)
 
 
 def as_json(record: Record) -> dict[str, Any]:

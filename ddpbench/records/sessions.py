@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from ddpbench.errors import IdentityError
+from ddpbench.records.machine import first_problem
 from ddpbench.records.rundir import RunDir
 
 _SLACK = timedelta(seconds=2)
@@ -30,10 +34,9 @@ class Sessions:
         if run.merged.exists():
             return cls()
         try:
-            entries = run.read_json(run.sessions).get("sessions")
+            return cls(tuple(sorted(_spans(read_sessions(run)))))
         except IdentityError:
             return cls()
-        return cls(tuple(sorted(_spans(entries if isinstance(entries, list) else []))))
 
     def session_of(self, session: str, started_utc: str) -> str:
         """Return the session of a launch, from its outcome's fields; the same text for all launches of one.
@@ -50,14 +53,15 @@ class Sessions:
         return f"after #{len(self.spans)}"
 
 
-def _spans(entries: Iterable[Any]) -> Iterable[tuple[datetime, datetime]]:
+def _spans(entries: Iterable[dict[str, Any]]) -> Iterable[tuple[datetime, datetime]]:
     """From when to when each session without an id worked: it noted its end, as `started_utc`, and how long it took."""
     for entry in entries:
-        if not isinstance(entry, dict) or entry.get("session"):
+        if entry.get("session"):
             continue
         end, wall_s = _time(entry.get("started_utc")), entry.get("wall_s")
-        if end is not None and isinstance(wall_s, int | float):
-            yield end - timedelta(seconds=wall_s), end
+        if end is not None and wall_s is not None:
+            with contextlib.suppress(OverflowError):  # before the first year that dates have
+                yield end - timedelta(seconds=wall_s), end
 
 
 def _time(text: object) -> datetime | None:
@@ -75,8 +79,38 @@ UNKNOWN = Sessions()
 def stop_reason_of(run: RunDir) -> str:
     """Return why the last sweep of a run stopped; empty where that was not noted."""
     try:
-        entries = run.read_json(run.sessions).get("sessions")
+        entries = read_sessions(run)
     except IdentityError:
         return ""
-    last = entries[-1] if isinstance(entries, list) and entries else {}
-    return str(last.get("stop_reason") or "") if isinstance(last, dict) else ""
+    return (entries[-1].get("stop_reason") or "") if entries else ""
+
+
+class _Session(BaseModel, extra="allow", strict=True):
+    session: str = ""
+    started_utc: str | None = None
+    ended_utc: str | None = None
+    wall_s: Annotated[float, Field(ge=0, lt=1e9)] | None = None
+    measured_s: Annotated[float, Field(ge=0, lt=1e9)] | None = None
+    launches: Annotated[int, Field(ge=0)] | None = None
+    stop_reason: str | None = None
+
+
+class _Sessions(BaseModel, strict=True):
+    sessions: list[_Session]
+
+
+def read_sessions(run: RunDir) -> list[dict[str, Any]]:
+    """Return the sweeps that worked in a run, as they noted themselves; none where there is no such file yet.
+
+    Raises:
+        IdentityError: the file is damaged, or of another schema.
+    """
+    if not run.sessions.exists():
+        return []
+    data = run.read_json(run.sessions)
+    try:
+        _Sessions.model_validate(data)
+    except ValidationError as error:
+        raise IdentityError(f"{run.sessions} is damaged: {first_problem(error)}") from None
+    entries: list[dict[str, Any]] = data["sessions"]
+    return entries

@@ -329,7 +329,7 @@ def test_an_outcome_that_cannot_be_read_is_a_failed_launch(run: RunDir) -> None:
     ("text", "words"),
     [
         ('{"schema_version": 99}', "schema 99"),
-        ('{"schema_version": 1}', "'cases' is missing"),
+        ('{"schema_version": 1}', "experiment is missing"),
         ('{"schema_version": 1, "cases": [{"case_id": "x"}]}', "damaged"),
         ('{"schema_version": 1, "cases": 3}', "damaged"),
         ("[]", "an object was expected"),

@@ -12,9 +12,9 @@ import pytest
 from ddpbench.analysis import load
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.rounds import quick_timing
-from ddpbench.records import RunDir
+from ddpbench.records import Address, RunDir
 from ddpbench.spec import Budget, Case
-from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan
+from tests.synthetic import MS, ORIGIN_NS, RUN_ID, RankLaunch, case_of, write_launch, write_plan
 
 PERIOD_NS = 267_000_000
 
@@ -57,7 +57,9 @@ def test_a_constant_phase_is_not_in_the_step_time(
     assert row["step_time_s"] == pytest.approx(PERIOD_NS / 1e9, rel=1e-3)
     assert row["samples_per_s"] == pytest.approx(32 / (PERIOD_NS / 1e9), rel=1e-3)
     assert row["steps"] == 3 * steps
-    quick = quick_timing(run.launch(case.case_id, "measure", 0))
+    quick = quick_timing(
+        run.launch(case.case_id, "measure", 0), Address(case, case.case_id, "measure", 0, RUN_ID)
+    )
     assert quick is not None
     assert quick.step_s == row["step_time_s"]  # the stopping rule looks at the same number
 

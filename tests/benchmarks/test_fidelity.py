@@ -16,7 +16,7 @@ from ddpbench.launch.plan import plan_launch
 from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.machine.server import ServerProcess
-from ddpbench.records import LaunchOutcome, RunDir
+from ddpbench.records import Address, LaunchOutcome, RunDir
 from ddpbench.spec import Case
 from tests.benchmarks.conftest import Say, torchrun
 from tests.benchmarks.ratio import paired_ratio
@@ -139,9 +139,9 @@ class Harness:
             self.server, plan, measured_s=measured_s, server_share_s=self.share_s
         )
         assert outcome.status == "ok", outcome
-        measured = read_measurement(directory, case.case_id, case)  # the number that the table is made of
-        assert measured is not None
-        launch, _ = measured
+        address = Address(case, case.case_id, "measure", self.count)
+        launch = read_measurement(directory, address).launch  # the number that the table is made of
+        assert launch is not None
         assert launch.timing is not None
         cost_s = outcome.wall_s + self.share_s - outcome.measured_s
         return Start(launch.timing.time_s / launch.timing.steps, cost_s)

@@ -139,7 +139,7 @@ def test_unfinished_and_crowded_launches_are_left_out_and_counted(tmp_path: Path
     ddp = case_of("ddp", 4)
     small = a_run(tmp_path / "small", {SINGLE: 100, ddp: 300}, crowded=2)
     large = a_run(tmp_path / "large", {SINGLE: 100, ddp: 110}, started_utc="later")
-    write_launch(large, SINGLE, 5, [RankLaunch()], outcome=None)
+    large.launch(SINGLE.case_id, "measure", 4).outcome.unlink()
     merged = merge([small.path, large.path], tmp_path / "out")
     assert merged.left_out == [
         f"5 launches of {ddp.case_id} in {small.path}: more ranks than cores there, and in another run it had enough",

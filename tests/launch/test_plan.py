@@ -10,7 +10,6 @@ import pytest
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import Plan, make_plan, plan_launch
-from ddpbench.machine.done import proof_key
 from ddpbench.machine.estimate import about
 from ddpbench.machine.hardware import Hardware
 from ddpbench.records import LaunchDir, RunDir
@@ -152,8 +151,8 @@ def test_an_estimate_of_a_replay_knows_its_steps_and_its_links() -> None:
 
 def test_cases_that_differ_in_nothing_but_their_links_share_a_proof() -> None:
     case = Case(workload="mlp:small", strategy="ddp", world_size=4, nodes=4, fabric="1 Gbit/s")
-    assert proof_key(replace(case, fabric="100 Mbit/s")) == proof_key(case)
-    assert proof_key(replace(case, fabric="100 Mbit/s", dilation=4.0)) == proof_key(case)
+    assert replace(case, fabric="100 Mbit/s").proof_key == case.proof_key
+    assert replace(case, fabric="100 Mbit/s", dilation=4.0).proof_key == case.proof_key
     others = (
         replace(case, fabric="", nodes=1),
         replace(case, nodes=2),
@@ -161,5 +160,5 @@ def test_cases_that_differ_in_nothing_but_their_links_share_a_proof() -> None:
         replace(case, shrink=4),
         replace(case, strategy="master"),
     )
-    assert len({proof_key(other) for other in (case, *others)}) == 6
-    assert proof_key(replace(case, fabric="")) == replace(case, fabric="").case_id
+    assert len({other.proof_key for other in (case, *others)}) == 6
+    assert replace(case, fabric="").proof_key == replace(case, fabric="").case_id

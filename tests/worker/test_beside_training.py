@@ -14,6 +14,7 @@ from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.records import Block, Checkpoint, LaunchDir, RankStart, RunDir, StepRecord, Warmup, read_launch
+from ddpbench.records.plan import read_plan
 from tests.processes import nothing_left_behind
 
 __all__ = ["nothing_left_behind"]
@@ -121,6 +122,9 @@ def test_loader_workers_start_within_the_warm_up_and_end_with_the_rank(tmp_path:
     run = sweep(tmp_path, "SlowData", "strategy = 'ddp'\nworld_size = 2\nloader_workers = 2\n")
     assert set(load(run)["status"]) == {"ok"}
     records = read_launch(launches(run)["ddp"])
+    plan, outcome = read_plan(run), records.outcome
+    assert outcome is not None
+    assert outcome.run_id == plan.run_id != ""
     for rank in records.ranks:
         warmup = rank.last(Warmup)
         assert warmup is not None
@@ -128,6 +132,8 @@ def test_loader_workers_start_within_the_warm_up_and_end_with_the_rank(tmp_path:
         start = rank.last(RankStart)
         assert start is not None
         assert set(start.loader_cores).isdisjoint(start.cores)
+        assert (start.case_id, start.round) == (outcome.case_id, outcome.round)
+        assert (start.ranks, start.run_id) == (2, plan.run_id)
 
 
 def test_a_rank_killed_while_it_saves_leaves_no_files(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ddpbench.analysis.findings.answer import answer_of
 from ddpbench.analysis.findings.compared import MOST_FINDINGS, decided_first, findings
@@ -28,6 +27,7 @@ from ddpbench.analysis.overview.tables import (
 )
 from ddpbench.analysis.overview.validity import merge_sentences, validity_sentences
 from ddpbench.analysis.overview.warnings import warning_sentences
+from ddpbench.analysis.read.cases import of_no_case
 from ddpbench.analysis.read.fabrics import fabric_sentences, fabrics_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.positions import position_spread
@@ -39,10 +39,13 @@ from ddpbench.analysis.steps.waterfall import waterfall_table
 from ddpbench.analysis.summary import Counts, Finding, RunSummary
 from ddpbench.analysis.table.frame import case_table
 from ddpbench.analysis.time_to_loss import loss_curves_table, time_to_loss_table
-from ddpbench.errors import IdentityError
+from ddpbench.errors import UnreadableError
 from ddpbench.helper_process import Beside
-from ddpbench.records import RunDir
+from ddpbench.records import RunDir, left_out_sentences
+from ddpbench.records.files import MOST_NOTES, read_text
+from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.plan import StoredPlan, read_plan
+from ddpbench.records.sessions import read_sessions
 
 MOST_ASKED = 3
 """Sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
@@ -56,16 +59,18 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
     """
     plan = read_plan(run)
     cases = read_cases_of(run, plan, beside)
-    machine = run.read_json(run.machine)
+    machine = read_machine(run)
     table = case_table(plan, cases, machine)
     laws = laws_of(cases, machine)
-    merged = run.read_json(run.merged) if run.merged.exists() else {}
+    merged = read_merged(run)
     fabrics = fabrics_of(run)
     checks = check_cases(cases, table, fabrics)
     told = _findings(cases, laws)
     step, step_absent = one_step(run, cases)
     sweeps = _sweeps(run)
     counts = _counts(plan, cases, merged=bool(merged))
+    left_out = [*(one for case in cases for one in case.left_out), *of_no_case(run, plan)]
+    misplaced = left_out_sentences(left_out, run.path)
     return RunSummary(
         name=plan.experiment,
         question=plan.question,
@@ -84,6 +89,7 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
         warnings=tuple(warning_sentences(cases, checks)),
         validity=(
             *checks.told,
+            *misplaced,
             *merge_sentences(merged),
             *validity_sentences(plan, cases, table, stop_reason=sweeps.stop_reason, path=str(run.path)),
             *virtual_sentences(cases, table),
@@ -107,6 +113,7 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
         one_step_absent=step_absent,
         laws=laws,
         position_spread=position_spread(plan.order, counts.rounds),
+        left_out=tuple(misplaced),
         merged_from=tuple(str(origin["path"]) for origin in merged.get("sources", ())),
     )
 
@@ -134,7 +141,7 @@ class _Sweeps:
 
 def _sweeps(run: RunDir) -> _Sweeps:
     """Return what the sweeps that worked here noted of themselves."""
-    sessions = _sessions(run)
+    sessions = read_sessions(run)
     return _Sweeps(
         wall_s=sum(float(session.get("wall_s") or 0) for session in sessions),
         measured_s=sum(float(session.get("measured_s") or 0) for session in sessions),
@@ -142,20 +149,10 @@ def _sweeps(run: RunDir) -> _Sweeps:
     )
 
 
-def _sessions(run: RunDir) -> list[dict[str, Any]]:
-    """Return the sweeps that worked here; none where the only one was killed before it could note itself."""
-    if not run.sessions.exists():
-        return []
-    sessions = run.read_json(run.sessions).get("sessions")
-    if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
-        raise IdentityError(f"{run.sessions} is damaged: a list of sessions was expected")
-    return sessions
-
-
 def _text(run: RunDir) -> str:
     try:
-        return run.experiment.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return read_text(run.experiment, MOST_NOTES)
+    except (OSError, UnreadableError):
         return ""
 
 

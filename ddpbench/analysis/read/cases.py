@@ -11,8 +11,18 @@ from ddpbench.analysis.read.measurement import damage_sentence, read_measurement
 from ddpbench.analysis.read.overlap import breakdown
 from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.analysis.statistics.steady import unsteady
-from ddpbench.errors import IdentityError
-from ddpbench.records import WORST_FIRST, Costs, LaunchDir, LaunchRecords, Proof, RunDir, Status, read_launch
+from ddpbench.records import (
+    WORST_FIRST,
+    Address,
+    Costs,
+    LaunchDir,
+    LaunchRecords,
+    LeftOut,
+    Proof,
+    RunDir,
+    Status,
+    read_launch,
+)
 from ddpbench.records.plan import StoredPlan
 from ddpbench.records.sessions import Sessions, stop_reason_of
 from ddpbench.spec import Budget, PlannedCase
@@ -21,28 +31,35 @@ from ddpbench.units import format_seconds
 
 
 def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
-    """Return every planned case with its launches, in the plan's order. Unfinished launches are not among them.
+    """Return every planned case with its launches, in the plan's order.
 
-    Raises:
-        IdentityError: a case's contents do not give the id that the plan names.
+    Unfinished launches are not among them; nor is what does not belong where it lies, which `left_out` names.
     """
     found: list[CaseRun] = []
     sessions = Sessions.of(run)
     spent = stop_reason_of(run) == "budget"
+    order = frozenset(plan.order)
     for planned, case_id in zip(plan.cases, plan.ids, strict=True):
-        if planned.case.case_id != case_id:
-            raise IdentityError(
-                f"{run.plan} is damaged: the case called {case_id} has the contents of {planned.case.case_id}"
-            )
         launches: list[Launch] = []
         steps: dict[int, dict[int, RankSteps]] = {}
-        for directory in run.launches(case_id):
-            read = read_measurement(directory, case_id, planned.case, sessions)
-            if read is not None:
-                launches.append(read[0])
-                if read[1]:
-                    steps[read[0].round] = read[1]
-        proof = _read_proof(run.launch(case_id, "proof"))
+        folders, misnamed = run.folders(case_id)
+        left_out = [LeftOut("misnamed", path, "") for path in misnamed]
+        for directory in folders:
+            number = directory.number or 0
+            if order and (number, case_id) not in order:
+                left_out.append(LeftOut("unplanned", directory.path, ""))
+                continue
+            address = Address(planned.case, case_id, "measure", number, plan.run_id)
+            read = read_measurement(directory, address, sessions)
+            left_out += read.left_out
+            if read.launch is not None:
+                launches.append(read.launch)
+                if read.steps:
+                    steps[number] = read.steps
+        proof, strays = _read_proof(
+            run.launch(case_id, "proof"), Address(planned.case, case_id, "proof", 0, plan.run_id)
+        )
+        left_out += strays
         status, error = _status(planned, launches, proof, plan.budget, run.path, spent=spent)
         processes = max((launch.processes for launch in launches), default=1)
         found.append(
@@ -57,9 +74,16 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
                 error=error,
                 case_id=case_id,
                 baseline_id=planned.case.baseline().case_id,
+                left_out=tuple(left_out),
             )
         )
     return judged(found)
+
+
+def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
+    """Return the folders that lie among those of cases and are of none in the plan."""
+    known = frozenset(plan.ids)
+    return [LeftOut("unknown case", run.case(name), "") for name in run.case_folders() if name not in known]
 
 
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
@@ -86,10 +110,13 @@ def _judged(launch: Launch, changing: bool) -> Launch:
     return replace(launch, steady=not changing, flags=(*others, NOT_STEADY) if changing else others)
 
 
-def _read_proof(directory: LaunchDir) -> ProofRun | None:
-    if not directory.outcome.exists():
-        return None
-    records: LaunchRecords = read_launch(directory)
+def _read_proof(directory: LaunchDir, address: Address) -> tuple[ProofRun | None, Sequence[LeftOut]]:
+    """Return a case's proof, and what its folder holds of others."""
+    records: LaunchRecords = read_launch(directory, address)
+    return _proof_of(records) if records.finished else None, records.left_out
+
+
+def _proof_of(records: LaunchRecords) -> ProofRun:
     first = min(records.ranks, key=lambda rank: rank.rank, default=None)
     costs = first.last(Costs) if first is not None else None
     outcome = records.outcome

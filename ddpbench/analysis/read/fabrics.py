@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ddpbench.errors import UnreadableError
 from ddpbench.records import RunDir
+from ddpbench.records.files import MOST_NOTES, parse_json, read_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,8 +41,8 @@ class FabricRun:
 def fabrics_of(run: RunDir) -> tuple[FabricRun, ...]:
     """The run's fabrics, in the order in which they were first made; none where it has no such file, or a torn one."""
     try:
-        data: Any = json.loads(run.fabrics.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        data: Any = parse_json(read_bytes(run.fabrics, MOST_NOTES))
+    except (OSError, ValueError, UnreadableError):
         return ()
     entries = data if isinstance(data, list) else []
     return tuple(_fabric(entry) for entry in entries if isinstance(entry, Mapping))

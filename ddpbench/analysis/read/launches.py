@@ -17,7 +17,7 @@ from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.read.traffic import NodeTraffic
 from ddpbench.analysis.statistics.stats import Timing
 from ddpbench.analysis.time_to_loss import LossCurveRun
-from ddpbench.records import Noise, Proof, Status
+from ddpbench.records import LeftOut, Noise, Proof, Status
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.trend import Change
 
@@ -114,6 +114,8 @@ class CaseRun:
     error: str
     case_id: str
     baseline_id: str
+    left_out: tuple[LeftOut, ...] = ()
+    """What its folder holds that does not belong there."""
 
     @property
     def case(self) -> Case:

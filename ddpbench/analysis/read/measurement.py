@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from ddpbench.analysis.read.virtual import nominal
 from ddpbench.analysis.statistics.steady import NOT_READY, launch_change
 from ddpbench.analysis.time_to_loss import loss_curve_of
 from ddpbench.records import (
+    Address,
     Block,
     Buckets,
     Checkpoint,
@@ -32,6 +33,7 @@ from ddpbench.records import (
     Held,
     LaunchDir,
     LaunchOutcome,
+    LeftOut,
     LossCurve,
     Noise,
     Pace,
@@ -56,34 +58,47 @@ CLOCK_LIMIT = 0.05
 """Relative change of a core's clock during a launch above which it is flagged."""
 
 
-def read_measurement(
-    directory: LaunchDir, case_id: str, case: Case, sessions: Sessions = UNKNOWN
-) -> tuple[Launch, dict[int, RankSteps]] | None:
-    """Return a measuring launch and its instrumented steps by rank, or None while it is unfinished.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What a folder holds of the launch that it is of: None where that is unfinished, or another one lies there."""
+
+    launch: Launch | None = None
+    steps: dict[int, RankSteps] = field(default_factory=dict)
+    """Its instrumented steps by rank."""
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions = UNKNOWN) -> Measured:
+    """Return a measuring launch and its instrumented steps by rank.
 
     Records that cannot be read make it `failed`; what is not ok has no steps. `sessions` tell which one ran it where
     its outcome does not.
     """
-    if not directory.outcome.exists():
-        return None
-    records = read_launch(directory)
+    case = address.case
+    records = read_launch(directory, address)
+    if not records.finished:
+        return Measured(left_out=records.left_out)
+    foreign = tuple(f"{one.path}: {one.why}" for one in records.left_out)
     launch = Launch(
-        case_id=case_id,
-        round=int(directory.path.name.removeprefix("launch-")),
+        case_id=address.case_id,
+        round=address.round,
         status="failed",
         damage=records.damage,
     )
     outcome = records.outcome
     if outcome is None:
-        return replace(launch, error=damage_sentence(records.damage)), {}
+        return Measured(
+            launch=replace(launch, error=damage_sentence(records.damage)), left_out=records.left_out
+        )
     ranks = {rank.rank: _Sorted(rank) for rank in nominal(records.ranks, case)}
     launch = _with_outcome(launch, outcome, sessions, ranks=len(ranks))
     launch = _with_model(launch, ranks)
     launch = _with_placement(launch, ranks, case)
     if launch.status == "ok":
-        launch = _with_times(launch, ranks, case)
+        launch = _with_times(launch, ranks, case, foreign)
     launch = _with_flags(launch, ranks)
-    return launch, _instrumented(ranks) if launch.status == "ok" else {}
+    steps = _instrumented(ranks) if launch.status == "ok" else {}
+    return Measured(launch=launch, steps=steps, left_out=records.left_out)
 
 
 def _with_outcome(launch: Launch, outcome: LaunchOutcome, sessions: Sessions, *, ranks: int) -> Launch:
@@ -139,8 +154,11 @@ def _with_placement(launch: Launch, ranks: Mapping[int, _Sorted], case: Case) ->
     )
 
 
-def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case) -> Launch:
-    """Return it with what its timed blocks tell, or failed where they are not every rank's."""
+def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreign: tuple[str, ...]) -> Launch:
+    """Return it with what its timed blocks tell, or failed where they are not every rank's.
+
+    `foreign` tells of files in its folder that are another launch's.
+    """
     every = list(ranks.values()) if len(ranks) == launch.processes else []
     one_host = len(set(_hosts(ranks).values())) <= 1
     blocks = [_blocks(rank, "timed") for rank in every]
@@ -158,7 +176,7 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case) -> Lau
         pace=pacing(blocks, paces, cores=cores, dilation=case.dilation),
     )
     if timing is None:
-        damage = launch.damage or ("its records hold no timed steps of every rank",)
+        damage = launch.damage or foreign or ("its records hold no timed steps of every rank",)
         return replace(launch, status="failed", error=damage_sentence(damage))
     series = _series(blocks)
     return replace(

@@ -18,9 +18,6 @@ def read_cases_of(run: RunDir, plan: StoredPlan, beside: Beside | None = None) -
     """`read_cases`, by two processes where that is worth it. What fails in the other one is read here.
 
     `beside` is a second process that is there already; without one it is started, and ended.
-
-    Raises:
-        IdentityError: a case's contents do not give the id that the plan names.
     """
     if len(plan.cases) < WORTH_SHARING or not second_core():
         return read_cases(run, plan)

@@ -17,6 +17,7 @@ from ddpbench.analysis.scaling.curves import CaseCurve
 from ddpbench.analysis.statistics.stats import Interval, compare, samples_rate, step_time
 from ddpbench.errors import RequestError
 from ddpbench.records import RunDir
+from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import grouping
 
@@ -100,7 +101,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
     recorded = request.samples_per_epoch is None
     request = _with_samples(request, [base, *curve.runs])
     jobs = _jobs(curve, base, request)
-    case, machine = curve.first.case, run.read_json(run.machine)
+    case, machine = curve.first.case, read_machine(run)
     members = [base, *curve.runs]
     return Allocation(
         name=curve.name,

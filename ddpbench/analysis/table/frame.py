@@ -16,6 +16,7 @@ from ddpbench.analysis.table.columns import COLUMNS, DTYPES, TABLE
 from ddpbench.analysis.table.row import compute_times, row_of
 from ddpbench.errors import OutputError
 from ddpbench.records import RunDir, explain_os_error, write_atomically
+from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import StoredPlan, read_plan
 
 _ALWAYS = COLUMNS[: COLUMNS.index("dilation") + 1]
@@ -30,7 +31,7 @@ def load(run: RunDir | Path | str) -> pd.DataFrame:
     """
     found = run if isinstance(run, RunDir) else RunDir(Path(run))
     plan = read_plan(found)
-    machine = found.read_json(found.machine) if found.machine.exists() else {}
+    machine = read_machine(found) if found.machine.exists() else {}
     return case_table(plan, read_cases(found, plan), machine)
 
 

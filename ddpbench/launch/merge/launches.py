@@ -6,19 +6,28 @@ only ever given on launches that one session ran in one round.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ddpbench.errors import UnreadableError
 from ddpbench.launch.merge.sources import Source
-from ddpbench.records import LaunchDir, RunDir
+from ddpbench.records import Address, LaunchDir, LaunchOutcome, RankStart, RunDir
+from ddpbench.records.files import (
+    MOST_LOG,
+    MOST_OUTCOME,
+    MOST_RECORDS,
+    copy_file,
+    parse_json,
+    read_bytes,
+)
+from ddpbench.records.reader import read_outcome, stray_rank
+from ddpbench.records.schema import as_json, record_from_json
 from ddpbench.records.sessions import UNKNOWN, Sessions
-
-_KEPT = (".json", ".jsonl", ".log")
-"""What is copied of a launch's folder; the rest is scratch."""
+from ddpbench.spec import Case
 
 
 @dataclass(slots=True)
@@ -26,6 +35,7 @@ class Merged:
     """A finished merge: the new run, and what was not taken over, a sentence each."""
 
     run: RunDir
+    run_id: str
     launches: int = 0
     left_out: list[str] = field(default_factory=list)
 
@@ -51,8 +61,21 @@ def copy_case(
     own = next((one for one in source.plan["cases"] if one["case_id"] == case_id), None)
     if own is None:
         return []
-    launches = source.run.launches(case_id)
-    finished = [launch for launch in launches if launch.outcome.exists()]
+    case = Case.from_json(dict(own))
+    order = frozenset(source.stored.order)
+    found = [
+        _found(launch, Address(case, case_id, "measure", launch.number or 0, source.stored.run_id))
+        for launch in source.run.launches(case_id)
+        if (launch.number, case_id) in order
+    ]
+    strays = len(source.run.launches(case_id)) - len(found)
+    strays += sum(one.mixed_up for one in found)
+    if strays:
+        merged.left_out.append(
+            f"{_launches(strays)} of {case_id} in {source.path}: not in its plan, or with another launch's records"
+        )
+    launches = [one for one in found if not one.mixed_up]
+    finished = [one for one in launches if one.finished]
     if own["oversubscribed"] and not entry["oversubscribed"]:
         if finished:
             merged.left_out.append(
@@ -65,11 +88,9 @@ def copy_case(
         merged.left_out.append(f"{_launches(count)} of {case_id} in {source.path}: unfinished")
     rounds = []
     sessions = Sessions.of(source.run)
-    for launch in finished:
-        number = int(launch.path.name.removeprefix("launch-"))
-        _copy_launch(
-            launch, merged.run.launch(case_id, "measure", offset + number), offset + number, sessions
-        )
+    for one in finished:
+        number = one.address.round
+        _copy_launch(one, offset + number, merged, sessions)
         rounds.append(number)
     merged.launches += len(finished)
     return rounds
@@ -79,38 +100,103 @@ def _launches(count: int) -> str:
     return f"{count} launch{'es' if count != 1 else ''}"
 
 
-def _copy_launch(source: LaunchDir, target: LaunchDir, number: int, sessions: Sessions = UNKNOWN) -> None:
-    """Copies a launch under another round, and notes the session that ran it: `sessions` tell where it does not."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A launch's folder, whose outcome was held against where it lies."""
+
+    directory: LaunchDir
+    address: Address
+    finished: bool
+    outcome: LaunchOutcome | None
+    """None too where it is damaged, which stays as it is and is reported as damaged when it is read."""
+    mixed_up: bool
+
+
+def _found(directory: LaunchDir, address: Address) -> _Found:
+    outcome = None
+    with contextlib.suppress(OSError, UnreadableError):
+        outcome = read_outcome(directory)
+    mixed_up = outcome is not None and address.misfit(outcome, directory) != ""
+    return _Found(directory, address, directory.outcome.exists(), outcome, mixed_up)
+
+
+def _copy_launch(found: _Found, number: int, merged: Merged, sessions: Sessions = UNKNOWN) -> None:
+    """Copies a launch under another round, and notes the session that ran it: `sessions` tell where it does not.
+
+    Of its folder come the request, the outcome, and its ranks' records and logs. All name the round and run they have
+    now.
+    """
+    source, outcome = found.directory, found.outcome
+    target = merged.run.launch(found.address.case_id, found.address.purpose, number)
     target.path.mkdir(parents=True)
-    for path in source.path.iterdir():
-        if path.is_file() and path.suffix in _KEPT:
-            shutil.copyfile(path, target.path / path.name)
-    for path in (target.request, target.outcome):
+    for path in (source.request, source.outcome, *source.rank_files(), *source.log_files()):
+        if path.name.startswith("rank-") and stray_rank(path, outcome):
+            merged.left_out.append(f"{path}: of no rank of its launch")
+            continue
+        most = {".jsonl": MOST_RECORDS, ".log": MOST_LOG}.get(path.suffix, MOST_OUTCOME)
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            data["round"] = number
-            if path == target.outcome:
-                data["session"] = sessions.session_of(data.get("session", ""), data.get("started_utc", ""))
-        except (FileNotFoundError, ValueError, TypeError):
-            continue  # a damaged one stays as it is, and is reported as damaged when it is read
-        write_json(path, data)
+            copy_file(path, target.path / path.name, most)
+        except FileNotFoundError:
+            continue
+        except UnreadableError as error:
+            merged.left_out.append(str(error))
+            continue
+        copy = target.path / path.name
+        if path.suffix == ".jsonl" and (why := _readdress(copy, found, number, merged.run_id)):
+            merged.left_out.append(f"{path}: {why}")
+            copy.unlink()
+    changes: dict[str, Any] = {"round": number, "run_id": merged.run_id}
+    _change(target.request, changes)
+    if outcome is not None:
+        session = sessions.session_of(outcome.session, outcome.started_utc)
+        _change(target.outcome, {**changes, "session": session})
 
 
-def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], run: RunDir) -> None:
-    """Copies one proof a case: a failed one if there is any, so that no merge hides it."""
-    for case_id in cases:
-        proofs = [source.run.launch(case_id, "proof") for source in sources]
-        proofs = [proof for proof in proofs if proof.outcome.exists()]
-        proofs.sort(key=_passed)
-        if proofs:
-            _copy_launch(proofs[0], run.launch(case_id, "proof"), 0)
+def _change(path: Path, changes: Mapping[str, Any]) -> None:
+    with contextlib.suppress(OSError, ValueError, TypeError, UnreadableError):
+        write_json(path, {**parse_json(read_bytes(path, MOST_OUTCOME)), **changes})
 
 
-def _passed(proof: LaunchDir) -> bool:
+def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
+    """Has a rank's start name round and run that its launch has now; says why, where it was another launch's before."""
+    first, newline, rest = path.read_bytes().partition(b"\n")
     try:
-        return bool(json.loads(proof.outcome.read_text(encoding="utf-8"))["status"] == "ok")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+        start = record_from_json(first)
+    except ValueError:
+        return ""  # damaged, and told of when it is read
+    if not isinstance(start, RankStart):
+        return ""
+    if why := found.address.misfit_rank(start, path, found.outcome):
+        return why
+    outcome = found.outcome
+    now = replace(
+        start,
+        case_id=outcome.case_id if outcome is not None else found.address.case_id,
+        round=number,
+        ranks=(len(outcome.exit_codes) if outcome is not None else 0) or start.ranks,
+        run_id=run_id,
+    )
+    line = json.dumps(as_json(now), separators=(",", ":")).encode()
+    path.write_bytes(line + newline + rest)
+    return ""
+
+
+def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Merged) -> None:
+    """Copies one proof a case: a failed one if there is any, so that no merge hides it."""
+    for case_id, entry in cases.items():
+        case = Case.from_json(entry)
+        proofs = [
+            _found(
+                source.run.launch(case_id, "proof"),
+                Address(case, case_id, "proof", 0, source.stored.run_id),
+            )
+            for source in sources
+            if case_id in source.stored.ids
+        ]
+        proofs = [proof for proof in proofs if proof.finished and not proof.mixed_up]
+        proofs.sort(key=lambda proof: proof.outcome is not None and proof.outcome.status == "ok")
+        if proofs:
+            _copy_launch(proofs[0], 0, merged)
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

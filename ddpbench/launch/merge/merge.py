@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import shlex
 import shutil
 import sys
@@ -11,10 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ddpbench.errors import OutputError, RequestError
+from ddpbench.errors import OutputError, RequestError, UnreadableError
 from ddpbench.launch.merge.launches import Merged, all_cases, copy_case, copy_proofs, write_json
 from ddpbench.launch.merge.sources import Source, check_alike, check_different, devices_of, read
 from ddpbench.records import SCHEMA_VERSION, RunDir, explain_os_error
+from ddpbench.records.files import MOST_NOTES, read_text
+from ddpbench.records.machine import read_merged
+from ddpbench.records.plan import read_plan
 from ddpbench.version import VERSION
 
 
@@ -36,14 +41,20 @@ def merge(paths: Sequence[Path], out: Path) -> Merged:
     if out.exists() or out.is_symlink():
         raise OutputError(f"{out} exists already; a merge makes a new directory: choose another --out")
     beside = out.with_name(f".{out.name}.merging-{os.getpid()}")
+    made = [path for path in out.parents if not path.exists()]
     try:
         (beside / "cases").mkdir(parents=True)
         merged = _write(sources, RunDir(beside), out)
+        read_plan(RunDir(beside))  # what was made is a run directory
         beside.rename(out)
+        made = []
     except OSError as error:
         raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
     merged.run = RunDir(out)
     return merged
 
@@ -55,7 +66,7 @@ def refuse_merged(run: RunDir) -> None:
         RequestError: it is one.
     """
     if run.merged.exists():
-        origins = [str(origin["path"]) for origin in run.read_json(run.merged)["sources"]]
+        origins = [str(origin["path"]) for origin in read_merged(run)["sources"]]
         raise RequestError(
             f"{run.path} was merged from {', '.join(origins)} and cannot be resumed; resume one of those and "
             "merge again, or give another --out"
@@ -63,7 +74,7 @@ def refuse_merged(run: RunDir) -> None:
 
 
 def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
-    merged = Merged(run=run)
+    merged = Merged(run=run, run_id=secrets.token_hex(6))
     cases = all_cases(sources)
     order: list[dict[str, Any]] = []
     origins: list[Mapping[str, Any]] = []
@@ -81,7 +92,7 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
                 order.append({"round": offset + launch["round"], "case_id": launch["case_id"]})
         origins += source.origins
         offset += count
-    copy_proofs(sources, cases, run)
+    copy_proofs(sources, cases, merged)
     write_json(run.machine, _machine(sources))
     write_json(
         run.merged, {"schema_version": SCHEMA_VERSION, "sources": origins, "left_out": merged.left_out}
@@ -96,6 +107,7 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
     questions = dict.fromkeys(source.plan["question"] for source in sources if source.plan["question"])
     plan = {
         "schema_version": SCHEMA_VERSION,
+        "run_id": merged.run_id,
         "experiment": "+".join(names),
         "question": " ".join(questions),
         "budget": _budget(sources, offset),
@@ -168,8 +180,8 @@ def _experiments(sources: Sequence[Source], out: Path) -> str:
     parts = [f"# {out} was merged from {len(sources)} runs and cannot be resumed. Their experiments:\n"]
     for source in sources:
         try:
-            text = source.run.experiment.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
+            text = read_text(source.run.experiment, MOST_NOTES)
+        except (OSError, UnreadableError):
             text = "(not readable)"
         parts.append(
             f"#\n# {source.path}\n#\n" + "".join(f"# {line}".rstrip() + "\n" for line in text.splitlines())

@@ -16,7 +16,9 @@ from typing import Any
 
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records import RunDir
-from ddpbench.records.plan import read_plan
+from ddpbench.records.machine import read_machine, read_merged
+from ddpbench.records.plan import StoredPlan, read_plan
+from ddpbench.records.sessions import read_sessions
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX
 
@@ -32,6 +34,8 @@ class Source:
     path: Path
     machine: Mapping[str, Any]
     plan: Mapping[str, Any]
+    stored: StoredPlan
+    """The plan as it was checked."""
     sessions: Sequence[Any]
     fingerprints: frozenset[str]
     """Digests of the run, or of the runs that it was itself merged from."""
@@ -70,9 +74,8 @@ def read(path: Path) -> Source:
         what = "is a file" if path.exists() else "does not exist"
         raise RequestError(f"{path} {what}; a merge takes run directories")
     run = RunDir(path)
-    read_plan(run)  # whole, or refused with what is wrong
-    machine, plan = run.read_json(run.machine), run.read_json(run.plan)
-    sessions = run.read_json(run.sessions)["sessions"] if run.sessions.exists() else []
+    stored = read_plan(run)  # whole, or refused with what is wrong
+    machine, plan, merged = read_machine(run), run.read_json(run.plan), read_merged(run)
     contents = json.dumps([machine, plan["cases"]], sort_keys=True)
     own = hashlib.sha256(contents.encode()).hexdigest()[:16]
     context = machine.get("context") or {}
@@ -88,13 +91,14 @@ def read(path: Path) -> Source:
             "gpus": len(devices_of(identity.get("gpus"))),
         }
     ]
-    if run.merged.exists():
-        origins = run.read_json(run.merged)["sources"]
+    if merged:
+        origins = merged["sources"]
     return Source(
         path=path,
         machine=machine,
         plan=plan,
-        sessions=sessions,
+        stored=stored,
+        sessions=read_sessions(run),
         fingerprints=frozenset(str(origin["fingerprint"]) for origin in origins),
         origins=origins,
     )

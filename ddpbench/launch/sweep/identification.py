@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ddpbench.errors import IdentityError
@@ -24,6 +24,7 @@ from ddpbench.machine.trial import (
     within_own,
 )
 from ddpbench.records import RunDir, write_atomically
+from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import PlannedCase
 
@@ -58,7 +59,7 @@ def identify(prepared: Prepared, server: ServerProcess, listener: Listener) -> F
     for name, facts in own.items():
         listener.looked_at(told(name, facts))
     if prepared.resumes:
-        check_identity(run.read_json(run.machine), found, run.path)
+        check_identity(read_machine(run), found, run.path)
         _check_cases(run, plan)
     else:
         write_atomically(run.machine, json.dumps(found, indent=1) + "\n")
@@ -86,7 +87,7 @@ def _settled(
     if tuple(cases) == plan.cases:
         return plan
     stored = read_plan(prepared.run) if prepared.resumes else None
-    return make_plan(plan.experiment, cases, stored)
+    return replace(make_plan(plan.experiment, cases, stored), run_id=plan.run_id)
 
 
 def _check_cases(run: RunDir, plan: Plan) -> None:

@@ -70,6 +70,7 @@ class Sweep:
             hang_setting="budget.hang_timeout",
             shared=self._shared,
             session=self._session.id,
+            run_id=prepared.plan.run_id,
         )
         self._gpu_addresses: list[str | None] = []
         self._take(prepared.plan)
@@ -97,9 +98,8 @@ class Sweep:
         started = self._clock()
         claim = nullcontext() if self._shared else claimed(self._prepared.hardware.cores)
         if self._prepared.resumes:
-            self._run.read_json(self._run.plan)  # a damaged or newer one is refused before anything starts
-            if self._run.packed.exists() and not self._run.cases.exists():
-                read_plan(self._run)  # unpacks its records, before there is a folder for new ones
+            # A damaged or newer one is refused before anything starts; packed records are unpacked before new ones.
+            read_plan(self._run)
         with claim:
             self._run.create()
             with self._writing(), self._run.locked(), self._fabrics:

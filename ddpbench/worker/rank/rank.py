@@ -111,6 +111,10 @@ class Rank:
                 parameters=sum(count for count, _ in sizes),
                 gradient_bytes=sum(count * size for count, size in sizes),
                 own_step=training.workload.owns_step,
+                case_id=self.case.case_id,
+                round=self.request.round,
+                ranks=self.place.processes,
+                run_id=self.request.run_id,
             )
         )
         self.heartbeat.enter("meeting the other ranks")

@@ -1,0 +1,134 @@
+"""Whether records are those of the launch in whose folder they lie: mixed-up ones are left out, and told.
+
+Records name their case, round, rank, number of ranks and run. Those of older versions name only some of these; what is
+not named cannot be checked, unless the plan has a run's id: then all of its records do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ddpbench.records.outcome import LaunchOutcome
+from ddpbench.records.request import LaunchRequest
+from ddpbench.records.rundir import LaunchDir, Purpose
+from ddpbench.records.schema import RankStart
+from ddpbench.spec import Case
+
+Kind = Literal["mixed up", "unplanned", "misnamed", "rank", "unknown case"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Something in a run directory that does not fit where it lies, and so counts for nothing."""
+
+    kind: Kind
+    path: Path
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a launch lies in a run, which its records must agree with."""
+
+    case: Case
+    case_id: str
+    purpose: Purpose
+    round: int
+    run_id: str = ""
+
+    def misfit(self, outcome: LaunchOutcome, directory: LaunchDir) -> str:
+        """Return in which way an outcome is another launch's; empty where it is this one's, or nobody can tell."""
+        if outcome.case_id != self.case_id and not self._lent(outcome.case_id, directory):
+            return f"it is of case {outcome.case_id!r}"
+        if outcome.purpose != self.purpose:
+            return "it is of a proof" if outcome.purpose == "proof" else f"it is of round {outcome.round}"
+        if outcome.round != self.round:
+            return f"it is of round {outcome.round}"
+        if self.run_id and outcome.run_id != self.run_id:
+            return "it is of another run"
+        if len(outcome.exit_codes) not in (0, 1, self.case.world_size):
+            return f"it had {len(outcome.exit_codes)} ranks, and the case has {self.case.world_size}"
+        return ""
+
+    def _lent(self, case_id: str, directory: LaunchDir) -> bool:
+        """Return whether a proof is that of a case that trains alike: their launch.json has its contents."""
+        if self.purpose != "proof" or not self.case.fabric:
+            return False
+        try:
+            lender = LaunchRequest.read(directory.request).case
+        except (OSError, ValueError):
+            return False
+        return lender.case_id == case_id and lender.proof_key == self.case.proof_key
+
+    def misfit_rank(self, start: RankStart, path: Path, outcome: LaunchOutcome | None) -> str:
+        """Return in which way a rank's records are not of this launch, by the record of its start."""
+        rank, attempt = rank_of(path)
+        if (start.rank, start.attempt) != (rank, attempt):
+            return f"it is of rank {start.rank}, attempt {start.attempt}"
+        if start.world_size != self.case.world_size:
+            return f"it is of a job of {start.world_size} ranks, and the case has {self.case.world_size}"
+        if not self.run_id and not start.run_id:
+            return ""  # of an older version
+        if self.run_id and start.run_id != self.run_id:
+            return "it is of another run"
+        if start.case_id != (self.case_id if outcome is None else outcome.case_id):
+            return f"it is of case {start.case_id!r}"
+        if start.round != self.round:
+            return f"it is of round {start.round}"
+        if outcome is not None and outcome.exit_codes and start.ranks != len(outcome.exit_codes):
+            return f"it is of a launch of {start.ranks} ranks, not of {len(outcome.exit_codes)}"
+        return ""
+
+
+def rank_of(path: Path) -> tuple[int, int]:
+    """Return rank and attempt of a file that `LaunchDir.rank_files` named."""
+    name = path.name
+    if name[10:19] == ".attempt-":  # as nearly all are: a rank of five digits
+        return int(name[5:10]), int(name[19 : name.index(".", 19)])
+    rank, attempt = name.removeprefix("rank-").split(".")[:2]
+    return int(rank), int(attempt.removeprefix("attempt-"))
+
+
+_SENTENCES: dict[Kind, tuple[str, str]] = {
+    "mixed up": (
+        "launch is left out: its folder holds another launch's records",
+        "launches are left out: their folders hold another launch's records",
+    ),
+    "unplanned": (
+        "launch is left out that is not in the plan",
+        "launches are left out that are not in the plan",
+    ),
+    "misnamed": (
+        "folder is left out: its name is no launch's",
+        "folders are left out: their names are no launch's",
+    ),
+    "rank": (
+        "rank's file is left out that is not of its launch",
+        "ranks' files are left out that are not of their launch",
+    ),
+    "unknown case": (
+        "folder is left out: it is of no case of the plan",
+        "folders are left out: they are of no case of the plan",
+    ),
+}
+"""Of each kind what is said of one, and of several."""
+
+
+def left_out_sentences(left_out: Iterable[LeftOut], root: Path) -> list[str]:
+    """Return a sentence for each kind of what was left out: how many, and the first of them."""
+    found = list(left_out)
+    counts = Counter(one.kind for one in found)
+    sentences = []
+    for kind, (single, many) in _SENTENCES.items():
+        if counts[kind]:
+            first = next(one for one in found if one.kind == kind)
+            name = first.path.relative_to(root) if first.path.is_relative_to(root) else first.path
+            why = f": {first.why}" if first.why else ""
+            head = f"1 {single}" if counts[kind] == 1 else f"{counts[kind]:,} {many}"
+            where = f"({name}{why})" if counts[kind] == 1 else f"(the first: {name}{why})"
+            sentences.append(f"{head} {where}.")
+    return sentences

@@ -1,0 +1,158 @@
+"""A run directory's files, opened with care: none leads out of it, blocks its reader, or is without end.
+
+A run directory may come from a stranger. What is read in one is a regular file of a sane size; links are refused
+wherever they lead. Nothing here defends against someone who changes it while it is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from ddpbench.errors import UnreadableError
+
+MIB = 1 << 20
+MOST_PLAN = 256 * MIB
+"""Bytes of plan.json: a million launches take 70 MiB, ten thousand cases 12."""
+MOST_NOTES = 16 * MIB
+"""Of machine.json, sessions.json, fabric.json, merged.json and experiment.toml: thousands of entries."""
+MOST_OUTCOME = MIB
+"""Of outcome.json and launch.json: 4,096 exit codes, a sentence, a line of a log."""
+MOST_RECORDS = 256 * MIB
+"""Of a rank's records: some 20 million steps. A launch of seconds has some KiB."""
+MOST_LOG = 64 * MIB
+"""Of a rank's log, where it is copied."""
+
+_DEEPEST = 64
+"""How deep its JSON may be nested; what is written has a handful of levels."""
+_TOO_DEEP = f"nested more than {_DEEPEST} levels deep"
+
+
+def kind_of(mode: int) -> str:
+    """What a path is that is no regular file, in words."""
+    kinds = (
+        (stat.S_ISLNK, "a link"),
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISREG, "a file"),
+    )
+    return next((words for is_it, words in kinds if is_it(mode)), "a device")
+
+
+def open_file(path: Path, most: int) -> int:
+    """Return a descriptor of a regular file of `most` bytes or fewer; never waits.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UnreadableError: it is a link, a folder, a pipe, a socket, a device or too large.
+        OSError: it cannot be opened.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        raise UnreadableError(_refusal(path, kind_of(path.lstat().st_mode))) from None
+    except ValueError as error:  # a NUL in its name
+        raise UnreadableError(f"{str(path)!r}: {error}") from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > most:
+        os.close(descriptor)
+        if stat.S_ISREG(found.st_mode):
+            raise UnreadableError(f"{path} has {found.st_size:,} bytes; such a file has {most:,} at most")
+        raise UnreadableError(_refusal(path, kind_of(found.st_mode)))
+    return descriptor
+
+
+def _refusal(path: Path, found: str) -> str:
+    return f"{path} is {found}; in a run directory a regular file is expected there"
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return a file's contents; raises as `open_file`."""
+    with os.fdopen(open_file(path, most), "rb", buffering=0) as file:
+        return file.read()
+
+
+def read_text(path: Path, most: int) -> str:
+    """Return a file's contents as text.
+
+    Raises:
+        FileNotFoundError: there is none.
+        UnreadableError: it is no such file, or no UTF-8.
+        OSError: it cannot be read.
+    """
+    try:
+        return read_bytes(path, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UnreadableError(
+            f"{path} is not a text in UTF-8: {error.reason} at byte {error.start}"
+        ) from None
+
+
+def copy_file(source: Path, target: Path, most: int) -> None:
+    """Copies a file's contents to a new file; raises as `open_file`."""
+    with os.fdopen(open_file(source, most), "rb", buffering=0) as file, target.open("xb") as copy:
+        while part := file.read(MIB):
+            copy.write(part)
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Return a JSON value with numbers of 64 bits, none infinite, and texts that can be shown: Unicode, no NULs.
+
+    Raises:
+        ValueError: it is none; the message says where and why.
+    """
+    text = data.decode("utf-8") if isinstance(data, bytes) else data
+    try:
+        value = json.loads(text, parse_int=_whole, parse_float=_finite, parse_constant=_finite)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    _check_depth(value)
+    if "\\u" in text:
+        _check_texts(value)
+    return value
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > 19 or abs(value := int(digits)) >= 2**63:
+        raise ValueError(f"a whole number of {len(digits.lstrip('-')):,} digits")
+    return value
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"{number} is no finite number")
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
+
+
+def _check_texts(value: Any) -> None:
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += [*one.keys(), *one.values()]
+        elif isinstance(one, list):
+            left += one
+        elif isinstance(one, str) and ("\0" in one or any("\ud800" <= char <= "\udfff" for char in one)):
+            raise ValueError(f"a text that cannot be shown: {one[:40]!r}")

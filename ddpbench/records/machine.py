@@ -1,0 +1,97 @@
+"""`machine.json` and `merged.json` read back: what a run was measured on, and what a merged one was made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, JsonValue, ValidationError
+
+from ddpbench.errors import IdentityError
+from ddpbench.records.rundir import RunDir
+
+_Text = str | None
+_Device = Annotated[int, Field(ge=0, strict=True)]
+_Cores = list[_Device] | None
+_Gpus = list[str] | None
+
+
+class _Identity(BaseModel, extra="allow", strict=True):
+    """What is computed with; whatever else is there is only compared and shown."""
+
+    cpu: _Text | dict[str, _Text] = None
+    cores: _Cores | dict[str, _Cores] = None
+    gpus: _Gpus | dict[str, _Gpus] = None
+    slots: list[Annotated[int, Field(gt=0)]] = []
+    torch: _Text | dict[str, _Text] = None
+    __pydantic_extra__: dict[str, JsonValue]
+
+
+class _Context(BaseModel, extra="allow", strict=True):
+    host: _Text = None
+    started_utc: _Text = None
+    command: _Text = None
+    git_commit: _Text = None
+    ddpbench_version: _Text = None
+    memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    merged_from: list[str] = []
+    planned_nodes: list[str] = []
+    planned_ranks_per_node: int = 1
+    planned_port: int = 1
+    __pydantic_extra__: dict[str, JsonValue]
+
+
+class _Machine(BaseModel, extra="allow", strict=True):
+    identity: _Identity = _Identity()
+    context: _Context = _Context()
+
+
+class _Origin(BaseModel, extra="allow", strict=True):
+    path: str
+    fingerprint: str
+    host: _Text = None
+    started_utc: _Text = None
+    git_commit: _Text = None
+    cores: int = 0
+    gpus: int = 0
+
+
+class _Merged(BaseModel, extra="allow", strict=True):
+    sources: list[_Origin]
+    left_out: list[str] = []
+
+
+def read_machine(run: RunDir) -> dict[str, Any]:
+    """Return a run's machine.json, of which what is known has the right types.
+
+    Raises:
+        IdentityError: it is missing, damaged, or of another schema.
+    """
+    return _checked(_Machine, run, run.read_json(run.machine), run.machine.name)
+
+
+def read_merged(run: RunDir) -> dict[str, Any]:
+    """Return a merged run's merged.json; empty where it is none.
+
+    Raises:
+        IdentityError: it is damaged, or of another schema.
+    """
+    if not run.merged.exists():
+        return {}
+    return {"left_out": [], **_checked(_Merged, run, run.read_json(run.merged), run.merged.name)}
+
+
+def _checked(model: type[BaseModel], run: RunDir, data: dict[str, Any], name: str) -> dict[str, Any]:
+    try:
+        model.model_validate(data)
+    except ValidationError as error:
+        raise IdentityError(f"{run.path / name} is damaged: {first_problem(error)}") from None
+    return data
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the first problem, and where it is."""
+    problem = error.errors(include_url=False)[0]
+    where = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "missing":
+        return f"{where} is missing"
+    return f"{where}: {problem['msg'][:1].lower()}{problem['msg'][1:]}"

@@ -1,0 +1,172 @@
+"""Merging what a stranger sent: nothing outside is read or written, and a refusal leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import ddpbench
+from ddpbench.cli import run as cli
+from ddpbench.errors import IdentityError, OutputError
+from ddpbench.launch.merge.merge import merge
+from ddpbench.records import RankStart, RunDir, read_launch
+from ddpbench.records.plan import read_plan
+from ddpbench.spec import Case
+from tests.launch.test_merge import SINGLE, a_run
+from tests.synthetic import case_of
+
+DDP = case_of("ddp", 2)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> tuple[RunDir, RunDir]:
+    one = a_run(tmp_path / "one", {SINGLE: 100, DDP: 110}, rounds=3)
+    return one, a_run(tmp_path / "two", {SINGLE: 100, DDP: 110}, rounds=3, started_utc="later")
+
+
+def rename_case(run: RunDir, **changes: object) -> str:
+    """Changes a case in the plan, its id and folder with it where that can be."""
+    plan = json.loads(run.plan.read_text(encoding="utf-8"))
+    case = plan["cases"][1]
+    old = case["case_id"]
+    case.update(changes)
+    new = str(changes.get("case_id") or Case.from_json(case).case_id)
+    run.plan.write_text(json.dumps(plan).replace(json.dumps(old), json.dumps(new)), encoding="utf-8")
+    target = run.cases / new
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (run.cases / old).rename(target)
+    return new
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"case_id": "../../../escaped"},
+        {"case_id": "/tmp/escaped"},
+        {"case_id": "ddp-w2-bdefault-00000000"},
+        {"strategy": "../../../escaped"},
+        {"local_batch": 9},
+        {"strategy": "a/b"},
+    ],
+    ids=str,
+)
+def test_a_plan_whose_ids_lead_elsewhere_is_refused(
+    runs: tuple[RunDir, RunDir],
+    tmp_path: Path,
+    changes: dict[str, object],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one, two = runs
+    if "local_batch" in changes:  # the contents change, and the id does not
+        one.plan.write_text(
+            one.plan.read_text(encoding="utf-8").replace('"local_batch": 8', '"local_batch": 9'),
+            encoding="utf-8",
+        )
+    elif changes.get("case_id") == "/tmp/escaped":
+        plan = one.plan.read_text(encoding="utf-8").replace(DDP.case_id, "/tmp/escaped")
+        one.plan.write_text(plan, encoding="utf-8")
+    else:
+        rename_case(one, **changes)
+    before = sorted(tmp_path.rglob("*"))
+    for paths in ((one, two), (two, one)):
+        assert cli(["merge", *(str(run.path) for run in paths), "--out", str(tmp_path / "new" / "out")]) == 2
+        assert capsys.readouterr().err.startswith(f"ddpbench: {one.plan} is damaged: ")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_nothing_that_a_link_leads_to_is_copied(runs: tuple[RunDir, RunDir], tmp_path: Path) -> None:
+    one, two = runs
+    secret = tmp_path / "secret"
+    secret.write_text("root:x:0:0", encoding="utf-8")
+    launch = one.launch(DDP.case_id, "measure", 0)
+    (launch.path / "x.log").symlink_to(secret)
+    launch.log(0).symlink_to(secret)
+    os.mkfifo(launch.log(1))
+    two.launch(DDP.case_id, "measure", 1).log(0).write_text("a log", encoding="utf-8")
+    with two.launch(DDP.case_id, "measure", 2).log(0).open("wb") as file:
+        file.truncate(2**40)
+    merged = merge([one.path, two.path], tmp_path / "out")
+    copied = [path for path in merged.run.path.rglob("*") if path.is_file()]
+    assert not any(path.is_symlink() for path in merged.run.path.rglob("*"))
+    assert not any("root:x" in path.read_text(encoding="utf-8") for path in copied)
+    assert [path.name for path in copied if path.suffix == ".log"] == ["rank-00000.attempt-0.log"]
+    assert [text for text in merged.left_out if "is a link" in text and str(launch.log(0)) in text]
+    assert [text for text in merged.left_out if "is a pipe" in text]
+    assert [text for text in merged.left_out if "1,099,511,627,776 bytes" in text]
+    assert list(ddpbench.load(merged.run.path)["launches"]) == [6, 6]
+
+
+@pytest.mark.parametrize("name", ["cases", "cases/case", "cases/case/launch-00", "experiment.toml"])
+def test_a_directory_with_links_is_refused_whole(
+    runs: tuple[RunDir, RunDir], tmp_path: Path, name: str
+) -> None:
+    one, two = runs
+    path = one.path / name.replace("case/", f"{DDP.case_id}/").replace("cases/case", f"cases/{DDP.case_id}")
+    moved = tmp_path / "elsewhere"
+    path.rename(moved)
+    path.symlink_to(moved)
+    with pytest.raises(IdentityError, match=f"{path} is a link"):
+        merge([two.path, one.path], tmp_path / "new" / "out")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_merge_s_records_name_the_round_and_run_they_are_in_now(
+    runs: tuple[RunDir, RunDir], tmp_path: Path
+) -> None:
+    one, two = runs
+    first = two.launch(DDP.case_id, "measure", 0)
+    first.records(1).rename(first.records(7))
+    again = merge([one.path, two.path], tmp_path / "out").run
+    run_id = read_plan(again).run_id
+    assert run_id not in ("", read_plan(one).run_id)
+    for number in range(6):
+        records = read_launch(again.launch(DDP.case_id, "measure", number))
+        assert records.outcome is not None
+        assert (records.outcome.round, records.outcome.run_id) == (number, run_id)
+        for rank in records.ranks:
+            start = rank.last(RankStart)
+            assert start is not None
+            assert (start.case_id, start.round, start.ranks, start.run_id) == (DDP.case_id, number, 2, run_id)
+    frame = ddpbench.load(again.path)
+    assert list(frame["launches"]) == [6, 5]  # one lacks a rank
+    assert list(frame["launches_failed"]) == [0, 1]
+
+
+def test_a_launch_of_another_case_is_not_merged(runs: tuple[RunDir, RunDir], tmp_path: Path) -> None:
+    one, two = runs
+    a, b = (one.launch(case.case_id, "measure", 1).path for case in (SINGLE, DDP))
+    aside = a.with_name("aside")
+    a.rename(aside)
+    b.rename(a)
+    aside.rename(b)
+    merged = merge([one.path, two.path], tmp_path / "out")
+    assert merged.launches == 10
+    assert len(merged.left_out) == 2
+    assert all("with another launch's records" in text for text in merged.left_out)
+
+
+def test_a_merge_that_fails_leaves_no_folder(
+    runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [str(run.path) for run in runs]
+    out = tmp_path / "new" / "deep" / "out"
+
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ddpbench.launch.merge.merge.copy_proofs", fails)
+        with pytest.raises(OutputError, match="No space left"):
+            merge([run.path for run in runs], out)
+    assert not (tmp_path / "new").exists()
+
+    def refuses(*_: object) -> None:
+        raise IdentityError("no report of it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ddpbench.report_on", refuses)
+        assert cli(["merge", *paths, "--out", str(out)]) == 2
+    assert not out.exists()
