@@ -67,6 +67,8 @@ def main(argv: list[str] | None = None) -> None:
 def run(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored, and stays so
+        signal.signal(signal.SIGHUP, _interrupt)
     try:
         for word in sys.argv[1:] if argv is None else argv:
             _check_readable(word)

@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         from rich.console import Console
 
-        show(findings, Console(highlight=False))
+        show(findings, Console(highlight=False, emoji=False))
     return 0 if findings[-1].level == "ok" else 1
 
 

@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
         experiment = Path(folder) / "noise.toml"
         experiment.write_text(text, encoding="utf-8")
         prepared = prepare(SweepRequest(experiment=experiment, out=arguments.out))
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, emoji=False)
     try:
         with listening(console) as listener:
             Sweep(prepared, listener).run()

@@ -116,7 +116,7 @@ def _sweep(request: SweepRequest, as_json: bool) -> int:
 
     from ddpbench.launch.sweep.preparation import prepare
 
-    console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False)
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else 120, highlight=False, emoji=False)
     prepared = prepare(request)
     _describe(prepared)
     start = time.monotonic()

@@ -384,6 +384,7 @@ def explain_os_error(error: OSError) -> str:
         errno.EDQUOT: "your disk quota is exhausted; free some, then rerun the same command to resume",
         errno.EROFS: "it is mounted read-only; choose another directory with --out",
         errno.EACCES: "choose a directory you may write with --out",
+        errno.ENOENT: "it was deleted or moved meanwhile; put it back, or run the same command again",
         errno.ENOTDIR: "a part of the path is a file; choose another directory with --out",
     }.get(error.errno or 0)
     return f"{reason}; {advice}" if advice else reason

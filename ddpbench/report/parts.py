@@ -113,6 +113,14 @@ class Table:
         )
         return replace(self, rows=rows)
 
+    def without_empty_columns(self) -> Table:
+        """Return it without columns in which no row has anything."""
+        kept = [place for place in range(len(self.columns)) if any(row[place].text for row in self.rows)]
+        columns = tuple(self.columns[place] for place in kept)
+        return replace(
+            self, columns=columns, rows=tuple(tuple(row[place] for place in kept) for row in self.rows)
+        )
+
     @property
     def cards(self) -> bool:
         """Whether on a phone each row is a card with all its fields."""

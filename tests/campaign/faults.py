@@ -55,7 +55,10 @@ class Fault:
         """What the command may end with."""
         if self.victim != "controller":
             return (0, 1)
-        return {"KILL": (-signal.SIGKILL,), "STOP": (0, 1)}.get(self.signal, (130,))
+        if self.signal in ("KILL", "STOP"):
+            return {"KILL": (-signal.SIGKILL,), "STOP": (0, 1)}[self.signal]
+        # before Python itself has handlers, the kernel's end a process
+        return (130, -getattr(signal, f"SIG{self.signal}")) if self.phase == "start" else (130,)
 
 
 PHASES = ("start", "inspection", "proof", "launch", "timed", "between", "report")
@@ -122,6 +125,7 @@ def _chain(setup: Setup, faults: Sequence[Fault], here: Path, shared: Sequence[P
         yield f"the last, undisturbed command: {wrong}: {ended.told[-300:]}"
     yield from oracle.of_launches(before, oracle.finished(run.directory))
     if ended.code == 0:
+        run.report()
         yield from oracle.of_table(setup.undisturbed(here.parent), run.directory)
 
 

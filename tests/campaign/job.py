@@ -67,7 +67,10 @@ def serve(names: Iterator[str]) -> None:
             except Exception:  # a fault of the campaign is a finding too
                 wrong = [f"the campaign itself: {traceback.format_exc()[-1500:]}"]
             answer = {"name": name, "wrong": wrong, "seconds": round(time.monotonic() - began, 2)}
-            print(json.dumps(answer), flush=True)
+            try:
+                print(json.dumps(answer), flush=True)
+            except BrokenPipeError:  # nobody asks any more
+                break
     rundirs.forget()
 
 

@@ -104,6 +104,7 @@ class Setup:
             ended = run.command("only").ended(300.0)
             if ended.code != 0:
                 raise RuntimeError(f"an undisturbed sweep ended with {ended.code}: {ended.told[-500:]}")
+            run.report()
             self._undisturbed = run.directory
         return self._undisturbed
 
@@ -156,6 +157,12 @@ class Run:
                 for argv in lines
             ]
         return Command(lines[0], processes[0], self.tag, self.here, began, processes[1:])
+
+    def report(self) -> None:
+        """Has the table made where the command does not make it."""
+        if self.setup.argv is not None:
+            line = [sys.executable, "-m", "ddpbench", "report", str(self.directory)]
+            subprocess.run(line, check=True, capture_output=True, cwd=ROOT)
 
     def _lines(self, name: str) -> list[list[str]]:
         if self.setup.argv is None:
@@ -230,7 +237,7 @@ SETUPS = {
         ),
         Setup(
             "loader",
-            _HEAD + "loader_workers = 1\n" + _BUDGET.format(rounds=2),
+            _HEAD + "loader_workers = 1\n" + _BUDGET.format(rounds=2).replace("15 s", "40 s"),
             {"controller": ("launch", "timed"), "server": ("timed",), "rank": ("timed",), "loader": _RANKS},
             launches=6,
             words={"rank": ("rank",)},

@@ -78,7 +78,7 @@ def command(*arguments: object) -> list[str]:
 def run_cli(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a command in this process, which has imported already what each of its own would import anew."""
     out, told = io.StringIO(), io.StringIO()
-    at_end = signal.getsignal(signal.SIGTERM)
+    at_end = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         for name, value in environment.items():
@@ -89,5 +89,6 @@ def run_cli(*arguments: object, **environment: str) -> subprocess.CompletedProce
         except SystemExit as stop:
             code = int(stop.code or 0)
         finally:
-            signal.signal(signal.SIGTERM, at_end)
+            for number, handler in at_end.items():
+                signal.signal(number, handler)
     return subprocess.CompletedProcess(command(*arguments), code, out.getvalue(), told.getvalue())

@@ -197,7 +197,7 @@ def test_one_step_says_which_step_which_clock_and_who_is_left_out() -> None:
         "DDP, 4 ranks, default buckets: a step of 20.0 ms; transfers go on for 6.0 ms after the slowest backward"
     )
     for words in (
-        "Instrumented step 7 of launch 3, which has the median step of 5 launches; of its 10 instrumented steps",
+        "Instrumented step 7 of launch 3, whose instrumented steps are the median of 5 launches; of its 10",
         "nearest to their median, 19.9 ms",
         "read the same monotonic clock",
         "rank 3 (fastest); rank 0 always. Omitted: ranks 1 to 2 and 5.",

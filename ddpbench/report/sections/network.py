@@ -260,7 +260,8 @@ def _table(lines: Sequence[Line], panel: Panel) -> Table:
     told = [panel.name, "" if links in panel.name else links]
     told += [counted(number, "round") for number in rounds if len(rounds) == 1]
     name = "; ".join(filter(None, told))
-    return Table(caption=f"Network time of a step by number of nodes ({name})", columns=columns, rows=rows)
+    table = Table(caption=f"Network time of a step by number of nodes ({name})", columns=columns, rows=rows)
+    return table.without_empty_columns()
 
 
 def _traffic(summary: RunSummary, rows: Sequence[Row]) -> Table | None:

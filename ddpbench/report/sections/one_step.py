@@ -135,8 +135,8 @@ def _caption(told: OneStep, row: Row) -> str:
     return " ".join(
         word
         for word in (
-            f"{row.name}; {setting_of(row)}. Instrumented step {told.step} of launch {told.round + 1}, which has the",
-            f"median step of {counted(told.launches, 'launch', 'launches')}; of its {told.steps} instrumented steps",
+            f"{row.name}; {setting_of(row)}. Instrumented step {told.step} of launch {told.round + 1}, whose",
+            f"instrumented steps are the median of {counted(told.launches, 'launch', 'launches')}; of its {told.steps}",
             f"this one, {milliseconds(told.length_s)} ms on its slowest rank, is nearest to their median,",
             f"{milliseconds(told.median_s)} ms. A rank's upper lane: computation. Its lower lane: transfers, each from",
             "when its bucket is ready (tick), through its queue (thin line) and waiting for other ranks, until its",

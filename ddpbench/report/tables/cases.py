@@ -46,7 +46,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     variants = variant_words(rows)
     ties = _ties(summary)
     return Table(
-        caption=_caption(settings),
+        caption=_caption(settings, bold=bool(best)),
         columns=_columns(settings),
         rows=tuple(
             (
@@ -93,7 +93,7 @@ def _settings(rows: Sequence[Row]) -> _Settings:
     )
 
 
-def _caption(settings: _Settings) -> str:
+def _caption(settings: _Settings, *, bold: bool) -> str:
     caps, launches, shared, links = settings.caps, settings.launches, settings.shared, settings.links
     told = [
         f"All cases{f', each with {series_of(shared)}' if shared else ''}",
@@ -101,9 +101,13 @@ def _caption(settings: _Settings) -> str:
         *(f"buckets, where there are any: {cap}" for cap in caps if not settings.tells_caps),
         f"in brackets 95 % t-intervals over launches{f', {max(launches)} each' if len(launches) == 1 else ''}",
     ]
+    best = (
+        "Bold: best at its number of ranks among cases that exchange gradients, "
+        "where every other is shown to be slower. "
+    )
     return (
-        f"{'; '.join(filter(None, told))}. Bold: best at its number of ranks among cases that exchange gradients, "
-        "where every other is shown to be slower. Speed-up: paired by round, so not quite the quotient of two cells. "
+        f"{'; '.join(filter(None, told))}. {best if bold else ''}"
+        "Speed-up: paired by round, so not quite the quotient of two cells. "
         "Exposed: from instrumented steps, not a part of the timed step beside it."
     )
 
