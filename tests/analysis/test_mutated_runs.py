@@ -14,7 +14,7 @@ from ddpbench.analysis import load
 from ddpbench.analysis.overview.validity import merge_sentences
 from ddpbench.analysis.read.fabrics import fabric_sentences, fabrics_of
 from ddpbench.errors import DdpbenchError, IdentityError
-from ddpbench.records import RunDir
+from ddpbench.records import RunDir, read_launch
 from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.sessions import Sessions, read_sessions
 from ddpbench.spec import Budget, Case
@@ -173,3 +173,18 @@ def test_a_case_that_is_none_is_refused_though_its_id_is_that_of_its_contents(
     run.plan.write_text(text, encoding="utf-8")
     with pytest.raises(IdentityError, match=r"plan\.json is damaged: "):
         load(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("steps", 2**31), ("steps", 0), ("samples", 2**50), ("index", -1)]
+)
+def test_a_block_s_counts_are_such_that_sums_of_them_can_be_held(
+    tmp_path: Path, name: str, value: int
+) -> None:
+    run = small_run(tmp_path / "run")
+    launch = run.launch(case_of("ddp", 2).case_id, "measure", 0)
+    lines = [json.loads(line) for line in launch.records(0).read_text(encoding="utf-8").splitlines()]
+    next(line for line in lines if line["kind"] == "block")[name] = value
+    launch.records(0).write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    (damage,) = read_launch(launch).damage
+    assert f"line 3: not a record: block.{name}: " in damage
