@@ -147,8 +147,7 @@ def test_what_is_alike_in_all_cases_is_told_in_the_tables_caption(tmp_path: Path
     caption, titles = told("one", [25.0])
     assert caption == (
         f"All cases; buckets, where there are any: 25 MiB; in brackets 95 % t-intervals over launches, {ROUNDS} each. "
-        "Bold: best at its number of ranks among cases that exchange gradients, "
-        "where every other is shown to be slower. Speed-up: paired by round, so not quite the quotient of two cells. "
+        "Speed-up: paired by round, so not quite the quotient of two cells. "
         "Exposed: from instrumented steps, not a part of the timed step beside it."
     )
     assert not {"Bucket", "Launches"} & set(titles)
