@@ -102,7 +102,12 @@ def _imported(tree: ast.Module, path: Path, name: str, beside: Path) -> list[tup
 
 
 def _module_file(module: str, folder: Path) -> Path | None:
-    """Return the file of a module that lies in a folder, or else in the working directory."""
+    """Return the file of a module that lies in a folder, or else in the working directory; None for one of ours.
+
+    `Workload`, from which a class may derive, has a `step` of its own that says that there is none.
+    """
+    if module.partition(".")[0] == "ddpbench":
+        return None
     name = "/".join(filter(None, module.split(".")))
     places = [
         start / each

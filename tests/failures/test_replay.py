@@ -69,7 +69,7 @@ def test_another_schema_and_negative_times(tmp_path: Path) -> None:
     )
     assert "schema version 9; this ddpbench reads version 1: profile again" in said
     said = refused("sweep", experiment(tmp_path, forward_s=-1.0), "--dry-run")
-    assert "forward_s.mean: -1.0 given; should be greater than or equal to 0" in said
+    assert "forward_s.mean: -1.0 given; must be 0 s to 1 day" in said
 
 
 def test_a_profile_that_is_not_there_says_where_it_was_looked_for(tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_a_sweep_of_a_replay_records_its_pace_and_no_loss_and_refuses_another_pr
         (["gpt:nan"], "unknown workload 'gpt:nan'; did you mean 'gpt:nano'?"),
         (["mlp", "--out", "/nowhere/at/all.json"], "there is no directory /nowhere/at"),
         (["mlp", "--out", "/tmp"], "a profile's file ends in .json"),
-        (["mlp", "--steps", "1"], "--steps 1: at least 2 are needed for an interval"),
-        (["mlp", "--local-batch", "0"], "base.local_batch: 0 given"),
+        (["mlp", "--steps", "1"], "--steps: 1 given; must be a whole number, 2 to 1,000,000: fewer give no interval"),
+        (["mlp", "--local-batch", "0"], "--local-batch: 0 given; must be a whole number, 1 to 1,000,000"),
         (["mlp", "--device", "cuda"], "no GPU torch can use"),
         (["replay:resnet50-v100"], "replays a profile already"),
         (["mlp", "--set", "options.gpt.block_size=4"], "'gpt' is not used by this experiment"),

@@ -47,6 +47,8 @@ IMPORTED = {
     "from loops import Steps\nclass Mine(Steps):\n    step = None": False,
     "from nowhere import Steps\nclass Mine(Steps): ...": False,
     "from mine import Mine": False,
+    "from ddpbench.workloads import Workload\nclass Mine(Workload[int]): ...": False,
+    "from ddpbench.workloads.base import Workload\nclass Mine(Workload): ...": False,
 }
 
 
