@@ -28,6 +28,7 @@ MOST_RECORDS = 256 * MIB
 MOST_LOG = 64 * MIB
 """Of a rank's log, where it is copied."""
 
+_PART = 1 << 16
 _DEEPEST = 64
 """How deep its JSON may be nested; what is written has a handful of levels."""
 _TOO_DEEP = f"nested more than {_DEEPEST} levels deep"
@@ -76,8 +77,14 @@ def _refusal(path: Path, found: str) -> str:
 
 def read_bytes(path: Path, most: int) -> bytes:
     """Return a file's contents; raises as `open_file`."""
-    with os.fdopen(open_file(path, most), "rb", buffering=0) as file:
-        return file.read()
+    descriptor = open_file(path, most)
+    try:
+        parts = []
+        while part := os.read(descriptor, _PART):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
 
 
 def read_text(path: Path, most: int) -> str:

@@ -63,17 +63,17 @@ def read_rank(path: Path) -> RankRecords:
     Raises:
         RecordError: a line other than the last is not a record, or the file has another schema.
     """
-    lines = read_bytes(path, MOST_RECORDS).split(b"\n")
-    complete, rest = lines[:-1], lines[-1]
+    data = read_bytes(path, MOST_RECORDS)
+    end = data.rfind(b"\n") + 1
     try:
-        records = records_from_json(complete)
+        records = records_from_json(data[:end])
     except ValueError:
-        records = _one_by_one(path, complete)
+        records = _one_by_one(path, data[:end].split(b"\n")[:-1])
     for number, record in enumerate(records, start=1):
         if record.kind == "start" and record.schema_version != SCHEMA_VERSION:
             message = f"schema {record.schema_version}; this ddpbench reads schema {SCHEMA_VERSION}"
             raise RecordError(f"{path}, line {number}: {message}")
-    return RankRecords(path, tuple(records), torn_line=len(lines) if rest else None)
+    return RankRecords(path, tuple(records), torn_line=data.count(b"\n") + 1 if data[end:] else None)
 
 
 def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:

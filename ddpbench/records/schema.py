@@ -10,7 +10,6 @@ History
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -383,13 +382,13 @@ def record_from_json(line: bytes) -> Record:
         raise ValueError(f"{where}: {first['msg']}" if where else first["msg"]) from None
 
 
-def records_from_json(lines: Sequence[bytes]) -> list[Record]:
-    """Return the records of many lines at once, which takes two thirds of the time.
+def records_from_json(lines: bytes) -> list[Record]:
+    """Return the records of many whole lines at once, which takes two thirds of the time.
 
     Raises:
         ValueError: one of them is not a record; `record_from_json` tells which and why.
     """
-    data = b"[%s]" % b",".join(lines)
+    data = b"[%s]" % lines.removesuffix(b"\n").replace(b"\n", b",")
     check_digits(data)
     return _MANY.validate_json(data)
 
