@@ -366,7 +366,9 @@ class RunDir:
         except UnreadableError as error:
             raise IdentityError(str(error)) from None
         except (OSError, ValueError) as error:
-            raise IdentityError(f"{path} cannot be read: {error}") from None
+            raise IdentityError(
+                f"{path} cannot be read: {error}; restore it from a copy, or sweep anew with another --out"
+            ) from None
         if not isinstance(data, dict):
             raise IdentityError(f"{path} is damaged: an object was expected")
         version = data.get("schema_version")

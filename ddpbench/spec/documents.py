@@ -40,7 +40,7 @@ def read_text(path: Path) -> str:
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise TooMuchError(f"is larger than {MAX_BYTES >> 20} MiB, which no experiment is")
+        raise TooMuchError(f"is too large; it must be {MAX_BYTES >> 20} MiB at most")
     return content.decode("utf-8")
 
 

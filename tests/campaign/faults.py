@@ -153,9 +153,11 @@ def _one(run: Run, fault: Fault, number: int, shared: Sequence[Path]) -> Iterato
         yield f"still running after {ended.seconds:.0f} s"
     for wrong in oracle.of_command(ended, codes=fault.codes, named=named) if run.setup.ours else ():
         yield f"{wrong}: {ended.told[-300:]}" if "code" in wrong or "named" in wrong else wrong
-    if fault.codes == (130,) and ended.code == 130 and "resume with" not in ended.told:
+    planned = fault.phase not in ("start", "inspection")  # before, there is nothing to resume
+    if planned and ended.code == 130 and "resume with" not in ended.told:
         yield "an interrupted sweep does not say how to resume"
-    yield from oracle.of_what_is_left(left, shared, command.tag)
+    # a torchrun agent that is killed leaves folders for logs: torch's, not ours
+    yield from oracle.of_what_is_left(left, shared if run.setup.ours else (), command.tag)
     yield from oracle.of_launches(before, oracle.finished(run.directory))
     if reachable:
         yield f"others can reach {', '.join(reachable)}"

@@ -31,7 +31,7 @@ LEFT_S = 5.0
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _WAY_OUT = re.compile(
     r"\b(use|choose|known|allowed|between|at (least|most)|must|did you mean|resume|again|expected|needs?|lower|raise"
-    r"|give|name|free|remove|delete|wait|stop|write|pass|set|see|instead|rerun|install|one of|from \S+ to)\b|--\w",
+    r"|give|name|free|remove|delete|restore|wait|stop|write|pass|set|see|instead|rerun|install|one of|from \S+ to)\b|--\w",
     re.IGNORECASE,
 )
 _OF_TIME = {"s", "samples/s", "bit/s", "MB/s", "GB/s", "steps/s"}
@@ -67,7 +67,7 @@ def of_command(ended: Ended, *, codes: Iterable[int], named: Sequence[str] = ())
     if ended.code in (1, 2):
         if not ended.told.strip():
             wrong.append("no word of what is wrong")
-        elif not _WAY_OUT.search(ended.told):
+        elif ended.code == 2 and not _WAY_OUT.search(ended.told):  # what fails in a rank is the user's own
             wrong.append("no word of what to do")
         wrong += [f"{word!r} is not named" for word in named if word not in ended.told]
     if ended.code == 2 and ended.out.strip():

@@ -126,7 +126,10 @@ def test_a_sweep_of_a_replay_records_its_pace_and_no_loss_and_refuses_another_pr
         (["gpt:nan"], "unknown workload 'gpt:nan'; did you mean 'gpt:nano'?"),
         (["mlp", "--out", "/nowhere/at/all.json"], "there is no directory /nowhere/at"),
         (["mlp", "--out", "/tmp"], "a profile's file ends in .json"),
-        (["mlp", "--steps", "1"], "--steps: 1 given; must be a whole number, 2 to 1,000,000: fewer give no interval"),
+        (
+            ["mlp", "--steps", "1"],
+            "--steps: 1 given; must be a whole number, 2 to 1,000,000: fewer give no interval",
+        ),
         (["mlp", "--local-batch", "0"], "--local-batch: 0 given; must be a whole number, 1 to 1,000,000"),
         (["mlp", "--device", "cuda"], "no GPU torch can use"),
         (["replay:resnet50-v100"], "replays a profile already"),

@@ -89,7 +89,7 @@ def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "large.toml"
     with path.open("wb") as file:
         file.truncate(1 << 40)  # a TiB of nothing
-    with pytest.raises(ExperimentError, match=f"is larger than {MAX_BYTES >> 20} MiB"):
+    with pytest.raises(ExperimentError, match=f"it must be {MAX_BYTES >> 20} MiB at most"):
         load_experiment(path, CATALOG)
     with pytest.raises(ValueError, match="is larger than 64 MiB, which no profile is"):
         read_profile(path)
