@@ -210,7 +210,8 @@ def _planned(run: RunDir, entry: _Entry, raw: Mapping[str, Any]) -> PlannedCase:
         )
     if case.case_id != entry.case_id:
         raise IdentityError(
-            f"{run.plan} is damaged: the case called {entry.case_id} has the contents of {case.case_id}; restore it from a copy"
+            f"{run.plan} is damaged: the case called {entry.case_id} has the contents of {case.case_id}; "
+            "restore it from a copy"
         )
     if not CASE_ID.fullmatch(entry.case_id):
         raise IdentityError(f"{run.plan} is damaged: {entry.case_id!r} is no case's id")

@@ -89,10 +89,16 @@ class Simulated:
         self.done.append((plan.purpose, plan.round, case_id))
         took_s = PROOF_S if plan.purpose == "proof" else self.takes(plan.case, plan.round)
         self.now += took_s
+        run = RunDir(self.folder / "run")
         outcome = LaunchOutcome(
-            case_id=case_id, round=plan.round, purpose=plan.purpose, status="ok", wall_s=took_s
+            case_id=case_id,
+            round=plan.round,
+            purpose=plan.purpose,
+            status="ok",
+            wall_s=took_s,
+            run_id=json.loads(run.plan.read_text(encoding="utf-8"))["run_id"],
         )
-        directory = RunDir(self.folder / "run").launch(case_id, plan.purpose, plan.round)
+        directory = run.launch(case_id, plan.purpose, plan.round)
         directory.path.mkdir(parents=True)
         directory.outcome.write_text(json.dumps(outcome.to_json()), encoding="utf-8")
         return outcome

@@ -99,7 +99,8 @@ class Sweep:
         claim = nullcontext() if self._shared else claimed(self._prepared.hardware.cores)
         if self._prepared.resumes:
             # A damaged or newer one is refused before anything starts; packed records are unpacked before new ones.
-            read_plan(self._run)
+            with self._run.locked():
+                read_plan(self._run)
         with claim:
             self._run.create()
             with self._writing(), self._run.locked(), self._fabrics:
