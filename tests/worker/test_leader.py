@@ -104,7 +104,8 @@ class Slots:
         self.launched: list[tuple[str, int, float]] = []
         self.said: list[str] = []
         cases = [PlannedCase(case=Case(workload="mlp", strategy=name)) for name in ("single", "ddp")]
-        budget = Budget(total=total_s, rounds_min=rounds, rounds_max=rounds, seed=1, measured_s=1.0)
+        budget = Budget(rounds_min=rounds, rounds_max=rounds, seed=1, measured_s=1.0)
+        budget = budget.model_copy(update={"total": total_s})  # less than a request may have
         run = RunDir(folder)
         run.create()
         plan = StoredPlan(
