@@ -162,7 +162,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["--fabric", "300 x 1gbit"], "fabric.nodes: 300 given"),
+        (["--fabric", "300 x 1gbit"], "300 given; must be a whole number, 1 to 128"),
         (["--fabric", "4 x fast"], "write nodes x rate"),
         (["--set", 'base.backend="nccl"'], "nccl does not talk over emulated links"),
         (["--set", 'fabric.latency="1 ms"'], "netem"),
