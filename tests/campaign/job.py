@@ -44,8 +44,13 @@ def start(*, isolated: bool) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**os.environ, _ISOLATED: str(int(isolated)), "DDPBENCH_SHARED_MACHINE": "1"},
+        env={**_environment(), _ISOLATED: str(int(isolated)), "DDPBENCH_SHARED_MACHINE": "1"},
     )
+
+
+def _environment() -> dict[str, str]:
+    """Of this process, without what importing torch adds to it: a place in /tmp that would look like the user's."""
+    return {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
 
 
 def serve(names: Iterator[str]) -> None:
