@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import signal
 import sys
 from types import FrameType
@@ -61,7 +62,19 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs a command and exits: 0 all well, 1 some case not ok, 2 a wrong request, 130 interrupted."""
+    _open_standard_streams()
     sys.exit(run(argv))
+
+
+def _open_standard_streams() -> None:
+    """Gives closed standard streams to nobody: the next file to be opened would be one, and get what they print."""
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(descriptor, "w" if descriptor else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def run(argv: list[str] | None = None) -> int:

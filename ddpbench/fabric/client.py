@@ -20,6 +20,7 @@ from ddpbench.errors import FabricError
 from ddpbench.fabric.proof import FabricProof, LinkProof, held, measured
 from ddpbench.fabric.topology import STORE_PORT, draw, phases
 from ddpbench.fabric.wiring import FRAME_BYTES, Phase
+from ddpbench.guard import is_stopped
 from ddpbench.helper_process import child_environment
 from ddpbench.spec.fabric import Links
 
@@ -176,7 +177,10 @@ class Fabric:
         while b"\n" not in self._received:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self._connection], [], [], left)[0]:
-                raise FabricError(f"the process that holds the fabric did not answer; see {self._log}")
+                was = "was stopped, by SIGSTOP or a debugger" if is_stopped(self.pid) else "did not answer"
+                raise FabricError(
+                    f"the process that holds the fabric {was}; run the command again, or see {self._log}"
+                )
             try:
                 data = self._connection.recv(1 << 20)
             except ConnectionResetError:

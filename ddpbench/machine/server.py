@@ -19,9 +19,8 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from ddpbench.errors import LaunchError, ServerGoneError
-from ddpbench.guard import ENDING_S, descendants, kill_all
+from ddpbench.guard import ENDING_S, descendants, is_stopped, kill_all
 from ddpbench.helper_process import child_environment
-from ddpbench.machine.seen import is_stopped
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
 from ddpbench.spec import Case
@@ -147,7 +146,7 @@ class ServerProcess:
     @property
     def is_stopped(self) -> bool:
         """Whether the server is stopped: ranks go on, but none is started and no end of one is heard of."""
-        return bool(self._pid) and is_stopped(self._pid)
+        return is_stopped(self._pid or self._process.pid)  # until it is born, its guard is all there is
 
     def give_up_stopped(self) -> NoReturn:
         """Ends a server that is stopped, and its ranks.
@@ -155,7 +154,7 @@ class ServerProcess:
         Raises:
             ServerGoneError: always.
         """
-        pid = self._pid
+        pid = self._pid or self._process.pid
         kill_all([pid])  # its guard hears of this, and does the rest
         self._end()
         raise ServerGoneError(

@@ -384,6 +384,7 @@ def explain_os_error(error: OSError) -> str:
     advice = {
         errno.ENOSPC: "free some space, then run the same command again to resume",
         errno.EDQUOT: "your disk quota is exhausted; free some, then rerun the same command to resume",
+        errno.EFBIG: "no file may be so large here; raise the limit with ulimit -f, then run the same command again",
         errno.EROFS: "it is mounted read-only; choose another directory with --out",
         errno.EACCES: "choose a directory you may write with --out",
         errno.ENOENT: "it was deleted or moved meanwhile; put it back, or run the same command again",

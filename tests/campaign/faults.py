@@ -53,8 +53,10 @@ class Fault:
     @property
     def codes(self) -> tuple[int, ...]:
         """What the command may end with."""
-        if self.victim != "controller":
-            return (0, 1)
+        if (
+            self.victim != "controller"
+        ):  # a network that could not be made is the machine's fault: nothing was started
+            return (0, 1, 2) if (self.victim, self.phase) == ("holder", "inspection") else (0, 1)
         if self.signal in ("KILL", "STOP"):
             return {"KILL": (-signal.SIGKILL,), "STOP": (0, 1)}[self.signal]
         # before Python itself has handlers, the kernel's end a process

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -58,6 +59,11 @@ def serve(names: Iterator[str]) -> None:
     from tests.campaign import faults, rundirs, trial
 
     isolated = os.environ[_ISOLATED] == "1"
+    for number in (
+        signal.SIGHUP,
+        signal.SIGINT,
+    ):  # ignored in what was started by nohup or &, and so by what it starts
+        signal.signal(number, signal.SIG_DFL)
     shared = [Path(place) for place in OWN] if isolated else []
     if isolated:
         tempfile.tempdir = WORK

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,6 +31,7 @@ def connected() -> Iterator[Connected]:
     client._pending = []
     client.pids = ()
     client._pid = client._stopped = 0
+    client._process = SimpleNamespace(pid=os.getpid())  # type: ignore[assignment]
     client._looked_at = 0.0
     client._log = Path("/nonexistent/server.log")
     with ours, theirs:
@@ -105,3 +109,17 @@ def test_a_server_that_is_gone_is_told_from_one_that_refuses(connected: Connecte
     server.close()
     with pytest.raises(ServerGoneError, match="exit code -9"):
         client.events(0.1)
+
+
+def test_a_server_that_is_stopped_before_it_is_born_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            os.kill(self.pid, signal.SIGSTOP)
+
+    monkeypatch.setattr(server_module, "STOPPED_LOOKS", 2)
+    monkeypatch.setattr(subprocess, "Popen", Stopped)
+    with pytest.raises(ServerGoneError, match=r"was stopped, by SIGSTOP or a debugger"):
+        ServerProcess({}, tmp_path / "server.log")
