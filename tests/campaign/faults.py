@@ -59,8 +59,9 @@ class Fault:
             return (0, 1, 2) if (self.victim, self.phase) == ("holder", "inspection") else (0, 1)
         if self.signal in ("KILL", "STOP"):
             return {"KILL": (-signal.SIGKILL,), "STOP": (0, 1)}[self.signal]
-        # before Python itself has handlers, the kernel's end a process
-        return (130, -getattr(signal, f"SIG{self.signal}")) if self.phase == "start" else (130,)
+        # Before Python itself has handlers, the kernel's end a process. So may be one that has all its launches already.
+        early = self.phase in ("start", "report")
+        return (130, -getattr(signal, f"SIG{self.signal}")) if early else (130,)
 
 
 PHASES = ("start", "inspection", "proof", "launch", "timed", "between", "report")
