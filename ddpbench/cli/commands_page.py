@@ -8,6 +8,7 @@ from ddpbench.cli import make_parser
 
 ENVIRONMENT = {
     "DDPBENCH_SHARED_MACHINE": "`1`: run although another sweep uses these cores, and flag every number",
+    "DDPBENCH_JOIN_TIMEOUT": "under torchrun, srun or mpiexec: the seconds for which slots wait for each other (300)",
 }
 """Variables that people set; others are set by ddpbench for its own ranks."""
 _INTRO = """# Commands

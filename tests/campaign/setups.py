@@ -135,6 +135,7 @@ class Run:
             "TMPDIR": str(self.here / "tmp"),
             "COLUMNS": "100",
             "MPLCONFIGDIR": str(self.here.parent / "matplotlib"),
+            "DDPBENCH_JOIN_TIMEOUT": "30",  # a slot that is killed before it comes is waited for
             **self.extra,
         }
         began = time.monotonic()

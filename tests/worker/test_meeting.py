@@ -15,13 +15,13 @@ import psutil
 import pytest
 from torch.distributed import TCPStore
 
-from ddpbench.errors import LaunchError
+from ddpbench.errors import LaunchError, RequestError
 from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget, Case, PlannedCase
 from ddpbench.worker.place import SlotPlace
 from ddpbench.worker.slot import follower
 from ddpbench.worker.slot import meeting as meetings
-from ddpbench.worker.slot.meeting import Meeting
+from ddpbench.worker.slot.meeting import Meeting, join_within_s
 from ddpbench.worker.slot.sealing import OtherKeyError, StrangerError
 from tests.failures.launchers import free_port
 from tests.worker.test_roster import card, seat
@@ -246,3 +246,11 @@ def test_a_taken_port_is_said_in_a_sentence() -> None:
             LaunchError, match=rf"127\.0\.0\.1:{port} cannot be served here: is the port free"
         ):
             Meeting(place(0, port), lives, KEY)
+
+
+def test_how_long_slots_wait_for_each_other_is_set_within_bounds() -> None:
+    assert join_within_s({}) == join_within_s({"DDPBENCH_JOIN_TIMEOUT": ""}) == 300
+    assert join_within_s({"DDPBENCH_JOIN_TIMEOUT": "1800"}) == 1800
+    for wrong in ("0", "-1", "nan", "1e3", "86401", "\u00b2", "9" * 400):
+        with pytest.raises(RequestError, match=r"give whole seconds, from 1 to 86,400"):
+            join_within_s({"DDPBENCH_JOIN_TIMEOUT": wrong})

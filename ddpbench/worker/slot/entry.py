@@ -140,8 +140,8 @@ def _meet(place: SlotPlace, lives: Callable[[], None], key: bytes) -> Meeting:
     quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
     if quiet:
         os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # read once, when torch is imported
-    from ddpbench.worker.slot.meeting import Meeting
+    from ddpbench.worker.slot.meeting import Meeting, join_within_s
 
     if quiet:
         del os.environ["TORCH_CPP_LOG_LEVEL"]  # ranks log as ever
-    return Meeting(place, lives, key)
+    return Meeting(place, lives, key, join_s=join_within_s())

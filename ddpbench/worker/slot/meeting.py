@@ -11,9 +11,10 @@ import contextlib
 import errno
 import ipaddress
 import json
+import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -21,12 +22,14 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import DistNetworkError, DistStoreError
 
-from ddpbench.errors import LaunchError
+from ddpbench.errors import LaunchError, RequestError
+from ddpbench.texts import shortened
 from ddpbench.worker.place import SlotPlace
 from ddpbench.worker.slot.messages import read_message
 from ddpbench.worker.slot.sealing import Seals
 
 JOIN_S = 300.0
+MOST_JOIN_S = 86_400
 """How long slots wait for each other at the start, seconds: imports from a slow file system take minutes."""
 _TRY_S = 5.0
 CHUNK_BYTES = 1 << 20  # the store takes no value above 8 MiB
@@ -38,6 +41,22 @@ _BEFORE_THE_JOB = ("card/", "verdict", "stop")
 
 class MeetingGoneError(LaunchError):
     """The store cannot be reached, or not any more."""
+
+
+def join_within_s(environment: Mapping[str, str] = os.environ) -> float:
+    """Return for how long slots wait for each other, in seconds: DDPBENCH_JOIN_TIMEOUT, or `JOIN_S`.
+
+    Raises:
+        RequestError: it is no number of seconds, or beyond a day.
+    """
+    text = environment.get("DDPBENCH_JOIN_TIMEOUT", "")
+    if not text:
+        return JOIN_S
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= MOST_JOIN_S:
+        raise RequestError(
+            f"DDPBENCH_JOIN_TIMEOUT={shortened(text)}: give whole seconds, from 1 to {MOST_JOIN_S:,} (a day)"
+        )
+    return float(int(text[:9]))
 
 
 class Meeting:

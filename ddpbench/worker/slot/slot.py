@@ -90,7 +90,7 @@ class Slot:
         try:
             if self.place.rank == 0:
                 self._gather()
-            verdict = self.await_key("verdict", START_TIMEOUT_S + 2 * self.meeting.join_s)
+            verdict = self.await_key("verdict", self._start_s + 2 * self.meeting.join_s)
         except OtherKeyError as error:
             raise OutputError(card.problem) if card.problem else error from None  # no directory, no key in it
         if verdict["refusal"]:
@@ -113,10 +113,15 @@ class Slot:
             return lead(self)
         return follow(self, leader)
 
+    @property
+    def _start_s(self) -> float:
+        """For how long a slot that came may be starting."""
+        return min(START_TIMEOUT_S, self.meeting.join_s)
+
     def _gather(self) -> None:
         """Slot 0: waits for all cards, and tells all whether they belong together."""
         keys = {f"card/{rank}": rank for rank in range(self.place.slots)}
-        deadline = time.monotonic() + self.meeting.join_s + START_TIMEOUT_S
+        deadline = time.monotonic() + self.meeting.join_s + self._start_s
         while missing := self.meeting.missing(list(keys)):
             self.lives()
             self.check_stop()
