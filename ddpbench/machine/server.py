@@ -18,11 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from ddpbench.errors import LaunchError, ServerGoneError
+from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError
 from ddpbench.guard import ENDING_S, descendants, kill_all
 from ddpbench.helper_process import child_environment
 from ddpbench.machine.seen import is_stopped
 from ddpbench.records import LaunchDir, LaunchRequest
+from ddpbench.records.files import open_to_append, read_end
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
 from ddpbench.spec import Case
 
@@ -33,6 +34,7 @@ STOPPED_LOOKS = 10
 Looks are counted and not seconds: whoever stops a whole job may stop this process between two of them.
 """
 _LOOK_S = 1.0
+_TAIL_BYTES = 1 << 16
 
 
 class ServerProcess:
@@ -58,7 +60,7 @@ class ServerProcess:
             *(sys.executable, "-P", "-m", "ddpbench.worker", "--serve"),
             *(str(theirs.fileno()), str(page_fd), str(os.getpid()), str(log.parent.absolute())),
         ]
-        with log.open("ab") as output:
+        with open_to_append(log) as output:
             # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
             self._process = subprocess.Popen(
                 argv,
@@ -338,9 +340,10 @@ class ServerProcess:
 def _tail(path: Path, *, where: bool = True) -> str:
     """Return the last line of a log, and where to read the rest unless the log goes."""
     try:
-        lines = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line]
-    except OSError:
-        lines = []
+        text = read_end(path, _TAIL_BYTES).decode(errors="replace")
+    except (OSError, UnreadableError):
+        text = ""
+    lines = [line for line in text.splitlines() if line]
     if not where:
         return f"; its last words: {lines[-1].strip()}" if lines else ""
     return f"(its last words: {lines[-1].strip()}; see {path})" if lines else f"(nothing in {path})"

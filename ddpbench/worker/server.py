@@ -40,6 +40,7 @@ import ddpbench.strategies
 import ddpbench.workloads
 from ddpbench.guard import Traces, die_with_parent, end_descendants, guarded
 from ddpbench.records import LaunchDir, LaunchRequest
+from ddpbench.records.files import open_to_append, write_anew
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.records.writer import leave_forked
 from ddpbench.spec import Case
@@ -180,9 +181,9 @@ class ForkServer:
             signal.signal(number, signal.SIG_DFL)
         os.setpgid(0, 0)  # a rank and its loader workers are ended together
         self._connection.close()
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        with open_to_append(log) as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
     def _become_rank(
@@ -223,7 +224,7 @@ class ForkServer:
                 found = json.dumps(_found(asked))
                 if os.getpid() != own:
                     leave_forked()
-                path.write_text(found, encoding="utf-8")
+                write_anew(path, found)
                 code = 0
             except BaseException:
                 traceback.print_exc()

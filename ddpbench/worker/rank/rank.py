@@ -8,6 +8,7 @@ import traceback
 
 import torch
 
+from ddpbench.errors import OutputError
 from ddpbench.measure.blocks import Control
 from ddpbench.measure.clock import HostClock
 from ddpbench.records import (
@@ -53,7 +54,7 @@ class Rank:
         self.heartbeat.end_forks(leave_forked)
         try:
             writer = RecordWriter(self.directory.records(self.place.rank, self.place.attempt))
-        except OSError:
+        except (OSError, OutputError):
             traceback.print_exc()
             return EXIT_NO_RECORD
         status: Status = "ok"
