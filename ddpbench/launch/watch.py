@@ -9,10 +9,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from ddpbench.errors import ServerGoneError
+from ddpbench.guard import is_stopped
 from ddpbench.launch.plan import LaunchPlan
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
 from ddpbench.machine.judge import conclude
-from ddpbench.machine.seen import POLL_S, STACKS_S, Seen, is_stopped
+from ddpbench.machine.seen import POLL_S, STACKS_S, Seen
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse

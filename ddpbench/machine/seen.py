@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from ddpbench.records.heartbeat import PHASES, Pulse
 
@@ -117,12 +116,3 @@ class Seen:
 def _progress(pulse: Pulse) -> tuple[int, int]:
     """How far a rank is: phases follow each other in the order of their list."""
     return (PHASES.index(pulse.phase) if pulse.phase in PHASES else len(PHASES), pulse.steps)
-
-
-def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped, by SIGSTOP or a debugger."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] in "Tt"

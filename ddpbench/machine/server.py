@@ -19,9 +19,8 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError
-from ddpbench.guard import ENDING_S, descendants, kill_all
+from ddpbench.guard import ENDING_S, descendants, is_stopped, kill_all
 from ddpbench.helper_process import child_environment
-from ddpbench.machine.seen import is_stopped
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.files import open_to_append, read_end
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 
 import torch
@@ -175,10 +174,3 @@ def _classify(problem: BaseException) -> tuple[Status, str]:
     ):
         return "oom", f"out of memory: use a smaller batch or model, or fewer ranks a machine ({first})"
     return "failed", f"{type(problem).__name__}: {first}"
-
-
-def exit_now(code: int) -> None:
-    """Flushes and ends the process at once: gloo's threads may abort an orderly interpreter exit."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

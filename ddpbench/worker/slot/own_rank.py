@@ -12,9 +12,10 @@ from dataclasses import asdict
 from typing import Any
 
 from ddpbench.errors import ServerGoneError, UnreadableError
+from ddpbench.guard import is_stopped
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
 from ddpbench.machine.placement import thread_env
-from ddpbench.machine.seen import STACKS_S, is_stopped
+from ddpbench.machine.seen import STACKS_S
 from ddpbench.records import LaunchRequest
 from ddpbench.records.files import MOST_RECORDS, read_bytes, read_end
 from ddpbench.records.heartbeat import Pulse
