@@ -41,6 +41,7 @@ class ServerProcess:
 
     def __init__(self, env: Mapping[str, str], log: Path) -> None:
         started = time.monotonic()
+        output = open_to_append(log)
         ours, theirs = socket.socketpair()
         page_fd = os.memfd_create("ddpbench-heartbeat", os.MFD_CLOEXEC)
         os.ftruncate(page_fd, PAGE_BYTES)
@@ -59,7 +60,7 @@ class ServerProcess:
             *(sys.executable, "-P", "-m", "ddpbench.worker", "--serve"),
             *(str(theirs.fileno()), str(page_fd), str(os.getpid()), str(log.parent.absolute())),
         ]
-        with open_to_append(log) as output:
+        with output:
             # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
             self._process = subprocess.Popen(
                 argv,
