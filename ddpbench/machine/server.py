@@ -220,12 +220,14 @@ class ServerProcess:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
 
-    def inspect(self, case: Case, folder: Path, timeout_s: float) -> dict[str, Any]:
+    def inspect(
+        self, case: Case, folder: Path, timeout_s: float, largest: Case | None = None
+    ) -> dict[str, Any]:
         """Return what a rank finds when it tries a case's own workload; see `ddpbench.worker.verify.inspection`.
 
         Whatever becomes of that rank, the answer is an object; with `problem` it is a sentence on it.
         """
-        return self._tried(case, folder, timeout_s, "trying one step of it")
+        return self._tried(case, folder, timeout_s, "trying one step of it", largest=largest)
 
     def gradients(self, case: Case, folder: Path, timeout_s: float) -> list[int] | None:
         """Return the bytes of a case's gradients in the order in which they become ready; None where nobody knows."""
@@ -254,12 +256,19 @@ class ServerProcess:
         return self._tried(case, folder, math.inf, "profiling it", profile)
 
     def _tried(
-        self, case: Case, folder: Path, timeout_s: float, what: str, profile: dict[str, Any] | None = None
+        self,
+        case: Case,
+        folder: Path,
+        timeout_s: float,
+        what: str,
+        profile: dict[str, Any] | None = None,
+        *,
+        largest: Case | None = None,
     ) -> dict[str, Any]:
         path = folder / "probe.json"
         for old in (path, path.with_suffix(".log")):
             old.unlink(missing_ok=True)
-        code = self._probe(path, case.to_json(), timeout_s, profile)
+        code = self._probe(path, case.to_json(), timeout_s, profile, largest=largest)
         if code == 0 and path.exists():
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return found
@@ -282,10 +291,17 @@ class ServerProcess:
         workload: str | None = None,
         *,
         order: bool = False,
+        largest: Case | None = None,
     ) -> int | None:
         """Has a rank write `path`; returns its exit code, or None where it had to be killed when time was up."""
         self._ask(
-            do="probe", path=str(path.absolute()), case=case, profile=profile, workload=workload, order=order
+            do="probe",
+            path=str(path.absolute()),
+            case=case,
+            profile=profile,
+            workload=workload,
+            order=order,
+            largest=None if largest is None else largest.to_json(),
         )
         deadline = time.monotonic() + timeout_s
         in_time = True

@@ -5,7 +5,8 @@ The first round's serves the proofs before, too. It talks over a socket it inher
     from the controlling side   {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
                                  "request": {...} or null for the one in the directory}
                                 {"do": "probe", "path": ..., "case": {...} or null, "profile": {...} or null,
-                                 "workload": a name or null, "order": whether the case's gradients are asked for}
+                                 "workload": a name or null, "order": whether the case's gradients are asked for,
+                                 "largest": the case of the same workload whose ranks' data are looked at, or null}
     to it                       {"event": "born", "pid": ...}
                                 {"event": "ready", "import_s": ...}
                                 {"event": "started", "pids": [...]}
@@ -282,7 +283,8 @@ def _found(asked: Mapping[str, Any]) -> dict[str, Any]:
         return gradient_order(Case.from_json(case))
     from ddpbench.worker.verify.inspection import inspect_workload
 
-    return inspect_workload(Case.from_json(case))
+    largest = asked.get("largest")
+    return inspect_workload(Case.from_json(case), None if largest is None else Case.from_json(largest))
 
 
 def _enter_network(env: Mapping[str, str]) -> None:
