@@ -9,6 +9,8 @@ where that is killed. Ranks and their loader workers die with their parent (PR_S
 
 The standard library only: the guard imports no torch. Where the kernel lacks a call, what it gives is missing and the
 rest holds.
+
+A rank that another launcher starts alone stands behind such a guard, too; a slot's ranks, behind its fork servers'.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import process, shared_memory
 from pathlib import Path
@@ -36,6 +39,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 ENDING_S = 5.0
 """How long killed processes are waited for: one that sleeps in the kernel, for a disk say, ends later."""
+STOPPED_LOOKS = 30
+"""So often in a row, a second apart, a slot is found stopped before it is ended: the others count on it no more."""
+_LOOK_S = 1.0
 _SHARED = Path("/dev/shm")
 
 
@@ -76,6 +82,35 @@ def descendants(root: int) -> list[int]:
 def _numbers(folder: str) -> Iterator[int]:
     with contextlib.suppress(OSError):
         yield from (int(name) for name in os.listdir(folder) if name.isdecimal())  # noqa: PTH208
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped, by SIGSTOP or a debugger."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in "Tt"
+
+
+def end_if_stopped(told: str) -> None:
+    """Has a small process kill this one, and say so, once it is stopped for good: by itself it could not end."""
+    watched = os.getpid()
+    if os.fork():
+        return
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # it goes with the other, whatever ends that
+        die_with_parent(watched)
+        looks = 0
+        while os.getppid() == watched and looks < STOPPED_LOOKS:
+            time.sleep(_LOOK_S)
+            looks = looks + 1 if is_stopped(watched) else 0
+        if os.getppid() == watched:
+            print(told, file=sys.stderr, flush=True)  # noqa: T201
+            os.kill(watched, signal.SIGKILL)
+    finally:
+        os._exit(0)
 
 
 def kill_all(pids: Iterable[int]) -> None:
@@ -213,20 +248,26 @@ def _holds_sockets(folder: str) -> bool:
     return True
 
 
-def guarded(connection: socket.socket, parent: int, folder: Path, work: Callable[[Traces], int]) -> NoReturn:
+def guarded(
+    connection: socket.socket | None, parent: int, folder: Path, work: Callable[[Traces], int]
+) -> NoReturn:
     """Do `work` in a process of its own and end with its exit code, or when the other end of `connection` is gone.
 
     Whichever is first, all processes beneath this one are ended before this one ends, and their traces removed.
-    `parent` is the process that started this one, `folder` where there may be temporary files.
+    `parent` is the process that started this one, `folder` where there may be temporary files. Without a connection
+    it ends when its parent does, unless it was started under nohup.
     """
     woken, wake = os.pipe()
     for descriptor in (woken, wake):
         os.set_blocking(descriptor, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    asked = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    asked = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+    if connection is None:
+        asked = [number for number in asked if signal.getsignal(number) is not signal.SIG_IGN]
     for number in (signal.SIGCHLD, *asked):
         signal.signal(number, _note_signal)
-    die_with_parent(parent, signal.SIGTERM)  # a copy of its end of the connection may outlive it
+    if connection is not None:
+        die_with_parent(parent, signal.SIGTERM)  # a copy of its end of the connection may outlive it
     adopt_orphans()
     traces = Traces(folder)
     guard = os.getpid()
@@ -249,10 +290,37 @@ def guarded(connection: socket.socket, parent: int, folder: Path, work: Callable
                 _end_all(traces, os.getpid())
             _flush()
             os._exit(code)
-    status = _await(worker, connection, woken, asked)
+    if connection is None:
+        status = _await_alone(worker, woken, asked, parent if signal.SIGHUP in asked else None)
+    else:
+        status = _await(worker, connection, woken, asked)
     _end_all(traces, worker)
     _flush()
     _end_as(status)
+
+
+def supervised(folder: Path, work: Callable[[], int]) -> NoReturn:
+    """Do `work`, which no fork server starts, in a process of its own, and end as it does; nothing of it is left."""
+
+    def watched(traces: Traces) -> int:
+        traces.use()
+        watcher = os.getpid()
+        worker = os.fork()
+        if worker == 0:
+            code = 1
+            try:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                die_with_parent(watcher)
+                code = work()
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                _flush()
+                os._exit(code)
+        _, status = os.waitpid(worker, 0)
+        _end_as(status)
+
+    guarded(None, os.getppid(), folder, watched)
 
 
 def _end_all(traces: Traces, worker: int) -> None:
@@ -276,10 +344,32 @@ def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[i
                 return 0
             if set(os.read(woken, 4096)) & set(asked):
                 return 0
-        with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                if ended[0] == worker:
-                    return ended[1]
+        if (status := _status_of(worker)) is not None:
+            return status
+
+
+def _await_alone(worker: int, woken: int, asked: Iterable[int], parent: int | None) -> int:
+    """Return the worker's wait status once it has ended; that of a signal where that is to end it.
+
+    Its `parent` is looked at: the kernel's own word counts the thread that forked, and a launcher may have many.
+    """
+    while parent is None or os.getppid() == parent:
+        if select.select([woken], [], [], _LOOK_S)[0] and (
+            came := set(os.read(woken, 4096)).intersection(asked)
+        ):
+            return min(came)
+        if (status := _status_of(worker)) is not None:
+            return status
+    return signal.SIGTERM
+
+
+def _status_of(worker: int) -> int | None:
+    """Return the wait status of a child that has ended; None while it runs. Other children's ends are taken note of."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == worker:
+                return ended[1]
+    return None
 
 
 def _end_as(status: int) -> NoReturn:

@@ -22,6 +22,7 @@ from ddpbench.fabric.topology import STORE_PORT, draw, phases
 from ddpbench.fabric.wiring import FRAME_BYTES, Phase
 from ddpbench.guard import is_stopped
 from ddpbench.helper_process import child_environment
+from ddpbench.records.files import open_to_append
 from ddpbench.spec.fabric import Links
 
 MAKE_TIMEOUT_S = 60.0
@@ -76,11 +77,12 @@ class Fabric:
             raise FabricError(f"a fabric is made of Linux's network namespaces; this is {sys.platform}")
         self._topology = draw(links, nodes=nodes, ranks_per_node=ranks_per_node)
         self._log = log
+        output = open_to_append(log)
         ours, theirs = socket.socketpair()
         self._connection = ours
         self._received = b""
         try:
-            with theirs, log.open("ab") as output:
+            with theirs, output:
                 # A session of its own: Ctrl-C reaches the controlling side alone, which ends all in order.
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "ddpbench.fabric", str(theirs.fileno()), str(os.getpid())],

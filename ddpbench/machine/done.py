@@ -110,7 +110,7 @@ class Done:
             target = self._run.launch(case_id, "proof").path
             beside = target.with_name(".proof")
             shutil.rmtree(beside, ignore_errors=True)  # of a sweep that was killed right here
-            shutil.copytree(self._run.launch(other.case.case_id, "proof").path, beside)
+            self._run.launch(other.case.case_id, "proof").copy_to(beside)
             if target.exists():
                 self._run.set_aside(self._run.launch(case_id, "proof"))
             beside.rename(target)

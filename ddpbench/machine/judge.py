@@ -11,7 +11,7 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddpbench.errors import LaunchError
+from ddpbench.errors import LaunchError, UnreadableError
 from ddpbench.machine.seen import Seen
 from ddpbench.records import (
     Block,
@@ -29,6 +29,7 @@ from ddpbench.records import (
     read_launch,
     write_atomically,
 )
+from ddpbench.records.files import read_end
 from ddpbench.records.rundir import Purpose
 
 _LIBRARIES = tuple({sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]) + os.sep})
@@ -259,10 +260,10 @@ def last_log_line(directory: LaunchDir, rank: int | None) -> str:
     if rank is None:
         return ""
     try:
-        lines = directory.log(rank).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+        text = read_end(directory.log(rank), _STACKS_BYTES).decode(errors="replace")
+    except (OSError, UnreadableError):
         return ""
-    filled = [line.strip() for line in lines if line.strip()]
+    filled = [line.strip() for line in text.splitlines() if line.strip()]
     return filled[-1][:500] if filled else ""
 
 
@@ -275,10 +276,8 @@ _STACKS_BYTES = 1 << 18
 def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
     """Return whether a rank's stacks, in its log, show that it takes a batch: None, or where in the user's code."""
     try:
-        with directory.log(rank).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _STACKS_BYTES))
-            text = file.read().decode("utf-8", errors="replace")
-    except OSError:
+        text = read_end(directory.log(rank), _STACKS_BYTES).decode(errors="replace")
+    except (OSError, UnreadableError):
         return None
     for stack in re.split(r"^(?:Current t|T)hread ", text, flags=re.MULTILINE)[1:]:
         if loading := _LOADING.search(stack):

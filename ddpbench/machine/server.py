@@ -18,10 +18,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from ddpbench.errors import LaunchError, ServerGoneError
+from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError
 from ddpbench.guard import ENDING_S, descendants, is_stopped, kill_all
 from ddpbench.helper_process import child_environment
 from ddpbench.records import LaunchDir, LaunchRequest
+from ddpbench.records.files import open_to_append, read_end
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
 from ddpbench.spec import Case
 
@@ -32,6 +33,7 @@ STOPPED_LOOKS = 10
 Looks are counted and not seconds: whoever stops a whole job may stop this process between two of them.
 """
 _LOOK_S = 1.0
+_TAIL_BYTES = 1 << 16
 
 
 class ServerProcess:
@@ -39,6 +41,7 @@ class ServerProcess:
 
     def __init__(self, env: Mapping[str, str], log: Path) -> None:
         started = time.monotonic()
+        output = open_to_append(log)
         ours, theirs = socket.socketpair()
         page_fd = os.memfd_create("ddpbench-heartbeat", os.MFD_CLOEXEC)
         os.ftruncate(page_fd, PAGE_BYTES)
@@ -57,7 +60,7 @@ class ServerProcess:
             *(sys.executable, "-P", "-m", "ddpbench.worker", "--serve"),
             *(str(theirs.fileno()), str(page_fd), str(os.getpid()), str(log.parent.absolute())),
         ]
-        with log.open("ab") as output:
+        with output:
             # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
             self._process = subprocess.Popen(
                 argv,
@@ -217,12 +220,14 @@ class ServerProcess:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
 
-    def inspect(self, case: Case, folder: Path, timeout_s: float) -> dict[str, Any]:
+    def inspect(
+        self, case: Case, folder: Path, timeout_s: float, largest: Case | None = None
+    ) -> dict[str, Any]:
         """Return what a rank finds when it tries a case's own workload; see `ddpbench.worker.verify.inspection`.
 
         Whatever becomes of that rank, the answer is an object; with `problem` it is a sentence on it.
         """
-        return self._tried(case, folder, timeout_s, "trying one step of it")
+        return self._tried(case, folder, timeout_s, "trying one step of it", largest=largest)
 
     def gradients(self, case: Case, folder: Path, timeout_s: float) -> list[int] | None:
         """Return the bytes of a case's gradients in the order in which they become ready; None where nobody knows."""
@@ -251,12 +256,19 @@ class ServerProcess:
         return self._tried(case, folder, math.inf, "profiling it", profile)
 
     def _tried(
-        self, case: Case, folder: Path, timeout_s: float, what: str, profile: dict[str, Any] | None = None
+        self,
+        case: Case,
+        folder: Path,
+        timeout_s: float,
+        what: str,
+        profile: dict[str, Any] | None = None,
+        *,
+        largest: Case | None = None,
     ) -> dict[str, Any]:
         path = folder / "probe.json"
         for old in (path, path.with_suffix(".log")):
             old.unlink(missing_ok=True)
-        code = self._probe(path, case.to_json(), timeout_s, profile)
+        code = self._probe(path, case.to_json(), timeout_s, profile, largest=largest)
         if code == 0 and path.exists():
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return found
@@ -279,10 +291,17 @@ class ServerProcess:
         workload: str | None = None,
         *,
         order: bool = False,
+        largest: Case | None = None,
     ) -> int | None:
         """Has a rank write `path`; returns its exit code, or None where it had to be killed when time was up."""
         self._ask(
-            do="probe", path=str(path.absolute()), case=case, profile=profile, workload=workload, order=order
+            do="probe",
+            path=str(path.absolute()),
+            case=case,
+            profile=profile,
+            workload=workload,
+            order=order,
+            largest=None if largest is None else largest.to_json(),
         )
         deadline = time.monotonic() + timeout_s
         in_time = True
@@ -337,9 +356,10 @@ class ServerProcess:
 def _tail(path: Path, *, where: bool = True) -> str:
     """Return the last line of a log, and where to read the rest unless the log goes."""
     try:
-        lines = [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line]
-    except OSError:
-        lines = []
+        text = read_end(path, _TAIL_BYTES).decode(errors="replace")
+    except (OSError, UnreadableError):
+        text = ""
+    lines = [line for line in text.splitlines() if line]
     if not where:
         return f"; its last words: {lines[-1].strip()}" if lines else ""
     return f"(its last words: {lines[-1].strip()}; see {path})" if lines else f"(nothing in {path})"

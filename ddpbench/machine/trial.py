@@ -45,7 +45,7 @@ def inspect_own(
     problems: list[str] = []
     for (name, given), case in smallest.items():
         before_each()
-        facts = server.inspect(alone(case), folder, timeout_s)
+        facts = server.inspect(alone(case), folder, timeout_s, largest[name, given])
         if "problem" in facts:
             problems.append(str(facts["problem"]))
         elif few := _too_few(facts, largest[name, given]):

@@ -2,10 +2,11 @@
 
 from ddpbench.records.address import Address, LeftOut, left_out_sentences
 from ddpbench.records.archive import pack
+from ddpbench.records.files import write_atomically
 from ddpbench.records.outcome import LaunchOutcome, Noise
 from ddpbench.records.reader import LaunchRecords, RankRecords, read_launch, read_rank
 from ddpbench.records.request import LaunchRequest
-from ddpbench.records.rundir import LaunchDir, RunDir, explain_os_error, write_atomically
+from ddpbench.records.rundir import LaunchDir, RunDir, explain_os_error
 from ddpbench.records.schema import (
     COMPUTE_SPANS,
     SCHEMA_VERSION,

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddpbench.errors import OutputError, RequestError, UnreadableError
-from ddpbench.records.files import MOST_OUTCOME, MOST_RECORDS, read_bytes
+from ddpbench.records.files import create_file, most_of, read_bytes, write_anew, write_atomically
 from ddpbench.records.rundir import CASE_ID, RunDir, explain_os_error
 
 _NAME = re.compile(
@@ -49,22 +49,19 @@ def pack(run: RunDir) -> Path:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name in names:
-            data = read_bytes(run.path / name, _most(name))
+            data = read_bytes(run.path / name, most_of(name))
             member = tarfile.TarInfo(name)  # time 0, owner 0, mode 0644: nothing of this machine
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
     if content.tell() > MOST_BYTES:
         raise RequestError(f"{run.cases} holds more than {MOST_BYTES:,} bytes of records, too many to pack")
     packed = lzma.compress(content.getvalue(), preset=9 | lzma.PRESET_EXTREME)
-    beside = run.packed.with_name(f".{run.packed.name}.new")
     try:
-        beside.write_bytes(packed)
-        beside.replace(run.packed)
+        write_atomically(run.packed, packed)
         stamp = run.cases / _STAMP
         if stamp.exists():
-            stamp.write_text(_digest(run.packed), encoding="ascii")
+            write_anew(stamp, _digest(run.packed))
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise OutputError(f"{run.packed} cannot be written: {explain_os_error(error)}") from None
     return run.packed
 
@@ -88,10 +85,10 @@ def unpack(run: RunDir) -> None:
             for name, data in _members(run.packed):
                 target = beside.path / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with target.open("xb") as file:
+                with create_file(target) as file:
                     file.write(data)
             beside.cases.mkdir(exist_ok=True)
-            (beside.cases / _STAMP).write_text(_digest(run.packed), encoding="ascii")
+            write_anew(beside.cases / _STAMP, _digest(run.packed))
             # Another process may have unpacked it meanwhile: a folder that is not empty is not replaced.
             with contextlib.suppress(FileExistsError):
                 _rename(beside.cases, run.cases)
@@ -132,7 +129,7 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
                         f"{path}: unexpected member {member.name[:200]!r}; an archive of records holds each launch's "
                         "launch.json, outcome.json and rank-*.jsonl once, and nothing else. It was not unpacked"
                     )
-                if member.size > (most := _most(member.name)):
+                if member.size > (most := most_of(member.name)):
                     raise UnreadableError(
                         f"{path}: {member.name} has {member.size:,} bytes; such a file has {most:,} at most. It was "
                         "not unpacked"
@@ -141,10 +138,6 @@ def _members(path: Path) -> Iterator[tuple[str, bytes]]:
                 yield member.name, file.read()
     except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise UnreadableError(f"{path} is damaged: {error}") from None
-
-
-def _most(name: str) -> int:
-    return MOST_RECORDS if name.endswith(".jsonl") else MOST_OUTCOME
 
 
 def _record_files(root: Path) -> Iterator[str]:

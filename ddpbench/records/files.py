@@ -1,7 +1,8 @@
 """A run directory's files, opened with care: none leads out of it, blocks its reader, or is without end.
 
-A run directory may come from a stranger. What is read in one is a regular file of a sane size; links are refused
-wherever they lead. Nothing here defends against someone who changes it while it is read.
+A run directory may come from a stranger. What is read in one is a regular file of a sane size, and what is written is
+a regular file of it; links are refused or replaced, wherever they lead. Whatever writes in one does so from here.
+Nothing here defends against someone who changes it meanwhile.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import math
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from ddpbench.errors import UnreadableError
+from ddpbench.errors import OutputError, UnreadableError
 
 MIB = 1 << 20
 MOST_PLAN = 256 * MIB
@@ -46,8 +47,8 @@ def kind_of(mode: int) -> str:
     return next((words for is_it, words in kinds if is_it(mode)), "a device")
 
 
-def open_file(path: Path, most: int) -> int:
-    """Return a descriptor of a regular file of `most` bytes or fewer; never waits.
+def open_file(path: Path, most: int | None) -> int:
+    """Return a descriptor of a regular file of `most` bytes or fewer, if it is a number; never waits.
 
     Raises:
         FileNotFoundError: there is none.
@@ -63,12 +64,76 @@ def open_file(path: Path, most: int) -> int:
     except ValueError as error:  # a NUL in its name
         raise UnreadableError(f"{str(path)!r}: {error}") from None
     found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > most:
+    if not stat.S_ISREG(found.st_mode) or (most is not None and found.st_size > most):
         os.close(descriptor)
         if stat.S_ISREG(found.st_mode):
             raise UnreadableError(f"{path} has {found.st_size:,} bytes; such a file has {most:,} at most")
         raise UnreadableError(_refusal(path, kind_of(found.st_mode)))
     return descriptor
+
+
+def create_file(path: Path, mode: int = 0o666) -> BinaryIO:
+    """Return a new file, open for writing. `mode` is what the umask leaves of it.
+
+    Raises:
+        FileExistsError: there is one, or a link, wherever it leads.
+        OSError: it cannot be made.
+    """
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """Return a regular file, made if it is missing, open for writing at its end; never waits.
+
+    Raises:
+        OutputError: it is a link, a pipe, a socket or a device.
+        OSError: it cannot be opened.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        raise OutputError(_not_written(path, kind_of(path.lstat().st_mode))) from None
+    if not stat.S_ISREG(found := os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OutputError(_not_written(path, kind_of(found)))
+    return os.fdopen(descriptor, "ab")
+
+
+def _not_written(path: Path, found: str) -> str:
+    return f"{path} is {found}; in a run directory a regular file is written there: remove it"
+
+
+def write_anew(path: Path, content: str | bytes) -> None:
+    """Writes a file in place of whatever file or link has its name; what a link leads to stays as it is.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.unlink(missing_ok=True)
+    with create_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_atomically(path: Path, content: str | bytes, *, flushed: bool = True) -> None:
+    """Writes beside, flushes to the disk, then renames, so that a reader never sees half a file.
+
+    Unless `flushed`, a power cut may leave an empty file: for what can be made again.
+    """
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.unlink(missing_ok=True)  # of a writer that was killed
+        with create_file(beside) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            if flushed:
+                file.flush()
+                os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def _refusal(path: Path, found: str) -> str:
@@ -105,9 +170,21 @@ def read_text(path: Path, most: int) -> str:
 
 def copy_file(source: Path, target: Path, most: int) -> None:
     """Copies a file's contents to a new file; raises as `open_file`."""
-    with os.fdopen(open_file(source, most), "rb", buffering=0) as file, target.open("xb") as copy:
+    with os.fdopen(open_file(source, most), "rb", buffering=0) as file, create_file(target) as copy:
         while part := file.read(MIB):
             copy.write(part)
+
+
+def most_of(name: str) -> int:
+    """Return how many bytes a file of a launch's folder may have."""
+    return {".jsonl": MOST_RECORDS, ".log": MOST_LOG}.get(Path(name).suffix, MOST_OUTCOME)
+
+
+def read_end(path: Path, most: int) -> bytes:
+    """Return the last bytes of a file of any size, at most so many; raises as `open_file`."""
+    with os.fdopen(open_file(path, None), "rb", buffering=0) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+        return file.read(most) or b""
 
 
 def parse_json(data: bytes | str) -> Any:

@@ -7,7 +7,8 @@ import os
 import secrets
 from collections.abc import Mapping
 
-from ddpbench.errors import RequestError
+from ddpbench.errors import RequestError, UnreadableError
+from ddpbench.records.files import create_file, open_file
 from ddpbench.records.rundir import RunDir
 
 KEY_VARIABLE = "DDPBENCH_KEY"
@@ -19,11 +20,11 @@ _LONGEST_BYTES = 4096
 def make_job_key(run: RunDir) -> None:
     """Writes a new random key that its owner alone may read; one that is there stays."""
     try:
-        file = os.open(run.job_key, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        file = create_file(run.job_key, 0o600)
     except FileExistsError:
         return
-    with os.fdopen(file, "w", encoding="ascii") as out:
-        out.write(f"{secrets.token_hex(32)}\n")
+    with file:
+        file.write(f"{secrets.token_hex(32)}\n".encode())
 
 
 def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
@@ -42,9 +43,11 @@ def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
             )
         return hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest(), ""
     try:
-        with run.job_key.open("rb") as file:
+        with os.fdopen(open_file(run.job_key, None), "rb") as file:
             text = file.read(_LONGEST_BYTES).strip()
             open_to_others = bool(os.fstat(file.fileno()).st_mode & 0o077)
+    except UnreadableError as error:
+        return b"", str(error)
     except OSError as error:
         return b"", f"{run.job_key} cannot be read ({error.strerror})"
     if not text:

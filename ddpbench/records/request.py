@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddpbench.errors import UnreadableError
-from ddpbench.records.files import MOST_OUTCOME, parse_json, read_bytes
+from ddpbench.records.files import MOST_OUTCOME, parse_json, read_bytes, write_anew
 from ddpbench.records.schema import SCHEMA_VERSION
 from ddpbench.spec import Case, TargetLoss
 
@@ -55,7 +55,7 @@ class LaunchRequest:
     def write(self, path: Path) -> None:
         """Writes the request as JSON."""
         # No rename, no flush to the disk: without an outcome the launch is done again, whatever stands here.
-        path.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        write_anew(path, json.dumps(self.to_json(), indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> LaunchRequest:

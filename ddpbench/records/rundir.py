@@ -1,4 +1,4 @@
-"""The run directory: the one owner of every path in it, of atomic writes and of its lock.
+"""The run directory: the one owner of every path in it, and of its lock.
 
 experiment.toml  machine.json  plan.json  cases.csv  report.html  figures/
 cases/<case id>/proof/  and  cases/<case id>/launch-<round>/
@@ -20,7 +20,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddpbench.errors import IdentityError, OutputError, UnreadableError
-from ddpbench.records.files import MOST_NOTES, MOST_PLAN, kind_of, parse_json, read_bytes
+from ddpbench.records.files import (
+    MOST_NOTES,
+    MOST_PLAN,
+    copy_file,
+    kind_of,
+    most_of,
+    open_to_append,
+    parse_json,
+    read_bytes,
+    write_anew,
+)
 from ddpbench.records.schema import SCHEMA_VERSION
 from ddpbench.texts import shortened
 
@@ -56,27 +66,10 @@ _ASIDE = re.compile(r"(launch-\d+|proof)\.aside-\d+", re.ASCII)
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.attempt-(0|[1-9]\d{0,8})\.(jsonl|log)", re.ASCII)
 _FILES = re.compile(
     r"(experiment\.toml|(machine|plan|fabric|sessions|merged)\.json|cases\.(csv|parquet)|report\.html|records\.tar\.xz"
-    r"|(server(-\d+)?|fabric)\.log|probe\.(json|log)|\.lock|\.writable)|\..+\.new",
+    r"|(server(-\d+)?|fabric)\.log|probe\.(json|log)|job\.key|\.lock|\.writable)|\..+\.new",
     re.ASCII,
 )
-_FOLDERS = frozenset({"cases", "figures", "slides", "traces"})
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes beside, flushes to the disk, then renames, so that a reader never sees half a file."""
-    beside = path.with_name(f".{path.name}.new")
-    try:
-        beside.unlink(
-            missing_ok=True
-        )  # of a writer that was killed, or a link to where nothing is to be written
-        with beside.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
+_FOLDERS = frozenset({"cases", "figures", "slides", "traces", ".torchinductor"})
 
 
 def rank_file(name: str) -> bool:
@@ -159,6 +152,13 @@ class LaunchDir:
     def log_files(self) -> list[Path]:
         """Return the ranks' logs that are there."""
         return [self.path / name for name in self._names() if name.endswith(".log")]
+
+    def copy_to(self, target: Path) -> None:
+        """Copies its files into a new folder; what is none, such as a link, is left out."""
+        target.mkdir()
+        for path in (self.request, self.outcome, *self.rank_files(), *self.log_files()):
+            with contextlib.suppress(FileNotFoundError, UnreadableError):
+                copy_file(path, target / path.name, most_of(path.name))
 
     def _names(self) -> list[str]:
         try:
@@ -314,12 +314,14 @@ class RunDir:
 
         Raises:
             OutputError: it cannot be.
+            IdentityError: it is there, and leads elsewhere.
         """
+        self.check()
         probe = self.path / ".writable"
         missing = [path for path in (self.cases, self.path, *self.path.parents) if not path.exists()]
         try:
             self.cases.mkdir(parents=True, exist_ok=True)
-            probe.write_bytes(b"\0" * 65536)
+            write_anew(probe, b"\0" * 65536)
             probe.unlink()
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -338,14 +340,10 @@ class RunDir:
         """
         path = self.path / ".lock"
         try:
-            descriptor = os.open(
-                path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
-            )
+            lock = open_to_append(path)
         except OSError as error:
-            if path.is_symlink():
-                raise OutputError(f"{path} is a link; remove it") from None
             raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
-        with os.fdopen(descriptor, "a") as file:
+        with lock as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -385,6 +383,7 @@ def explain_os_error(error: OSError) -> str:
         errno.ENOSPC: "free some space, then run the same command again to resume",
         errno.EDQUOT: "your disk quota is exhausted; free some, then rerun the same command to resume",
         errno.EFBIG: "no file may be so large here; raise the limit with ulimit -f, then run the same command again",
+        errno.EMFILE: "this process may not open more; raise the limit with ulimit -n, then run the same command again",
         errno.EROFS: "it is mounted read-only; choose another directory with --out",
         errno.EACCES: "choose a directory you may write with --out",
         errno.ENOENT: "it was deleted or moved meanwhile; put it back, or run the same command again",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
+from ddpbench.records.files import open_to_append
 from ddpbench.records.schema import Record, as_json
 
 
@@ -31,7 +33,7 @@ class RecordWriter:
     """Appends records to one file. Call it outside timed regions."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._file = TextIOWrapper(open_to_append(path), encoding="utf-8")
         self._pid = os.getpid()
 
     def write(self, *records: Record) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +39,7 @@ def write_report(
         for name, content in page.figures.items():
             path = run.path / name
             path.parent.mkdir(exist_ok=True)
-            _write_bytes(path, content)
+            write_atomically(path, content, flushed=False)
         write_atomically(run.report, page.html)
     except OSError as error:
         raise OutputError(f"the report cannot be written to {run.path}: {explain_os_error(error)}") from None
@@ -65,9 +64,3 @@ def _pictures(folder: Path) -> list[Path]:
         for path in (sorted(folder.iterdir()) if folder.is_dir() else ())
         if path.suffix[1:] in FORMATS and path.stem.rstrip("-0123456789") in kinds
     ]
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_bytes(content)
-    os.replace(beside, path)  # noqa: PTH105 - the pair of write_atomically, for bytes

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from ddpbench.errors import DdpbenchError, RequestError, nearest
+from ddpbench.guard import end_if_stopped, supervised
 from ddpbench.records import LaunchDir, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 
@@ -39,6 +40,10 @@ def main() -> None:
     if arguments.run_dir is None:
         parser.error("give RUN_DIR, or RUN_DIR CASE_ID ROUND")
     if arguments.case_id is None:
+        end_if_stopped(
+            "ddpbench: a slot was stopped (by SIGSTOP or a debugger), did not go on and was ended; run the same lines "
+            "again to resume"
+        )
         from ddpbench.worker.slot import entry
 
         code = entry.run(arguments.run_dir, retry_failed=arguments.retry_failed)
@@ -51,14 +56,20 @@ def main() -> None:
 
     try:
         place = Place.from_environment(os.environ)
-        directory, request = _asked(RunDir(arguments.run_dir), arguments.case_id, arguments.round)
+        run = RunDir(arguments.run_dir)
+        run.check()
+        directory, request = _asked(run, arguments.case_id, arguments.round)
         directory.path.mkdir(parents=True, exist_ok=True)
     except (ValueError, DdpbenchError, OSError) as error:
         parser.exit(2, f"ddpbench: {error}\n")
-    from ddpbench.worker.rank.rank import Rank, exit_now
 
-    # Without a watchdog beside it, a rank counts its steps for nobody.
-    exit_now(Rank(directory, place, Heartbeat(bytearray(PAGE_BYTES), 0), request).run())
+    def rank() -> int:
+        from ddpbench.worker.rank.rank import Rank
+
+        # Without a watchdog beside it, a rank counts its steps for nobody.
+        return Rank(directory, place, Heartbeat(bytearray(PAGE_BYTES), 0), request).run()
+
+    supervised(run.path, rank)
 
 
 def _asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchRequest]:

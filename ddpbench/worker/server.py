@@ -5,7 +5,8 @@ The first round's serves the proofs before, too. It talks over a socket it inher
     from the controlling side   {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
                                  "request": {...} or null for the one in the directory}
                                 {"do": "probe", "path": ..., "case": {...} or null, "profile": {...} or null,
-                                 "workload": a name or null, "order": whether the case's gradients are asked for}
+                                 "workload": a name or null, "order": whether the case's gradients are asked for,
+                                 "largest": the case of the same workload whose ranks' data are looked at, or null}
     to it                       {"event": "born", "pid": ...}
                                 {"event": "ready", "import_s": ...}
                                 {"event": "started", "pids": [...]}
@@ -40,6 +41,7 @@ import ddpbench.strategies
 import ddpbench.workloads
 from ddpbench.guard import Traces, die_with_parent, end_descendants, guarded
 from ddpbench.records import LaunchDir, LaunchRequest
+from ddpbench.records.files import open_to_append, write_anew
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.records.writer import leave_forked
 from ddpbench.spec import Case
@@ -180,9 +182,9 @@ class ForkServer:
             signal.signal(number, signal.SIG_DFL)
         os.setpgid(0, 0)  # a rank and its loader workers are ended together
         self._connection.close()
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+        with open_to_append(log) as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
     def _become_rank(
@@ -223,7 +225,7 @@ class ForkServer:
                 found = json.dumps(_found(asked))
                 if os.getpid() != own:
                     leave_forked()
-                path.write_text(found, encoding="utf-8")
+                write_anew(path, found)
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -281,7 +283,8 @@ def _found(asked: Mapping[str, Any]) -> dict[str, Any]:
         return gradient_order(Case.from_json(case))
     from ddpbench.worker.verify.inspection import inspect_workload
 
-    return inspect_workload(Case.from_json(case))
+    largest = asked.get("largest")
+    return inspect_workload(Case.from_json(case), None if largest is None else Case.from_json(largest))
 
 
 def _enter_network(env: Mapping[str, str]) -> None:

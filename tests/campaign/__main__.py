@@ -23,7 +23,7 @@ CORPUS = Path(__file__).with_name("corpus.txt")
 
 
 def corpus() -> list[str]:
-    """Names that found a defect once."""
+    """Names that are tried always."""
     lines = CORPUS.read_text(encoding="utf-8").splitlines()
     return [line for line in lines if line and not line.startswith("#")]
 

@@ -59,7 +59,7 @@ class Fault:
             return (0, 1, 2) if (self.victim, self.phase) == ("holder", "inspection") else (0, 1)
         if self.signal in ("KILL", "STOP"):
             return {"KILL": (-signal.SIGKILL,), "STOP": (0, 1)}[self.signal]
-        # Before Python itself has handlers, the kernel's end a process. So may be one that has all its launches already.
+        # Before Python itself has handlers, the kernel's end a process. So with a finished run.
         early = self.phase in ("start", "report")
         return (130, -getattr(signal, f"SIG{self.signal}")) if early else (130,)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import secrets
 import shutil
 import signal
 import subprocess
@@ -148,7 +149,9 @@ def _limited(which: int, value: int, run: Run) -> Iterator[str]:
 
 
 def _memory(mib: int, run: Run) -> Iterator[str]:
-    group = CGROUP / f"ddpbench-campaign-{os.getpid()}"
+    group = (
+        CGROUP / f"ddpbench-campaign-{secrets.token_hex(4)}"
+    )  # in its own namespace every job is process 1
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(mib << 20))
@@ -262,7 +265,7 @@ SURROUNDINGS: dict[str, Callable[[Run], Iterator[str]]] = {
     **{f"moved-at-{place}": partial(_moved, file) for place, file in enumerate(PHASES)},
     **{
         f"open-files-{count}": partial(_limited, resource.RLIMIT_NOFILE, count)
-        for count in (4, 8, 12, 16, 20, 24, 28, 32, 48, 64)
+        for count in (8, 12, 16, 20, 24, 28, 32, 48, 64)
     },
     **{
         f"file-size-{kib}-kib": partial(_limited, resource.RLIMIT_FSIZE, kib << 10)

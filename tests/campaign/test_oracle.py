@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ddpbench
-from tests.campaign import faults, inputs, oracle, rundirs
+from tests.campaign import faults, inputs, job, oracle, rundirs
 from tests.campaign.nasty import VALUES, toml_document
 from tests.synthetic import write_run
 
@@ -109,6 +109,13 @@ def test_a_campaign_has_its_numbers() -> None:
     assert sum(map(faults.count, faults.chains())) >= 300
     assert set(faults.drawn(1.0, 0)) == set(faults.chains())
     rundirs.forget()
+
+
+def test_a_job_forgets_where_importing_torch_put_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/torchinductor_root")
+    assert job._environment() == {
+        name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"
+    }
 
 
 def test_every_nasty_value_can_be_written() -> None:

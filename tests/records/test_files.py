@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import io
 import lzma
 import os
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +17,22 @@ import pytest
 import ddpbench
 from ddpbench.cli import run as command
 from ddpbench.errors import IdentityError, OutputError, UnreadableError
-from ddpbench.records import LaunchDir, RunDir, read_launch, write_atomically
+from ddpbench.fabric import Fabric
+from ddpbench.machine.judge import last_log_line
+from ddpbench.machine.server import ServerProcess
+from ddpbench.records import (
+    LaunchDir,
+    LaunchRequest,
+    RecordWriter,
+    RunDir,
+    pack,
+    read_launch,
+    write_atomically,
+)
 from ddpbench.records.archive import unpack
-from ddpbench.records.files import copy_file, parse_json, read_bytes
+from ddpbench.records.files import copy_file, open_to_append, parse_json, read_bytes, read_end, write_anew
+from ddpbench.records.job_key import make_job_key
+from ddpbench.spec import Case, Links
 from tests.synthetic import write_run
 
 
@@ -109,6 +125,155 @@ def test_nothing_is_written_or_locked_through_a_link(tmp_path: Path) -> None:
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["precious", "run"]
     assert precious.read_text(encoding="utf-8") == "mine"
+
+
+WRITERS: dict[str, Callable[[RunDir, Path], object]] = {
+    "server.log": lambda _, path: ServerProcess({}, path),
+    "fabric.log": lambda _, path: Fabric(Links(bandwidth=(1e9,)), nodes=2, ranks_per_node=1, log=path),
+    "rank-00000.attempt-0.log": lambda _, path: open_to_append(path),
+    "rank-00000.attempt-0.jsonl": lambda _, path: RecordWriter(path),
+    ".lock": lambda run, _: run.locked().__enter__(),
+    "launch.json": lambda _, path: REQUEST.write(path),
+    "probe.json": lambda _, path: write_anew(path, "{}"),
+    "job.key": lambda run, _: make_job_key(run),
+    "plan.json": lambda _, path: write_atomically(path, "{}"),
+    ".plan.json.new": lambda run, _: write_atomically(run.plan, "{}"),
+    "figures.png": lambda _, path: write_atomically(path, b"PNG", flushed=False),
+    "records.tar.xz": lambda run, _: pack(run),
+    "cases/.unpacked": lambda run, _: pack(run),
+    ".cases.parquet.new": lambda run, _: ddpbench.load(run.path, write=True),
+    ".writable": lambda run, _: run.create(),
+}
+"""What is written in a run directory, by the file's name; what makes a new file of its own takes any."""
+REQUEST = LaunchRequest(case=Case(workload="mlp:small", strategy="single"), purpose="measure")
+REFUSED = (OutputError, IdentityError)
+"""Of a file that is gone on with; one that is made anew takes the link's place."""
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("exists", [True, False])
+def test_nothing_is_written_through_a_link(run: RunDir, tmp_path: Path, name: str, exists: bool) -> None:
+    precious = tmp_path / "precious"
+    if exists:
+        precious.write_text("mine", encoding="utf-8")
+    path = run.path / name
+    path.unlink(missing_ok=True)
+    path.symlink_to(precious)
+    with contextlib.suppress(*REFUSED):
+        WRITERS[name](run, path)
+    assert (precious.read_text(encoding="utf-8") if exists else precious.exists()) == (
+        "mine" if exists else False
+    )
+
+
+@pytest.mark.parametrize("name", ["server.log", "fabric.log", "rank-00000.attempt-0.jsonl", ".lock"])
+def test_a_pipe_is_not_written_to_and_waits_for_nobody(run: RunDir, name: str) -> None:
+    os.mkfifo(run.path / name)
+    with pytest.raises(OutputError, match=f"{name} is a pipe; .*: remove it"):
+        WRITERS[name](run, run.path / name)
+
+
+OWNERS = {
+    "records/files.py": "the owner",
+    "cli/init.py": "a user's script",
+    "cli/noise.py": "an experiment in a temporary folder",
+    "fabric/making.py": "in /proc",
+    "worker/rank/checkpoints.py": "in a folder just made",
+    "worker/rank/memory.py": "in /proc",
+    "helper_process.py": "a pipe",
+}
+
+
+def test_all_that_is_written_in_a_run_directory_is_opened_in_one_place() -> None:
+    """No other module opens a file for writing."""
+    root = Path(ddpbench.__file__).parent
+    found = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if opens_to_write(path)}
+    assert found == set(OWNERS)
+
+
+def opens_to_write(path: Path) -> bool:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if ast.unparse(node.func) == "tarfile.open":
+            continue
+        given = [*node.args, *(word.value for word in node.keywords if word.arg == "mode")]
+        modes = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        if name in (
+            "write_text",
+            "write_bytes",
+            "touch",
+            "to_csv",
+            "to_parquet",
+            "copyfile",
+            "copytree",
+            "copy2",
+        ):
+            first = node.args[0] if node.args else None
+            if not name.startswith("to_") or (first is not None and getattr(first, "value", 0) is not None):
+                return True
+        if name in ("open", "fdopen") and any(
+            re.fullmatch("[rwax+bt]*[wax+][rwax+bt]*", mode) for mode in modes
+        ):
+            return True
+        if name == "open" and re.search("O_(WRONLY|RDWR|CREAT|APPEND)", ast.unparse(node)):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "name", ["server.log", "fabric.log", "probe.log", "probe.json", ".writable", "experiment.toml"]
+)
+@pytest.mark.parametrize("change", [as_link, as_pipe])
+def test_a_sweep_that_never_got_to_its_plan_is_not_believed_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, change: Callable[[Path], None]
+) -> None:
+    """Another sweep of that directory would go on with its logs."""
+    here = tmp_path / "run"
+    here.mkdir()
+    (here / name).write_text("mine", encoding="utf-8")
+    change(here / name)
+    assert command(["sweep", "quick", "--out", str(here), "--dry-run"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"ddpbench: {here / name} is a {'link' if change is as_link else 'pipe'}")
+    assert "Traceback" not in told
+    with pytest.raises(IdentityError, match="is a "):
+        RunDir(here).create()
+
+
+@pytest.mark.parametrize("change", [as_link, as_pipe])
+def test_a_resumed_experiment_that_is_no_file_waits_for_nobody(
+    run: RunDir, capsys: pytest.CaptureFixture[str], change: Callable[[Path], None]
+) -> None:
+    change(run.experiment)
+    assert command(["sweep", str(run.path)]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "experiment.toml" in told
+
+
+def test_a_proof_that_is_taken_over_brings_no_links(run: RunDir, tmp_path: Path) -> None:
+    launch = first_launch(run)
+    as_link(launch.records(0))
+    (launch.path / "stray").symlink_to("/etc/passwd")
+    launch.copy_to(tmp_path / "copy")
+    kept = (launch.request, launch.outcome, *launch.rank_files(), *launch.log_files())
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == sorted(
+        path.name for path in kept if path.exists() and not path.is_symlink()
+    )
+
+
+def test_of_a_log_without_end_the_end_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "rank-00000.attempt-0.log"
+    with log.open("wb") as file:
+        file.truncate(2**40)  # sparse: it takes no room
+        file.seek(2**40)
+        file.write(b"\nthe last words\n")
+    assert read_end(log, 16) == b"\nthe last words\n"
+    assert last_log_line(LaunchDir(tmp_path), 0) == "the last words"
+    as_pipe(log)
+    assert last_log_line(LaunchDir(tmp_path), 0) == ""
 
 
 def test_a_directory_s_own_path_may_be_a_link(run: RunDir, tmp_path: Path) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,13 +14,17 @@ from typing import Any
 
 import pytest
 
-from ddpbench.errors import WorkloadError
+from ddpbench.errors import RequestError, WorkloadError
 from ddpbench.launch.layout import Nodes, plan_for
 from ddpbench.records import RunDir
+from ddpbench.records.job_key import job_key
+from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Case
-from ddpbench.worker.slot.opening import settled_plan
-from ddpbench.worker.slot.own_card import plan_digest
+from ddpbench.worker.place import SlotPlace
+from ddpbench.worker.slot.opening import open_run, settled_plan
+from ddpbench.worker.slot.own_card import own_card, plan_digest
+from ddpbench.worker.slot.roster import check
 
 KIB = 1024
 EXPERIMENT = """
@@ -44,7 +52,8 @@ class Server:
         self.asked += 1
         return [36 * KIB] * 10
 
-    def inspect(self, case: Case, folder: Path, timeout_s: float) -> dict[str, Any]:
+    def inspect(self, case: Case, folder: Path, timeout_s: float, largest: Case) -> dict[str, Any]:
+        assert largest.world_size == 2
         return self.facts
 
 
@@ -121,3 +130,136 @@ def test_a_step_under_nothing_that_can_make_it_is_refused(tmp_path: Path) -> Non
     )
     with pytest.raises(WorkloadError, match="decides on autocast: it cannot run under precision = 'bf16'"):
         settled_plan(slot, plan)
+
+
+def linked(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def piped(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    with path.open("ab") as file:
+        file.truncate(2**40)  # sparse: it takes no room
+
+
+def changed(**values: Any) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**data, **values}), encoding="utf-8")
+
+    return change
+
+
+STRANGE: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a link": (linked, "is a link"),
+    "a pipe": (piped, "is a pipe"),
+    "too large": (endless, "has 1,099,511,627,776 bytes; such a file has"),
+    "no JSON": (lambda path: path.write_text("{", encoding="utf-8") and None, "cannot be read: Expecting"),
+    "another schema": (changed(schema_version="x"), "has schema 'x'"),
+}
+STRANGE_PLAN = {
+    **STRANGE,
+    "no list": (changed(cases={"a": 1}), "plan.json is damaged: cases: input should be a valid list"),
+    "no numbers": (changed(launches=[{"round": "1", "case_id": "x"}]), "damaged: launches.0.round"),
+    "no cases": (changed(cases=[], launches=[]), "plan.json has no case"),
+}
+STRANGE_MACHINE = {
+    **STRANGE,
+    "no context": (changed(context=[]), "machine.json is damaged: context: input should be"),
+    "no identity": (changed(identity=7), "machine.json is damaged: identity: input should be"),
+    "no cores": (changed(identity={"cores": "all"}), "machine.json is damaged: identity.cores"),
+}
+
+
+@pytest.mark.parametrize("what", STRANGE_PLAN)
+def test_a_slot_says_in_its_card_that_its_plan_is_none(tmp_path: Path, what: str) -> None:
+    def server(_env: object) -> Any:
+        raise AssertionError("started something")
+
+    run = planned(tmp_path)
+    change, said = STRANGE_PLAN[what]
+    change(run.plan)
+    place = SlotPlace.from_environment(
+        {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    )
+    card = own_card(run, place, server)
+    assert said in card.problem
+    assert "\n" not in card.problem
+    with pytest.raises(RequestError, match=re.escape(card.problem)):
+        check([card, replace(card, rank=1)])
+
+
+@pytest.mark.parametrize("name", ["experiment.toml", "job.key", "server-00000.log"])
+@pytest.mark.parametrize("change", [linked, piped])
+def test_a_slot_says_in_its_card_that_its_directory_leads_elsewhere(
+    tmp_path: Path, name: str, change: Callable[[Path], None]
+) -> None:
+    run = planned(tmp_path)
+    path = run.path / name
+    path.touch()
+    change(path)
+    card = own_card(run, SimpleNamespace(rank=0, local_rank=0, node=""), lambda _env: None)  # type: ignore[arg-type, return-value]
+    assert card.problem.startswith(f"{path} is a {'link' if change is linked else 'pipe'}")
+
+
+class Opening:
+    """The store of a job whose slots have nothing to say against it."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.refusal = ""
+        self.run, self.meeting, self.seats = run, self, []
+        self.cards = [SimpleNamespace(experiment="", workloads="")]
+        self.place = SimpleNamespace(slots=1)
+
+    def put(self, key: str, value: dict[str, Any]) -> None:
+        self.refusal = value.get("refusal", "")
+
+    def missing(self, keys: list[str]) -> list[str]:
+        return []
+
+    def get(self, *keys: str) -> list[dict[str, Any]]:
+        return [{"problem": "", "sees": True} for _ in keys]
+
+    def share(self, nonce: str) -> None:
+        assert (self.run.path / nonce).read_bytes() == b""
+
+    def go(self) -> None:
+        if self.refusal:
+            raise RequestError(self.refusal)
+
+
+@pytest.mark.parametrize("what", STRANGE_MACHINE)
+def test_a_leader_refuses_a_machine_that_is_none_before_anything_runs(tmp_path: Path, what: str) -> None:
+    run = planned(tmp_path)
+    plan = read_plan(run)
+    change, said = STRANGE_MACHINE[what]
+    change(run.machine)
+    slot: Any = Opening(run)
+    with ExitStack() as stack, pytest.raises(RequestError, match=re.escape(said)) as refused:
+        open_run(slot, plan, stack)
+    assert "\n" not in str(refused.value)
+    assert not list(run.path.glob(".meeting-*"))
+
+
+def test_what_own_classes_are_is_noted_in_a_machine_without_a_context(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("class Mine:\n    pass\n", encoding="utf-8")
+    run = planned(tmp_path, f"{tmp_path}/train.py:Mine")
+    data = json.loads(run.machine.read_text(encoding="utf-8"))
+    del data["context"]
+    run.machine.write_text(json.dumps(data), encoding="utf-8")
+    settled_plan(slot_of(run)[0], read_plan(run))
+    assert read_machine(run)["context"]["own_workloads"]
+
+
+def test_a_key_that_is_a_pipe_waits_for_nobody(tmp_path: Path) -> None:
+    run = planned(tmp_path)
+    for change, said in ((piped, "is a pipe"), (linked, "is a link")):
+        change(run.job_key)
+        key, problem = job_key(run, {})
+        assert key == b""
+        assert said in problem

@@ -56,9 +56,8 @@ def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
     try:
         write_atomically(run.table, frame.to_csv(index=False, lineterminator="\n"))
         if importlib.util.find_spec("pyarrow") is not None:
-            beside = run.table.with_name(".cases.parquet.new")
-            frame.to_parquet(beside, index=False)
-            beside.replace(run.table.with_suffix(".parquet"))
+            content = frame.to_parquet(None, index=False)
+            write_atomically(run.table.with_suffix(".parquet"), content)
     except OSError as error:
         raise OutputError(f"{run.table} cannot be written: {explain_os_error(error)}") from None
     return run.table

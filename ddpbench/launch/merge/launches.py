@@ -17,12 +17,12 @@ from ddpbench.errors import UnreadableError
 from ddpbench.launch.merge.sources import Source
 from ddpbench.records import Address, LaunchDir, LaunchOutcome, RankStart, RunDir
 from ddpbench.records.files import (
-    MOST_LOG,
     MOST_OUTCOME,
-    MOST_RECORDS,
     copy_file,
+    most_of,
     parse_json,
     read_bytes,
+    write_anew,
 )
 from ddpbench.records.reader import read_outcome, stray_rank
 from ddpbench.records.schema import as_json, record_from_json
@@ -133,9 +133,8 @@ def _copy_launch(found: _Found, number: int, merged: Merged, sessions: Sessions 
         if path.name.startswith("rank-") and stray_rank(path, outcome):
             merged.left_out.append(f"{path}: of no rank of its launch")
             continue
-        most = {".jsonl": MOST_RECORDS, ".log": MOST_LOG}.get(path.suffix, MOST_OUTCOME)
         try:
-            copy_file(path, target.path / path.name, most)
+            copy_file(path, target.path / path.name, most_of(path.name))
         except FileNotFoundError:
             continue
         except UnreadableError as error:
@@ -177,7 +176,7 @@ def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
         run_id=run_id,
     )
     line = json.dumps(as_json(now), separators=(",", ":")).encode()
-    path.write_bytes(line + newline + rest)
+    write_anew(path, line + newline + rest)
     return ""
 
 
@@ -201,4 +200,4 @@ def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Mer
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Writes a JSON object."""
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    write_anew(path, json.dumps(data, indent=1) + "\n")

@@ -17,7 +17,7 @@ from ddpbench.errors import OutputError, RequestError, UnreadableError
 from ddpbench.launch.merge.launches import Merged, all_cases, copy_case, copy_proofs, write_json
 from ddpbench.launch.merge.sources import Source, check_alike, check_different, devices_of, read
 from ddpbench.records import SCHEMA_VERSION, RunDir, explain_os_error
-from ddpbench.records.files import MOST_NOTES, read_text
+from ddpbench.records.files import MOST_NOTES, read_text, write_anew
 from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import read_plan
 from ddpbench.version import VERSION
@@ -102,7 +102,7 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
     end |= {"launches": 0, "stop_reason": "merged"}
     sessions = [session for source in sources for session in source.sessions]
     write_json(run.sessions, {"schema_version": SCHEMA_VERSION, "sessions": [*sessions, end]})
-    run.experiment.write_text(_experiments(sources, out), encoding="utf-8")
+    write_anew(run.experiment, _experiments(sources, out))
     names = dict.fromkeys(source.plan["experiment"] for source in sources)
     questions = dict.fromkeys(source.plan["question"] for source in sources if source.plan["question"])
     plan = {

@@ -89,8 +89,11 @@ def prepare(request: SweepRequest) -> Prepared:
         out, source = out or source, RunDir(source).experiment
     elif source.name == "experiment.toml" and (source.parent / "plan.json").is_file() and out is None:
         out = source.parent
+    for directory in {request.experiment, out} if request.experiment.is_dir() else {out}:
+        if directory is not None:
+            RunDir(checked_name(directory)).check()
     if out is not None:
-        refuse_merged(RunDir(checked_name(out)))
+        refuse_merged(RunDir(out))
     catalog = TableCatalog(source.parent)
     notes: list[str] = []
     experiment = load_experiment(source, catalog, request.overrides, on_replaced=notes.append)

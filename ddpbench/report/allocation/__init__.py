@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from ddpbench.analysis.scaling.allocation import Allocation
@@ -26,9 +25,7 @@ def write_allocation(allocation: Allocation, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(paths[0], markdown(allocation))
         write_atomically(paths[1], latex(allocation))
-        beside = paths[2].with_name(f".{paths[2].name}.new")
-        beside.write_bytes(draw(picture(allocation)).png)
-        os.replace(beside, paths[2])  # noqa: PTH105 - the pair of write_atomically, for bytes
+        write_atomically(paths[2], draw(picture(allocation)).png)
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {explain_os_error(error)}") from None
     return paths

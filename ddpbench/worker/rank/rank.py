@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 
 import torch
 
+from ddpbench.errors import OutputError
 from ddpbench.measure.blocks import Control
 from ddpbench.measure.clock import HostClock
 from ddpbench.records import (
@@ -53,7 +53,7 @@ class Rank:
         self.heartbeat.end_forks(leave_forked)
         try:
             writer = RecordWriter(self.directory.records(self.place.rank, self.place.attempt))
-        except OSError:
+        except (OSError, OutputError):
             traceback.print_exc()
             return EXIT_NO_RECORD
         status: Status = "ok"
@@ -174,10 +174,3 @@ def _classify(problem: BaseException) -> tuple[Status, str]:
     ):
         return "oom", f"out of memory: use a smaller batch or model, or fewer ranks a machine ({first})"
     return "failed", f"{type(problem).__name__}: {first}"
-
-
-def exit_now(code: int) -> None:
-    """Flushes and ends the process at once: gloo's threads may abort an orderly interpreter exit."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -24,6 +24,7 @@ from ddpbench.machine.room import Room
 from ddpbench.machine.seen import POLL_S
 from ddpbench.machine.sessions import Session, note_session
 from ddpbench.records import LaunchDir
+from ddpbench.records.files import write_anew
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import PlannedCase, labels
@@ -229,7 +230,7 @@ class Leader:
         for rank, state in enumerate(states):
             if parts := state.get("files"):
                 for name, path in (("records", directory.records(rank)), ("log", directory.log(rank))):
-                    path.write_bytes(self._meeting.receive(f"file/{job}/{rank}/{name}", parts[name]))
+                    write_anew(path, self._meeting.receive(f"file/{job}/{rank}/{name}", parts[name]))
         wanted = {directory.records(rank).name for rank, state in enumerate(states) if state.get("code") == 0}
         deadline = time.monotonic() + _FILES_S
         while not wanted.issubset(os.listdir(directory.path)) and time.monotonic() < deadline:  # noqa: PTH208

@@ -17,6 +17,8 @@ from ddpbench.machine.order import run_order
 from ddpbench.machine.placement import thread_env
 from ddpbench.machine.trial import gradients_in_rank, identifying, inspect_own, told, tried, within_own
 from ddpbench.records import write_atomically
+from ddpbench.records.files import create_file
+from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import StoredPlan, launches_json, planned_json, read_plan
 from ddpbench.spec import PlannedCase
 from ddpbench.worker.slot.own_card import plan_digest
@@ -49,7 +51,7 @@ def open_run(slot: Slot, plan: StoredPlan, stack: ExitStack) -> None:
     except RequestError as error:
         refusal = str(error)
     nonce = slot.run.path / f".meeting-{secrets.token_hex(8)}"
-    nonce.touch()
+    create_file(nonce).close()
     try:
         meeting.put("order", {})
         meeting.put("nonce", {"nonce": nonce.name})
@@ -90,7 +92,7 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
     slots: dict[int, int] = {}
     for one in slot.seats:
         slots[one.node] = slots.get(one.node, 0) + 1
-    planned = slot.run.read_json(slot.run.machine)
+    planned = read_machine(slot.run)
     found = nodes_record(
         [
             (host, slots[node], {name: getattr(card, name) for name in _FACTS})
@@ -133,8 +135,10 @@ def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tr
     if own:
         for name, facts in own.items():
             say(told(name, facts))
-        machine = slot.run.read_json(slot.run.machine)
-        machine["context"]["own_workloads"] = {name: identifying(facts) for name, facts in own.items()}
+        machine = read_machine(slot.run)
+        machine.setdefault("context", {})["own_workloads"] = {
+            name: identifying(facts) for name, facts in own.items()
+        }
         write_atomically(slot.run.machine, json.dumps(machine, indent=1) + "\n")
     return _taken(slot, plan, left), tried(own)
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ddpbench.errors import DdpbenchError
+from ddpbench.errors import DdpbenchError, RequestError
 from ddpbench.machine.hardware import numa_cores, read_hardware
 from ddpbench.machine.identity import RANK_CODE, code_digest, driver_version, text_digest, workloads_digest
 from ddpbench.machine.placement import thread_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import RunDir
+from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.worker.place import SlotPlace, host_name
 from ddpbench.worker.slot.ending import explained
@@ -29,6 +30,8 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
     facts: dict[str, Any] = {}
     try:
         plan = read_plan(run)
+        if not plan.cases:
+            raise RequestError(f"{run.plan} has no case; plan the experiment again, in another --out")
         hardware = read_hardware()
         probe = _probe(plan, server)
         pci = [gpu["pci"] for gpu in probe["gpus"]]
@@ -45,7 +48,7 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
             **{name: probe[name] for name in ("torch", "python", "cuda", "nccl", "cpu_capability")},
             "code": code_digest(_SLOT_CODE),
             "workloads": workloads_digest(entry.case.workload for entry in plan.cases),
-            "experiment": text_digest(run.experiment.read_text(encoding="utf-8")),
+            "experiment": text_digest(read_text(run.experiment, MOST_NOTES)),
             "plan": plan_digest(run.read_json(run.plan)),
             "finished": sum(1 for _ in run.path.glob("cases/*/*/outcome.json")),
         }

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ddpbench.errors import ServerGoneError
+from ddpbench.errors import ServerGoneError, UnreadableError
 from ddpbench.guard import is_stopped
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
 from ddpbench.machine.placement import thread_env
 from ddpbench.machine.seen import STACKS_S
 from ddpbench.records import LaunchRequest
+from ddpbench.records.files import MOST_RECORDS, read_bytes, read_end
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.worker.slot.roster import Seat, members_of, stands
 from ddpbench.worker.slot.slot import BEAT_S, Slot, processes_of
@@ -100,7 +101,6 @@ class OwnRank:
         try:
             for event in self._server.events(timeout_s):
                 if event["event"] == "exited":
-                    self._server.signal_ranks(signal.SIGKILL)  # loader workers outlive a killed rank
                     self._code, self._cpu_s = int(event["code"]), float(event["cpu_s"])
         except ServerGoneError as error:
             self._server.signal_ranks(signal.SIGKILL)
@@ -161,9 +161,9 @@ class OwnRank:
             ("log", directory.log(self._rank)),
         ):
             data = b""
-            with contextlib.suppress(FileNotFoundError):
-                data = path.read_bytes()
-            if name == "log":
-                data = data[-_LOG_TAIL_BYTES:]
+            with contextlib.suppress(FileNotFoundError, UnreadableError):
+                data = (
+                    read_bytes(path, MOST_RECORDS) if name == "records" else read_end(path, _LOG_TAIL_BYTES)
+                )
             parts[name] = self._slot.meeting.send(f"{key}/{name}", data)
         return parts

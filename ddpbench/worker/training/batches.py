@@ -21,6 +21,10 @@ from ddpbench.strategies.trees import map_tensors, samples
 from ddpbench.worker.training.loader_server import PARENT
 
 
+class TooFewSamplesError(ValueError):
+    """A pass over the data gave no batch."""
+
+
 def _pin_worker(cores: tuple[int, ...], _worker: int) -> None:
     if cores:
         os.sched_setaffinity(0, cores)
@@ -114,7 +118,7 @@ def endless(
             on_batch(steps)
             yield map_tensors(placed, batch)
         if not steps:
-            raise ValueError(_nothing(loader, epoch))
+            raise TooFewSamplesError(_nothing(loader, epoch))
         on_pass(steps)
         epoch += 1
 

@@ -60,9 +60,11 @@ class Training:
         torch.manual_seed(case.seed)  # what a user's object draws when it is made is alike on all ranks
         own = self.workload.loader(self.workload_options, *dealt, self.samples)
         dataset = self.workload.dataset(self.workload_options) if own is None else None
-        self.shards_itself = own is not None or isinstance(dataset, IterableDataset)
+        self.is_stream = isinstance(dataset, IterableDataset)
+        """Its dataset has no length that tells how many samples each rank gets."""
+        self.shards_itself = own is not None or self.is_stream
         """Which samples per rank gets is the workload's choice, not ours."""
-        if isinstance(dataset, IterableDataset) and dealt != (place.rank, place.processes):
+        if self.is_stream and dealt != (place.rank, place.processes):
             raise ValueError(
                 f"the dataset deals its samples out to {place.processes} ranks itself, and {case.strategy} wants them "
                 "otherwise: give a map-style dataset, or a loader(rank, world_size, batch)"

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -20,9 +23,12 @@ from pydantic import BaseModel, ValidationError
 
 from ddpbench.errors import nearest
 from ddpbench.spec import Case
+from ddpbench.strategies import load_strategy
 from ddpbench.strategies.own_step import each_part
 from ddpbench.strategies.trees import describe, tensors
+from ddpbench.units import counted
 from ddpbench.worker.place import Place
+from ddpbench.worker.training.batches import TooFewSamplesError
 from ddpbench.worker.training.precision import entered_autocasts, widest
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.verify.optimizers import (
@@ -40,17 +46,24 @@ class _UnfitError(Exception):
     """The workload cannot be used; the message is the sentence on it."""
 
 
-def inspect_workload(case: Case) -> dict[str, Any]:
-    """Return what a workload is, or `{"problem": sentence}`. Takes one step of the case's local batch on its device."""
+STREAMS_S = 5.0
+"""How long the ranks' parts of a stream are looked at."""
+
+
+def inspect_workload(case: Case, largest: Case | None = None) -> dict[str, Any]:
+    """Return what a workload is, or `{"problem": sentence}`. Takes one step of the case's local batch on its device.
+
+    Of a stream, the parts of the ranks of the `largest` case are looked at too.
+    """
     name = case.workload
     try:
-        return _inspect(case)
+        return _inspect(case, largest)
     except _UnfitError as problem:
         traceback.print_exc()
         return {"problem": f"{name}: {problem}"}
 
 
-def _inspect(case: Case) -> dict[str, Any]:
+def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     began = time.perf_counter()
     try:
         workload = load_workload(case.workload)
@@ -70,6 +83,8 @@ def _inspect(case: Case) -> dict[str, Any]:
     with _doing("its first batch"):
         batches = training.batches()
         batch = next(batches)
+    if largest is not None and training.is_stream:
+        _refuse(too_short(largest))
     inputs, targets = _pair(batch)
     if training.workload.owns_step:
         return _inspect_own_step(training, model, inputs, made_s)
@@ -98,6 +113,48 @@ def _inspect(case: Case) -> dict[str, Any]:
     took: dict[str, Any] = {"made_s": made_s, "step_s": step_s, **({"sparse": True} if sparse else {})}
     whole = inputs if targets is None else (inputs, targets)
     return took | _facts(training, model, batch=whole, loss=loss, autocast=found)
+
+
+class _TimeUpError(BaseException):
+    """No code of a user's takes it for an exception of its own."""
+
+
+def too_short(case: Case, within_s: float = STREAMS_S) -> str:
+    """Return which rank's part of a stream has no batch, and why; empty where each has one or it cannot be known here.
+
+    It cannot where the dataset asks torch.distributed, which only a launch has, or is slow: after `within_s` seconds
+    no further part is looked at. The last ranks come first: theirs are the short ones.
+    """
+    place = Place(rank=0, processes=case.world_size, local_rank=0, attempt=0, cores=(), loader_cores=())
+    if case.world_size == 1 or load_strategy(case.strategy).one_process:
+        return ""
+
+    def time_is_up(_number: int, _frame: FrameType | None) -> None:
+        raise _TimeUpError
+
+    here = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    handler = signal.signal(signal.SIGALRM, time_is_up)
+    signal.setitimer(signal.ITIMER_REAL, within_s)
+    try:
+        for rank in reversed(range(case.world_size)):
+            local_rank = rank % case.ranks_per_node
+            os.environ |= {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(case.world_size),
+                "LOCAL_RANK": str(local_rank),
+            }
+            own = replace(place, rank=rank, local_rank=local_rank)
+            try:
+                next(Training(replace(case, loader_workers=0), own, torch.device("cpu")).batches())
+            except TooFewSamplesError as error:
+                return f"at {counted(case.world_size, 'rank')}, on rank {rank}, {error}"
+    except (_TimeUpError, Exception):  # whatever a dataset raises outside a launch
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        os.environ.update(here)
+    return ""
 
 
 def _inspect_own_step(

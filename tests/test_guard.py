@@ -1,0 +1,162 @@
+"""The guard of a rank that a launcher starts alone, and the end of a slot that is stopped: without torch, in ms."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ddpbench.guard import is_stopped
+from tests.processes import alive
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what the guard asks for is Linux's")
+
+RANK = """
+import json, os, subprocess, sys, tempfile, time
+from pathlib import Path
+from ddpbench.guard import supervised
+
+def rank():
+    run_away = subprocess.run(
+        ["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $!"], capture_output=True, start_new_session=True
+    )
+    forked = os.fork() or time.sleep(600)
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        pass
+    found = {"rank": os.getpid(), "watcher": os.getppid(), "left": [forked, int(run_away.stdout)], "file": file.name}
+    Path(sys.argv[1], "found.new").write_text(json.dumps(found))
+    Path(sys.argv[1], "found.new").rename(Path(sys.argv[1], "found"))
+    if sys.argv[2] == "waits":
+        time.sleep(600)
+    if sys.argv[2] == "raises":
+        raise ValueError("of the rank")
+    return int(sys.argv[2])
+
+supervised(Path(sys.argv[1]), rank)
+"""
+
+
+def begun(folder: Path, does: str, *, under: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
+    return subprocess.Popen(
+        [*under, sys.executable, "-c", RANK, str(folder), does],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def noted(folder: Path) -> dict[str, object]:
+    deadline = time.monotonic() + 30
+    while not (folder / "found").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    found: dict[str, object] = json.loads((folder / "found").read_text(encoding="utf-8"))
+    return found
+
+
+def check_nothing_is_left(folder: Path, found: dict[str, object]) -> None:
+    left = found["left"]
+    assert isinstance(left, list)
+    assert not alive([found["rank"], found["watcher"], *left])  # type: ignore[list-item]
+    assert str(found["file"]).startswith(f"{folder}/.tmp-")
+    assert [path.name for path in folder.iterdir()] == ["found"]
+
+
+@pytest.mark.parametrize(("does", "code"), [("0", 0), ("3", 3), ("raises", 1)])
+def test_a_rank_that_a_launcher_started_leaves_nothing(tmp_path: Path, does: str, code: int) -> None:
+    """Not even what left its session and its parent; its exit code and words are its own."""
+    with begun(tmp_path, does) as process:
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == code, told
+    assert ("ValueError: of the rank" in told) == (does == "raises")
+    check_nothing_is_left(tmp_path, noted(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("whom", "number"),
+    [
+        ("guard", signal.SIGTERM),
+        ("guard", signal.SIGINT),
+        ("guard", signal.SIGKILL),
+        ("watcher", signal.SIGKILL),
+        ("rank", signal.SIGKILL),
+    ],
+)
+def test_whichever_of_a_ranks_processes_is_ended_nothing_is_left(
+    tmp_path: Path, whom: str, number: signal.Signals
+) -> None:
+    with begun(tmp_path, "waits") as process:
+        found = noted(tmp_path)
+        os.kill({"guard": process.pid, **found}[whom], number)  # type: ignore[arg-type]
+        process.communicate(timeout=30)
+    assert process.returncode == -number
+    deadline = time.monotonic() + 20
+    while (
+        list(tmp_path.glob(".tmp-*")) and time.monotonic() < deadline
+    ):  # without its guard the watcher does it
+        time.sleep(0.01)
+    check_nothing_is_left(tmp_path, found)
+
+
+@pytest.mark.parametrize("launcher", ["", "nohup "])
+def test_a_rank_ends_with_its_launcher_unless_that_said_nohup(tmp_path: Path, launcher: str) -> None:
+    line = f'{launcher}"$@" >/dev/null 2>&1 & sleep 600'
+    with begun(tmp_path, "waits", under=("sh", "-c", line, "sh")) as process:
+        found = noted(tmp_path)
+        children = (
+            Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+        )
+        process.kill()
+    guard, sleeper = int(children[0]), int(children[1])
+    os.kill(sleeper, signal.SIGKILL)
+    if launcher:
+        assert alive([guard], 1.5) == [guard]
+        os.kill(guard, signal.SIGTERM)
+    assert not alive([guard])
+    check_nothing_is_left(tmp_path, found)
+
+
+STOPPED = """
+import os, sys, time
+from ddpbench import guard
+guard.STOPPED_LOOKS, guard._LOOK_S = 2, 0.02
+guard.end_if_stopped("it was stopped")
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_process_that_is_stopped_for_good_is_ended_and_says_so() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (watcher,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split()
+        assert not is_stopped(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGKILL
+    assert told == "it was stopped\n"
+    assert not alive([int(watcher)])
+
+
+def test_who_looks_whether_a_process_is_stopped_goes_with_it() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (watcher,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split()
+        process.terminate()
+        assert process.communicate(timeout=30)[1] == ""
+    assert not alive([int(watcher)])
