@@ -390,12 +390,3 @@ def _flush() -> None:
 
 def _note_signal(_number: int, _frame: FrameType | None) -> None:
     """Present so that the wake-up pipe is written."""
-
-
-def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped, by SIGSTOP or a debugger."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] in "Tt"
