@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ddpbench.spec import labels
+from ddpbench.strategies.traits import spoken_among
+from ddpbench.units import counted
 
 if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
@@ -18,25 +21,29 @@ class Names:
         """`among` are all that could be meant."""
         self._count = len(among)
         telling = len({run.case.workload for run in among}) > 1
-        words = {name: label.split(" · ") for name, label in labels(run.case for run in among).items()}
-        joined = [set(words[run.case_id]) for run in among if run.case.fabric or run.case.world_size > 1]
-        shared = set.intersection(*joined) if len(joined) > 1 else set()
-        self._names = {
-            run.case_id: " · ".join(
-                dict.fromkeys(
-                    [
-                        words[run.case_id][0],
-                        *([run.case.workload.removeprefix("replay:")] if telling else []),
-                        *(
-                            word
-                            for word in words[run.case_id][1:]
-                            if word not in shared or word.endswith(" ranks")
-                        ),
-                    ]
-                )
-            )
-            for run in among
-        }
+        words = {name: label.split(" · ")[1:] for name, label in labels(run.case for run in among).items()}
+        alike: defaultdict[str, list[set[str]]] = defaultdict(list)
+        for run in among:
+            alike[run.case.strategy].append(set(words[run.case_id]))
+        shared = {strategy: set.intersection(*each) for strategy, each in alike.items()}
+        shapes = {(run.case.world_size, run.case.nodes) for run in among}
+        alone = len({ranks for ranks, _ in shapes}) == len(shapes)  # the ranks say how many nodes there are
+        cases = [run.case for run in among]
+        self._names = {}
+        for run in among:
+            ranks = counted(run.case.world_size, "rank")
+            layout = f"{run.case.nodes} x {run.case.ranks_per_node}"
+            rest = [
+                *([run.case.workload.removeprefix("replay:")] if telling else []),
+                *(
+                    word
+                    for word in words[run.case_id]
+                    if word not in shared[run.case.strategy] and word != ranks
+                ),
+            ]
+            rest = [word for word in dict.fromkeys(rest) if not (alone and word == layout)]
+            told = f" ({', '.join(rest)})" if rest else ""
+            self._names[run.case_id] = f"{spoken_among(run.case, cases)} at {ranks}{told}"
 
     def of(self, run: CaseRun) -> str:
         """Return one case's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
-from ddpbench.analysis.statistics.stats import Interval, share
+from ddpbench.analysis.statistics.stats import MARGIN, Interval, half_width
 from ddpbench.units import decimals_borne
 
 
@@ -16,19 +16,29 @@ def share_of_step(parts: Breakdown, name: str) -> Interval:
 
 
 def _around(value: float, parts: list[float], wholes: list[float]) -> Interval:
-    """Return the value with the ends that the launches give it; a share ends at 0 and at 1."""
-    if not wholes or sum(wholes) <= 0:
+    """Return the value with the t-interval of each launch's own share, as a waterfall has it; it ends at 0 and at 1."""
+    shares = [part / whole for part, whole in zip(parts, wholes, strict=True) if whole > 0]
+    half = half_width(shares)
+    if half is None:
         return Interval(value=value)
-    found = share(parts, wholes)
-    if found.low is None or found.high is None:
-        return Interval(value=value)
-    return Interval(value=value, low=max(found.low, 0.0), high=min(found.high, 1.0))
+    return Interval(value=value, low=max(value - half, 0.0), high=min(value + half, 1.0))
 
 
 def percent_of(found: Interval, sign: str = "") -> str:
-    """Return a fraction as `85 % [78, 92]`, with the digits that its interval bears; `sign` is `+` for a difference."""
+    """Return a fraction as `85 % [78, 92]`, with the digits that its interval bears; `sign` is `+` for a difference.
+
+    An end beside the margin is not rounded to it: `20 % [1.5, 42]`.
+    """
+    value = 100 * found.value
     ends = [None if end is None else 100 * end for end in (found.low, found.high)]
-    digits = decimals_borne(100 * found.value, *ends, most=1)
-    text, low, high = ("" if one is None else f"{one:{sign}.{digits}f}" for one in (100 * found.value, *ends))
-    text = f"{text} % [{low}, {high}]" if low and high else f"{text} %"
-    return text.replace("-", "\N{MINUS SIGN}")
+    digits = decimals_borne(value, *ends, most=1)
+    low, high = (None if end is None else f"{end:{sign}.{_beside_margin(end, digits)}f}" for end in ends)
+    text = f"{value:{sign}.{digits}f} %"
+    return (f"{text} [{low}, {high}]" if low and high else text).replace("-", "\N{MINUS SIGN}")
+
+
+def _beside_margin(end: float, digits: int) -> int:
+    margin = 100 * MARGIN
+    while digits < 6 and abs(end) != margin and round(abs(end), digits) == margin:
+        digits += 1
+    return digits

@@ -53,7 +53,7 @@ from ddpbench.report.tables.provenance import fabrics_table, machine_table
 from ddpbench.report.words import headline, moment, percent
 from ddpbench.spec.documents import parse
 from ddpbench.texts import clean, command
-from ddpbench.units import counted, format_seconds
+from ddpbench.units import counted, format_at_most, format_seconds
 from ddpbench.version import VERSION
 
 _HERE = Path(__file__).parent
@@ -391,6 +391,7 @@ def _environment(shared: Collection[str]) -> jinja2.Environment:
         finalize=_clean,
     )
     environment.filters["counted"] = counted
+    environment.filters["at_most"] = format_at_most
     environment.filters["cells"] = cells
     environment.filters["unshared"] = partial(without, shared=shared)
     return environment

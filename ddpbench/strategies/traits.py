@@ -98,6 +98,12 @@ def rings_among(cases: Iterable[Case]) -> bool:
     return of_ddp == {"all_reduce"} and len({case.algorithm for case in linked}) > 1
 
 
+def spoken_among(case: Case, among: Iterable[Case]) -> str:
+    """Return a strategy's name in a sentence on these cases; DDP's is that of the ring it is where others are not."""
+    traits = traits_of(case)
+    return as_ring(traits.spoken) if traits.role == "reference" and rings_among(among) else traits.spoken
+
+
 def as_ring(name: str) -> str:
     """Return a name such as `DDP` as that of the ring it is."""
     return f"ring ({name})"

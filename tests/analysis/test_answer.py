@@ -33,9 +33,9 @@ def answer(summary: RunSummary) -> str:
 def test_the_best_is_named_and_how_far_behind_the_other_is(tmp_path: Path) -> None:
     told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 15}))
     assert told.startswith("Use DDP at 2 ranks: 1.6")
-    assert "times one rank's samples/s; master takes 25.0 % longer (6 launches each)." in told
+    assert "times one rank's samples/s; a step of master takes 25.0 % longer (6 launches each)." in told
     told = answer(summary_of(tmp_path / "far", {SINGLE: 10, DDP: 12, MASTER: 36}))
-    assert "; master takes 3.00 times as long, and is slower than one rank (" in told
+    assert "; a step of master takes 3.00 times as long: fewer samples/s than one rank (" in told
 
 
 def test_the_best_need_not_be_the_reference(tmp_path: Path) -> None:
@@ -49,16 +49,16 @@ def test_of_cases_that_cannot_be_told_apart_the_reference_is_used_and_no_other_i
 ) -> None:
     """Whichever happens to be the fastest: a choice by the mean would be luck."""
     told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 11.9}, noise=0.08))
-    assert told.startswith("Use DDP at 2 ranks")
-    assert "; master cannot be told apart from it (the step of DDP is at most " in told
+    assert told.startswith("No winner at 2 ranks: DDP trains 1.9")
+    assert " samples/s, and master cannot be told apart from it (the step of DDP is at most " in told
     assert "master takes" not in told
 
 
 def test_a_reference_that_is_shown_to_be_slower_is_not_used(tmp_path: Path) -> None:
     cap = case_of("ddp", 2, bucket_cap_mb=25.0)
     told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 20, MASTER: 12, cap: 12.001}, noise=0.004))
-    assert told.startswith("Use master at 2 ranks: 1.6")
-    assert "; DDP (25 MiB buckets) cannot be told apart from it" in told
+    assert told.startswith("No winner at 2 ranks: master trains 1.6")
+    assert "and DDP (25 MiB buckets) cannot be told apart from it" in told
     assert "default buckets" not in told
 
 
@@ -66,7 +66,7 @@ def test_caps_of_one_strategy_are_told_apart_by_their_caps(tmp_path: Path) -> No
     caps = {case_of("ddp", 2, bucket_cap_mb=cap): step for cap, step in ((1.0, 15.0), (25.0, 11.0))}
     told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, **caps}))
     assert told.startswith("Use DDP (25 MiB buckets) at 2 ranks")
-    assert "; the other 2 take 9.0" in told
+    assert "; steps of the other 2 take 9.0" in told
 
 
 def test_where_more_ranks_are_slower_the_answer_is_one(tmp_path: Path) -> None:

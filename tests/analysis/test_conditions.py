@@ -16,7 +16,7 @@ from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.scaling.fits import _remarks
-from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.statistics.stats import Interval, step_time
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case
@@ -59,17 +59,31 @@ def test_disturbances_of_most_launches_are_said(tmp_path: Path) -> None:
     assert conditions([]) == ()
 
 
-def test_a_host_that_is_busy_with_replays_is_said(tmp_path: Path) -> None:
-    def paced(cpu_s: float) -> list[CaseRun]:
-        pace = Pacing(lateness_s=np.zeros(4), cpu_s=cpu_s, cores_s=10.0, optimizer_s=0.0, due_s=0.0)
-        found = runs(tmp_path / f"{cpu_s}", DDP)
+def test_by_how_much_replays_were_late_is_said(tmp_path: Path) -> None:
+    def paced(late: float, update: float, *cases: Case, dilation: float = 1.0) -> list[CaseRun]:
+        found = runs(tmp_path / f"{late}{update}{len(cases)}{dilation}", *cases)
+        step = step_time(found[0].timings).value
+        pace = Pacing(
+            lateness_s=np.array([0.0, 2 * late * step]),
+            cpu_s=1.0,
+            cores_s=10.0,
+            optimizer_s=(1 + update) * step,
+            due_s=step,
+        )
+        found = [
+            replace(one, planned=replace(one.planned, case=replace(one.case, dilation=dilation)))
+            for one in found
+        ]
         return [
             replace(one, launches=tuple(replace(launch, pace=pace) for launch in one.launches))
             for one in found
         ]
 
-    assert conditions(paced(7.1)) == ("the ranks' own work kept the cores 71 % busy, which lengthens steps",)
-    assert conditions(paced(4.9)) == ()
+    words = "replayed computation came late: {} read about {} % too long"
+    assert conditions(paced(0.05, 0.02, DDP)) == (words.format("its steps", 7),)
+    assert conditions(paced(0.05, 0.02, DDP, dilation=2.0)) == (words.format("its steps", 6),)
+    assert conditions(paced(0.05, -0.5, DDP, MASTER)) == (words.format("steps of DDP", 5),)
+    assert conditions(paced(0.01, 0.009, DDP)) == ()
 
 
 def test_validity_says_what_a_step_of_the_class_leaves_empty(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_launches_that_differ_are_told_with_the_fewest_and_the_most_a_step(tmp_p
     # 30 to 9,000 a block of ten steps: 3 to 900 a step, and 897 of them take about 0.9 ms of 10
     text = told(tmp_path, [30, 40, 9000])
     assert "launches of 1 case (3 to 900 a step at worst)" in text
-    assert text.endswith(f"({DDP.label}).")
+    assert text.endswith("(DDP at 2 ranks).")
 
 
 @pytest.mark.parametrize(

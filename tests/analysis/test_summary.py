@@ -77,7 +77,7 @@ def test_wide_intervals_are_told_with_what_ended_the_sweep(run: RunDir, reason: 
     write_sessions(run, reason)
     (found,) = [text for text in summarize(run).validity if "half-width" in text]
     assert told in found
-    assert SINGLE.label in found
+    assert "single at 1 rank" in found
 
 
 def test_a_killed_sweep_without_sessions_is_interrupted(run: RunDir) -> None:

@@ -153,25 +153,38 @@ def _in_one(one: Choice) -> str:
         return f"stay on one rank: at {ranks} {name} trains {plain(one.gain)} times its samples/s"
     if len(one.ranked) == 1:
         return f"at {ranks} {name} trains {gain}"
+    if one.tied:
+        start = (
+            f"no winner at {ranks}: {name}{' trains ' if gain else ''}{gain}{', and' if gain else ' and'} "
+        )
+        return fitting(start + rest for rest in _not_told_apart(one))
     start = f"use {name} at {ranks}{': ' if gain else ''}{gain}; "
     return fitting(start + rest for rest in _rest(one))
 
 
+def _not_told_apart(one: Choice) -> list[str]:
+    """Return the others that may be as good, in ever fewer words."""
+    names = [called(run, one.ranked) for run in one.tied]
+    return [
+        f"{words} cannot be told apart{end}"
+        for words, end in (
+            (listed(names), " from it"),
+            (listed(names), ""),
+            (counted(len(names), "other"), " from it"),
+        )
+    ]
+
+
 def _rest(one: Choice) -> list[str]:
     """Return how the others stand, in ever fewer words."""
-    if one.tied:
-        names = [called(run, one.ranked) for run in one.tied]
-        return [
-            f"{words} cannot be told apart from it" for words in (listed(names), counted(len(names), "other"))
-        ]
     others = one.behind
     if len(others) == 1:
         run, ratio = others[0]
-        less = ", and is slower than one rank" if run in one.below_base else ""
+        less = ": fewer samples/s than one rank" if run in one.below_base else ""
         end = f"takes {_gap(ratio)}{less}"
-        return [f"{called(run, one.ranked)} {end}", f"the other {end}"]
+        return [f"a step of {called(run, one.ranked)} {end}", f"the other's step {end}"]
     least = min((ratio for _, ratio in others), key=lambda ratio: ratio.value)
-    return [f"the other {len(others)} take {_gap(least)} or more"]
+    return [f"steps of the other {len(others)} take {_gap(least)} or more"]
 
 
 def _gap(ratio: Interval) -> str:

@@ -224,7 +224,7 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
     elif verdict == "equivalent":
         text = f"{first} and {second} are equivalent within {MARGIN_WORDS}{end}: step times differ by {signed(ratio)}"
     else:
-        text = f"{first} against {second}{end}: no significant difference, {undecided(judged)}"
+        text = f"{first} against {second}{end}: no significant difference; {undecided(ratio)}"
     return Finding(
         kind=pair.kind,
         text=sentence(start + text),

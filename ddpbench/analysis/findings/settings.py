@@ -101,7 +101,7 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement, compa
     who = f"{name} at {counted(worst.case.world_size, 'rank')}, {worst.case.workload}"
     text = f"{who}: a step takes {plain(ratio)} times as long {_apart(worst, best)}"
     if judged.verdict in ("equivalent", "unresolved"):
-        text = f"{who}: no significant difference {_apart(worst, best)}, {undecided(judged)}"
+        text = f"{who}: no significant difference {_apart(worst, best)}; {undecided(ratio)}"
     verdict = "slower" if judged.verdict in ("slower", "faster") else judged.verdict
     return Finding(
         kind="links",

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from ddpbench.analysis.findings.groups import grouped
+from ddpbench.analysis.findings.wording import late_share
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.pace import MOST_SHARE
+from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.spec.links import links_of
 from ddpbench.strategies.traits import traits_of
 
@@ -119,9 +121,12 @@ def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame, names: Names) -> I
     every = len(members) == len(by_id) > 1
     start = f"None of {len(members)} cases hid" if every else f"{names.count(members)} did not hide"
     listed = names.listed(members)
+    late = max(members, key=late_share)
+    share = late_share(late)
+    by = f" Computation came late by about {100 * share:.0f} % of a step of {names.of(late)}, by less of the others'."
     yield (
         f"{start} the host's own work at the dilation given: of {names.of(by_id[worst])}, {why}. Set dilation = "
-        f"{_round_up(k):g} or more{listed}."
+        f"{_round_up(k):g} or more{listed}.{by if share > MARGIN else ''}"
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpbench.analysis.read.launches import CaseRun, Launch
-from ddpbench.analysis.read.pace import host_share
+from ddpbench.analysis.read.pace import late_s
 from ddpbench.analysis.shares import percent_of
-from ddpbench.analysis.statistics.stats import MARGIN, Interval, Judgement
+from ddpbench.analysis.statistics.stats import MARGIN, Interval, Judgement, step_time
 from ddpbench.records import Compared
-from ddpbench.spec import Case, grouping
+from ddpbench.spec import grouping
 from ddpbench.spec.grouping import SCALE, VARIANT, cap_words
-from ddpbench.strategies.traits import as_ring, rings_among, traits_of
+from ddpbench.strategies.traits import spoken_among, traits_of
 from ddpbench.units import decimals_borne, format_at_most
 
 INEXACT: frozenset[Compared] = frozenset(
@@ -24,9 +24,6 @@ INEXACT: frozenset[Compared] = frozenset(
 )
 """What is compared of a strategy that is inexact by design."""
 
-
-BUSY = 0.5
-"""The share of its cores' time above which a replay's ranks are said to be slowed by sharing them."""
 MOST_WORDS = 30
 """Of a sentence."""
 MOST_NAMES = 2
@@ -68,14 +65,8 @@ def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) ->
         name for name in (*VARIANT, *SCALE, *more) if name not in ("world_size", "nodes", "ranks_per_node")
     ]
     words = grouping.words(run.case, [*grouping.differing(same, fields), *layouts], same)
-    spoken = _spoken(run.case, every)
+    spoken = spoken_among(run.case, every)
     return f"{spoken} ({', '.join(words)})" if words else spoken
-
-
-def _spoken(case: Case, among: Iterable[Case]) -> str:
-    """Return a strategy's name in a sentence; DDP's is that of the ring it is where others are not."""
-    traits = traits_of(case)
-    return as_ring(traits.spoken) if traits.role == "reference" and rings_among(among) else traits.spoken
 
 
 def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
@@ -93,12 +84,24 @@ def conditions(runs: Sequence[CaseRun]) -> tuple[str, ...]:
     disturbed = disturbed_launches(launches)
     if disturbed > len(launches) / 2:
         told.append(f"{disturbed} of {len(launches)} launches disturbed")
-    busy = max(
-        (host_share(paced) for run in runs if (paced := [x.pace for x in run.good if x.pace])), default=0
-    )
-    if busy > BUSY:
-        told.append(f"the ranks' own work kept the cores {100 * busy:.0f} % busy, which lengthens steps")
-    return tuple(told)
+    return (*told, *_paced(runs))
+
+
+def _paced(runs: Sequence[CaseRun]) -> list[str]:
+    """Return how much too long the steps of replays read whose computation came late, the worst one's."""
+    late = {run.case_id: (late_share(run), run) for run in runs if run.timings}
+    share, run = max(late.values(), key=lambda one: one[0], default=(0.0, None))
+    if run is None or share <= MARGIN:
+        return []
+    several = sum(one.case.world_size > 1 for _, one in late.values()) > 1
+    whose = f"steps of {called(run, runs)}" if several else "its steps"
+    return [f"replayed computation came late: {whose} read about {100 * share:.0f} % too long"]
+
+
+def late_share(run: CaseRun) -> float:
+    """Return by how much of a step a replay's computation came late; 0 of what computes."""
+    paced = [launch.pace for launch in run.good if launch.pace is not None]
+    return late_s(run.case.dilation, paced) / step_time(run.timings).value if paced else 0.0
 
 
 def disturbed_launches(launches: Iterable[Launch]) -> int:
@@ -115,9 +118,11 @@ def size_tags(judged: Judgement) -> tuple[str, ...]:
     return () if judged.beyond else (f"the difference may be under {MARGIN_WORDS}",)
 
 
-def undecided(judged: Judgement) -> str:
-    """Return how large a difference may be that was not found."""
-    return f"though up to {format_at_most(judged.bound or 0)} cannot be ruled out"
+def undecided(ratio: Interval) -> str:
+    """Return how much longer or shorter steps may be than the other's, from a ratio that was not told from 1."""
+    assert ratio.low is not None
+    assert ratio.high is not None
+    return f"steps may be up to {format_at_most(ratio.high - 1)} longer or {format_at_most(1 - ratio.low)} shorter"
 
 
 def takes_another_path(run: CaseRun) -> bool:
@@ -141,7 +146,7 @@ def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun
     """
     case = run.case
     beside = [*([other] if other is not None else []), *family]
-    told_apart = [_spoken(case, [case, *(one.case for one in beside)])]
+    told_apart = [spoken_among(case, [case, *(one.case for one in beside)])]
     same = [case, *(one.case for one in beside if one.case.strategy == case.strategy)]
     told_apart += grouping.words(case, grouping.differing(same, VARIANT), same)
     if other is not None and other.case.strategy == case.strategy and case.nodes != other.case.nodes:

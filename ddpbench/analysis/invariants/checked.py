@@ -104,6 +104,8 @@ class Invariant:
     kind: Kind
     check: Callable[[Measured], Iterable[Bounded]]
     """The numbers to hold against their bounds; none where the rule says nothing of the case."""
+    unseen: Callable[[Measured], float | None] | None = None
+    """Of a rule that statistics decide, the largest deviation that a case leaves open, as a fraction."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +150,8 @@ class Rule:
     numbers: int
     broken: int
     """In how many cases it does not hold."""
+    unseen: float = 0.0
+    """The largest deviation that may have gone unseen, as a fraction; 0 where numbers decide alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

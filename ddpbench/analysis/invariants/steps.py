@@ -75,6 +75,13 @@ def instrumented_as_timed(case: Measured) -> Iterable[Bounded]:
     )
 
 
+def instrumented_may_differ(case: Measured) -> float | None:
+    """Return how far an instrumented step may be from a timed one, as a fraction: the interval's further end."""
+    logs = case.run.instrumented_over_timed
+    half = half_width(logs)
+    return None if half is None else math.expm1(abs(math.fsum(logs) / len(logs)) + half)
+
+
 def single_steps(case: Measured) -> Iterable[Bounded]:
     """A mean lies among what it is the mean of, and percentiles are in their order.
 

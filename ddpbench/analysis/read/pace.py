@@ -99,6 +99,17 @@ def host_share(launches: Sequence[Pacing]) -> float:
     return sum(launch.cpu_s for launch in launches) / sum(launch.cores_s for launch in launches)
 
 
+def late_s(dilation: float, launches: Sequence[Pacing]) -> float:
+    """Return by how much the host's own work lengthens a step's computation; seconds of virtual time, mean over steps.
+
+    A step is late by its latest rank, for which the others wait, and its update takes what it takes beyond the
+    profiled one. What the same work does to transfers is not in it.
+    """
+    late = float(np.concatenate([launch.lateness_s for launch in launches]).mean())
+    updates = [max(0.0, one.optimizer_s - one.due_s) / dilation for one in launches if one.due_s > 0]
+    return late + (statistics.fmean(updates) if updates else 0.0)
+
+
 def dilation_needed(dilation: float, launches: Sequence[Pacing]) -> float:
     """Return the smallest dilation that hides the host's own work, from launches with `dilation`; see the file's head.
 

@@ -92,8 +92,11 @@ def _next(curve: CurveLaws) -> str:
 def _notes(curve: CurveLaws) -> list[str]:
     """Return what a curve's laws say, in a paragraph."""
     laws = curve.laws
-    words = [f"{curve.name}, {curve.setting}."]
+    words = [f"{curve.name}, {curve.setting}.", *([laws.knee_words] if laws.knee_words else [])]
     for fit in laws.fits:
+        if fit.goodness == "beyond error":  # the table has its parameters, which describe nothing
+            words.append(f"{_capital(LAW_NAMES[fit.law])} {fit.verdict}.")
+            continue
         parameters = series_of(
             [
                 f"{_MEANINGS[name]} {estimate_of(value)}"
@@ -103,7 +106,7 @@ def _notes(curve: CurveLaws) -> list[str]:
         )
         words.append(f"{_capital(LAW_NAMES[fit.law])} ({parameters}) {fit.verdict}.")
         words += fit.remarks
-    words += [text for text in (laws.trend, laws.knee_words, laws.peak_words) if text]
+    words += [text for text in (laws.trend, laws.peak_words) if text]
     return [" ".join(words) + _next(curve)]
 
 

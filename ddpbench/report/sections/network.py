@@ -161,14 +161,15 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
     span = f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else counted(rounds[0], "round")
     behind = (
         f"Dotted: the formula{'s' if len(formulas) > 1 else ''} of {series_of(formulas)} for the gradients' bytes, at "
-        f"{100 * PAYLOAD:g} % of the limiting link's rate (what headers leave) and without latency."
+        f"{100 * PAYLOAD:g} % of the limiting link's rate (the payload of 1,500-byte frames) and without latency."
         if formulas
         else "No formula is known for what was run."
     )
     caption = " ".join(
         [
             f"{setting_of(row)}. Network time: while any rank transfers, computing or not, which counts what overlaps",
-            "once. Parts of a step are means over ranks: do not add it to them. From instrumented steps. Hollow",
+            "once. Parts of a step are means over ranks: do not add it to them. From instrumented steps, which need",
+            "not be as long as timed ones. Hollow",
             f"markers: emulated links; whiskers: 95 % t-intervals over {span}, hidden by the marker where",
             f"they are shorter. Both axes are logarithmic. {behind}",
         ]
