@@ -69,7 +69,9 @@ def with_located(experiment: Experiment, beside: Path) -> Experiment:
         head = found.rpartition(":")[0]
         if is_import_path(found) and head.endswith(".py") and not Path(head).is_file():
             places = " or ".join(dict.fromkeys(str((folder / head).resolve()) for folder in _folders(beside)))
-            raise RequestError(f"workload {name!r}: there is no file {places}")
+            raise RequestError(
+                f"workload {name!r}: there is no file {places}; give its path from the experiment's folder"
+            )
         return found
 
     base = experiment.base.model_copy(update={"workload": name_of(experiment.base.workload)})

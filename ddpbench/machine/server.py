@@ -33,6 +33,8 @@ STOPPED_LOOKS = 10
 Looks are counted and not seconds: whoever stops a whole job may stop this process between two of them.
 """
 _LOOK_S = 1.0
+_AS_KILLED = {signal.SIGKILL: ", as the kernel does where memory runs out: use a smaller batch or model"}
+"""What a signal may mean of which a trial died."""
 _TAIL_BYTES = 1 << 16
 
 
@@ -276,9 +278,9 @@ class ServerProcess:
         if code is None:
             return {"problem": f"{case.workload}: {what} did not end within {timeout_s:.0f} s{last}"}
         ended = (
-            f"killed it by {signal.Signals(-code).name}"
+            f"killed it by {signal.Signals(-code).name}{_AS_KILLED.get(signal.Signals(-code), '')}"
             if code < 0
-            else f"ended its process (exit code {code})"
+            else f"ended its process (exit code {code}), and it must come back"
         )
         return {"problem": f"{case.workload}: {what} {ended}{last}"}
 

@@ -51,7 +51,9 @@ def load_experiment(
     except documents.TooMuchError as error:
         raise ExperimentError(str(path), [Problem(path="", message=str(error))]) from None
     except UnicodeDecodeError:
-        raise ExperimentError(str(path), [Problem(path="", message="is not a UTF-8 text file")]) from None
+        raise ExperimentError(
+            str(path), [Problem(path="", message="is not a UTF-8 text file: save it as one")]
+        ) from None
     return parse_experiment(
         text, catalog, name=path.stem, source=str(path), overrides=overrides, on_replaced=on_replaced
     )
@@ -313,7 +315,9 @@ def _axes(
                 problems += [Problem(path=path, message=one.message) for one in explain(error, "", [])]
                 continue
             if checked in kept:
-                problems.append(Problem(path=path, message=f"{shortened(value)} is given twice"))
+                problems.append(
+                    Problem(path=path, message=f"{shortened(value)} is given twice: leave one out")
+                )
                 continue
             kept.append(checked)
         axes[name] = kept
@@ -356,7 +360,8 @@ def _excludes(data: object, models: Mapping[str, type[BaseModel]], problems: lis
                 try:
                     kept.append(adapter.validate_python(value))
                 except ValidationError:
-                    message = f"{shortened(value)} is not a value of {key}, so that it would exclude nothing"
+                    would = "so that it would exclude nothing: leave it out"
+                    message = f"{shortened(value)} is not a value of {key}, {would}"
                     problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
             rule[key] = kept
 

@@ -49,7 +49,7 @@ def read_script(path: Path) -> Script:
         RequestError: there is no such file, or it is no Python.
     """
     if not path.is_file():
-        raise RequestError(f"there is no file {path}")
+        raise RequestError(f"there is no file {path}; give the script's path")
     raw = path.read_bytes()
     try:
         tree = ast.parse(raw, str(path))
