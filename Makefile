@@ -6,7 +6,7 @@ TESTS_AT_ONCE := 3
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
-.PHONY: sweep test bench campaign check docs clean help
+.PHONY: sweep test bench campaign soak check docs clean help
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -36,6 +36,9 @@ bench: .venv/.dev  ## measure the promised ratios; exit 1 outside their bounds
 
 campaign: .venv/.dev  ## try 1,000 bad inputs and 300 faults; exit 1 where one misbehaves
 	$(BIN)/python -m tests.campaign
+
+soak: .venv/.dev  ## run one sweep of 500 launches; exit 1 where memory or open files grow
+	$(BIN)/python -m tests.campaign.soak
 
 docs: .venv/.dev  ## write the generated pages of docs/, and the pages of the kept runs
 	$(BIN)/python -c 'import pathlib; from ddpbench.analysis.table.columns import page; pathlib.Path("docs/columns.md").write_text(page(), "utf-8")'

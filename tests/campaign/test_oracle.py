@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -129,3 +130,15 @@ def test_the_campaign_imports_nothing_of_torch() -> None:
     """What is forked for an input has no threads of torch, and does not take its seconds."""
     code = "import sys, tests.campaign.__main__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=inputs.ROOT).returncode == 0
+
+
+def test_a_soak_sees_growth_and_no_growth() -> None:
+    generator = random.Random(5)
+    noise = [generator.gauss(0, 40) for _ in range(450)]
+    assert not soak.is_flat([30_000 + launch + one for launch, one in enumerate(noise)])
+    rise, half = soak.slope([30_000 + launch + one for launch, one in enumerate(noise)])
+    assert abs(rise - 1) <= half
+    assert soak.is_flat([7.0] * 450)
+    assert not soak.is_flat([7.0 + launch // 100 for launch in range(450)])
+    flat = sum(soak.is_flat([generator.gauss(0, 40) for _ in range(450)]) for _ in range(400))
+    assert 370 <= flat <= 390  # of noise, about 95 %

@@ -1,0 +1,150 @@
+"""A long sweep: memory and open files of its controller, its guard and its fork server stay as they are.
+
+`python -m tests.campaign.soak` runs 500 launches of one sweep. After every launch it reads each process's resident memory
+and open files; a straight line is fitted to the medians of eight batches of them, the first tenth of
+the launches left out. It is flat where the slope's 95 % interval contains 0, and prints what a launch adds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from tests.campaign import oracle
+from tests.campaign.setups import ROOT
+
+BATCHES = 8
+T_975 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447}
+"""Student's t, exceeded with a probability of 2.5 %, by degrees of freedom."""
+_EXPERIMENT = f"""
+question = "Does a long sweep grow?"
+[base]
+strategy = "ddp"
+world_size = 2
+local_batch = 4
+workload = "{ROOT}/tests/failures/faulty.py:Sound"
+[budget]
+rounds_min = {{rounds}}
+rounds_max = {{rounds}}
+total = "4 h"
+measured_s = "100 ms"
+"""
+Series = dict[tuple[str, str], list[float]]
+"""By process and quantity, a value a launch."""
+
+
+def slope(values: Sequence[float]) -> tuple[float, float]:
+    """Return what a launch adds and half its 95 % interval, from a straight line through batches' medians."""
+    size = len(values) // BATCHES
+    if not size:
+        raise ValueError(f"{len(values)} launches are too few: {BATCHES} at least")
+    kept = values[len(values) - BATCHES * size :]
+    medians = [statistics.median(kept[size * one : size * (one + 1)]) for one in range(BATCHES)]
+    middle = (BATCHES - 1) / 2
+    spread = sum((one - middle) ** 2 for one in range(BATCHES))
+    mean = statistics.fmean(medians)
+    rise = sum((one - middle) * (value - mean) for one, value in enumerate(medians)) / spread
+    rest = sum((value - mean - rise * (one - middle)) ** 2 for one, value in enumerate(medians))
+    half = T_975[BATCHES - 2] * (rest / (BATCHES - 2) / spread) ** 0.5
+    return rise / size, half / size
+
+
+def is_flat(values: Sequence[float]) -> bool:
+    """Whether the slope's interval contains 0."""
+    rise, half = slope(values)
+    return abs(rise) <= half
+
+
+def _role(process: psutil.Process, controller: int) -> str:
+    """What a process is in the sweep; empty for ranks, which come and go."""
+    if process.pid == controller:
+        return "controller"
+    if "--serve" not in process.cmdline():
+        return ""
+    parent = process.parent()
+    depth = 0
+    while parent is not None and parent.pid != controller:
+        depth += "--serve" in parent.cmdline()
+        parent = parent.parent()
+    return ("guard", "fork server")[depth] if depth < 2 else ""
+
+
+def watched(run: Path, rounds: int, tag: str) -> Series:
+    """Runs the sweep, and returns what was read after each launch."""
+    (run.parent / "given.toml").write_text(_EXPERIMENT.format(rounds=rounds), encoding="utf-8")
+    line = [sys.executable, "-m", "ddpbench", "sweep", str(run.parent / "given.toml"), "--out", str(run)]
+    found: Series = defaultdict(list)
+    seen = 0
+    with (run.parent / "log").open("wb") as log:
+        process = subprocess.Popen(
+            line,
+            stdout=log,
+            stderr=log,
+            cwd=ROOT,
+            env={**os.environ, oracle.TAG: tag},
+            start_new_session=True,
+        )
+        try:
+            while process.poll() is None:
+                done = sum(1 for _ in run.glob("cases/*/launch-*/outcome.json"))
+                if done > seen:
+                    seen = done
+                    _read(process.pid, tag, found)
+                    print(f"\r{done} of {2 * rounds} launches", end="", file=sys.stderr, flush=True)
+                time.sleep(0.05)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+            process.wait()
+    if process.returncode:
+        raise SystemExit((run.parent / "log").read_text(encoding="utf-8")[-2000:])
+    return found
+
+
+def _read(controller: int, tag: str, found: Series) -> None:
+    for process in oracle.processes_of(tag):
+        with contextlib.suppress(psutil.Error, OSError):
+            if role := _role(process, controller):
+                resident, files = process.memory_info().rss / 1024, process.num_fds()
+                found[role, "memory, KiB"].append(resident)
+                found[role, "open files"].append(files)
+
+
+def table(found: Mapping[tuple[str, str], Sequence[float]]) -> str:
+    """What each process has at the end, and what a launch adds to it."""
+    rows = ["| process | of it | at the end | a launch adds (95 %) | flat |", "|---|---|---|---|---|"]
+    for (role, what), values in sorted(found.items()):
+        late = values[len(values) // 10 :]
+        rise, half = slope(late)
+        rows.append(
+            f"| {role} | {what} | {values[-1]:,.0f} | {rise:.3f} [{rise - half:.3f}, {rise + half:.3f}] | "
+            f"{'yes' if is_flat(late) else 'no'} |"
+        )
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Prints the table, and exits with 1 where something grows."""
+    parser = argparse.ArgumentParser(prog="python -m tests.campaign.soak", description=__doc__)
+    parser.add_argument("--launches", type=int, default=500)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ddpbench-soak-") as folder:
+        found = watched(Path(folder) / "run", given.launches // 2, f"soak-{os.getpid()}")
+    print(f"\n{table(found)}")
+    grows = [values for values in found.values() if not is_flat(values[len(values) // 10 :])]
+    sys.exit(bool(grows) or len(found) < 6)
+
+
+if __name__ == "__main__":
+    main()
