@@ -1,8 +1,8 @@
 """A long sweep: memory and open files of its controller, its guard and its fork server stay as they are.
 
-`python -m tests.campaign.soak` runs 500 launches of one sweep. After every launch it reads each process's resident memory
-and open files; a straight line is fitted to the medians of eight batches of them, the first tenth of
-the launches left out. It is flat where the slope's 95 % interval contains 0, and prints what a launch adds.
+`python -m tests.campaign.soak` runs 500 launches of one sweep. After every launch it reads each process's resident
+memory and open files; a straight line is fitted to the medians of eight batches of them, the first tenth of the
+launches left out. It is flat where the slope's 95 % interval contains 0.
 """
 
 from __future__ import annotations

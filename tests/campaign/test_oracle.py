@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ddpbench
-from tests.campaign import faults, inputs, job, oracle, rundirs
+from tests.campaign import faults, inputs, job, oracle, rundirs, soak
 from tests.campaign.nasty import VALUES, toml_document
 from tests.synthetic import write_run
 
