@@ -54,6 +54,13 @@ def whole_number(digits: str) -> int:
     return sign * (int(bare) if len(bare) <= 400 else 1 << int(len(bare) / math.log10(2)) - 1)
 
 
+def within(text: str, most: int = 3_000) -> str:
+    """Return a text, without its middle where it has more characters: nobody reads them."""
+    if len(text) <= most:
+        return text
+    return f"{text[: 2 * most // 3]} ... {text[-most // 3 :]}"
+
+
 def command(*words: object) -> str:
     """Return a command line to paste into a shell, its words quoted where they must be."""
     return shlex.join(map(str, words))

@@ -14,7 +14,7 @@ from ddpbench.cli import allocation, doctor, init, merge, noise, pack, plan, pro
 from ddpbench.cli import list as list_command
 from ddpbench.cli.lines import say, show
 from ddpbench.errors import DdpbenchError, RequestError
-from ddpbench.texts import shortened
+from ddpbench.texts import shortened, within
 from ddpbench.version import VERSION
 
 EXIT_OK = 0
@@ -88,10 +88,10 @@ def run(argv: list[str] | None = None) -> int:
         arguments = make_parser().parse_args(argv)
         code: int = arguments.run(arguments)
     except RequestError as error:
-        say(f"ddpbench: {error}", sys.stderr)
+        say(f"ddpbench: {within(str(error))}", sys.stderr)
         return EXIT_REQUEST
     except DdpbenchError as error:
-        say(f"ddpbench: {error}", sys.stderr)
+        say(f"ddpbench: {within(str(error))}", sys.stderr)
         return EXIT_NOT_OK
     except OSError as error:
         from ddpbench.records import explain_os_error
@@ -127,6 +127,7 @@ class _Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if message:
+            message = within(message) if file is not sys.stdout else message  # help is read whole
             show(message, end="", file=file or sys.stderr)
 
 

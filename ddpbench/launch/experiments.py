@@ -32,7 +32,9 @@ def find_experiment(name: str) -> Path:
     path = Path(name)
     if path.is_dir():
         if not (path / "experiment.toml").is_file():
-            raise RequestError(f"{path} is a directory without experiment.toml: not a run directory")
+            raise RequestError(
+                f"{path} is a directory without experiment.toml: give an experiment or a run directory"
+            )
         return path
     if path.suffix == ".toml" or path.is_file():
         if not path.is_file():

@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ddpbench.errors import OutputError, UnreadableError
+from ddpbench.errors import IdentityError, OutputError, UnreadableError
 
 MIB = 1 << 20
 MOST_PLAN = 256 * MIB
@@ -33,6 +33,11 @@ _PART = 1 << 16
 _DEEPEST = 64
 """How deep its JSON may be nested; what is written has a handful of levels."""
 _TOO_DEEP = f"nested more than {_DEEPEST} levels deep"
+
+
+def damaged(path: Path, what: str) -> IdentityError:
+    """The error of a file of a run directory that holds what nobody wrote."""
+    return IdentityError(f"{path} is damaged: {what}; restore it from a copy")
 
 
 def kind_of(mode: int) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError
 
-from ddpbench.errors import IdentityError
+from ddpbench.records.files import damaged
 from ddpbench.records.rundir import RunDir
 
 _Text = str | None
@@ -84,7 +84,7 @@ def _checked(model: type[BaseModel], run: RunDir, data: dict[str, Any], name: st
     try:
         model.model_validate(data)
     except ValidationError as error:
-        raise IdentityError(f"{run.path / name} is damaged: {first_problem(error)}") from None
+        raise damaged(run.path / name, first_problem(error)) from None
     return data
 
 

@@ -8,15 +8,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
-from ddpbench.errors import IdentityError, RequestError
+from ddpbench.errors import RequestError
 from ddpbench.records.archive import unpack
-from ddpbench.records.files import parse_json
+from ddpbench.records.files import damaged, parse_json
 from ddpbench.records.machine import first_problem
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import CASE_ID, Purpose, RunDir
 from ddpbench.spec import Budget, Case, Links, PlannedCase
 from ddpbench.spec.limits import MAX_RANKS, MAX_RATE
 from ddpbench.spec.settings import BucketSetting
+from ddpbench.texts import shortened
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,15 +177,15 @@ def read_plan(run: RunDir) -> StoredPlan:
         found = _PLAN.validate_python(data)
         budget = Budget.model_validate(found.budget)
     except ValidationError as error:
-        raise IdentityError(f"{run.plan} is damaged: {first_problem(error)}") from None
+        raise damaged(run.plan, first_problem(error)) from None
     ids = tuple(entry.case_id for entry in found.cases)
     cases = tuple(_planned(run, entry, raw) for entry, raw in zip(found.cases, data["cases"], strict=True))
     if len(known := frozenset(ids)) < len(ids):
         twice = next(one for index, one in enumerate(ids) if one in ids[:index])
-        raise IdentityError(f"{run.plan} is damaged: the case {twice} is there twice")
+        raise damaged(run.plan, f"the case {twice} is there twice")
     order = tuple((launch.round, launch.case_id) for launch in found.launches)
     if stray := next((case_id for _, case_id in order if case_id not in known), None):
-        raise IdentityError(f"{run.plan} is damaged: it launches {stray!r}, which is none of its cases")
+        raise damaged(run.plan, f"it launches {shortened(stray)}, which is none of its cases")
     unpack(run)
     return StoredPlan(
         experiment=found.experiment,
@@ -205,16 +206,12 @@ def _planned(run: RunDir, entry: _Entry, raw: Mapping[str, Any]) -> PlannedCase:
     """
     case = Case.from_json(dict(raw))
     if case.fabric and len(Links.parse(case.fabric).bandwidth) not in (1, case.nodes):
-        raise IdentityError(
-            f"{run.plan} is damaged: {case.fabric!r} has not a rate for each of {case.nodes} nodes"
-        )
+        raise damaged(run.plan, f"{shortened(case.fabric)} has not a rate for each of {case.nodes} nodes")
     if case.case_id != entry.case_id:
-        raise IdentityError(
-            f"{run.plan} is damaged: the case called {entry.case_id} has the contents of {case.case_id}; "
-            "restore it from a copy"
-        )
+        ids = [shortened(one) for one in (entry.case_id, case.case_id)]
+        raise damaged(run.plan, f"the case called {ids[0]} has the contents of {ids[1]}")
     if not CASE_ID.fullmatch(entry.case_id):
-        raise IdentityError(f"{run.plan} is damaged: {entry.case_id!r} is no case's id")
+        raise damaged(run.plan, f"{shortened(entry.case_id)} is no case's id")
     return PlannedCase(
         case=case,
         skip_reason=entry.skip_reason,

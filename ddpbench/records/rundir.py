@@ -24,6 +24,7 @@ from ddpbench.records.files import (
     MOST_NOTES,
     MOST_PLAN,
     copy_file,
+    damaged,
     kind_of,
     most_of,
     open_to_append,
@@ -368,11 +369,11 @@ class RunDir:
                 f"{path} cannot be read: {error}; restore it from a copy, or sweep anew with another --out"
             ) from None
         if not isinstance(data, dict):
-            raise IdentityError(f"{path} is damaged: an object was expected")
+            raise damaged(path, "an object was expected")
         version = data.get("schema_version")
         if version != SCHEMA_VERSION:
-            message = f"{path} has schema {version!r}; this ddpbench reads schema {SCHEMA_VERSION}"
-            raise IdentityError(message)
+            reads = f"this ddpbench reads schema {SCHEMA_VERSION}: use the version that wrote it"
+            raise IdentityError(f"{path} has schema {shortened(version)}; {reads}")
         return data
 
 
@@ -384,6 +385,7 @@ def explain_os_error(error: OSError) -> str:
         errno.EDQUOT: "your disk quota is exhausted; free some, then rerun the same command to resume",
         errno.EFBIG: "no file may be so large here; raise the limit with ulimit -f, then run the same command again",
         errno.EMFILE: "this process may not open more; raise the limit with ulimit -n, then run the same command again",
+        errno.ENAMETOOLONG: "choose a shorter name",
         errno.EROFS: "it is mounted read-only; choose another directory with --out",
         errno.EACCES: "choose a directory you may write with --out",
         errno.ENOENT: "it was deleted or moved meanwhile; put it back, or run the same command again",

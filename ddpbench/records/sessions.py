@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from ddpbench.errors import IdentityError
+from ddpbench.records.files import damaged
 from ddpbench.records.machine import first_problem
 from ddpbench.records.rundir import RunDir
 
@@ -111,6 +112,6 @@ def read_sessions(run: RunDir) -> list[dict[str, Any]]:
     try:
         _Sessions.model_validate(data)
     except ValidationError as error:
-        raise IdentityError(f"{run.sessions} is damaged: {first_problem(error)}") from None
+        raise damaged(run.sessions, first_problem(error)) from None
     entries: list[dict[str, Any]] = data["sessions"]
     return entries

@@ -110,6 +110,10 @@ class PlainWorkload(Workload[BaseModel]):
         from torch.utils.data import IterableDataset
 
         make = method_of(self.instance(options), "dataset")
+        if missing := {"RANK", "WORLD_SIZE"} - os.environ.keys():
+            raise ValueError(
+                f"{' and '.join(sorted(missing))} left the environment: the class must leave them there"
+            )
         place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
         wanted = inspect.signature(make).parameters
         given = {name: value for name, value in place.items() if name in wanted}

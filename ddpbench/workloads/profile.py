@@ -56,7 +56,7 @@ class Seconds(BaseModel, frozen=True):
     def _parts(cls, value: Any) -> Any:
         if isinstance(value, list):
             if len(value) != 3:
-                raise ValueError("a time is a number of seconds, or [mean, low, high]")
+                raise ValueError("a time must be a number of seconds, or [mean, low, high]")
             return dict(zip(("mean", "low", "high"), value, strict=True))
         if isinstance(value, int | float) and not isinstance(value, bool):
             return {"mean": value}
@@ -151,7 +151,7 @@ class Profile(BaseModel, extra="forbid", frozen=True):
         if late:
             moment = late[0].ready_s.mean
             raise ValueError(
-                f"parameters: the gradient of {late[0].name} is ready after {moment:g} s, which is after the end of "
+                f"parameters: the gradient of {late[0].name} is ready after {moment:g} s, and must be by the end of "
                 f"backward ({end:g} s)"
             )
         kinds = dict.fromkeys(p.dtype for p in self.parameters)

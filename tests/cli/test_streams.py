@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from ddpbench.cli import run
+
 CLOSED = [(1,), (2,), (0, 1, 2)]
 
 
@@ -26,3 +28,11 @@ def test_tables_are_printed_to_a_closed_terminal() -> None:
     line = ["sh", "-c", 'exec "$0" -m ddpbench list >&-', sys.executable]
     ended = subprocess.run(line, check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_an_error_without_end_is_told_without_its_middle(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "--figures", "png," + "x" * 50_000, "nowhere"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("ddpbench: ")
+    assert " ... " in told
+    assert len(told) < 3_100

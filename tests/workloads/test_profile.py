@@ -103,7 +103,7 @@ def test_another_schema_is_refused(text: str, said: str) -> None:
     [
         ({"forward_s": -0.5}, r"forward_s\.mean: -0\.5 given; must be 0 s to 1 day"),
         ({"backward_s": "long"}, r"backward_s: 'long' given"),
-        ({"backward_s": [1, 2]}, r"a time is a number of seconds, or \[mean, low, high\]"),
+        ({"backward_s": [1, 2]}, r"a time must be a number of seconds, or \[mean, low, high\]"),
         ({"backward_s": [1, 2, 3]}, r"the interval \[2, 3\] does not hold its mean 1"),
         ({"backward_s": 0}, "gradients need a backward that takes time"),
         ({"backward_s": float("nan")}, "backward_s.mean: nan given; must be 0 s to 1 day"),

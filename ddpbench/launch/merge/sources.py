@@ -72,7 +72,7 @@ def read(path: Path) -> Source:
     """
     if not path.is_dir():
         what = "is a file" if path.exists() else "does not exist"
-        raise RequestError(f"{path} {what}; a merge takes run directories")
+        raise RequestError(f"{path} {what}; give run directories to merge")
     run = RunDir(path)
     stored = read_plan(run)  # whole, or refused with what is wrong
     machine, plan, merged = read_machine(run), run.read_json(run.plan), read_merged(run)
@@ -113,11 +113,13 @@ def check_different(sources: Sequence[Source]) -> None:
     for index, source in enumerate(sources):
         for other in sources[:index]:
             if source.path.samefile(other.path):
-                raise RequestError(f"{source.path} is given twice; every launch may count once only")
+                raise RequestError(
+                    f"{source.path} is given twice; every launch may count once only: leave one out"
+                )
             if source.fingerprints & other.fingerprints:
                 raise RequestError(
                     f"{other.path} and {source.path} hold the same run, or a merge of it: the same host, start and "
-                    "cases; every launch may count once only"
+                    "cases; every launch may count once only: leave one out"
                 )
 
 
