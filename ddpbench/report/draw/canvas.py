@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from ddpbench.report.draw import style
+from ddpbench.report.draw.slim import slim
 from ddpbench.report.parts import Picture
 from ddpbench.report.words import Estimate
 
@@ -271,7 +272,7 @@ def draw(picture: Picture) -> Drawn:
         for word in words:
             word.set_visible(False)
         body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
-        svg = themed(saved(figure, "svg", part=body))
+        svg = slim(themed(saved(figure, "svg", part=body)))
         narrow = _narrow(picture) if picture.narrow is not None else b""
     return Drawn(
         narrow=narrow,
@@ -302,7 +303,7 @@ def _narrow(picture: Picture) -> bytes:
     width, height = picture.narrow_in
     figure = Figure(figsize=(width, height), facecolor="white")
     picture.narrow(Sheet(figure, width_in=width, height_in=height, lifted_in=0.0))
-    return themed(saved(figure, "svg"))
+    return slim(themed(saved(figure, "svg")))
 
 
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
