@@ -51,7 +51,9 @@ def collisions(picture: Picture, *, narrow: bool) -> Iterator[str]:
         point = figure.dpi / 72
         texts: list[Text] = []
         with pytest.MonkeyPatch.context() as patch, renderer._draw_disabled():
-            patch.setattr(Text, "draw", lambda self, *_: texts.append(self))  # ticks beyond the ends are not drawn
+            patch.setattr(
+                Text, "draw", lambda self, *_: texts.append(self)
+            )  # ticks beyond the ends are not drawn
             figure.draw(renderer)
         texts = [one for one in texts if one.get_visible() and one.get_text().strip()]
         boxes = [(one.get_text(), one.get_window_extent(renderer)) for one in texts]

@@ -82,14 +82,16 @@ class Sheet:
         """A legend along the sheet's upper edge, read row by row; `length` of its lines in the font's size."""
         # matplotlib fills columns first, so the handles are dealt out to its columns
         handles = [handle for column in range(columns) for handle in handles[column::columns]]
-        place = self._place(0.1, self.height_in - 0.02)
+        phone = self.width_in <= style.NARROW_WIDTH_IN
+        place = self._place(0.04 if phone else 0.1, self.height_in - 0.02)
         self.figure.legend(
             handles=handles,
             loc="upper left",
             bbox_to_anchor=place,
             ncols=columns,
-            handlelength=length,
-            columnspacing=1.4,
+            handlelength=min(length, 1.2) if phone else length,
+            handletextpad=0.5 if phone else 0.8,
+            columnspacing=0.8 if phone else 1.4,
             borderpad=0,
         )
 

@@ -273,7 +273,7 @@ def _paint(
     _paint_map(axes, names, sizes=sizes, caps=caps, cells=cells, told=told)
 
 
-_LEFT_IN, _NARROW_CELL_IN = 0.85, 0.76
+_LEFT_IN, _NARROW_CELL_IN = 0.8, 0.68
 """On a phone: the room for a line's name, and a cell's least width."""
 
 
