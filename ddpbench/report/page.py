@@ -401,7 +401,7 @@ def _clean(value: Any) -> Any:
     return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-_PLAIN = "=:/;,()'{}.*!-+@"
+_PLAIN = "=:/;,'{}.*!-+@"
 """What an address may hold as it is, in an attribute and in a list of sources."""
 
 

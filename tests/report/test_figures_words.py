@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 from matplotlib.figure import Figure
 
+from ddpbench.report import page
 from ddpbench.report.draw import style
-from ddpbench.report.draw.canvas import Sheet
+from ddpbench.report.draw.canvas import Sheet, drawing
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import breakdown, scaling
@@ -16,6 +17,7 @@ from ddpbench.report.sections.communication.curves import Point, TransferCurve
 from ddpbench.report.sections.communication.figure import picture as transfers
 from ddpbench.report.words import Estimate
 from tests.report.handmade import ddp, handmade_summary
+from tests.report.reading import read
 
 
 def painted(picture: Picture) -> Figure:
@@ -69,7 +71,7 @@ def test_a_bucket_cap_that_all_bars_share_is_told_once() -> None:
     bars = list(breakdown._bars(summary, rows).values())
     caps = {bar.row.case.bucket_cap_mb for bar in bars} - {None}
     assert len(caps) > 1
-    assert any("buckets" in label for label in breakdown._labels(bars)), "they tell cases apart"
+    assert breakdown._labels(bars) == [bar.name for bar in bars], "they tell cases apart"
     same = [bar for bar in bars if bar.row.case.bucket_cap_mb in (None, "default")]
     assert not any("buckets" in label for label in breakdown._labels(same))
     assert "All that have buckets: default buckets." in breakdown._picture("", same, {}).caption
@@ -97,3 +99,38 @@ def test_a_columns_small_values_do_not_give_its_large_ones_more_digits() -> None
     )
     told = [row[0].text for row in table.evenly_rounded().rows]
     assert told == ["5.96", "0.00050", "24.86"], "and none is rounded away"
+
+
+def test_what_qualifies_a_finding_stands_in_brackets_and_not_as_loose_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(page, "FIGURES", ())
+    summary = handmade_summary()
+    tags = ("12 of 20 launches disturbed", "corrected for 10 comparisons")
+    found = [dataclasses.replace(one, tags=tags) for one in summary.findings]
+    assert found
+    spans = read(page.build(dataclasses.replace(summary, findings=found)).html).all("span", class_="tags")
+    assert {span.text for span in spans} == {f"({'; '.join(tags)})"}
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_a_number_in_a_part_leaves_its_edges_free(narrow: bool) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    summary = handmade_summary()
+    (picture,) = breakdown.section(summary, rows_of(summary)).pictures
+    size = picture.narrow_in if narrow else (picture.width_in, picture.height_in)
+    paint = picture.narrow if narrow else picture.paint
+    assert paint is not None
+    figure = Figure(figsize=size)
+    with drawing():
+        paint(Sheet(figure, width_in=size[0], height_in=size[1], lifted_in=0.0))
+        renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+        (axes,) = figure.axes
+        bars = [bar.get_window_extent(renderer) for bar in axes.patches]
+        texts = [text for text in axes.texts if text.get_ha() == "center"]
+        assert texts
+        for text in texts:
+            box = text.get_window_extent(renderer)
+            (part,) = [bar for bar in bars if bar.contains((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)]
+            assert min(box.x0 - part.x0, part.x1 - box.x1) >= 1.5, text.get_text()

@@ -18,7 +18,8 @@ from ddpbench.report.rows import rows_of
 from tests.emulated import write_emulated
 from tests.synthetic import write_everything
 
-SCREEN_PX = 390
+SHOWN_PX = 358
+"""Of a figure on a screen of 390 pixels."""
 APART_PT = 1.0
 """That two words on one line are apart at least."""
 
@@ -70,7 +71,8 @@ def collisions(picture: Picture, *, narrow: bool) -> Iterator[str]:
 def test_every_figure_is_drawn_for_a_phone(pictures: list[Picture]) -> None:
     assert len({picture.file_name for picture in pictures}) > 12
     assert [picture.file_name for picture in pictures if picture.narrow is None] == []
-    assert [one.file_name for one in pictures if one.narrow_in[0] > 4.4] == [], f"{SCREEN_PX} pixels"
+    least = {one.file_name: style.SMALLEST_PT / 72 * SHOWN_PX / one.narrow_in[0] for one in pictures}
+    assert {name: size for name, size in least.items() if size < 10} == {}, "pixels of its smallest text"
 
 
 @pytest.mark.parametrize("narrow", [True, False])

@@ -100,8 +100,8 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
 
 _SEEN = 0.001
 """Of the longest bar: thinner parts cannot be seen, and the legend leaves them out."""
-_TIGHT = 0.85
-"""Of a text's width, which is reckoned rather too wide."""
+_TIGHT = 1.1
+"""Of a text's width: a number that fills its part to the edges cannot be read."""
 MARK = " *"
 """Behind the name of a case whose breakdown does not describe its timed steps."""
 _QUESTION = "What fills a step?"
@@ -282,7 +282,8 @@ def _table(bars: Sequence[Bar]) -> Table:
 def _labels(bars: Sequence[Bar]) -> list[str]:
     """Return the bars' names as the figure has them: without a bucket cap that all share, which the caption tells."""
     shared = _shared_cap(bars)
-    return [bar.name.replace(f", {shared}", "") + MARK * bar.apart for bar in bars]
+    names = [bar.name.replace(f", {shared}", "") if shared else bar.name for bar in bars]
+    return [name + MARK * bar.apart for name, bar in zip(names, bars, strict=True)]
 
 
 def _shared_cap(bars: Sequence[Bar]) -> str:
