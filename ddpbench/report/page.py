@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup
@@ -108,14 +109,14 @@ class Embedded:
         return without(self.picture.caption, self.shared)
 
     @property
-    def source(self) -> str:
+    def source(self) -> Markup:
         """The SVG as a data address; two SVG in one document would share ids."""
         return _data_image(self.drawn.svg)
 
     @property
-    def narrow(self) -> str:
+    def narrow(self) -> Markup:
         """The same for a phone, where it is drawn apart; else empty."""
-        return _data_image(self.drawn.narrow) if self.drawn.narrow else ""
+        return _data_image(self.drawn.narrow) if self.drawn.narrow else Markup()
 
     @property
     def alt(self) -> str:
@@ -401,8 +402,14 @@ def _clean(value: Any) -> Any:
     return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _data_image(svg: bytes) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode("ascii")
+_PLAIN = "=:/;,'{}.*!-+@"
+"""What an address may hold as it is, in an attribute and in a list of sources."""
+
+
+def _data_image(svg: bytes) -> Markup:
+    """Return an image as a data address: text, which is a quarter shorter than base64."""
+    text = svg.decode("utf-8").replace('"', "'")
+    return Markup("data:image/svg+xml," + quote(text, safe=_PLAIN))
 
 
 def _data(kind: str, text: str) -> str:

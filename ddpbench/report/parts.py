@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ddpbench.report.words import Estimate, milliseconds
+from ddpbench.report.words import Estimate, decimals_of, milliseconds
 
 if TYPE_CHECKING:
     from ddpbench.report.draw.canvas import Sheet
@@ -96,12 +96,12 @@ class Table:
         """Return it with one rounding within each column of measured values."""
         if self.mixed:
             return self
-        decimals: dict[int, int] = {}
+        columns: dict[int, list[Estimate]] = {}
         for row in self.rows:
             for place, cell in enumerate(row):
                 if cell.measured is not None:
-                    needed = cell.measured.decimals_in_column
-                    decimals[place] = max(decimals.get(place, 0), needed)
+                    columns.setdefault(place, []).append(cell.measured)
+        decimals = {place: decimals_of(values) for place, values in columns.items()}
         if not decimals:
             return self
         rows = tuple(
@@ -135,7 +135,9 @@ class Table:
 
 def _at(cell: Cell, decimals: int) -> Cell:
     assert cell.measured is not None
-    text, under = cell.measured.rounded(decimals)
+    small = 0 < abs(cell.measured.value) < 10.0**-decimals
+    # never round a value away
+    text, under = cell.measured.rounded(cell.measured.decimals_in_column if small else decimals)
     return replace(cell, text=text, under=under)
 
 

@@ -94,6 +94,17 @@ class Estimate:
         return f"{self.number} {self.interval}".strip()
 
 
+_MOST_DIGITS = 4
+"""Of a column's largest value, unless they are whole ones: what is small beside it does not give it more."""
+
+
+def decimals_of(column: Sequence[Estimate]) -> int:
+    """Return the decimals of all values of a column: what each needs, up to four digits of the largest."""
+    needed = max(one.decimals_in_column for one in column)
+    largest = max((abs(one.value) for one in column if math.isfinite(one.value)), default=0.0)
+    return min(needed, max(0, _MOST_DIGITS - 1 - math.floor(math.log10(largest)))) if largest else needed
+
+
 def estimate_of(interval: Interval) -> Estimate:
     """Return what the analysis found, to be told in words."""
     return Estimate(interval.value, interval.low, interval.high)

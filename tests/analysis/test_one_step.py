@@ -137,12 +137,14 @@ def test_of_many_ranks_the_last_to_end_its_backward_is_told(tmp_path: Path) -> N
     assert told.backward_rank == 5
     assert {lane.rank: lane.role for lane in told.lanes} == {
         0: "",
-        3: "fastest",
-        4: "median",
-        5: "last backward",
-        8: "slowest",
+        3: "least computation",
+        4: "median computation",
+        5: "backward ends last",
+        8: "most computation",
     }
     assert told.omitted == (1, 2, 6, 7)
+    assert told.length_s == max(lane.length_s for lane in told.lanes)
+    assert told.slowest in [lane.rank for lane in told.lanes if lane.length_s == told.length_s]
 
 
 def test_of_many_ranks_those_that_tell_most(tmp_path: Path) -> None:
@@ -159,7 +161,12 @@ def test_of_many_ranks_those_that_tell_most(tmp_path: Path) -> None:
         16,
     ]  # rank 3 computes least, rank 8 most, rank 0 is the fourth of nine
     told = step_of(summary_of(tmp_path, [[rank((20,), at) for at in ready]], case))
-    assert {lane.rank: lane.role for lane in told.lanes} == {0: "", 3: "fastest", 4: "median", 8: "slowest"}
+    assert {lane.rank: lane.role for lane in told.lanes} == {
+        0: "",
+        3: "least computation",
+        4: "median computation",
+        8: "most computation",
+    }
     assert told.omitted == (1, 2, 5, 6, 7)
     assert told.backward_rank == 8
 

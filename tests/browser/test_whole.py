@@ -68,6 +68,15 @@ def test_no_sideways_scroll_with_everything_open(opened: Open, whole: str, width
     assert wide, "the filters stay on the screen"
 
 
+def test_no_figure_scrolls_sideways_on_a_phone(opened: Open, whole: str) -> None:
+    page = opened(390, url=whole)
+    wide = page.evaluate(
+        """[...document.querySelectorAll('.card')].filter(n => n.scrollWidth > n.clientWidth + 1)
+        .map(n => n.ariaLabel)"""
+    )
+    assert wide == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_its_ground(opened: Open, whole: str, scheme: str) -> None:
     page = opened(url=whole, color_scheme=scheme)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from ddpbench.analysis import RunSummary, summarize
 from ddpbench.analysis.steps.one_step import LAST, Lane, OneStep, Transfer
+from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import Sheet, draw
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import rows_of
@@ -171,6 +172,7 @@ def told(**changes: object) -> OneStep:
         ),
         exposed=((0.012, 0.018),),
         computed_s=0.014,
+        length_s=0.019,
     )
     step = OneStep(
         case_id=DDP4,
@@ -180,7 +182,8 @@ def told(**changes: object) -> OneStep:
         launches=5,
         median_s=0.0199,
         length_s=0.02,
-        lanes=(lane, dataclasses.replace(lane, rank=3, role="fastest")),
+        slowest=3,
+        lanes=(lane, dataclasses.replace(lane, rank=3, role="least computation", length_s=0.02)),
         omitted=(1, 2, 5),
         backward_end_s=0.012,
         backward_rank=3,
@@ -194,13 +197,14 @@ def test_one_step_says_which_step_which_clock_and_who_is_left_out() -> None:
     summary = handmade_summary(one_step=told())
     picture = drawn(one_step.section(summary, rows_of(summary)))
     assert picture.heading == (
-        "DDP, 4 ranks, default buckets: a step of 20.0 ms; transfers go on for 6.0 ms after the slowest backward"
+        "DDP, 4 ranks, default buckets: a step of 20.0 ms on rank 3, the slowest; transfers go on for 6.0 ms "
+        "after the slowest backward"
     )
     for words in (
         "Instrumented step 7 of launch 3, whose instrumented steps are the median of 5 launches; of its 10",
         "nearest to their median, 19.9 ms",
         "read the same monotonic clock",
-        "rank 3 (fastest); rank 0 always. Omitted: ranks 1 to 2 and 5.",
+        "rank 3 (least computation), and always rank 0 and the slowest. Omitted: ranks 1 to 2 and 5.",
     ):
         assert words in picture.caption
     assert len(picture.table.rows) == 2 * (3 + 1)
@@ -209,7 +213,23 @@ def test_one_step_says_which_step_which_clock_and_who_is_left_out() -> None:
     )
     summary = handmade_summary(one_step=marked)
     caption = drawn(one_step.section(summary, rows_of(summary))).caption
-    assert "rank 3 (fastest); rank 5, whose backward ends last; rank 0 always." in caption
+    assert "rank 3 (least computation) and rank 5 (backward ends last), and always rank 0" in caption
+
+
+def test_each_lane_says_its_length_and_the_slowest_that_it_is() -> None:
+    summary = handmade_summary(one_step=told())
+    figure = painted(drawn(one_step.section(summary, rows_of(summary))))
+    names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert names == ["rank 0: 19.0 ms", "rank 3, slowest: 20.0 ms\nleast computation"]
+
+
+def test_the_legend_of_a_step_names_what_is_drawn_alone() -> None:
+    lane = told().lanes[0]
+    assert style.OVERLAPPED in one_step._keys(told()), "a millisecond of its transfer is hidden"
+    begun = dataclasses.replace(lane.transfers[0], ready_s=0.012, left_s=0.012, begin_s=0.012)
+    bare = told(lanes=(dataclasses.replace(lane, transfers=(begun,)),))
+    assert style.OVERLAPPED not in one_step._keys(bare), "all of it is exposed"
+    assert style.PHASES["exposed_wait"] not in one_step._keys(bare)
 
 
 def test_a_queue_that_can_be_seen_is_in_the_legend() -> None:

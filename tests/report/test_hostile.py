@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -43,8 +43,8 @@ def test_every_address_is_a_place_on_the_page_or_data_of_its_own(hostile: Read) 
         if name in ("href", "src", "srcset", "action", "data", "poster", "ping")
     ]
     kinds = {re.sub(r"(?s)^(#|data:[^,]*,).*", r"\1", address) for address in addresses}
-    base64_of = {f"data:{kind};base64," for kind in ("image/svg+xml", "text/csv", "application/json")}
-    assert kinds == {"#", "data:,", *base64_of}
+    base64_of = {f"data:{kind};base64," for kind in ("text/csv", "application/json")}
+    assert kinds == {"#", "data:,", "data:image/svg+xml,", *base64_of}
 
 
 def test_no_figure_holds_a_script(hostile: Read) -> None:
@@ -52,7 +52,7 @@ def test_no_figure_holds_a_script(hostile: Read) -> None:
     figures = [one.attributes["src"] for one in hostile.all("img")]
     assert figures
     for figure in figures:
-        elements = list(ET.fromstring(base64.b64decode(figure.partition(",")[2])).iter())
+        elements = list(ET.fromstring(unquote(figure.partition(",")[2])).iter())
         assert not {"script", "foreignObject", "a", "iframe"} & {
             one.tag.rpartition("}")[2] for one in elements
         }

@@ -19,8 +19,8 @@ from ddpbench.records import COMPUTE_SPANS, CommRecord, RankStart, RunDir, StepR
 from ddpbench.spec import labels
 
 MOST_LANES = 8
-"""With more ranks only the fastest, the median, the slowest, the last to end its backward and rank 0 are told."""
-LAST = "last backward"
+"""With more ranks: those that computed least, as the median and most, the slowest, the last backward, and rank 0."""
+LAST = "backward ends last"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,8 @@ class Lane:
 
     rank: int
     role: str
-    """Why it is among those told, where not all are: `fastest`, `median`, `slowest` by computation, or `LAST`."""
+    """Why it is among those told, where not all are: how long it computed, or `LAST`."""
+    length_s: float
     spans: tuple[tuple[str, float, float], ...]
     transfers: tuple[Transfer, ...]
     exposed: tuple[tuple[float, float], ...]
@@ -62,6 +63,8 @@ class OneStep:
     launches: int
     median_s: float
     length_s: float
+    slowest: int
+    """The rank whose step that is."""
     lanes: tuple[Lane, ...]
     omitted: tuple[int, ...]
     """Ranks that are not told."""
@@ -116,7 +119,8 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
     lanes = [_lane(rank, one, transfers[rank], origin) for rank, one in sorted(chosen.items())]
     ends = [(end, lane.rank) for lane in lanes for name, _, end in lane.spans if name == "backward"]
     backward_end, backward_rank = max(ends, default=(None, None))
-    kept = _kept(lanes, backward_rank)
+    slowest = max(lanes, key=lambda lane: (lane.length_s, -lane.rank)).rank
+    kept = _kept(lanes, backward_rank, slowest)
     found = OneStep(
         case_id=case.case_id,
         round=number,
@@ -125,6 +129,7 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
         launches=len(lengths),
         median_s=median / 1e9,
         length_s=length[step] / 1e9,
+        slowest=slowest,
         lanes=tuple(kept),
         omitted=tuple(lane.rank for lane in lanes if lane.rank not in {one.rank for one in kept}),
         backward_end_s=backward_end,
@@ -174,6 +179,7 @@ def _lane(rank: int, step: StepRecord, transfers: Sequence[Transfer], origin: in
     return Lane(
         rank=rank,
         role="",
+        length_s=(step.end_ns - step.start_ns) / 1e9,
         spans=spans,
         transfers=tuple(transfers),
         exposed=tuple(without(merged((one.begin_s, one.end_s) for one in transfers), computing)),
@@ -181,23 +187,26 @@ def _lane(rank: int, step: StepRecord, transfers: Sequence[Transfer], origin: in
     )
 
 
-def _kept(lanes: Sequence[Lane], last: int | None) -> list[Lane]:
+def _kept(lanes: Sequence[Lane], last: int | None, slowest: int) -> list[Lane]:
     """Return all of them, or where they are too many those that tell most.
 
-    These are rank 0, ranks by how long they computed, and the one whose backward ends last: the figure marks that end.
+    These are rank 0, the slowest, ranks by how long they computed, and the one whose backward ends last: the figure
+    marks that end.
     """
     if len(lanes) <= MOST_LANES:
         return list(lanes)
     ordered = sorted(lanes, key=lambda lane: (lane.computed_s, lane.rank))
     roles = {
-        ordered[(len(ordered) - 1) // 2].rank: "median",
-        ordered[0].rank: "fastest",
-        ordered[-1].rank: "slowest",
+        ordered[(len(ordered) - 1) // 2].rank: "median computation",
+        ordered[0].rank: "least computation",
+        ordered[-1].rank: "most computation",
     }
     if last:  # rank 0 is told anyway
         roles.setdefault(last, LAST)
     return [
-        replace(lane, role=roles.get(lane.rank, "")) for lane in lanes if lane.rank in roles or not lane.rank
+        replace(lane, role=roles.get(lane.rank, ""))
+        for lane in lanes
+        if lane.rank in roles or lane.rank in (0, slowest)
     ]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from ddpbench.report.draw import style
+from ddpbench.report.draw.slim import slim
 from ddpbench.report.parts import Picture
 from ddpbench.report.words import Estimate
 
@@ -81,14 +82,16 @@ class Sheet:
         """A legend along the sheet's upper edge, read row by row; `length` of its lines in the font's size."""
         # matplotlib fills columns first, so the handles are dealt out to its columns
         handles = [handle for column in range(columns) for handle in handles[column::columns]]
-        place = self._place(0.1, self.height_in - 0.02)
+        phone = self.width_in <= style.NARROW_WIDTH_IN
+        place = self._place(0.04 if phone else 0.1, self.height_in - 0.02)
         self.figure.legend(
             handles=handles,
             loc="upper left",
             bbox_to_anchor=place,
             ncols=columns,
-            handlelength=length,
-            columnspacing=1.4,
+            handlelength=min(length, 1.2) if phone else length,
+            handletextpad=0.5 if phone else 0.8,
+            columnspacing=0.8 if phone else 1.4,
             borderpad=0,
         )
 
@@ -271,7 +274,7 @@ def draw(picture: Picture) -> Drawn:
         for word in words:
             word.set_visible(False)
         body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
-        svg = themed(saved(figure, "svg", part=body))
+        svg = slim(themed(saved(figure, "svg", part=body)))
         narrow = _narrow(picture) if picture.narrow is not None else b""
     return Drawn(
         narrow=narrow,
@@ -302,7 +305,7 @@ def _narrow(picture: Picture) -> bytes:
     width, height = picture.narrow_in
     figure = Figure(figsize=(width, height), facecolor="white")
     picture.narrow(Sheet(figure, width_in=width, height_in=height, lifted_in=0.0))
-    return themed(saved(figure, "svg"))
+    return slim(themed(saved(figure, "svg")))
 
 
 _COLOUR = re.compile(r"#[0-9a-f]{6}\b")

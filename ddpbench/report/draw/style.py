@@ -25,8 +25,8 @@ SMALLEST_PT = 7.5
 
 FULL_WIDTH_IN = 9.6
 SMALL_WIDTH_IN = 7.2
-NARROW_WIDTH_IN = 4.0
-"""Of what a phone shows: 390 pixels make its smallest text about as large as the page's table notes."""
+NARROW_WIDTH_IN = 3.6
+"""Of what a phone shows: 390 pixels make its smallest text over 10 pixels high."""
 LEGEND_LINE_IN = 0.17
 PNG_DPI = 200
 

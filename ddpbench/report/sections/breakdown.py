@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.canvas import Sheet
 
 MOST_BARS = 14
-_PITCH_IN = 0.46
+_PITCH_IN = 0.48
 _NARROW_PITCH_IN = 0.7
-_BAR, _STRIP, _LIFT = 0.46, 0.16, 0.1
-"""In rows: a bar's and a strip's height, and how far a bar stands above its row's middle."""
+_BAR, _STRIP, _LIFT, _STRIP_AT = 0.45, 0.16, 0.12, 0.3
+"""In rows: a bar's and a strip's height, and how far they stand above and beneath their row's middle."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,8 +98,10 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
     return [text]
 
 
-_TIGHT = 0.85
-"""Of a text's width, which is reckoned rather too wide."""
+_SEEN = 0.001
+"""Of the longest bar: thinner parts cannot be seen, and the legend leaves them out."""
+_TIGHT = 1.1
+"""Of a text's width: a number that fills its part to the edges cannot be read."""
 MARK = " *"
 """Behind the name of a case whose breakdown does not describe its timed steps."""
 _QUESTION = "What fills a step?"
@@ -171,9 +173,11 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Pic
     caption = " ".join(
         [
             *start,
+            *([f"All that have buckets: {shared}."] if (shared := _shared_cap(bars)) else []),
             "Parts are means over ranks, instrumented steps and launches",
             f"({launches_each(bar.launches for bar in bars)}), so that they add up to the bar; medians would",
-            "not. Beneath a bar: communication hidden behind computation; its length counts, not its place.",
+            "not.",
+            *_meanings(bars),
             "Timed: the same case's timed steps, 95 % t-interval over launches.",
             *marks,
         ]
@@ -200,6 +204,21 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Pic
         label=label_of(bar.row for bar in bars),
         missing=missing,
     )
+
+
+_MEANINGS = {
+    style.PHASES[
+        "exposed_wait"
+    ]: "Waiting for ranks: a rank's gradients are ready, and another rank's are not yet.",
+    style.OVERLAPPED: "Overlapped, beneath a bar: gradients travel while the rank still computes; its length counts, "
+    "not its place.",
+}
+
+
+def _meanings(bars: Sequence[Bar]) -> list[str]:
+    """Return what the names of parts mean that do not say it, of those that are drawn."""
+    drawn = _fills(bars)
+    return [sentence for fill, sentence in _MEANINGS.items() if fill in drawn]
 
 
 def _texts(bars: Sequence[Bar]) -> list[dict[str, str]]:
@@ -260,12 +279,25 @@ def _table(bars: Sequence[Bar]) -> Table:
     )
 
 
+def _labels(bars: Sequence[Bar]) -> list[str]:
+    """Return the bars' names as the figure has them: without a bucket cap that all share, which the caption tells."""
+    shared = _shared_cap(bars)
+    names = [bar.name.replace(f", {shared}", "") if shared else bar.name for bar in bars]
+    return [name + MARK * bar.apart for name, bar in zip(names, bars, strict=True)]
+
+
+def _shared_cap(bars: Sequence[Bar]) -> str:
+    """Return the bucket cap of all bars that have any, in words; empty where they differ."""
+    caps = {f"{bar.row.bucket_name} buckets" for bar in bars if bar.row.case.bucket_cap_mb is not None}
+    return caps.pop() if len(caps) == 1 else ""
+
+
 def _paint(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
     import textwrap
 
     from ddpbench.report.draw.canvas import text_width_in
 
-    names = ["\n".join(textwrap.wrap(bar.name + MARK * bar.apart, 36)[:3]) for bar in bars]
+    names = ["\n".join(textwrap.wrap(name, 36)[:3]) for name in _labels(bars)]
     left = 0.25 + max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
     axes = sheet.axes(left, 0.5, sheet.width_in - left - 1.85, _PITCH_IN * len(bars) + 0.05)
     longest = _longest_ms(bars)
@@ -296,9 +328,9 @@ def _paint_narrow(sheet: Sheet, *, bars: Sequence[Bar]) -> None:
     longest = _longest_ms(bars)
     axes.set_xlim(0, longest)
     scale = _PITCH_IN / _NARROW_PITCH_IN
-    for place, (bar, told) in enumerate(zip(bars, _texts(bars), strict=True)):
+    for place, (bar, told, label) in enumerate(zip(bars, _texts(bars), _labels(bars), strict=True)):
         _stack(axes, place, bar, told, longest, scale=scale)
-        name = "\n".join(textwrap.wrap(bar.name + MARK * bar.apart, 26)[:2])
+        name = "\n".join(textwrap.wrap(label, 26)[:2])
         ground = style.OVERSUBSCRIBED_GROUND if bar.row.oversubscribed else style.GROUND
         over_bar(axes, place - scale * (_LIFT + _BAR / 2 + 0.06), name, _total(bar), ground=ground)
     axes.set_ylim(len(bars) - 1 + 0.5 * scale, -0.62)
@@ -357,7 +389,7 @@ def _stack(
         at += width
     if bar.overlapped_s > 0:
         width = bar.overlapped_s * 1e3
-        strip = place + scale * 0.26
+        strip = place + scale * _STRIP_AT
         block(axes, style.OVERLAPPED, (hidden_from, hidden_from + width), centre=strip, height=scale * _STRIP)
         axes.annotate(
             told["overlapped_comm"],
@@ -389,8 +421,9 @@ def _legend(sheet: Sheet, bars: Sequence[Bar], *, columns: int) -> None:
 
 
 def _fills(bars: Sequence[Bar]) -> list[style.Fill]:
-    fills = [fill for name, fill in style.PHASES.items() if any(bar.parts[name] > 0 for bar in bars)]
-    return [*fills, *([style.OVERLAPPED] if any(bar.overlapped_s > 0 for bar in bars) else [])]
+    least = _SEEN * _longest_ms(bars) / 1e3
+    fills = [fill for name, fill in style.PHASES.items() if any(bar.parts[name] > least for bar in bars)]
+    return [*fills, *([style.OVERLAPPED] if any(bar.overlapped_s > least for bar in bars) else [])]
 
 
 def _head(name: str) -> str:

@@ -332,7 +332,7 @@ def _differences(
     digits: int,
 ) -> None:
     """Each cap's paired difference from the fastest other one, around a line at none, rounded as in the table."""
-    from ddpbench.report.draw.canvas import mark
+    from ddpbench.report.draw.canvas import mark, text_width_in
 
     every = [longer for one in told.values() if (longer := _longer(one)) is not None]
     most = 1.25 * max(abs(end) for one in every for end in (one.low or 0.0, one.high or 0.0, one.value))
@@ -343,12 +343,16 @@ def _differences(
         place = caps.index(row.case.bucket_cap_mb)
         look = style.look(row.case.strategy, algorithm=row.case.algorithm)
         mark(axes, place, longer, (), look, hollow=row.emulated, aside=0.2)
+        words = f"{'+' * (longer.value > 0)}{longer.rounded(digits)[0]} %"
+        room = (len(caps) - 0.4 - place) / len(caps) * axes.bbox.width / axes.figure.dpi
+        right = text_width_in(words, style.NOTE_PT) + 9 / 72 <= room
         axes.annotate(
-            f"{'+' * (longer.value > 0)}{longer.rounded(digits)[0]} %",
+            words,
             (place, longer.value),
-            xytext=(9, 0),
+            xytext=(9, 0) if right else (8, 8),
             textcoords="offset points",
-            va="center",
+            ha="left" if right else "right",
+            va="center" if right else "bottom",
             fontsize=style.NOTE_PT,
         )
     axes.axhline(0, color=style.MUTED, linewidth=1.0, linestyle=":", zorder=1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -78,6 +80,8 @@ def picture(
         width_in=style.SMALL_WIDTH_IN if len(caps) < 6 else style.FULL_WIDTH_IN,
         height_in=0.62 + _CELL_IN * len(sizes),
         paint=partial(_paint, sizes=sizes, caps=caps, cells=cells, told=told),
+        narrow=partial(_paint_narrow, sizes=sizes, caps=caps, cells=cells, told=told),
+        narrow_in=(style.NARROW_WIDTH_IN, len(_blocks(caps)) * _block_in(sizes)),
         label=label_of(shown) if across == "ranks" else label_but_links(shown[0]),
         missing=missing,
     )
@@ -262,22 +266,76 @@ def _paint(
 ) -> None:
     from ddpbench.report.draw.canvas import text_width_in
 
-    over = [size for size in sizes if any(row.oversubscribed for row in _of_size(cells, size))]
-    names = [
-        textwrap.fill(ranks(size) if isinstance(size, int) else short_links(size), 18)
-        + ("\noversubscribed" if size in over else "")
-        for size in sizes
-    ]
+    names = _names(sizes, cells)
     widest = max(text_width_in(line, style.TICK_PT) for name in names for line in name.split("\n"))
     left = max(0.95, 0.25 + widest)
     axes = sheet.axes(left, 0.1, sheet.width_in - left - 0.2, _CELL_IN * len(sizes))
+    _paint_map(axes, names, sizes=sizes, caps=caps, cells=cells, told=told)
+
+
+_LEFT_IN, _NARROW_CELL_IN = 0.8, 0.68
+"""On a phone: the room for a line's name, and a cell's least width."""
+
+
+def _blocks(caps: Sequence[BucketCap]) -> list[Sequence[BucketCap]]:
+    """Return the caps that stand beside each other on a phone: as many in each block, but for the last."""
+    most = int((style.NARROW_WIDTH_IN - _LEFT_IN) / _NARROW_CELL_IN)
+    each = math.ceil(len(caps) / math.ceil(len(caps) / most))
+    return [caps[at : at + each] for at in range(0, len(caps), each)]
+
+
+def _block_in(sizes: Sequence[int | str]) -> float:
+    return 0.62 + _CELL_IN * len(sizes)
+
+
+def _paint_narrow(
+    sheet: Sheet,
+    *,
+    sizes: Sequence[int | str],
+    caps: Sequence[BucketCap],
+    cells: _Cells,
+    told: Mapping[str, Stand],
+) -> None:
+    """The map in blocks of a few caps above each other."""
+    blocks = _blocks(caps)
+    names = _names(sizes, cells, width=11)
+    cell = (sheet.width_in - _LEFT_IN - 0.08) / len(blocks[0])
+    for place, block in enumerate(blocks):
+        bottom = 0.1 + (len(blocks) - 1 - place) * _block_in(sizes)
+        axes = sheet.axes(_LEFT_IN, bottom, cell * len(block), _CELL_IN * len(sizes))
+        _paint_map(axes, names, sizes=sizes, caps=block, cells=cells, told=told, points=style.NOTE_PT)
+
+
+def _names(sizes: Sequence[int | str], cells: _Cells, *, width: int = 18) -> list[str]:
+    """Return the lines' names, in lines of so many characters."""
+    over = [size for size in sizes if any(row.oversubscribed for row in _of_size(cells, size))]
+    mark = "oversubscribed" if width > 14 else "over-\nsubscribed"
+    return [
+        textwrap.fill(ranks(size) if isinstance(size, int) else short_links(size), width)
+        + (f"\n{mark}" if size in over else "")
+        for size in sizes
+    ]
+
+
+def _paint_map(
+    axes: Axes,
+    names: Sequence[str],
+    *,
+    sizes: Sequence[int | str],
+    caps: Sequence[BucketCap],
+    cells: _Cells,
+    told: Mapping[str, Stand],
+    points: float = style.LABEL_PT,
+) -> None:
+    """The cells of these caps; how dark they are is decided by those of all."""
     slower = {key: _longer(row, _of_size(cells, key[0])) for key, row in cells.items()}
     worst = max([value for value in slower.values() if value is not None], default=0.0)
     for y, size in enumerate(sizes):
         for x, cap in enumerate(caps):
             row = cells.get((size, cap))
             verdict = told[row.case_id].verdict if row is not None and row.case_id in told else ""
-            _cell(axes, (x, y), row, slower=slower.get((size, cap)), worst=worst, verdict=verdict)
+            look = _Look(slower=slower.get((size, cap)), worst=worst, verdict=verdict, points=points)
+            _cell(axes, (x, y), row, look)
     axes.set_xlim(-0.5, len(caps) - 0.5)
     axes.set_ylim(len(sizes) - 0.5, -0.5)
     axes.set_xticks(range(len(caps)), [cap_words(cap) for cap in caps])
@@ -290,20 +348,22 @@ def _paint(
         spine.set_visible(False)
 
 
-def _cell(
-    axes: Axes,
-    place: tuple[int, int],
-    row: Row | None,
-    *,
-    slower: float | None,
-    worst: float,
-    verdict: str,
-) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Look:
+    """How a cell is drawn: how much slower than the lowest of its line it is, and the slowest of all."""
+
+    slower: float | None
+    worst: float
+    verdict: str
+    points: float
+
+
+def _cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:
     """Draws a cell: its ground, what it says, and the frame of a cap that is best or as good."""
-    _draw_ground(axes, place, row, slower, worst)
-    _write_cell(axes, place, row, slower, verdict)
-    if verdict in (BEST, AS_GOOD):
-        _draw_frame(axes, place, verdict)
+    _draw_ground(axes, place, row, look.slower, look.worst)
+    _write_cell(axes, place, row, look)
+    if look.verdict in (BEST, AS_GOOD):
+        _draw_frame(axes, place, look.verdict)
 
 
 def _draw_ground(
@@ -329,10 +389,9 @@ def _draw_ground(
     )
 
 
-def _write_cell(
-    axes: Axes, place: tuple[int, int], row: Row | None, slower: float | None, verdict: str
-) -> None:
+def _write_cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:
     """Writes a cell's step time and how much longer than the lowest it is; or why it has none."""
+    slower, verdict = look.slower, look.verdict
     failed = row is not None and slower is None
     text, weight = "not run", "normal"
     if row is not None and failed:
@@ -347,7 +406,7 @@ def _write_cell(
         text,
         ha="center",
         va="center",
-        fontsize=style.LABEL_PT,
+        fontsize=look.points,
         fontweight=weight,
         linespacing=1.3,
         bbox={"boxstyle": "square,pad=0.25", "facecolor": "white", "edgecolor": "none"} if failed else None,

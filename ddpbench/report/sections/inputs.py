@@ -12,7 +12,7 @@ import pandas as pd
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import grey_ground, label_of, setting_of
 from ddpbench.report.draw import style
-from ddpbench.report.draw.rows import block, whiskers
+from ddpbench.report.draw.rows import block, over_bar, whiskers
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import Estimate, launches_each, milliseconds, percent, series_of
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_GROUPS = 4
 _PITCH_IN = 0.32
+_NARROW_PITCH_IN, _NARROW_HEAD_IN = 0.54, 0.36
+"""On a phone, where a bar's words are above it."""
 _QUESTION = "Is training waiting for its input, and how many loader workers are enough?"
 
 
@@ -166,6 +168,11 @@ def _picture(groups: Sequence[Sequence[Bar]]) -> Picture:
         width_in=style.FULL_WIDTH_IN,
         height_in=0.95 + _PITCH_IN * (len(bars) + 1.2 * len(groups)),
         paint=partial(_paint, groups=groups),
+        narrow=partial(_paint_narrow, groups=groups),
+        narrow_in=(
+            style.NARROW_WIDTH_IN,
+            1.05 + _NARROW_PITCH_IN * len(bars) + _NARROW_HEAD_IN * len(groups),
+        ),
         label=label_of(bar.row for bar in bars),
         missing={},
     )
@@ -207,87 +214,130 @@ def _table(groups: Sequence[Sequence[Bar]]) -> Table:
 
 
 def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
+    """A bar's source of data at its left, what was measured at its right."""
     right = 2.75
     axes = sheet.axes(1.45, 0.5, sheet.width_in - 1.45 - right, sheet.height_in - 0.85)
+    axes.set_xlim(0, _longest_ms(groups) * 1.03)
     ticks: list[tuple[float, str]] = []
     place = 0.0
-    steps = [bar.row.step_time_s for group in groups for bar in group if bar.row.step_time_s is not None]
-    longest = min(max(step.high or step.value for step in steps), 2 * max(step.value for step in steps)) * 1e3
-    axes.set_xlim(0, longest * 1.03)
     for group in groups:
         head = place + 0.1
-        axes.annotate(
-            _name(group),
-            (0, head),
-            xycoords=("axes fraction", "data"),
-            xytext=(2, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=style.LABEL_PT,
-            fontweight="bold",
-        )
+        _head(axes, head, group, 2)
         place += 1
         first = place
         for bar in group:
-            _bar(axes, place, bar)
+            _bar(axes, place, bar, height=0.6)
+            axes.annotate(
+                _told(bar),
+                (1.01, place),
+                xycoords=("axes fraction", "data"),
+                fontsize=style.SMALLEST_PT,
+                va="center",
+                annotation_clip=False,
+                linespacing=1.05,
+            )
             ticks.append((place, _source(bar)))
             place += 1
-        if group[0].row.oversubscribed:
-            axes.axhspan(head - 0.6, place - 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
-        memory = next((bar.row.step_time_s for bar in group if bar.verdict == "memory"), None)
-        if memory is not None:
-            axes.plot(
-                [memory.value * 1e3] * 2,
-                [first - 0.5, place - 0.45],
-                ":",
-                color=style.INK,
-                linewidth=1.1,
-                zorder=5,
-            )
+        _grounds(axes, group, (head - 0.6, place - 0.5), (first - 0.5, place - 0.45))
         place += 0.2
     axes.set_ylim(place - 0.45, -0.45)
     axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
+    _finish(sheet, axes, groups, columns=3)
+
+
+def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[Bar]]) -> None:
+    """A bar's words above it, which has the whole width; places along y are inches."""
+    height = sheet.height_in - 0.5 - 0.5
+    axes = sheet.axes(0.12, 0.5, sheet.width_in - 0.3, height)
+    axes.set_xlim(0, _longest_ms(groups) * 1.03)
+    axes.set_ylim(height, 0)
+    at = 0.0
+    for group in groups:
+        head = at
+        ground = style.OVERSUBSCRIBED_GROUND if group[0].row.oversubscribed else style.GROUND
+        _head(axes, at + 0.2, group, 0)
+        at += _NARROW_HEAD_IN
+        first = at
+        for bar in group:
+            _bar(axes, at + 0.4, bar, height=0.2)
+            over_bar(axes, at + 0.28, _source(bar), _told(bar), ground=ground)
+            at += _NARROW_PITCH_IN
+        _grounds(axes, group, (head, at), (first + 0.25, at))
+    axes.set_yticks([])
+    axes.locator_params(axis="x", nbins=6)
+    _finish(sheet, axes, groups, columns=2)
+
+
+def _longest_ms(groups: Sequence[Sequence[Bar]]) -> float:
+    """Return the end of the longest whisker, unless that is more than twice as long as all bars."""
+    steps = [bar.row.step_time_s for group in groups for bar in group if bar.row.step_time_s is not None]
+    return min(max(step.high or step.value for step in steps), 2 * max(step.value for step in steps)) * 1e3
+
+
+def _head(axes: Axes, place: float, group: Sequence[Bar], aside: float) -> None:
+    axes.annotate(
+        _name(group),
+        (0, place),
+        xycoords=("axes fraction", "data"),
+        xytext=(aside, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=style.LABEL_PT,
+        fontweight="bold",
+    )
+
+
+def _grounds(axes: Axes, group: Sequence[Bar], over: tuple[float, float], bars: tuple[float, float]) -> None:
+    """The grey ground of a group that ran oversubscribed, and the line at its step with data in memory."""
+    if group[0].row.oversubscribed:
+        axes.axhspan(*over, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
+    memory = next((bar.row.step_time_s for bar in group if bar.verdict == "memory"), None)
+    if memory is not None:
+        axes.plot([memory.value * 1e3] * 2, bars, ":", color=style.INK, linewidth=1.1, zorder=2.5)
+
+
+def _finish(sheet: Sheet, axes: Axes, groups: Sequence[Sequence[Bar]], *, columns: int) -> None:
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("ms per step")
     axes.grid(visible=True, axis="x")
     axes.spines["left"].set_visible(False)
-    _legend(sheet, memory=any(bar.verdict == "memory" for group in groups for bar in group))
+    _legend(sheet, [bar for group in groups for bar in group], columns)
 
 
 _REST = style.PHASES["backward"]
 _WAITED = style.PHASES["data"]
 
 
-def _bar(axes: Axes, place: float, bar: Bar) -> None:
+def _bar(axes: Axes, place: float, bar: Bar, *, height: float) -> None:
     step = bar.row.step_time_s
     assert step is not None
     step = step.scaled(1e3)
     waited = min((bar.waited_s or 0.0) * 1e3, step.value)
     for fill, at, width in ((_WAITED, 0.0, waited), (_REST, waited, step.value - waited)):
-        block(axes, fill, (at, at + width), centre=place, height=0.6)
+        block(axes, fill, (at, at + width), centre=place, height=height)
     whiskers(axes, place, step)
-    told = "" if bar.verdict == "memory" else ", ".join(word for word in (_gap(bar), bar.verdict) if word)
+
+
+def _told(bar: Bar) -> str:
+    """Return a bar's step and what of it waits, and beneath how it compares with data in memory."""
+    step = bar.row.step_time_s
+    assert step is not None
+    against = "" if bar.verdict == "memory" else ", ".join(word for word in (_gap(bar), bar.verdict) if word)
     waits = f"waits {milliseconds(bar.waited_s)}" if bar.waited_s is not None else ""
-    first = ", ".join(word for word in (f"{milliseconds(step.value / 1e3)} ms", waits) if word)
-    axes.annotate(
-        f"{first}\n{told}" if told else first,
-        (1.01, place),
-        xycoords=("axes fraction", "data"),
-        fontsize=style.SMALLEST_PT,
-        va="center",
-        annotation_clip=False,
-        linespacing=1.05,
-    )
+    first = ", ".join(word for word in (f"{milliseconds(step.value)} ms", waits) if word)
+    return f"{first}\n{against}" if against else first
 
 
-def _legend(sheet: Sheet, *, memory: bool) -> None:
+def _legend(sheet: Sheet, bars: Sequence[Bar], columns: int) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    waited = any(bar.waited_s for bar in bars)
     handles: list[Any] = [
         Patch(facecolor=fill.colour, label=name, **fill.outline)
         for fill, name in ((_WAITED, "waiting for data"), (_REST, "the rest of the step"))
+        if waited or fill is _REST
     ]
-    if memory:
+    if any(bar.verdict == "memory" for bar in bars):
         handles.append(Line2D([], [], linestyle=":", color=style.INK, linewidth=1.1, label="data in memory"))
-    sheet.legend(handles, columns=3)
+    sheet.legend(handles, columns=columns)

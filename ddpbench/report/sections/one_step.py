@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.steps.one_step import LAST, Lane, OneStep, Transfer
+from ddpbench.analysis.steps.one_step import Lane, OneStep, Transfer
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
@@ -55,7 +55,7 @@ class _Frame:
         return _BELOW_IN + self.body_in(told) + 0.06 + style.LEGEND_LINE_IN * rows
 
 
-_WIDE = _Frame(left=1.05, right=0.2, above=0.46, gap=0.2, columns=5, lines=1)
+_WIDE = _Frame(left=1.85, right=0.2, above=0.46, gap=0.2, columns=5, lines=1)
 _NARROW = _Frame(left=0.12, right=0.18, above=0.78, gap=0.3, columns=2, lines=2)
 
 
@@ -104,7 +104,7 @@ def _after_s(told: OneStep) -> float | None:
 
 def _heading(told: OneStep, row: Row) -> str:
     after = _after_s(told)
-    start = f"{row.name}: a step of {milliseconds(told.length_s)} ms"
+    start = f"{row.name}: a step of {milliseconds(told.length_s)} ms on rank {told.slowest}, the slowest"
     if after is None:
         return start
     if after == 0:
@@ -125,20 +125,19 @@ def _caption(told: OneStep, row: Row) -> str:
         )
     omitted = ""
     if told.omitted:
-        named = [lane for lane in told.lanes if lane.role]
-        roles = series_of([f"rank {lane.rank} ({lane.role})" for lane in named if lane.role != LAST])
-        last = "".join(f"; rank {lane.rank}, whose backward ends last" for lane in named if lane.role == LAST)
+        named = series_of([f"rank {lane.rank} ({lane.role})" for lane in told.lanes if lane.role])
         omitted = (
-            f"Shown of {len(told.lanes) + len(told.omitted)} ranks, by how long they computed: {roles}{last}; rank "
-            f"0 always. Omitted: {_listed(told.omitted)}."
+            f"Shown of {len(told.lanes) + len(told.omitted)} ranks: {named}, and always rank 0 and the slowest. "
+            f"Omitted: {_listed(told.omitted)}."
         )
     return " ".join(
         word
         for word in (
             f"{row.name}; {setting_of(row)}. Instrumented step {told.step} of launch {told.round + 1}, whose",
             f"instrumented steps are the median of {counted(told.launches, 'launch', 'launches')}; of its {told.steps}",
-            f"this one, {milliseconds(told.length_s)} ms on its slowest rank, is nearest to their median,",
-            f"{milliseconds(told.median_s)} ms. A rank's upper lane: computation. Its lower lane: transfers, each from",
+            f"this one, {milliseconds(told.length_s)} ms, is nearest to their median,",
+            f"{milliseconds(told.median_s)} ms. A step is as long as its slowest rank's.",
+            "A rank's upper lane: computation. Its lower lane: transfers, each from",
             "when its bucket is ready (tick), through its queue (thin line) and waiting for other ranks, until its",
             "result is there.",
             clock,
@@ -228,7 +227,7 @@ def _height(lane: Lane) -> float:
 def _paint(sheet: Sheet, *, told: OneStep) -> None:
     """Lanes beneath each other, the ranks' names at their left."""
     axes, ticks = _lanes(sheet, told, _WIDE)
-    axes.set_yticks(ticks, [_rank(lane).replace(" (", "\n(") for lane in told.lanes])
+    axes.set_yticks(ticks, ["\n".join(_rank(lane, told)) for lane in told.lanes])
 
 
 def _paint_narrow(sheet: Sheet, *, told: OneStep) -> None:
@@ -238,17 +237,24 @@ def _paint_narrow(sheet: Sheet, *, told: OneStep) -> None:
         axes.text(
             0.0,
             middle - _height(lane) / 2 - 0.03,
-            _rank(lane),
+            ", ".join(_rank(lane, told)),
             transform=axes.get_yaxis_transform(),
             va="bottom",
             fontsize=style.NOTE_PT,
+            bbox={"boxstyle": "square,pad=0.05", "facecolor": style.GROUND, "edgecolor": "none"},
+            zorder=5,
         )
     axes.set_yticks([])
     axes.locator_params(axis="x", nbins=6)
 
 
-def _rank(lane: Lane) -> str:
-    return f"rank {lane.rank}{f' ({lane.role})' if lane.role else ''}"
+def _rank(lane: Lane, told: OneStep) -> list[str]:
+    """Return whose lane it is, how long the rank's step takes, and why it is shown where not all are."""
+    mark = ", slowest" if lane.rank == told.slowest and len(told.lanes) > 1 else ""
+    return [
+        f"rank {lane.rank}{mark}: {milliseconds(lane.length_s)} ms",
+        *([lane.role] if lane.role else []),
+    ]
 
 
 def _lanes(sheet: Sheet, told: OneStep, frame: _Frame) -> tuple[Axes, list[float]]:
@@ -361,6 +367,8 @@ def _inside(
 
 def _mark_end(axes: Axes, told: OneStep, end_ms: float, *, lines: int) -> None:
     """The end of the slowest backward across all lanes, and how long transfers go on after it."""
+    from ddpbench.report.draw.canvas import text_width_in
+
     after = _after_s(told)
     if told.backward_end_s is None or after is None:
         return
@@ -381,9 +389,13 @@ def _mark_end(axes: Axes, told: OneStep, end_ms: float, *, lines: int) -> None:
         until = x + 1e3 * after
         y = 0.33 if lines == 1 else 0.45
         axes.plot([x, until], [y, y], color=style.PHASES["exposed_comm"].colour, linewidth=3, zorder=4)
-        beside = until < 0.8 * end_ms
+        words = f"{milliseconds(after)} ms exposed"
+        per_in = end_ms / (axes.bbox.width / axes.figure.dpi)
+        beside = until + per_in * text_width_in(words, style.NOTE_PT + 1) < end_ms
+        if not beside and x < per_in * text_width_in(words, style.NOTE_PT + 1):  # no room on either side
+            y, beside, until = y + 0.09, True, x
         axes.annotate(
-            f"{milliseconds(after)} ms exposed",
+            words,
             (until if beside else x, y),
             xytext=(4 if beside else -4, 0),
             textcoords="offset points",
@@ -398,6 +410,12 @@ _READY, _QUEUED = "bucket ready", "in its queue"
 _QUEUE_PT = 2.0
 
 
+def _hidden_s(one: Transfer, lane: Lane) -> float:
+    """Return how long a transfer is under way while its rank computes."""
+    exposed = sum(max(0.0, min(one.end_s, end) - max(one.begin_s, start)) for start, end in lane.exposed)
+    return one.end_s - one.begin_s - exposed
+
+
 def _keys(told: OneStep) -> list[style.Fill | str]:
     """Return what the legend explains: fills, and the names of lines."""
     spans = {
@@ -408,11 +426,11 @@ def _keys(told: OneStep) -> list[style.Fill | str]:
     }
     keys: list[style.Fill | str] = [fill for name, fill in style.PHASES.items() if name in spans]
     transfers = [one for lane in told.lanes for one in lane.transfers]
-    if transfers:
+    if any(_hidden_s(one, lane) > _SHOWN * told.length_s for lane in told.lanes for one in lane.transfers):
         keys.append(style.OVERLAPPED)
     if any(lane.exposed for lane in told.lanes):
         keys.append(style.PHASES["exposed_comm"])
-    if any(one.begin_s > one.left_s for one in transfers):
+    if any(one.begin_s - one.left_s > _SHOWN * told.length_s for one in transfers):
         keys.append(style.PHASES["exposed_wait"])
     if transfers:
         keys.append(_READY)

@@ -106,8 +106,8 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row]) -> Picture:
         width_in=style.FULL_WIDTH_IN,
         height_in=4.4,
         paint=partial(_paint, series=series, panel=panel),
-        narrow=partial(_paint, series=series, panel=panel, stacked=True),
-        narrow_in=(4.4, 7.2),
+        narrow=partial(_paint_narrow, series=series, panel=panel),
+        narrow_in=(style.NARROW_WIDTH_IN, 5.9 + style.LEGEND_LINE_IN * (1 + len(series))),
         label=label_of(shown),
         missing=missing,
     )
@@ -174,14 +174,57 @@ def _table(panel: Panel, series: Sequence[Series]) -> Table:
     return Table(caption=f"Speed-up and efficiency by number of ranks{name}", columns=columns, rows=rows)
 
 
-def _paint(sheet: Sheet, *, series: Sequence[Series], panel: Panel, stacked: bool = False) -> None:
-    """Paints both panels side by side, or above each other where `stacked`."""
-    if stacked:
-        left = sheet.axes(0.5, 4.15, 3.75, 2.75)
-        right = sheet.axes(0.5, 0.55, 2.0, 2.75)
-    else:
-        left = sheet.axes(0.5, 0.55, 3.7, 3.5)
-        right = sheet.axes(4.75, 0.55, 2.85, 3.5)
+def _paint(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> None:
+    """Both panels side by side, the series' names at the right."""
+    left = sheet.axes(0.5, 0.55, 3.7, 3.5)
+    right = sheet.axes(4.75, 0.55, 2.85, 3.5)
+    _label_ends(right, _paint_panels(left, right, series, panel))
+
+
+def _paint_narrow(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> None:
+    """The panels above each other, beneath the series' names."""
+    from matplotlib.lines import Line2D
+
+    above = style.LEGEND_LINE_IN * (1 + len(series))
+    height = (sheet.height_in - above - 2.0) / 2
+    width = sheet.width_in - 0.65
+    left = sheet.axes(0.5, 1.5 + height, width, height)
+    right = sheet.axes(0.5, 0.5, width, height)
+    ends = _paint_panels(left, right, series, panel)
+    if not ends:
+        return
+    most = max(size for *_, size in ends)
+    title = Line2D([], [], linestyle="none", label=f"Efficiency at {ranks(int(most))}:")
+    handles = [
+        Line2D(
+            [],
+            [],
+            linestyle="none",
+            color=item.look.colour,
+            marker=item.look.marker,
+            markersize=5.5,
+            markerfacecolor="white" if any(row.emulated for row in item.rows) else item.look.colour,
+            markeredgecolor=item.look.outline or item.look.colour,
+            label=_told(f"{item.name}{'' if size == most else f', {ranks(int(size))}'}", estimate),
+        )
+        for item, _, estimate, size in ends
+    ]
+    sheet.legend([title, *handles], columns=1, length=1.0)
+
+
+_LEGEND_CHARACTERS = 50
+
+
+def _told(name: str, estimate: Estimate) -> str:
+    """Return a name with its value, whose interval is in the table where a phone has no room for it."""
+    whole = f"{name}: {estimate}"
+    return whole if len(whole) <= _LEGEND_CHARACTERS else f"{name}: {estimate.number}"
+
+
+def _paint_panels(
+    left: Axes, right: Axes, series: Sequence[Series], panel: Panel
+) -> list[tuple[Series, float, Estimate, float]]:
+    """Draws both, and returns what `_paint_efficiency` does."""
     sizes = panel.world_sizes
     _paint_speedup(left, series, sizes, panel.oversubscribed_sizes)
     ends = _paint_efficiency(right, series, sizes, panel.oversubscribed_sizes)
@@ -190,7 +233,7 @@ def _paint(sheet: Sheet, *, series: Sequence[Series], panel: Panel, stacked: boo
         axes.grid(visible=True, axis="y")
     left.set_title("Speed-up over the base case (log scales)")
     right.set_title("Efficiency (ideal is 1)")
-    _label_ends(right, ends)
+    return ends
 
 
 def _whiskers(estimates: Sequence[Estimate | None]) -> list[list[float]]:
@@ -228,6 +271,20 @@ def _on_grid(item: Series, sizes: Sequence[int], what: str) -> list[Estimate | N
     return [found.get(size) for size in sizes]
 
 
+_APART = 0.05
+"""Octaves between points that would else hide each other: as little as shows both, so near is the ideal."""
+
+
+def _overlap(lines: Sequence[Sequence[Estimate | None]]) -> bool:
+    """Return whether at some number of ranks three points or more have whiskers that cover each other."""
+    for column in zip(*lines, strict=True):
+        known = [(e.low or e.value, e.high or e.value) for e in column if e]
+        for low, high in known:
+            if sum(one <= high and other >= low for one, other in known) > 2:
+                return True
+    return False
+
+
 def _paint_speedup(
     axes: Axes, series: Sequence[Series], sizes: Sequence[int], oversubscribed: Sequence[int]
 ) -> None:
@@ -236,9 +293,11 @@ def _paint_speedup(
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     values: list[float] = [1.0, float(sizes[-1])]
-    for item in series:
+    apart = _APART if _overlap([_on_grid(item, sizes, "speedup") for item in series]) else 0.0
+    for index, item in enumerate(series):
         estimates = _on_grid(item, sizes, "speedup")
-        _plot(axes, [float(size) for size in sizes], item, estimates)
+        shift = 2 ** (apart * (index - (len(series) - 1) / 2))
+        _plot(axes, [size * shift for size in sizes], item, estimates)
         values += [bound for e in estimates if e for bound in (e.value, e.low, e.high) if bound and bound > 0]
     low, high = min(values) / 1.2, max(values) * 1.3
     axes.plot([low, high], [low, high], ":", color=style.MUTED, linewidth=1.2, zorder=1)

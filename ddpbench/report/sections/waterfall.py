@@ -291,7 +291,7 @@ def _paint(sheet: Sheet, *, fall: Fall) -> None:
 
     names = [_IDEAL, *(NAMES[name] for name in fall.losses), _MEASURED]
     left = 0.3 + max(text_width_in(name, style.TICK_PT) for name in names)
-    axes = sheet.axes(left, 0.5, sheet.width_in - left - 1.75, sheet.height_in - 0.6)
+    axes = sheet.axes(left, 0.5, sheet.width_in - left - 2.0, sheet.height_in - 0.6)
     told = _stairs(axes, fall)
     for place, (_, text, look) in enumerate(told):
         axes.text(

@@ -13,6 +13,7 @@ from ddpbench.analysis.checkpoints import INTERVALS, share
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
+from ddpbench.report.draw.rows import over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.checkpoints.bars import finish, right_end, whiskered
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from ddpbench.report.draw.canvas import Sheet
 
+_NARROW_PITCH_IN, _SHARES_IN = 0.56, 3.2
+"""On a phone: a bar with its words, and the plot beneath."""
 _METHODS = {"plain": "rank 0, torch.save", "dcp": "all ranks, DCP"}
 _MARKERS = {"plain": "o", "dcp": "s"}
 _COLOURS = {"plain": "#0072B2", "dcp": "#D55E00"}
@@ -108,6 +111,8 @@ def checkpoint_picture(costs: Sequence[Cost]) -> Picture:
         width_in=style.FULL_WIDTH_IN,
         height_in=max(3.0, 1.0 + 0.4 * len(costs)),
         paint=partial(_paint, costs=costs),
+        narrow=partial(_paint_narrow, costs=costs),
+        narrow_in=(style.NARROW_WIDTH_IN, _SHARES_IN + 0.8 + _NARROW_PITCH_IN * len(costs)),
         label=label_of(cost.row for cost in costs),
         missing={},
     )
@@ -162,6 +167,7 @@ def _share(fraction: float) -> str:
 
 
 def _paint(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
+    """Bars on the left, shares on the right."""
     from ddpbench.report.draw.canvas import text_width_in
 
     names = [f"{cost.row.name}\n{_METHODS[cost.method]}" for cost in costs]
@@ -169,14 +175,36 @@ def _paint(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
     height = sheet.height_in - 0.8
     bars = sheet.axes(left, 0.5, 5.3 - left, height)
     for place, cost in enumerate(costs):
-        fill = style.Fill("", _COLOURS[cost.method])
-        estimate = cost.cost_s.scaled(1e3)
-        whiskered(bars, place, estimate, fill, height=0.5, label=milliseconds(cost.cost_s.value))
+        _bar(bars, place, cost, height=0.5, label=milliseconds(cost.cost_s.value))
     finish(bars, names, "ms a checkpoint")
-    bars.set_xlim(0, right_end([cost.cost_s.scaled(1e3) for cost in costs]))
-    bars.set_title("One checkpoint")
+    _scale(bars, costs)
     lines = sheet.axes(6.55, 0.5, sheet.width_in - 6.55 - 0.25, height)
     _paint_shares(lines, [cost for cost in costs if cost.row.case_id == costs[0].row.case_id])
+
+
+def _paint_narrow(sheet: Sheet, *, costs: Sequence[Cost]) -> None:
+    """Bars with their words above them, and the shares beneath."""
+    bars = sheet.axes(0.12, _SHARES_IN + 0.5, sheet.width_in - 0.3, sheet.height_in - _SHARES_IN - 0.8)
+    for place, cost in enumerate(costs):
+        _bar(bars, place + 0.3, cost, height=0.32, label="")
+        name = f"{cost.row.name}\n{_METHODS[cost.method]}"
+        over_bar(bars, place + 0.11, name, f"{milliseconds(cost.cost_s.value)} ms")
+    finish(bars, [], "ms a checkpoint")
+    bars.set_ylim(len(costs) - 0.5, -0.5)
+    bars.locator_params(axis="x", nbins=6)
+    _scale(bars, costs)
+    lines = sheet.axes(0.65, 0.5, sheet.width_in - 0.9, _SHARES_IN - 0.9)
+    _paint_shares(lines, [cost for cost in costs if cost.row.case_id == costs[0].row.case_id])
+
+
+def _bar(axes: Axes, place: float, cost: Cost, *, height: float, label: str) -> None:
+    fill = style.Fill("", _COLOURS[cost.method])
+    whiskered(axes, place, cost.cost_s.scaled(1e3), fill, height=height, label=label)
+
+
+def _scale(bars: Axes, costs: Sequence[Cost]) -> None:
+    bars.set_xlim(0, right_end([cost.cost_s.scaled(1e3) for cost in costs]))
+    bars.set_title("One checkpoint")
 
 
 def _paint_shares(axes: Axes, costs: Sequence[Cost]) -> None:

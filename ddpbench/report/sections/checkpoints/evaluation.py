@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
+from ddpbench.report.draw.rows import over_bar
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.checkpoints.bars import finish, right_end, whiskered
@@ -15,9 +16,11 @@ from ddpbench.report.words import launches_each, series_of
 from ddpbench.strategies.traits import traits_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from ddpbench.report.draw.canvas import Sheet
 
-_PITCH_IN = 0.5
+_PITCH_IN, _NARROW_PITCH_IN = 0.5, 0.62
 _TRAINING = style.PHASES["backward"]
 _EVALUATION = style.PHASES["forward"]
 
@@ -72,6 +75,8 @@ def evaluation_picture(rows: Sequence[Row]) -> Picture:
         width_in=style.FULL_WIDTH_IN,
         height_in=0.95 + _PITCH_IN * len(rows),
         paint=partial(_paint, rows=rows),
+        narrow=partial(_paint_narrow, rows=rows),
+        narrow_in=(style.NARROW_WIDTH_IN, 0.9 + _NARROW_PITCH_IN * len(rows)),
         label=label_of(rows),
         missing={},
     )
@@ -98,22 +103,44 @@ def _heading(rows: Sequence[Row]) -> str:
 
 
 def _paint(sheet: Sheet, *, rows: Sequence[Row]) -> None:
-    from matplotlib.patches import Patch
-
     from ddpbench.report.draw.canvas import text_width_in
 
     left = 0.3 + max(text_width_in(row.name, style.TICK_PT) for row in rows)
     axes = sheet.axes(left, 0.5, sheet.width_in - left - 1.9, sheet.height_in - 0.85)
+    _bars(axes, rows, aside=0.19, height=0.34)
+    finish(axes, [row.name for row in rows], "samples/s")
+    _scale(sheet, axes, rows)
+
+
+def _paint_narrow(sheet: Sheet, *, rows: Sequence[Row]) -> None:
+    """A case's name above its two bars."""
+    axes = sheet.axes(0.12, 0.5, sheet.width_in - 1.75, sheet.height_in - 0.8)
+    _bars(axes, rows, aside=0.14, height=0.25, lower=0.16)
+    for place, row in enumerate(rows):
+        ground = style.OVERSUBSCRIBED_GROUND if row.oversubscribed else style.GROUND
+        over_bar(axes, place - 0.14, row.name, "", ground=ground)
+    finish(axes, [], "samples/s")
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.locator_params(axis="x", nbins=4)
+    _scale(sheet, axes, rows)
+
+
+def _bars(axes: Axes, rows: Sequence[Row], *, aside: float, height: float, lower: float = 0.0) -> None:
+    """Each case's two bars, to either side of a place that is so much lower than its row's middle."""
     for place, row in enumerate(rows):
         if row.oversubscribed:
             axes.axhspan(place - 0.5, place + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
         for fill, offset, estimate in (
-            (_TRAINING, -0.19, row.samples_per_s),
-            (_EVALUATION, 0.19, row.evaluation_samples_per_s),
+            (_TRAINING, lower - aside, row.samples_per_s),
+            (_EVALUATION, lower + aside, row.evaluation_samples_per_s),
         ):
             if estimate is not None:
-                whiskered(axes, place + offset, estimate, fill, height=0.34, label=str(estimate))
-    finish(axes, [row.name for row in rows], "samples/s")
+                whiskered(axes, place + offset, estimate, fill, height=height, label=str(estimate))
+
+
+def _scale(sheet: Sheet, axes: Axes, rows: Sequence[Row]) -> None:
+    from matplotlib.patches import Patch
+
     estimates = [each for row in rows for each in (row.samples_per_s, row.evaluation_samples_per_s)]
     axes.set_xlim(0, right_end([each for each in estimates if each is not None]))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

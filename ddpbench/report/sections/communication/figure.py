@@ -43,7 +43,7 @@ def picture(row: Row, rows: Sequence[Row], curves: Sequence[TransferCurve], inde
         height_in=4.0,
         paint=partial(paint, row=row, curves=drawn, caps=lines),
         narrow=partial(paint, row=row, curves=drawn, caps=lines, stacked=True),
-        narrow_in=(4.4, 6.4),
+        narrow_in=(style.NARROW_WIDTH_IN, 5.9 + style.LEGEND_LINE_IN * len(drawn)),
         label=label_of([row]),
         missing={},
     )
@@ -128,12 +128,22 @@ def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[TransferCurve]) -> di
     return {cap: size for cap, size in found.items() if low <= size <= high}
 
 
+def _looks_alike(point: Point, curve: TransferCurve) -> bool:
+    """Return whether another of its curve's sizes rounds to the same words."""
+    return sum(format_bytes(one.bytes) == format_bytes(point.bytes) for one in curve.points) > 1
+
+
 def _table(name: str, curves: Sequence[TransferCurve]) -> Table:
     rows = tuple(
         (
             Cell(text=curve.op),
             Cell.count(curve.world_size),
-            Cell(text=format_bytes(point.bytes), key=point.bytes, number=True),
+            Cell(
+                text=format_bytes(point.bytes),
+                under=f"{point.bytes:,} B" if _looks_alike(point, curve) else "",
+                key=point.bytes,
+                number=True,
+            ),
             Cell.estimate(point.time_ms),
             Cell.estimate(point.busbw),
             Cell.count(point.transfers),

@@ -41,9 +41,9 @@ def paint(
 
     height = sheet.height_in - 0.85
     if stacked:
-        height = (height - 0.9) / 2
-        left = sheet.axes(0.7, 1.45 + height, 3.5, height)
-        right = sheet.axes(0.7, 0.55, 2.0, height)
+        height = (height - 0.9 - style.LEGEND_LINE_IN * len(curves)) / 2
+        left = sheet.axes(0.65, 1.45 + height, sheet.width_in - 0.95, height)
+        right = sheet.axes(0.65, 0.55, sheet.width_in - 0.95, height)
     else:
         left = sheet.axes(0.75, 0.55, 3.4, height)
         right = sheet.axes(4.85, 0.55, 3.1, height)
@@ -87,7 +87,10 @@ def paint(
         right.axhline(rate, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
     right.set_ylim(bottom=0)
     right.set_ylabel("GB/s")
-    _label(right, row, curves)
+    if stacked:
+        _legend(sheet, row, curves)
+    else:
+        _label(right, row, curves)
 
 
 def link_rate(row: Row) -> float | None:
@@ -136,6 +139,27 @@ def _curve(axes: Axes, row: Row, curve: TransferCurve, points: Sequence[tuple[fl
         capsize=2,
         zorder=3,
     )
+
+
+def _legend(sheet: Sheet, row: Row, curves: Sequence[TransferCurve]) -> None:
+    """Each curve's name above both plots."""
+    from matplotlib.lines import Line2D
+
+    looks = [(curve, style.look(row.case.strategy, curve.variant, row.case.algorithm)) for curve in curves]
+    handles = [
+        Line2D(
+            [],
+            [],
+            linestyle="none",
+            marker=look.marker,
+            markersize=5,
+            markerfacecolor="white" if row.emulated else look.colour,
+            markeredgecolor=look.outline or look.colour,
+            label=curve.name,
+        )
+        for curve, look in looks
+    ]
+    sheet.legend(handles, columns=1, length=1.0)
 
 
 def _label(axes: Axes, row: Row, curves: Sequence[TransferCurve]) -> None:

@@ -1,0 +1,164 @@
+"""An SVG of matplotlib's with fewer bytes and the same look: what only an editor needs is left out."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+_SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
+_DECIMALS = 2
+"""Of lengths in points: a hundredth is a thirtieth of a pixel on the finest screens."""
+_LENGTHS = frozenset({"x", "y", "width", "height", "transform"})
+_COMMAND = re.compile(r"([MLQCzZ])([^MLQCzZ]*)")
+_NUMBER = re.compile(r"-?\d+\.\d+")
+_SCALE = re.compile(r"scale\([^)]*\)")
+_TRANSLATE = re.compile(r"translate\((\S+) (\S+)\)")
+_USED = re.compile(r"url\(#([^)]+)\)")
+
+
+def slim(svg: bytes) -> bytes:
+    """Return the image without metadata and unused names, outlines relative and rounded, each style written once."""
+    root = ElementTree.fromstring(svg)
+    _drop(root)
+    _name_shortly(root)
+    for node in root.iter():
+        for name, value in list(node.attrib.items()):
+            if name == "d":
+                node.set(name, _relative(value))
+            elif name in _LENGTHS:
+                node.set(name, _rounded(value))
+        _place_by_attributes(node)
+    _write_styles_once(root)
+    _unwrap(root)
+    ElementTree.register_namespace("", _SVG[1:-1])
+    return ElementTree.tostring(root, encoding="unicode").replace(" />", "/>").encode()
+
+
+def _drop(node: Element) -> None:
+    """Remove metadata, and the line breaks between elements."""
+    for child in list(node):
+        if child.tag == f"{_SVG}metadata":
+            node.remove(child)
+            continue
+        _drop(child)
+        child.tail = None
+    if len(node):
+        node.text = None
+
+
+def _name_shortly(root: Element) -> None:
+    """Rename what is referred to, and remove all other names."""
+    used: dict[str, str] = {}
+
+    def short(name: str) -> str:
+        return used.setdefault(name, _letters(len(used)))
+
+    for node in root.iter():
+        link = node.attrib.pop(f"{_XLINK}href", None)
+        if link is not None:
+            node.set("href", f"#{short(link[1:])}")
+        for name in ("style", "clip-path", "fill"):
+            if name in node.attrib:
+                node.set(name, _USED.sub(lambda match: f"url(#{short(match[1])})", node.attrib[name]))
+    for node in root.iter():
+        own = node.attrib.pop("id", "")
+        if own in used:
+            node.set("id", used[own])
+
+
+def _letters(number: int) -> str:
+    """Return the name of a number: a to z, then a0 to z0, a1 ..."""
+    return chr(ord("a") + number % 26) + (str(number // 26 - 1) if number >= 26 else "")
+
+
+def _rounded(text: str) -> str:
+    """Return lengths with few decimals, but scales as they are: those are factors."""
+    kept = _SCALE.findall(text)
+    parts = [_NUMBER.sub(lambda match: _short(float(match[0])), part) for part in _SCALE.split(text)]
+    return "".join(part + scale for part, scale in zip(parts, [*kept, ""], strict=True))
+
+
+def _short(value: float) -> str:
+    text = f"{round(value, _DECIMALS):.{_DECIMALS}f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
+
+
+def _relative(path: str) -> str:
+    """Return a path with each point told from the one before; rounding does not add up along it."""
+    x = y = begin_x = begin_y = 0.0
+    steps: list[tuple[str, Sequence[float]]] = []
+    for command, numbers in _COMMAND.findall(path):
+        if command in "zZ":
+            steps.append(("z", ()))
+            x, y = begin_x, begin_y
+            continue
+        values = [round(float(word), _DECIMALS) for word in numbers.split()]
+        moved = [value - (y if place % 2 else x) for place, value in enumerate(values)]
+        x, y = values[-2:]
+        if command == "M":
+            begin_x, begin_y = x, y
+        steps.append((command.lower(), moved))
+    return "".join(
+        letter + letter.join(_joined(values) for values in found)
+        if letter == "m"  # more points after a move are lines
+        else letter + _joined(itertools.chain.from_iterable(found))
+        for letter, found in (
+            (letter, [values for _, values in members])
+            for letter, members in itertools.groupby(steps, key=lambda step: step[0])
+        )
+    )
+
+
+def _joined(values: Iterable[float]) -> str:
+    """Return numbers with a comma where no sign divides them."""
+    text = ""
+    for value in values:
+        word = _short(value)
+        text += word if not text or word.startswith("-") else f",{word}"
+    return text
+
+
+def _place_by_attributes(node: Element) -> None:
+    """Turn the translation of a letter or a marker into its place, which is shorter."""
+    if node.tag != f"{_SVG}use" or "x" in node.attrib:
+        return
+    found = _TRANSLATE.fullmatch(node.attrib.get("transform", ""))
+    if found:
+        del node.attrib["transform"]
+        for name, value in zip("xy", found.groups(), strict=True):
+            if value != "0":
+                node.set(name, value)
+
+
+def _write_styles_once(root: Element) -> None:
+    """Turn styles into classes; one that occurs once stays where it is."""
+    found = Counter(
+        node.attrib["style"] for node in root.iter() if "style" in node.attrib and node is not root
+    )
+    classes = {
+        style: _letters(place)
+        for place, style in enumerate(style for style, count in found.most_common() if count > 1)
+    }
+    for node in root.iter():
+        if node.attrib.get("style") in classes:
+            node.set("class", classes[node.attrib.pop("style")])
+    rules = Element(f"{_SVG}style")
+    rules.text = "".join(
+        f".{name}{{{style.replace(': ', ':').replace('; ', ';')}}}" for style, name in classes.items()
+    )
+    root.insert(0, rules)
+
+
+def _unwrap(node: Element) -> None:
+    """Put the content of groups that say nothing in their place."""
+    for child in node:
+        _unwrap(child)
+    content: list[Element] = []
+    for child in node:
+        plain = child.tag == f"{_SVG}g" and not child.attrib
+        content += list(child) if plain else [child]
+    node[:] = content

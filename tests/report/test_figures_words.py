@@ -1,0 +1,136 @@
+"""What figures and their tables call things: told apart, explained where they are met, and no longer than needed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from matplotlib.figure import Figure
+
+from ddpbench.report import page
+from ddpbench.report.draw import style
+from ddpbench.report.draw.canvas import Sheet, drawing
+from ddpbench.report.parts import Cell, Column, Picture, Table
+from ddpbench.report.rows import Row, rows_of
+from ddpbench.report.sections import breakdown, scaling
+from ddpbench.report.sections.communication.curves import Point, TransferCurve
+from ddpbench.report.sections.communication.figure import picture as transfers
+from ddpbench.report.words import Estimate
+from tests.report.handmade import ddp, handmade_summary
+from tests.report.reading import read
+
+
+def painted(picture: Picture) -> Figure:
+    figure = Figure(figsize=(picture.width_in, picture.height_in))
+    picture.paint(Sheet(figure, width_in=picture.width_in, height_in=picture.height_in, lifted_in=0.0))
+    return figure
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return rows_of(handmade_summary())
+
+
+def test_sizes_that_round_to_the_same_words_are_told_apart_by_their_bytes(rows: list[Row]) -> None:
+    row = next(row for row in rows if row.case_id == ddp(4).case_id)
+    sizes = (1_059_328, 1_060_352, 2_000_000)
+    points = [Point(bytes=size, time_ms=Estimate(1.0), busbw=None, rounds=5, transfers=10) for size in sizes]
+    curve = TransferCurve(op="all_reduce", world_size=4, variant=0, points=tuple(points))
+    cells = [line[2] for line in transfers(row, rows, [curve], 0).table.rows]
+    assert [(cell.text, cell.under) for cell in cells] == [
+        ("1.01 MiB", "1,059,328 B"),
+        ("1.01 MiB", "1,060,352 B"),
+        ("1.91 MiB", ""),
+    ]
+
+
+def test_the_breakdown_explains_the_parts_whose_names_do_not_where_they_are_drawn() -> None:
+    summary = handmade_summary()
+    (picture,) = breakdown.section(summary, rows_of(summary)).pictures
+    assert "Waiting for ranks: a rank's gradients are ready" in picture.caption
+    assert "Overlapped, beneath a bar: gradients travel while the rank still computes" in picture.caption
+    none = summary.breakdown.assign(exposed_wait=0.0, overlapped_comm=0.0)
+    bare = handmade_summary(breakdown=none)
+    (picture,) = breakdown.section(bare, rows_of(bare)).pictures
+    assert "Waiting for ranks" not in picture.caption
+    assert "Overlapped" not in picture.caption
+
+
+def test_the_breakdowns_legend_has_no_part_too_thin_to_be_seen() -> None:
+    summary = handmade_summary()
+    thin = summary.breakdown.assign(data=1e-9)
+    summary = handmade_summary(breakdown=thin)
+    (picture,) = breakdown.section(summary, rows_of(summary)).pictures
+    (legend,) = painted(picture).legends
+    assert style.PHASES["data"].name not in [text.get_text() for text in legend.get_texts()]
+
+
+def test_a_bucket_cap_that_all_bars_share_is_told_once() -> None:
+    summary = handmade_summary()
+    rows = rows_of(summary)
+    bars = list(breakdown._bars(summary, rows).values())
+    caps = {bar.row.case.bucket_cap_mb for bar in bars} - {None}
+    assert len(caps) > 1
+    assert breakdown._labels(bars) == [bar.name for bar in bars], "they tell cases apart"
+    same = [bar for bar in bars if bar.row.case.bucket_cap_mb in (None, "default")]
+    assert not any("buckets" in label for label in breakdown._labels(same))
+    assert "All that have buckets: default buckets." in breakdown._picture("", same, {}).caption
+
+
+def test_points_that_would_hide_each_other_stand_side_by_side() -> None:
+    def places(width: float) -> list[float]:
+        summary = handmade_summary()
+        near = summary.cases["speedup"].where(summary.cases["world_size"] == 1, 1.9)
+        cases = summary.cases.assign(speedup=near, speedup_ci_low=near - width, speedup_ci_high=near + width)
+        one = dataclasses.replace(summary, cases=cases)
+        left = painted(scaling.section(one, rows_of(one)).pictures[0]).axes[0]
+        return sorted({round(float(x), 3) for line in left.lines for x in line.get_xdata() if 1.7 < x < 2.3})
+
+    assert len(places(0.2)) >= 3
+    assert min(places(0.2)) > 1.85, "near enough to be read at 2 ranks"
+
+
+def test_a_columns_small_values_do_not_give_its_large_ones_more_digits() -> None:
+    values = [Estimate(5.95959, 5.95, 5.97), Estimate(0.0005, 0.00049, 0.00051), Estimate(24.863, 24.8, 24.9)]
+    table = Table(
+        caption="",
+        columns=(Column("ms", number=True),),
+        rows=tuple((Cell.estimate(value),) for value in values),
+    )
+    told = [row[0].text for row in table.evenly_rounded().rows]
+    assert told == ["5.96", "0.00050", "24.86"], "and none is rounded away"
+
+
+def test_what_qualifies_a_finding_stands_in_brackets_and_not_as_loose_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(page, "FIGURES", ())
+    summary = handmade_summary()
+    tags = ("12 of 20 launches disturbed", "corrected for 10 comparisons")
+    found = [dataclasses.replace(one, tags=tags) for one in summary.findings]
+    assert found
+    spans = read(page.build(dataclasses.replace(summary, findings=found)).html).all("span", class_="tags")
+    assert {span.text for span in spans} == {f"({'; '.join(tags)})"}
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+def test_a_number_in_a_part_leaves_its_edges_free(narrow: bool) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    summary = handmade_summary()
+    (picture,) = breakdown.section(summary, rows_of(summary)).pictures
+    size = picture.narrow_in if narrow else (picture.width_in, picture.height_in)
+    paint = picture.narrow if narrow else picture.paint
+    assert paint is not None
+    figure = Figure(figsize=size)
+    with drawing():
+        paint(Sheet(figure, width_in=size[0], height_in=size[1], lifted_in=0.0))
+        renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+        (axes,) = figure.axes
+        bars = [bar.get_window_extent(renderer) for bar in axes.patches]
+        texts = [text for text in axes.texts if text.get_ha() == "center"]
+        assert texts
+        for text in texts:
+            box = text.get_window_extent(renderer)
+            (part,) = [bar for bar in bars if bar.contains((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)]
+            assert min(box.x0 - part.x0, part.x1 - box.x1) >= 1.5, text.get_text()
