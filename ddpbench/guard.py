@@ -204,10 +204,10 @@ class Traces:
         """Removes what a launch left. `ended` are processes of it that are gone."""
         for name in set(self._files()) - self._kept:
             _remove(Path(self.path, name))
-        names = (f"sem.{self._prefix}-*", f"{self._prefix}_*", *(f"torch_{pid}_*" for pid in ended))
+        starts = (f"sem.{self._prefix}-", f"{self._prefix}_", *(f"torch_{pid}_" for pid in ended))
         if _SHARED.is_dir():
-            for pattern in names:
-                for path in _SHARED.glob(pattern):
+            for path in _SHARED.iterdir():  # patterns would be compiled and kept, others for every launch
+                if path.name.startswith(starts):
                     _remove(path)
 
     def remove(self) -> None:

@@ -133,7 +133,7 @@ def _choice(members: Sequence[CaseRun], every: Sequence[CaseRun], compared: Fami
                 for run in tied
                 if (one := compared.judge(run, chosen)) is not None and one.bound is not None
             ),
-            key=lambda one: one.bound or 0.0,
+            key=lambda one: (one.ratio.high or 1.0) / (one.ratio.low or 1.0),
             default=None,
         ),
         unranked=tuple(_unranked(chosen, ranked, every)),

@@ -19,13 +19,7 @@ from ddpbench.spec.grouping import cap_order
 from ddpbench.strategies.traits import traits_of
 
 FEWEST_SIZES = 3
-NEAR = 0.15
-"""A growth is said to be about its formula's where it is no further from it than this."""
-_SHAPES = {
-    "ring": "levelling off as ≈2(n-1)/n",
-    "naive ring": "growing as ≈n-1",
-    "master": "growing as ≈n-1",
-}
+_SHAPES = {"ring": "2(n-1)/n", "naive ring": "n-1", "master": "n-1"}
 """How a formula's time grows, for gradients of one size."""
 _ByNodes = dict[int, CaseRun]
 
@@ -81,7 +75,7 @@ def _told(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None:
             f"at {most} nodes {names[1]} takes {plain(judged.ratio)} times as long",
             "network time of a step: while any rank transfers, computing or not, so it adds to no part of it",
             *grouping.told(worst[most].case),
-            *conditions(runs),
+            *conditions(runs, late=False),
             *launch_tags(judged.rounds),
         ),
         evidence="network",
@@ -99,13 +93,16 @@ def _span(one: _ByNodes, few: int, most: int) -> str:
 
 
 def _grown(one: _ByNodes, few: int, most: int) -> str:
-    """Return which formula a growth follows; empty where it follows none that is known."""
+    """Return how many times as long it takes, beside its formula's; empty where no formula is known."""
     name, least = formula_of(one[few].case, 1.0)
     _, longest = formula_of(one[most].case, 1.0)
-    if not least or not longest or name not in _SHAPES:
+    if not least or not longest:
         return ""
-    grown = _network_s(one[most]) / _network_s(one[few])
-    return f" ({_SHAPES[name]})" if abs(grown / (longest / least) - 1) <= NEAR else ""
+    times = [
+        f"×{number:.{0 if number >= 9.95 else 1}f}"
+        for number in (_network_s(one[most]) / _network_s(one[few]), longest / least)
+    ]
+    return f" ({times[0]}; {_SHAPES.get(name, 'its formula')}: {times[1]})"
 
 
 def _judged(ordered: Sequence[CaseRun]) -> Judgement | None:

@@ -16,6 +16,7 @@ from ddpbench.analysis.read.pace import MOST_SHARE
 from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.spec.links import links_of
 from ddpbench.strategies.traits import traits_of
+from ddpbench.units import format_at_most
 
 
 def virtual_sentences(cases: Sequence[CaseRun], table: pd.DataFrame) -> Iterable[str]:
@@ -123,7 +124,7 @@ def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame, names: Names) -> I
     listed = names.listed(members)
     late = max(members, key=late_share)
     share = late_share(late)
-    by = f" Computation came late by about {100 * share:.0f} % of a step of {names.of(late)}, by less of the others'."
+    by = f" Computation came late: steps of {names.of(late)} read up to {format_at_most(share)} too long."
     yield (
         f"{start} the host's own work at the dilation given: of {names.of(by_id[worst])}, {why}. Set dilation = "
         f"{_round_up(k):g} or more{listed}.{by if share > MARGIN else ''}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from ddpbench.analysis.read.launches import CaseRun, Launch
@@ -75,7 +76,7 @@ def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
     return (f"{rounds} launch{'es' if rounds != 1 else ''} each", *corrected)
 
 
-def conditions(runs: Sequence[CaseRun]) -> tuple[str, ...]:
+def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]:
     """Return under which conditions cases were compared that numbers do not show: caps, disturbances, a busy host."""
     caps = {run.case.bucket_cap_mb for run in runs} - {None}
     (cap,) = caps if len(caps) == 1 else (None,)
@@ -84,7 +85,7 @@ def conditions(runs: Sequence[CaseRun]) -> tuple[str, ...]:
     disturbed = disturbed_launches(launches)
     if disturbed > len(launches) / 2:
         told.append(f"{disturbed} of {len(launches)} launches disturbed")
-    return (*told, *_paced(runs))
+    return (*told, *(_paced(runs) if late else ()))
 
 
 def _paced(runs: Sequence[CaseRun]) -> list[str]:
@@ -95,13 +96,15 @@ def _paced(runs: Sequence[CaseRun]) -> list[str]:
         return []
     several = sum(one.case.world_size > 1 for _, one in late.values()) > 1
     whose = f"steps of {called(run, runs)}" if several else "its steps"
-    return [f"replayed computation came late: {whose} read about {100 * share:.0f} % too long"]
+    return [f"replayed computation came late: {whose} read up to {format_at_most(share)} too long"]
 
 
 def late_share(run: CaseRun) -> float:
-    """Return by how much of a step a replay's computation came late; 0 of what computes."""
+    """Return by how much, at most, a replay's steps are too long because its computation came late, as a fraction."""
     paced = [launch.pace for launch in run.good if launch.pace is not None]
-    return late_s(run.case.dilation, paced) / step_time(run.timings).value if paced else 0.0
+    late = late_s(paced) if paced else 0.0
+    step = step_time(run.timings).value
+    return late / (step - late) if late < step else math.inf
 
 
 def disturbed_launches(launches: Iterable[Launch]) -> int:

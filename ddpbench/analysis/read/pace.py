@@ -99,15 +99,13 @@ def host_share(launches: Sequence[Pacing]) -> float:
     return sum(launch.cpu_s for launch in launches) / sum(launch.cores_s for launch in launches)
 
 
-def late_s(dilation: float, launches: Sequence[Pacing]) -> float:
-    """Return by how much the host's own work lengthens a step's computation; seconds of virtual time, mean over steps.
+def late_s(launches: Sequence[Pacing]) -> float:
+    """Return how late a step's latest moment is on its latest rank; seconds of virtual time, mean over steps.
 
-    A step is late by its latest rank, for which the others wait, and its update takes what it takes beyond the
-    profiled one. What the same work does to transfers is not in it.
+    A step is longer by at most this: the moments after it may have caught up, and the others need not have waited for
+    that rank. What the same work does to transfers is not in it.
     """
-    late = float(np.concatenate([launch.lateness_s for launch in launches]).mean())
-    updates = [max(0.0, one.optimizer_s - one.due_s) / dilation for one in launches if one.due_s > 0]
-    return late + (statistics.fmean(updates) if updates else 0.0)
+    return float(np.concatenate([launch.lateness_s for launch in launches]).mean())
 
 
 def dilation_needed(dilation: float, launches: Sequence[Pacing]) -> float:

@@ -165,6 +165,11 @@ def _picture(panel: Panel, lines: Sequence[Line], index: int) -> Picture:
         if formulas
         else "No formula is known for what was run."
     )
+    if any(point.row.case.shrink != 1 for point in every):
+        behind += (
+            " Socket buffers do not shrink: a sender computes on while they empty, and its transfer may outlast "
+            "a step."
+        )
     caption = " ".join(
         [
             f"{setting_of(row)}. Network time: while any rank transfers, computing or not, which counts what overlaps",
