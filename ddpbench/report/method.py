@@ -92,6 +92,20 @@ _TERMS: tuple[tuple[str, str], ...] = (
         ),
     ),
     (
+        "DDP, ring",
+        (
+            "torch's DistributedDataParallel: gradients are averaged bucket by bucket, by an all-reduce (a ring, with "
+            "gloo and nccl), as soon as backward has filled a bucket. With one bucket nothing overlaps."
+        ),
+    ),
+    (
+        "master",
+        (
+            "Parameter-server-style aggregation: after backward one rank gathers all ranks' gradients, averages them "
+            "and sends them back. Its link carries n-1 times the gradients each way, a ring's 2(n-1)/n times."
+        ),
+    ),
+    (
         "independent",
         (
             "Pinned ranks that compute at the same time and exchange nothing. They are the upper bound, which "

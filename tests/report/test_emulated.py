@@ -246,11 +246,11 @@ def test_a_ring_against_a_master_is_answered_by_how_their_cost_grows(summary: Ru
     # 25.6 MB at 1 Gbit/s: the model's master takes 2.1 (n - 1) S/B, with noise: 430 ms at 2 nodes, 6,451 ms at 16
     assert told.kind == "growth"
     assert "from 2 to 16 nodes network time is" in told.text.lower()
-    found = re.search(r"(\d+) to ([\d,]+) ms with master \(×15; n-1: ×15\)\.$", told.text)
+    found = re.search(r"(\d+) to ([\d,]+) ms with master \(×15; theory: ×15\)\.$", told.text)
     assert found is not None, told.text
     ends = [float(text.replace(",", "")) for text in found.groups()]
     assert ends == pytest.approx([430, 6451], rel=0.02)
-    assert "with ring (DDP) (×2.0; 2(n-1)/n: ×1.9)" in told.text
+    assert "with ring (DDP) (×2.0; theory: ×1.9)" in told.text
     assert any(tag.startswith("at 16 nodes master takes 14.") for tag in told.tags)
 
 

@@ -25,6 +25,7 @@ from ddpbench.analysis.findings.wording import (
     listed,
     longer,
     name_of,
+    one_bucket,
     plain,
     sentence,
 )
@@ -85,6 +86,7 @@ def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None
         tags=(
             *_limits(choices, places),
             *places.labels(choices),
+            *(one_bucket(choices[0].chosen) if len(choices) == 1 else ()),
             *conditions([run for one in choices for run in one.ranked]),
             *launch_tags(rounds),
         ),
@@ -154,25 +156,16 @@ def _in_one(one: Choice) -> str:
     if len(one.ranked) == 1:
         return f"at {ranks} {name} trains {gain}"
     if one.tied:
-        start = (
-            f"no winner at {ranks}: {name}{' trains ' if gain else ''}{gain}{', and' if gain else ' and'} "
-        )
-        return fitting(start + rest for rest in _not_told_apart(one))
+        at = f", at {gain}," if gain else ""
+        start = f"no strategy wins at {ranks}: {name}{at} cannot be told"
+        return fitting(f"{start} apart from {words}" for words in _tied(one))
     start = f"use {name} at {ranks}{': ' if gain else ''}{gain}; "
     return fitting(start + rest for rest in _rest(one))
 
 
-def _not_told_apart(one: Choice) -> list[str]:
+def _tied(one: Choice) -> list[str]:
     """Return the others that may be as good, in ever fewer words."""
-    names = [called(run, one.ranked) for run in one.tied]
-    return [
-        f"{words} cannot be told apart{end}"
-        for words, end in (
-            (listed(names), " from it"),
-            (listed(names), ""),
-            (counted(len(names), "other"), " from it"),
-        )
-    ]
+    return [listed([called(run, one.ranked) for run in one.tied]), counted(len(one.tied), "other")]
 
 
 def _rest(one: Choice) -> list[str]:
@@ -180,7 +173,7 @@ def _rest(one: Choice) -> list[str]:
     others = one.behind
     if len(others) == 1:
         run, ratio = others[0]
-        less = ": fewer samples/s than one rank" if run in one.below_base else ""
+        less = ", so that it trains less than one rank" if run in one.below_base else ""
         end = f"takes {_gap(ratio)}{less}"
         return [f"a step of {called(run, one.ranked)} {end}", f"the other's step {end}"]
     least = min((ratio for _, ratio in others), key=lambda ratio: ratio.value)

@@ -23,6 +23,7 @@ from ddpbench.analysis.findings.wording import (
     launch_tags,
     longer,
     name_of,
+    one_bucket,
     plain,
     sentence,
     signed,
@@ -275,21 +276,13 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
             tags=(
                 *_labels(run, apart),
                 *conditions((run,)),
-                *_one_bucket(run),
+                *one_bucket(run),
                 f"instrumented steps of {counted(parts.launches, 'launch', 'launches')}",
             ),
             evidence="breakdown",
             verdict="note",
             cases=(run.case_id,),
         )
-
-
-def _one_bucket(run: CaseRun) -> list[str]:
-    """Return why nothing overlaps with one bucket, which is not sent before all of its gradients are there."""
-    buckets = [launch.bucket_bytes for launch in run.good if launch.bucket_bytes]
-    if run.case.bucket_cap_mb is None or not buckets or any(len(one) > 1 for one in buckets):
-        return []
-    return ["one bucket holds all gradients, and is ready when backward ends"]
 
 
 def _place(run: CaseRun, apart: _Apart) -> str:

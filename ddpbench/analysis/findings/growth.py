@@ -19,8 +19,6 @@ from ddpbench.spec.grouping import cap_order
 from ddpbench.strategies.traits import traits_of
 
 FEWEST_SIZES = 3
-_SHAPES = {"ring": "2(n-1)/n", "naive ring": "n-1", "master": "n-1"}
-"""How a formula's time grows, for gradients of one size."""
 _ByNodes = dict[int, CaseRun]
 
 
@@ -73,7 +71,7 @@ def _told(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None:
         text=sentence(fitting(texts)),
         tags=(
             f"at {most} nodes {names[1]} takes {plain(judged.ratio)} times as long",
-            "network time of a step: while any rank transfers, computing or not, so it adds to no part of it",
+            "network time: while any rank transfers, computing or not",
             *grouping.told(worst[most].case),
             *conditions(runs, late=False),
             *launch_tags(judged.rounds),
@@ -94,7 +92,7 @@ def _span(one: _ByNodes, few: int, most: int) -> str:
 
 def _grown(one: _ByNodes, few: int, most: int) -> str:
     """Return how many times as long it takes, beside its formula's; empty where no formula is known."""
-    name, least = formula_of(one[few].case, 1.0)
+    _, least = formula_of(one[few].case, 1.0)
     _, longest = formula_of(one[most].case, 1.0)
     if not least or not longest:
         return ""
@@ -102,7 +100,7 @@ def _grown(one: _ByNodes, few: int, most: int) -> str:
         f"×{number:.{0 if number >= 9.95 else 1}f}"
         for number in (_network_s(one[most]) / _network_s(one[few]), longest / least)
     ]
-    return f" ({times[0]}; {_SHAPES.get(name, 'its formula')}: {times[1]})"
+    return f" ({times[0]}; theory: {times[1]})"
 
 
 def _judged(ordered: Sequence[CaseRun]) -> Judgement | None:

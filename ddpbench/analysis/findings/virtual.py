@@ -119,15 +119,13 @@ def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame, names: Names) -> I
         if used * share / MOST_SHARE >= 0.99 * k
         else "its optimizer takes longer here than the profiled one"
     ).replace("%", " %")
-    every = len(members) == len(by_id) > 1
-    start = f"None of {len(members)} cases hid" if every else f"{names.count(members)} did not hide"
-    listed = names.listed(members)
     late = max(members, key=late_share)
     share = late_share(late)
-    by = f" Computation came late: steps of {names.of(late)} read up to {format_at_most(share)} too long."
+    by = f"; steps of {names.of(late)} read up to {format_at_most(share)} too long" if share > MARGIN else ""
     yield (
-        f"{start} the host's own work at the dilation given: of {names.of(by_id[worst])}, {why}. Set dilation = "
-        f"{_round_up(k):g} or more{listed}.{by if share > MARGIN else ''}"
+        f"{names.count(members)} {'holds' if len(members) == 1 else 'hold'} some of the host's own work, which a "
+        f"larger dilation would hide{by}. To hide it in {names.of(by_id[worst])}, set dilation = {_round_up(k):g}: "
+        f"{why}{names.listed(members)}."
     )
 
 

@@ -199,3 +199,11 @@ def bare(interval: Interval) -> str:
 
 def _digits(interval: Interval) -> int:
     return decimals_borne(interval.value, interval.low, interval.high, nulls=(0.0, 1.0))
+
+
+def one_bucket(run: CaseRun) -> list[str]:
+    """Return why nothing overlaps with one bucket, which is not sent before all of its gradients are there."""
+    buckets = [launch.bucket_bytes for launch in run.good if launch.bucket_bytes]
+    if run.case.bucket_cap_mb is None or not buckets or any(len(one) > 1 for one in buckets):
+        return []
+    return ["without overlap: one bucket holds all gradients, and is ready when backward ends"]

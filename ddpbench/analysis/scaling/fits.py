@@ -154,7 +154,7 @@ def _remarks(law: Law, parameters: Mapping[str, Interval], *, beta_held: bool) -
     elif not excludes_zero(alpha):
         words.append("The interval of contention includes 0.")
     elif alpha.low is not None and alpha.low > 1:
-        words.append("Contention is above 1: each added rank costs more than it brings.")
+        words.append("Contention is above 1: already two ranks train less than one.")
     if beta_held:
         words.append(
             "Coherency would come out negative and is held at 0: the law then has no peak beyond one rank."
