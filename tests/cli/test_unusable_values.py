@@ -160,7 +160,7 @@ def test_of_a_directory_that_cannot_be_filled_nothing_is_left(
 ) -> None:
     there = tmp_path / "there"
     there.mkdir()
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("ddpbench.records.files.create_file", full)
     for path in (there / "new/run", there):
         with pytest.raises(OutputError, match="No space left on device; free some"):
             RunDir(path).create()
