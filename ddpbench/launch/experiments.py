@@ -33,7 +33,7 @@ def find_experiment(name: str) -> Path:
     if path.is_dir():
         if not (path / "experiment.toml").is_file():
             raise RequestError(
-                f"{path} is a directory without experiment.toml: give an experiment or a run directory"
+                f"{path} is a directory without experiment.toml: not a run directory; give one, or an experiment"
             )
         return path
     if path.suffix == ".toml" or path.is_file():
