@@ -197,14 +197,14 @@ def test_one_step_says_which_step_which_clock_and_who_is_left_out() -> None:
     summary = handmade_summary(one_step=told())
     picture = drawn(one_step.section(summary, rows_of(summary)))
     assert picture.heading == (
-        "DDP, 4 ranks, default buckets: a step of 20.0 ms on rank 3, the slowest; transfers go on for 6.0 ms "
-        "after the slowest backward"
+        "DDP, 4 ranks, default buckets: a step of 20.0 ms; transfers go on for 6.0 ms "
+        "after the last backward ends, rank 3's"
     )
     for words in (
         "Instrumented step 7 of launch 3, whose instrumented steps are the median of 5 launches; of its 10",
         "nearest to their median, 19.9 ms",
         "read the same monotonic clock",
-        "rank 3 (least computation), and always rank 0 and the slowest. Omitted: ranks 1 to 2 and 5.",
+        "rank 3 (least computation), and always rank 0 and the one with the longest step. Omitted: ranks 1 to 2 and 5.",
     ):
         assert words in picture.caption
     assert len(picture.table.rows) == 2 * (3 + 1)
@@ -220,7 +220,7 @@ def test_each_lane_says_its_length_and_the_slowest_that_it_is() -> None:
     summary = handmade_summary(one_step=told())
     figure = painted(drawn(one_step.section(summary, rows_of(summary))))
     names = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert names == ["rank 0: 19.0 ms", "rank 3, slowest: 20.0 ms\nleast computation"]
+    assert names == ["rank 0: 19.0 ms", "rank 3, longest: 20.0 ms\nleast computation"]
 
 
 def test_the_legend_of_a_step_names_what_is_drawn_alone() -> None:
@@ -246,7 +246,7 @@ def test_hidden_transfers_and_placed_events_are_called_so() -> None:
     hidden = told(comm_end_s=0.0118, events=True)
     summary = handmade_summary(one_step=hidden)
     picture = drawn(one_step.section(summary, rows_of(summary)))
-    assert picture.heading.endswith("all transfers done before the slowest backward ends")
+    assert picture.heading.endswith("; all transfers are done before the last backward ends, rank 3's")
     assert "GPU times are CUDA events placed on it" in picture.caption
 
 

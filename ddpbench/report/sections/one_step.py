@@ -96,7 +96,7 @@ def _picture(told: OneStep, row: Row) -> Picture:
 
 
 def _after_s(told: OneStep) -> float | None:
-    """Return how long transfers went on after the slowest backward; None where one of the two is unknown."""
+    """Return how long transfers went on after the last backward; None where one of the two is unknown."""
     if told.backward_end_s is None or told.comm_end_s is None:
         return None
     return max(0.0, told.comm_end_s - told.backward_end_s)
@@ -104,12 +104,13 @@ def _after_s(told: OneStep) -> float | None:
 
 def _heading(told: OneStep, row: Row) -> str:
     after = _after_s(told)
-    start = f"{row.name}: a step of {milliseconds(told.length_s)} ms on rank {told.slowest}, the slowest"
+    start = f"{row.name}: a step of {milliseconds(told.length_s)} ms"
     if after is None:
         return start
     if after == 0:
-        return f"{start}, all transfers done before the slowest backward ends"
-    return f"{start}; transfers go on for {milliseconds(after)} ms after the slowest backward"
+        return f"{start}; all transfers are done before the last backward ends, rank {told.backward_rank}'s"
+    beyond = f"transfers go on for {milliseconds(after)} ms after the last backward ends"
+    return f"{start}; {beyond}, rank {told.backward_rank}'s"
 
 
 def _caption(told: OneStep, row: Row) -> str:
@@ -127,8 +128,8 @@ def _caption(told: OneStep, row: Row) -> str:
     if told.omitted:
         named = series_of([f"rank {lane.rank} ({lane.role})" for lane in told.lanes if lane.role])
         omitted = (
-            f"Shown of {len(told.lanes) + len(told.omitted)} ranks: {named}, and always rank 0 and the slowest. "
-            f"Omitted: {_listed(told.omitted)}."
+            f"Shown of {len(told.lanes) + len(told.omitted)} ranks: {named}, and always rank 0 and the one with the "
+            f"longest step. Omitted: {_listed(told.omitted)}."
         )
     return " ".join(
         word
@@ -136,7 +137,7 @@ def _caption(told: OneStep, row: Row) -> str:
             f"{row.name}; {setting_of(row)}. Instrumented step {told.step} of launch {told.round + 1}, whose",
             f"instrumented steps are the median of {counted(told.launches, 'launch', 'launches')}; of its {told.steps}",
             f"this one, {milliseconds(told.length_s)} ms, is nearest to their median,",
-            f"{milliseconds(told.median_s)} ms. A step is as long as its slowest rank's.",
+            f"{milliseconds(told.median_s)} ms. A step is as long as its longest rank's.",
             "A rank's upper lane: computation. Its lower lane: transfers, each from",
             "when its bucket is ready (tick), through its queue (thin line) and waiting for other ranks, until its",
             "result is there.",
@@ -250,7 +251,7 @@ def _paint_narrow(sheet: Sheet, *, told: OneStep) -> None:
 
 def _rank(lane: Lane, told: OneStep) -> list[str]:
     """Return whose lane it is, how long the rank's step takes, and why it is shown where not all are."""
-    mark = ", slowest" if lane.rank == told.slowest and len(told.lanes) > 1 else ""
+    mark = ", longest" if lane.rank == told.slowest and len(told.lanes) > 1 else ""
     return [
         f"rank {lane.rank}{mark}: {milliseconds(lane.length_s)} ms",
         *([lane.role] if lane.role else []),
@@ -366,7 +367,7 @@ def _inside(
 
 
 def _mark_end(axes: Axes, told: OneStep, end_ms: float, *, lines: int) -> None:
-    """The end of the slowest backward across all lanes, and how long transfers go on after it."""
+    """The end of the last backward across all lanes, and how long transfers go on after it."""
     from ddpbench.report.draw.canvas import text_width_in
 
     after = _after_s(told)
@@ -376,7 +377,7 @@ def _mark_end(axes: Axes, told: OneStep, end_ms: float, *, lines: int) -> None:
     axes.axvline(x, color=style.INK, linewidth=1.0, linestyle=(0, (4, 2)), zorder=4)
     left = x > 0.45 * end_ms
     axes.annotate(
-        f"slowest backward ends{chr(10) if lines > 1 else ' '}(rank {told.backward_rank}), "
+        f"last backward ends{chr(10) if lines > 1 else ' '}(rank {told.backward_rank}), "
         f"{milliseconds(told.backward_end_s)} ms",
         (x, 0.18 if lines == 1 else 0.22),
         xytext=(-4 if left else 4, 0),
