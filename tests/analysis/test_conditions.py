@@ -152,7 +152,9 @@ def broken(rule: str, label: str, seen: float) -> Violation:
 
 def test_a_run_that_was_mostly_disturbed_is_doubted_before_any_number(tmp_path: Path) -> None:
     (told,) = warning_sentences(runs(tmp_path / "a", DDP, MASTER, flagged=3), Checked())
-    assert told.startswith("Most launches were disturbed (6 of 8): other guests of the host used the cores.")
+    assert told.startswith(
+        "Most launches were disturbed (6 of 8): other guests of the host took over 1 % of the "
+    )
     assert not list(warning_sentences(runs(tmp_path / "b", DDP, MASTER, flagged=2), Checked()))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from ddpbench.analysis.findings.wording import disturbed_launches
 from ddpbench.analysis.invariants.checked import Checked
 from ddpbench.analysis.read.launches import CaseRun, Launch
+from ddpbench.analysis.read.measurement import FOREIGN_LIMIT, STEAL_LIMIT
 
 _BOUNDS = {
     "at_most_the_ranks": "more than linear: its speed-up is above its number of ranks",
@@ -21,8 +22,8 @@ def warning_sentences(cases: Sequence[CaseRun], checks: Checked) -> Iterable[str
     disturbed = disturbed_launches(launches)
     if disturbed > len(launches) / 2:
         yield (
-            f"Most launches were disturbed ({disturbed} of {len(launches)}): {_who(launches)} used the cores. Repeat "
-            "on a quiet machine before you rely on small differences."
+            f"Most launches were disturbed ({disturbed} of {len(launches)}): {_who(launches)} of the cores' time. "
+            "Repeat on a quiet machine before you rely on small differences."
         )
     for rule, what in _BOUNDS.items():
         found = checks.of(rule)
@@ -33,7 +34,10 @@ def warning_sentences(cases: Sequence[CaseRun], checks: Checked) -> Iterable[str
 
 
 def _who(launches: Sequence[Launch]) -> str:
-    """Return whom launches were disturbed by."""
+    """Return whom launches were disturbed by, and from how much on."""
     flags = {flag for launch in launches for flag in launch.flags}
-    who = {"steal": "other guests of the host", "foreign load": "other processes"}
+    who = {
+        "steal": f"other guests of the host took over {100 * STEAL_LIMIT:g} %",
+        "foreign load": f"other processes took over {100 * FOREIGN_LIMIT:g} %",
+    }
     return " and ".join(words for flag, words in who.items() if flag in flags)
