@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -135,28 +137,30 @@ time.sleep(600)
 """
 
 
-def test_a_process_that_is_stopped_for_good_is_ended_and_says_so() -> None:
+@contextlib.contextmanager
+def watched() -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that another looks at, and that one's id."""
     with subprocess.Popen(
         [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         (watcher,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split()
+        yield process, int(watcher)
+
+
+def test_a_process_that_is_stopped_for_good_is_ended_and_says_so() -> None:
+    with watched() as (process, watcher):
         assert not is_stopped(process.pid)
         process.send_signal(signal.SIGSTOP)
         _, told = process.communicate(timeout=30)
     assert process.returncode == -signal.SIGKILL
     assert told == "it was stopped\n"
-    assert not alive([int(watcher)])
+    assert not alive([watcher])
 
 
 def test_who_looks_whether_a_process_is_stopped_goes_with_it() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", STOPPED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        (watcher,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split()
+    with watched() as (process, watcher):
         process.terminate()
         assert process.communicate(timeout=30)[1] == ""
-    assert not alive([int(watcher)])
+    assert not alive([watcher])

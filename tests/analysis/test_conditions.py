@@ -78,6 +78,10 @@ def test_by_how_much_at_most_replays_were_late_is_said(tmp_path: Path) -> None:
     assert conditions(paced(0.05, DDP), late=False) == ()
     assert conditions(paced(0.05, DDP, MASTER)) == (words.format("steps of DDP", 5.3),)
     assert conditions(paced(0.019, DDP)) == ()
+    for late in (0.6, 1.0, 1.5):  # a worker's own step may take several of the job's
+        assert conditions(paced(late, DDP)) == (
+            "replayed computation came late: its steps may read more than twice too long",
+        )
 
 
 def test_validity_says_what_a_step_of_the_class_leaves_empty(tmp_path: Path) -> None:

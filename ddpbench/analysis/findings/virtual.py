@@ -9,14 +9,13 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from ddpbench.analysis.findings.groups import grouped
-from ddpbench.analysis.findings.wording import late_share
+from ddpbench.analysis.findings.wording import late_share, too_long
 from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.pace import MOST_SHARE
 from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.spec.links import links_of
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import format_at_most
 
 
 def virtual_sentences(cases: Sequence[CaseRun], table: pd.DataFrame) -> Iterable[str]:
@@ -121,7 +120,7 @@ def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame, names: Names) -> I
     ).replace("%", " %")
     late = max(members, key=late_share)
     share = late_share(late)
-    by = f"; steps of {names.of(late)} read up to {format_at_most(share)} too long" if share > MARGIN else ""
+    by = f"; steps of {names.of(late)} {too_long(share)}" if share > MARGIN else ""
     yield (
         f"{names.count(members)} {'holds' if len(members) == 1 else 'hold'} some of the host's own work, which a "
         f"larger dilation would hide{by}. To hide it in {names.of(by_id[worst])}, set dilation = {_round_up(k):g}: "

@@ -96,7 +96,14 @@ def _paced(runs: Sequence[CaseRun]) -> list[str]:
         return []
     several = sum(one.case.world_size > 1 for _, one in late.values()) > 1
     whose = f"steps of {called(run, runs)}" if several else "its steps"
-    return [f"replayed computation came late: {whose} read up to {format_at_most(share)} too long"]
+    return [f"replayed computation came late: {whose} {too_long(share)}"]
+
+
+def too_long(share: float) -> str:
+    """Return by how much, at most, steps read too long, in words; `share` is that of `late_share`."""
+    return (
+        f"read up to {format_at_most(share)} too long" if share <= 1 else "may read more than twice too long"
+    )
 
 
 def late_share(run: CaseRun) -> float:
