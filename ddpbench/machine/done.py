@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ddpbench.machine.finished import Key, finished_launches, given_up
+from ddpbench.machine.finished import Endings, Key, finished_launches
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Budget, Case, PlannedCase
@@ -42,28 +42,31 @@ def to_prove(entries: Iterable[PlannedCase]) -> list[Case]:
 
 
 class Done:
-    """The finished launches of a plan, by the outcomes they left."""
+    """The finished launches of a plan."""
 
     def __init__(self, run: RunDir, plan: Launches) -> None:
         self._run, self._plan = run, plan
-        self.outcomes: dict[Key, LaunchOutcome] = {}
         self._damaged: set[Key] = set()
+        self.endings = Endings((entry.case.case_id for entry in plan.runnable), plan.budget.rounds_max)
 
-    def read(self) -> None:
-        """Takes over what earlier sessions finished."""
+    def read(self) -> Mapping[Key, LaunchOutcome]:
+        """Takes over what earlier sessions finished, and returns it."""
         cases = [entry.case for entry in self._plan.runnable]
-        self.outcomes, self._damaged = finished_launches(self._run, cases, self._plan.run_id)
+        outcomes, self._damaged = finished_launches(self._run, cases, self._plan.run_id)
+        for key, outcome in outcomes.items():
+            self.endings[key] = outcome.status
+        return {key: outcome for key, outcome in outcomes.items() if self.endings[key] is not None}
 
     def set_failed_aside(self) -> None:
         """Has launches that were not ok, or whose records are damaged, done again."""
-        for key, outcome in list(self.outcomes.items()):
-            if outcome.status != "ok" or key in self._damaged:
+        for key in list(self.endings.finished()):
+            if self.endings[key] != "ok" or key in self._damaged:
                 self._run.set_aside(self._run.launch(*key))
-                del self.outcomes[key]
+                self.endings[key] = None
 
     def finished(self, entry: PlannedCase, purpose: Purpose, number: int) -> bool:
         """Return whether a launch is done."""
-        return (entry.case.case_id, purpose, number) in self.outcomes
+        return self.endings[entry.case.case_id, purpose, number] is not None
 
     @property
     def unproved(self) -> list[PlannedCase]:
@@ -77,7 +80,7 @@ class Done:
 
     def given_up(self, entry: PlannedCase) -> bool:
         """Return whether launching the case again would teach nothing: its proof failed, or it keeps failing."""
-        return given_up(entry.case.case_id, self.outcomes)
+        return self.endings.given_up(entry.case.case_id)
 
     def left_of_round(self, number: int) -> list[PlannedCase]:
         """Return what a round has left to launch, in its order."""
@@ -104,8 +107,8 @@ class Done:
         """
         case_id = entry.case.case_id
         for other in self._plan.runnable:
-            outcome = self.outcomes.get((other.case.case_id, "proof", 0))
-            if outcome is None or outcome.status != "ok" or other.case.proof_key != entry.case.proof_key:
+            proof = self.endings[other.case.case_id, "proof", 0]
+            if proof != "ok" or other.case.proof_key != entry.case.proof_key:
                 continue
             target = self._run.launch(case_id, "proof").path
             beside = target.with_name(".proof")
@@ -114,7 +117,7 @@ class Done:
             if target.exists():
                 self._run.set_aside(self._run.launch(case_id, "proof"))
             beside.rename(target)
-            self.outcomes[case_id, "proof", 0] = outcome
+            self.endings[case_id, "proof", 0] = "ok"
             return True
         return False
 

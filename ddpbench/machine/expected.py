@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ddpbench.machine.done import Done, Launches, to_prove
 from ddpbench.machine.estimate import SERVER_START_S, Tried, launch_s, proof_s
+from ddpbench.machine.finished import Key
 from ddpbench.records import LaunchOutcome
 from ddpbench.spec import Case, PlannedCase
 
@@ -24,8 +25,8 @@ class Expected:
         self._tried = tried or {}
         self._rounds_min = plan.budget.rounds_min
         self._took_s = self._guessed_s = 0.0
-        self._own_s: dict[str, list[float]] = {}
-        """How long each case's launches took, by its id."""
+        self._own_s: dict[str, tuple[float, int]] = {}
+        """How long each case's launches took together and how many they were, by its id."""
         self._cases = {entry.case.case_id: entry.case for entry in plan.runnable}
         self.server_start_s = SERVER_START_S
         """What starting a round's fork servers takes."""
@@ -35,18 +36,19 @@ class Expected:
         self._took_s += took_s
         self._guessed_s += self._guess_s(case)
         if outcome.status == "ok":
-            self._own_s.setdefault(case.case_id, []).append(took_s)
+            own_s, launches = self._own_s.get(case.case_id, (0.0, 0))
+            self._own_s[case.case_id] = own_s + took_s, launches + 1
 
-    def note_finished(self) -> None:
+    def note_finished(self, outcomes: Mapping[Key, LaunchOutcome]) -> None:
         """Notes what launches of earlier sessions took."""
-        for (case_id, purpose, _), outcome in self._done.outcomes.items():
+        for (case_id, purpose, _), outcome in outcomes.items():
             if purpose == "measure" and outcome.status == "ok":
                 self.note(self._cases[case_id], outcome, outcome.wall_s)
 
     def launch_s(self, entry: PlannedCase) -> float:
         """A launch of the case: as its own took; before there are any as was guessed, put right by others'."""
         if own := self._own_s.get(entry.case.case_id):
-            return sum(own) / len(own)
+            return own[0] / own[1]
         return self._guess_s(entry.case) * (self._took_s / self._guessed_s if self._guessed_s else 1.0)
 
     def _guess_s(self, case: Case) -> float:

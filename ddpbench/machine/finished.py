@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import get_args
 
-from ddpbench.records import Address, LaunchOutcome, RunDir, read_launch
+from ddpbench.records import Address, LaunchOutcome, RunDir, Status, read_launch
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Case
 
@@ -12,6 +13,8 @@ GIVE_UP_AFTER = 2
 """A case that failed this often and never succeeded is not launched again."""
 Key = tuple[str, Purpose, int]
 """A launch of a plan: case id, purpose, round."""
+_STATUSES: tuple[Status, ...] = get_args(Status)
+_NOT_FINISHED, _OK = 0, 1 + _STATUSES.index("ok")
 
 
 def finished_launches(
@@ -38,27 +41,52 @@ def finished_launches(
     return outcomes, damaged
 
 
-def given_up(case_id: str, outcomes: Mapping[Key, LaunchOutcome]) -> bool:
-    """Return whether launching a case again would teach nothing: its proof failed, or it keeps failing."""
-    proof = outcomes.get((case_id, "proof", 0))
-    if proof is not None and proof.status != "ok":
-        return True
-    statuses = [
-        outcome.status
-        for (other, purpose, _), outcome in outcomes.items()
-        if other == case_id and purpose == "measure"
-    ]
-    return "ok" not in statuses and len(statuses) >= GIVE_UP_AFTER
+class Endings:
+    """How each launch of a plan ended: a byte for each, all taken at the start, so that a long sweep does not grow."""
+
+    def __init__(self, case_ids: Iterable[str], rounds: int) -> None:
+        """`rounds` are as many as the plan has at most: what lies beyond them is none of its launches."""
+        self._ends = {case_id: bytearray(1 + rounds) for case_id in case_ids}
+
+    def __len__(self) -> int:
+        """How many launches are finished."""
+        return sum(len(ends) - ends.count(_NOT_FINISHED) for ends in self._ends.values())
+
+    def __getitem__(self, key: Key) -> Status | None:
+        """How a launch ended; None of one that is not finished, or not in the plan."""
+        case_id, purpose, number = key
+        ends, at = self._ends.get(case_id, b""), _place(purpose, number)
+        return _STATUSES[ends[at] - 1] if at < len(ends) and ends[at] else None
+
+    def __setitem__(self, key: Key, status: Status | None) -> None:
+        """Notes how a launch ended, or with None that it is to be done again."""
+        case_id, purpose, number = key
+        ends, at = self._ends.get(case_id), _place(purpose, number)
+        if ends is not None and at < len(ends):
+            ends[at] = _NOT_FINISHED if status is None else 1 + _STATUSES.index(status)
+
+    def finished(self) -> Iterator[Key]:
+        """Yield the finished launches."""
+        for case_id, ends in self._ends.items():
+            if ends[0]:
+                yield case_id, "proof", 0
+            for number, end in enumerate(ends[1:]):
+                if end:
+                    yield case_id, "measure", number
+
+    def given_up(self, case_id: str) -> bool:
+        """Return whether launching a case again would teach nothing: its proof failed, or it keeps failing."""
+        if self[case_id, "proof", 0] not in (None, "ok"):
+            return True
+        measured = self._ends.get(case_id, b"")[1:]
+        return not measured.count(_OK) and len(measured) - measured.count(_NOT_FINISHED) >= GIVE_UP_AFTER
+
+    def is_ok(self, case_id: str, rounds_min: int) -> bool:
+        """Return whether a case is ok as the report counts: proved, and launched well as often as was asked."""
+        ends = self._ends.get(case_id, b"")
+        return self[case_id, "proof", 0] == "ok" and ends.count(_OK, 1) >= rounds_min
 
 
-def is_ok(case_id: str, outcomes: Mapping[Key, LaunchOutcome], rounds_min: int) -> bool:
-    """Return whether a case is ok as the report counts: proved, and launched well as often as was asked at least."""
-    proof = outcomes.get((case_id, "proof", 0))
-    if proof is None or proof.status != "ok":
-        return False
-    well = [
-        outcome
-        for (other, purpose, _), outcome in outcomes.items()
-        if other == case_id and purpose == "measure" and outcome.status == "ok"
-    ]
-    return len(well) >= rounds_min
+def _place(purpose: Purpose, number: int) -> int:
+    """Where a launch stands among its case's: the proof is the first."""
+    return 0 if purpose == "proof" else 1 + number

@@ -36,6 +36,8 @@ _LOOK_S = 1.0
 _AS_KILLED = {signal.SIGKILL: ", as the kernel does where memory runs out: use a smaller batch or model"}
 """What a signal may mean of which a trial died."""
 _TAIL_BYTES = 1 << 16
+_HEARD_BYTES = 1 << 12
+"""Heard at once. With room for more in a buffer, each message would leave another page of the heap touched."""
 
 
 class ServerProcess:
@@ -124,7 +126,7 @@ class ServerProcess:
             return []
         self._stopped = 0
         try:
-            data = self._connection.recv(1 << 20)
+            data = self._connection.recv(_HEARD_BYTES)
         except ConnectionResetError:
             data = b""
         if not data:

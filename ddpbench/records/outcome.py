@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ddpbench.records.schema import SCHEMA_VERSION, Number, Status, Whole, check_digits
 
@@ -36,6 +36,9 @@ class LaunchOutcome:
     `wall_s` runs from the request to the last rank's end; `measured_s` is its part spent in warm-up and
     measured steps; `server_s` this launch's share of its fork server's start.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(cache_strings="keys")
+    """Its texts are no other launch's: kept for later, they would pile up in a long sweep."""
 
     kind: Literal["launch"] = "launch"
     schema_version: Number = SCHEMA_VERSION

@@ -56,6 +56,10 @@ _PRELOADED = (
 )
 
 
+_HEARD_BYTES = 1 << 12
+"""Heard at once. With room for more in a buffer, each message would leave another page of the heap touched."""
+
+
 def _own_modules() -> Iterator[str]:
     """Yield all strategies and workloads: imported here once, and not in every rank."""
     for package in (ddpbench.strategies, ddpbench.workloads):
@@ -140,7 +144,7 @@ class ForkServer:
         self._connection.sendall(json.dumps(message).encode() + b"\n")
 
     def _receive(self) -> bool:
-        data = self._connection.recv(1 << 20)
+        data = self._connection.recv(_HEARD_BYTES)
         if not data:
             return False
         self._received += data

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ddpbench.machine.disturbance import Totals, worst_of
-from ddpbench.machine.finished import Key, given_up, is_ok
+from ddpbench.machine.finished import Endings
 from ddpbench.machine.judge import judge, waiting_for_data
 from ddpbench.machine.seen import GRACE_S, REAP_S, Seen
-from ddpbench.records import LaunchDir, LaunchOutcome, Noise, RunDir, read_launch
+from ddpbench.records import LaunchDir, Noise, RunDir, read_launch
 from ddpbench.records.heartbeat import Pulse
 from tests.synthetic import RankLaunch, case_of, write_launch
 
@@ -138,19 +138,28 @@ def test_a_rank_without_a_record_is_not_ok(tmp_path: object) -> None:
 def test_a_case_is_given_up_when_nothing_is_to_be_learned_and_ok_when_measured_often_enough(
     proof: str, measured: list[str], hopeless: bool, ok: bool
 ) -> None:
-    outcomes: dict[Key, LaunchOutcome] = {}
+    endings = Endings(["c"], rounds=3)
     for purpose, statuses in (("proof", [proof]), ("measure", measured)):
         for number, status in enumerate(statuses):
-            outcomes["c", purpose, number] = LaunchOutcome(  # type: ignore[index]
-                case_id="c",
-                round=number,
-                purpose=purpose,  # type: ignore[arg-type]
-                status=status,  # type: ignore[arg-type]
-            )
-    assert given_up("c", outcomes) is hopeless
-    assert is_ok("c", outcomes, rounds_min=2) is ok
-    assert not is_ok("other", outcomes, rounds_min=2)
-    assert not given_up("other", outcomes)
+            endings["c", purpose, number] = status  # type: ignore[index,assignment]
+    assert endings.given_up("c") is hopeless
+    assert endings.is_ok("c", rounds_min=2) is ok
+    assert not endings.is_ok("other", rounds_min=2)
+    assert not endings.given_up("other")
+
+
+def test_what_a_plan_has_finished_is_a_byte_a_launch() -> None:
+    endings = Endings(["a", "b"], rounds=3)
+    assert not endings
+    endings["a", "proof", 0] = "ok"
+    endings["b", "measure", 2] = "hung"
+    endings["b", "measure", 3] = endings["c", "proof", 0] = "ok"  # beyond the plan
+    assert list(endings.finished()) == [("a", "proof", 0), ("b", "measure", 2)]
+    assert endings["b", "measure", 2] == "hung"
+    assert endings["b", "measure", 3] is None
+    assert endings["c", "proof", 0] is None
+    endings["b", "measure", 2] = None
+    assert len(endings) == 1
 
 
 def test_the_noise_of_several_machines_is_the_worst_of_each_kind() -> None:

@@ -135,7 +135,7 @@ class Slots:
         self.now += took_s
         case_id = entry.case.case_id
         outcome = LaunchOutcome(case_id=case_id, round=number, purpose=purpose, status="ok", wall_s=took_s)
-        self.leader._done.outcomes[case_id, purpose, number] = outcome
+        self.leader._done.endings[case_id, purpose, number] = outcome.status
         if purpose == "measure":
             self.leader._expected.note(entry.case, outcome, took_s)
 

@@ -117,7 +117,7 @@ class Sweep:
                     raise
                 except FabricError:
                     if (
-                        not self._prepared.resumes and not self._done.outcomes
+                        not self._prepared.resumes and not self._done.endings
                     ):  # so that another try is not a resume
                         for path in (self._run.plan, self._run.experiment, self._run.machine):
                             path.unlink(missing_ok=True)
@@ -191,8 +191,7 @@ class Sweep:
         """Takes over what earlier sessions finished, and how long it took."""
         if not self._prepared.resumes:
             return
-        self._done.read()
-        self._expected.note_finished()
+        self._expected.note_finished(self._done.read())
 
     def _tell_plan(self) -> None:
         """Tells how much is left of the promised rounds, and warns where the budget has no room for that."""
@@ -201,7 +200,7 @@ class Sweep:
         estimate = self._plan.estimate_s(
             budget.rounds_min, left, to_prove(done.unproved), shared=self._shared
         )
-        self._listener.planned(self._plan, self._run, len(done.outcomes), estimate)
+        self._listener.planned(self._plan, self._run, len(done.endings), estimate)
         self._tell_room("as estimated", budget.total, 0)
 
     def _tell_room(self, when: str, left_s: float, number: int) -> None:
@@ -262,7 +261,7 @@ class Sweep:
         )
         if purpose == "measure":
             self._expected.note(case, outcome, self._clock() - began)
-        self._done.outcomes[case.case_id, purpose, number] = outcome
+        self._done.endings[case.case_id, purpose, number] = outcome.status
         self.result.launches += 1
         self.result.measured_s += outcome.measured_s
         rate = launch_throughput(self._run, case, number) if purpose == "measure" else None
@@ -271,7 +270,7 @@ class Sweep:
     def _tell_launch(self, entry: PlannedCase, purpose: Purpose, number: int) -> None:
         """Tells that a launch begins, how many there are, and how long the rest will take."""
         what = "proof" if purpose == "proof" else f"round {number + 1}"
-        done = len(self._done.outcomes)
+        done = len(self._done.endings)
         todo = self._done.rounds_todo(max(self._budget.rounds_min, number + 1))
         total = done + len(to_prove(self._done.unproved)) + todo
         self._listener.launch_started(entry, what, done, total, self._expected.left_s(number))

@@ -18,7 +18,6 @@ from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.done import Done, left_out_words
 from ddpbench.machine.estimate import Tried
 from ddpbench.machine.expected import Expected
-from ddpbench.machine.finished import is_ok
 from ddpbench.machine.judge import conclude
 from ddpbench.machine.room import Room
 from ddpbench.machine.seen import POLL_S
@@ -90,7 +89,7 @@ class Leader:
                     stop_reason=reason,
                 )
         rounds = self._plan.budget.rounds_min if reason != "budget" else 1
-        ok = all(is_ok(entry.case.case_id, self._done.outcomes, rounds) for entry in self._plan.runnable)
+        ok = all(self._done.endings.is_ok(entry.case.case_id, rounds) for entry in self._plan.runnable)
         code = EXIT_OK if ok else EXIT_NOT_OK
         self._order({"do": "end", "code": code})
         if reason == "budget" and (left := left_out_words(self._labels, self._done, self._plan.budget)):
@@ -101,10 +100,10 @@ class Leader:
     def _work(self, when: str) -> str:
         """Run all launches that are to do and return why there are no more; `when` is what they are estimated from."""
         budget, done = self._plan.budget, self._done
-        done.read()
-        if done.outcomes:
-            say(f"launches done already: {len(done.outcomes)}")
-        self._expected.note_finished()
+        finished = done.read()
+        if finished:
+            say(f"launches done already: {len(finished)}")
+        self._expected.note_finished(finished)
         if self._retry_failed:
             done.set_failed_aside()
         self._tell_room(when, 0)
@@ -215,7 +214,7 @@ class Leader:
             noise=noise_of(members, watch.states, shared_machine=self._slot.shared_machine),
             session=self._session.id,
         )
-        self._done.outcomes[case.case_id, purpose, number] = outcome
+        self._done.endings[case.case_id, purpose, number] = outcome.status
         self._launches += 1
         self._measured_s += outcome.measured_s
         if purpose == "measure":
