@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -43,7 +43,11 @@ _HEARD_BYTES = 1 << 12
 class ServerProcess:
     """A running fork server, behind its guard. Use it as a context; leaving it leaves no process behind."""
 
-    def __init__(self, env: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, env: Mapping[str, str], log: Path, *, waiting: Callable[[], None] = lambda: None
+    ) -> None:
+        """`waiting` is called every second or so for which the server has nothing to say, from its start on."""
+        self._waiting = waiting
         started = time.monotonic()
         output = open_to_append(log)
         ours, theirs = socket.socketpair()
@@ -123,6 +127,7 @@ class ServerProcess:
         readable, _, _ = select.select([self._connection], [], [], timeout_s)
         if not readable:
             self._look()
+            self._waiting()
             return []
         self._stopped = 0
         try:

@@ -33,6 +33,7 @@ def connected() -> Iterator[Connected]:
     client._pid = client._stopped = 0
     client._process = SimpleNamespace(pid=os.getpid())  # type: ignore[assignment]
     client._looked_at = 0.0
+    client._waiting = lambda: None
     client._log = Path("/nonexistent/server.log")
     with ours, theirs:
         yield client, theirs

@@ -14,12 +14,12 @@ from ddpbench.machine.order import run_order
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget, Case, PlannedCase
-from ddpbench.worker.slot import leader, watch
+from ddpbench.worker.slot import hearing, leader, watch
+from ddpbench.worker.slot.hearing import LOST_S
 from ddpbench.worker.slot.roster import Seat
-from ddpbench.worker.slot.slot import LEADER_LOST_S
-from ddpbench.worker.slot.watch import LOST_S
 
 JOB = 3
+SEAT = Seat(rank=1, node=1, local_rank=0, host="b", cores=(0,), physical=1, gpus=0, gpu_cores=())
 
 
 class Told:
@@ -41,14 +41,14 @@ class Told:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     found = Told()
-    monkeypatch.setattr(watch.time, "monotonic", lambda: found.now)
+    for module in (hearing, watch):
+        monkeypatch.setattr(module.time, "monotonic", lambda: found.now)
     return found
 
 
 def watch_of(told: Told, *, hang_timeout_s: float = 1e9) -> Any:
     slot: Any = SimpleNamespace(meeting=told)
-    other = Seat(rank=1, node=1, local_rank=0, host="b", cores=(0,), physical=1, gpus=0, gpu_cores=())
-    found = watch.Watch(slot, JOB, [other], hang_timeout_s=hang_timeout_s)
+    found = watch.Watch(slot, JOB, [SEAT], hang_timeout_s=hang_timeout_s)
     found.look()
     return found
 
@@ -63,18 +63,46 @@ def test_a_slot_whose_rank_is_under_way_is_soon_missed(told: Told) -> None:
         watch.look()
 
 
-def test_a_slot_may_take_its_time_to_import_before_its_rank_is_there(told: Told) -> None:
+def test_a_slot_may_take_its_time_to_import_as_long_as_it_shows_life(told: Told) -> None:
     watch = watch_of(told)
-    told.now = LEADER_LOST_S
-    watch.look()
-    told.state = {"tick": 2, "job": JOB, "steps": 0, "phase": "starting"}
-    told.now += 0.1
+    for tick in range(2, 12):
+        told.state = {"tick": tick, "job": JOB - 1}
+        told.now += LOST_S
+        watch.look()
+    told.state = {"tick": 12, "job": JOB, "steps": 0, "phase": "starting"}
     watch.look()
     assert watch.states == [told.state]
-    told.state = {"tick": 2, "job": JOB - 1}
-    told.now += LEADER_LOST_S + 0.1
-    with pytest.raises(LaunchError, match="has not been heard of for 180 s"):
+
+
+def test_a_slot_that_is_gone_before_its_rank_is_there_is_soon_missed(told: Told) -> None:
+    watch = watch_of(told)
+    told.now = LOST_S + 0.1
+    with pytest.raises(
+        LaunchError, match=r"slot 1 \(node 1, b, local rank 0\) has not been heard of for 20 s"
+    ):
         watch.look()
+
+
+def test_a_slot_that_is_gone_while_servers_start_is_soon_missed(
+    told: Told, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def passes(seconds: float) -> None:
+        told.now += seconds
+
+    monkeypatch.setattr(leader.time, "sleep", passes)
+    slot = SimpleNamespace(
+        meeting=told,
+        seats=[SEAT],
+        lives=lambda: None,
+        check_stop=lambda: None,
+        beat=lambda: None,
+        run=tmp_path,
+    )
+    leads = object.__new__(leader.Leader)
+    leads._slot, leads._meeting = slot, told  # type: ignore[assignment]
+    with pytest.raises(LaunchError, match="has not been heard of for 20 s"):
+        leads._await_ready(JOB)
+    assert LOST_S < told.now < LOST_S + 1
 
 
 def test_a_stopped_fork_server_is_named_and_not_the_rank_whose_end_it_does_not_tell(told: Told) -> None:

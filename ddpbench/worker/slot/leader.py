@@ -29,6 +29,7 @@ from ddpbench.records.rundir import Purpose
 from ddpbench.spec import PlannedCase, labels
 from ddpbench.texts import command
 from ddpbench.worker.slot.ending import EXIT_NOT_OK, EXIT_OK
+from ddpbench.worker.slot.hearing import Hearing
 from ddpbench.worker.slot.opening import open_run, settled_plan
 from ddpbench.worker.slot.own_rank import OwnRank
 from ddpbench.worker.slot.roster import members_of
@@ -161,11 +162,15 @@ class Leader:
     def _await_ready(self, job: int) -> float:
         """Waits for all slots' fork servers; returns how long the slowest took to start, seconds."""
         keys = [f"state/{one.rank}" for one in self._slot.seats]
+        hearing = Hearing(self._slot.seats)
         deadline = time.monotonic() + LEADER_LOST_S
         while True:
             self._slot.lives()
             self._slot.check_stop()
             states = self._meeting.get(*keys)
+            for number, state in enumerate(states):
+                if state["job"] != job:
+                    hearing.note(number, state)
             late = [one for one, state in zip(self._slot.seats, states, strict=True) if state["job"] != job]
             if not late:
                 return max(float(state["ready_s"]) for state in states)

@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from ddpbench.errors import LaunchError, RequestError
+from ddpbench.errors import RequestError
 from ddpbench.machine.equal_caps import sentences, without_equal
 from ddpbench.machine.estimate import Tried
 from ddpbench.machine.identity import RANK_CODE, check_identity, code_digest, nodes_record
@@ -21,9 +21,10 @@ from ddpbench.records.files import create_file
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import StoredPlan, launches_json, planned_json, read_plan
 from ddpbench.spec import PlannedCase
+from ddpbench.worker.slot.hearing import NOTHING_TOLD, Hearing
 from ddpbench.worker.slot.own_card import plan_digest
 from ddpbench.worker.slot.roster import members_of, oversubscribed
-from ddpbench.worker.slot.slot import LEADER_LOST_S, QUICK_POLL_S, Slot, processes_of, say
+from ddpbench.worker.slot.slot import QUICK_POLL_S, Slot, processes_of, say
 
 _FACTS = (
     "cpu",
@@ -57,12 +58,13 @@ def open_run(slot: Slot, plan: StoredPlan, stack: ExitStack) -> None:
         meeting.put("nonce", {"nonce": nonce.name})
         slot.share(nonce.name)
         keys = [f"shared/{rank}" for rank in range(slot.place.slots)]
-        deadline = time.monotonic() + LEADER_LOST_S
+        hearing = Hearing(sorted(slot.seats, key=lambda one: one.rank))
         while missing := meeting.missing(keys):
             slot.lives()
             slot.check_stop()
-            if time.monotonic() > deadline:
-                raise LaunchError(f"no response from {', '.join(missing)}: slots that had joined are gone")
+            for rank in (keys.index(key) for key in missing):
+                state = f"state/{rank}"
+                hearing.note(rank, meeting.get(state)[0] if meeting.has(state) else NOTHING_TOLD)
             time.sleep(QUICK_POLL_S)
     finally:
         nonce.unlink(missing_ok=True)

@@ -170,6 +170,7 @@ class Slot:
             if found is not None:
                 return found
             self.check_stop()
+            self.beat()
         raise LaunchError(f"slot {self.place.rank} waited {timeout_s:.0f} s for {key!r} of the leading slot")
 
     def check_stop(self) -> None:
@@ -222,7 +223,7 @@ class Slot:
         key = json.dumps(dict(env), sort_keys=True)
         if key not in self._servers or not self._servers[key].alive:
             log = self.run.path / f"server-{self.place.rank:05d}.log"
-            self._servers[key] = ServerProcess(env, log)
+            self._servers[key] = ServerProcess(env, log, waiting=self.beat)
         return self._servers[key]
 
     def close_servers(self) -> None:
@@ -240,7 +241,7 @@ class Slot:
 
     def beat(self) -> None:
         """Says the same again, once in a while, as a sign of life."""
-        if time.monotonic() - self.told_at > BEAT_S:
+        if self._state and time.monotonic() - self.told_at > BEAT_S:
             self.tell(**self._state)
 
     def idle(self, timeout_s: float) -> None:

@@ -6,16 +6,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ddpbench.errors import LaunchError
 from ddpbench.machine.disturbance import Totals, worst_of
 from ddpbench.machine.seen import Seen
 from ddpbench.records import Noise
 from ddpbench.records.heartbeat import Pulse
+from ddpbench.worker.slot.hearing import Hearing
 from ddpbench.worker.slot.roster import Seat
-from ddpbench.worker.slot.slot import LEADER_LOST_S, Slot
+from ddpbench.worker.slot.slot import Slot
 
-LOST_S = 20.0
-"""A slot with a rank under way that says nothing for so long is lost, and its node perhaps with it."""
 _HANG_SETTING = "budget.hang_timeout"
 
 
@@ -26,7 +24,7 @@ class Watch:
         now = time.monotonic()
         self._slot, self._job, self._members = slot, job, members
         self._hang_timeout_s = hang_timeout_s
-        self._heard = [(-1, now)] * len(members)
+        self._hearing = Hearing(members)
         self._ordered = False
         self.seen = Seen(ranks=len(members), alive_at=now)
         self.states: list[dict[str, Any]] = [{} for _ in members]
@@ -41,16 +39,8 @@ class Watch:
         now, seen = time.monotonic(), self.seen
         keys = [f"state/{one.rank}" for one in self._members]
         for rank, state in enumerate(self._slot.meeting.get(*keys)):
-            tick, heard_at = self._heard[rank]
-            # Until its rank is forked a slot is silent: its server may be started, or import the workload.
-            limit_s = LOST_S if state["job"] == self._job else LEADER_LOST_S
-            if state["tick"] != tick:
-                self._heard[rank] = (state["tick"], now)
-            elif rank not in seen.codes and now - heard_at > limit_s:
-                raise LaunchError(
-                    f"{self._members[rank]} has not been heard of for {limit_s:.0f} s: its process is "
-                    "stopped or gone, or its node is. Run the same lines again to resume"
-                )
+            if rank not in seen.codes:
+                self._hearing.note(rank, state)
             if state["job"] != self._job:
                 continue
             self.states[rank] = state
