@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
 
 from ddpbench.records.schema import SCHEMA_VERSION, Number, Status, Whole, check_digits
 
@@ -37,9 +38,6 @@ class LaunchOutcome:
     measured steps; `server_s` this launch's share of its fork server's start.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(cache_strings="keys")
-    """Its texts are no other launch's: kept for later, they would pile up in a long sweep."""
-
     kind: Literal["launch"] = "launch"
     schema_version: Number = SCHEMA_VERSION
     case_id: str
@@ -66,7 +64,8 @@ class LaunchOutcome:
         return asdict(self)
 
 
-_OUTCOME: TypeAdapter[LaunchOutcome] = TypeAdapter(LaunchOutcome)
+# Its texts are no other launch's: kept for later, as short ones are, they would pile up in a long sweep.
+_OUTCOME = SchemaValidator(TypeAdapter(LaunchOutcome).core_schema, {"cache_strings": "keys"})
 
 
 def outcome_from_json(text: bytes) -> LaunchOutcome:
@@ -77,7 +76,7 @@ def outcome_from_json(text: bytes) -> LaunchOutcome:
     """
     check_digits(text)
     try:
-        outcome = _OUTCOME.validate_json(text)
+        outcome: LaunchOutcome = _OUTCOME.validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -267,7 +266,6 @@ class Sweep:
         self.result.measured_s += outcome.measured_s
         rate = launch_throughput(self._run, case, number) if purpose == "measure" else None
         self._listener.launch_ended(entry, outcome, rate if outcome.status == "ok" else None)
-        gc.collect(1)  # what a launch leaves in cycles would wait for hundreds of launches otherwise
 
     def _tell_launch(self, entry: PlannedCase, purpose: Purpose, number: int) -> None:
         """Tells that a launch begins, how many there are, and how long the rest will take."""
