@@ -57,6 +57,13 @@ class Finding:
     """The first case's step time over the last one's, where the sentence compares two by that."""
 
     @property
+    def badge(self) -> str:
+        """The verdict in a word or two; empty where there is none. To be behind an upper bound is no news."""
+        if self.kind == "bound" and self.verdict in ("faster", "slower"):
+            return "upper bound"
+        return "" if self.verdict == "note" else self.verdict
+
+    @property
     def line(self) -> str:
         """The sentence with what qualifies it in brackets, for plain text."""
         return f"{self.text.removesuffix('.')} ({'; '.join(self.tags)})." if self.tags else self.text

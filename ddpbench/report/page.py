@@ -399,7 +399,13 @@ def _environment(shared: Collection[str]) -> jinja2.Environment:
 
 
 def _clean(value: Any) -> Any:
-    return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Text that can be shown, in which no line ends between a number and its per cent sign."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return _PER_CENT.sub("\u00a0%", clean(value))
+
+
+_PER_CENT = re.compile(r"(?<=\d) %")
 
 
 _PLAIN = "=:/;,'{}.*!-+@"

@@ -87,6 +87,11 @@ class Row:
     @property
     def flaws(self) -> str:
         """The same where it is told elsewhere what was emulated, replayed or dilated."""
+        return "; ".join(self.flaw_words)
+
+    @property
+    def flaw_words(self) -> tuple[str, ...]:
+        """Each of them."""
         words = [] if self.ok else [self.status]
         if not traits_of(self.case).exact:
             known = traits_of(self.case).promise is not None
@@ -99,7 +104,7 @@ class Row:
             words.append(self.noise_flag)
         if self.ok and self.ci_reached is False:
             words.append("target width not reached")
-        return "; ".join(words)
+        return tuple(words)
 
     @property
     def panel(self) -> Key:

@@ -41,12 +41,12 @@ class Stand:
         """Return the verdict in words; `what` names the kind of case, such as `strategy`."""
         best = f"the best {what}" if what else "best"
         told = self.longer not in (0.0, float("inf"))  # 0: it may be the best itself
-        bound = f" (at most {format_at_most(self.longer)} longer)" if told else ""
+        bound = f"at most {format_at_most(self.longer)} longer" if told else ""
         return {
             BEST: f"best {what}".rstrip(),
-            AS_GOOD: f"as good as {best}{bound}",
+            AS_GOOD: f"as good as {best}{bound and f' ({bound})'}",
             SLOWER: SLOWER,
-            CANNOT_TELL: f"cannot be told from {best}{bound}",
+            CANNOT_TELL: f"undecided{bound and f': {bound} than the fastest other {what}'.rstrip()}",
         }.get(self.verdict, "too few rounds to compare")
 
 

@@ -127,7 +127,7 @@ def test_a_cap_that_cannot_be_told_from_the_best_is_not_called_as_good() -> None
     )
     assert "No frame: no cap is shown to be best or as good" in picture.caption
     assert any(
-        "cannot be told from best (at most 3.1 % longer)" in cell.under
+        "undecided: at most 3.1 % longer than the fastest other" in cell.under
         for row in picture.table.rows
         for cell in row
     )

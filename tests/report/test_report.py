@@ -75,7 +75,7 @@ def test_each_figure_has_a_heading_an_alt_text_a_caption_and_its_data_as_a_table
     assert len(images) == 5
     captions = texts(document, "caption")
     for number, image in enumerate(images, start=1):
-        alt = image.attributes["alt"]
+        alt = image.attributes["alt"].replace("\u00a0", " ")
         heading = document.one("h3", id=f"figure-{number}").text.removesuffix("#")
         assert heading in alt, "the finding is told to those who cannot see it"
         table = re.search(r"Data in table (\d+)\.$", alt)

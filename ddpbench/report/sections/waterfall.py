@@ -70,6 +70,8 @@ class Fall:
     name: str
     panel: str
     """What sets its group of comparable cases apart from the run's others; empty where there is one."""
+    base: str
+    """The case that it is held against, in a few words."""
     losses: Mapping[str, Estimate]
     efficiency: Estimate
     rounds: int
@@ -153,6 +155,9 @@ def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
                 row=row,
                 name=f"{row.name}, {words[case_id]}" if words[case_id] else row.name,
                 panel=panels.get(case_id, ""),
+                base=by_id[row.baseline_case_id].name
+                if row.baseline_case_id in by_id
+                else row.baseline_case_id,
                 losses=values,
                 efficiency=efficiency,
                 rounds=min(counts),
@@ -223,7 +228,7 @@ def _picture(fall: Fall, index: int) -> Picture:
     reading = (
         "To be read as the waterfall before."
         if index
-        else f"Ideal is the base case's step ({fall.row.baseline_case_id}), shared out over the ranks. A loss is what "
+        else f"Ideal is the base case's step ({fall.base}), shared out over the ranks. A loss is what "
         "a part of the step takes beyond that, as a share of the step; the losses and the measured efficiency add "
         "up to 1. Shares are from instrumented steps, the efficiency from timed ones."
     )

@@ -34,6 +34,8 @@ class _Settings:
     """Words on what is emulated that hold for all cases."""
     links: str
     """The links of all cases that use any, where those are the same; empty otherwise."""
+    flaws: Sequence[str]
+    """What is to be known beside the numbers of each of several cases."""
 
 
 def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
@@ -58,7 +60,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
                 _backend(row, settings),
                 *_numbers(row, strong=row.case_id in best),
                 *([Cell.count(row.launches)] if len(settings.launches) > 1 else []),
-                Cell(text="; ".join(word for word in (ties.get(row.case_id, ""), row.flaws) if word)),
+                Cell(text=_notes(row, ties.get(row.case_id, ""), settings.flaws)),
             )
             for row in rows
         ),
@@ -90,7 +92,17 @@ def _settings(rows: Sequence[Row]) -> _Settings:
         rest=varied[most:],
         shared=shared,
         links=links,
+        flaws=_of_all([row.flaw_words for row in rows]),
     )
+
+
+def _of_all(words: Sequence[Sequence[str]]) -> list[str]:
+    """Return the words that all of several rows have: a column that says the same everywhere says nothing."""
+    return [word for word in words[0] if all(word in others for others in words)] if len(words) > 1 else []
+
+
+def _notes(row: Row, tie: str, shared: Collection[str]) -> str:
+    return "; ".join(word for word in (tie, *row.flaw_words) if word and word not in shared)
 
 
 def _caption(settings: _Settings, *, bold: bool) -> str:
@@ -109,6 +121,7 @@ def _caption(settings: _Settings, *, bold: bool) -> str:
         f"{'; '.join(filter(None, told))}. {best if bold else ''}"
         "Speed-up: paired by round, so not quite the quotient of two cells. "
         "Exposed: from instrumented steps, not a part of the timed step beside it."
+        f"{f' All: {series_of(settings.flaws)}.' if settings.flaws else ''}"
     )
 
 
