@@ -8,6 +8,7 @@ import shlex
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_PER_CENT = re.compile(r"(?<=\d) %")
 _LONGEST = 72
 """Characters of a value in a message at most."""
 _BITS_SHOWN = 192
@@ -23,6 +24,11 @@ def clean(text: str) -> str:
         return text
     plain = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _COLOUR_CODE.sub("", text))
     return plain.encode("utf-8", "replace").decode("utf-8")
+
+
+def on_page(text: str) -> str:
+    """Return a text fit for a page, in which no line ends between a number and its per cent sign."""
+    return _PER_CENT.sub("\N{NO-BREAK SPACE}%", clean(text))
 
 
 def unprintable(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup, escape
 
 from ddpbench.report.parts import Cell, Column
-from ddpbench.texts import clean
+from ddpbench.texts import clean, on_page
 
 
 def cells(row: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:
@@ -34,7 +34,7 @@ def _cell(cell: Cell, *, head: bool, title: str) -> Markup:
             f' data-title="{escape(title)}"' if title and (cell.text or cell.under) else "",
         )
     )
-    text: str = escape(clean(cell.text))
+    text: str = escape(on_page(cell.text))
     if cell.link:
         text = f'<a href="{escape(clean(cell.link))}">{text}</a>'
     elif cell.strong:
@@ -42,5 +42,5 @@ def _cell(cell: Cell, *, head: bool, title: str) -> Markup:
     under = ""
     if cell.under:
         shown = "under told" if cell.told else "under"
-        under = f' <span class="{shown}">{escape(clean(cell.under))}</span>'
+        under = f' <span class="{shown}">{escape(on_page(cell.under))}</span>'
     return Markup(f"<{tag}{attributes}>{text}{under}</{tag}>\n")

@@ -53,7 +53,7 @@ from ddpbench.report.tables.proofs import proofs_line, proofs_table
 from ddpbench.report.tables.provenance import fabrics_table, machine_table
 from ddpbench.report.words import headline, moment, percent
 from ddpbench.spec.documents import parse
-from ddpbench.texts import clean, command
+from ddpbench.texts import command, on_page
 from ddpbench.units import counted, format_at_most, format_seconds
 from ddpbench.version import VERSION
 
@@ -389,7 +389,7 @@ def _environment(shared: Collection[str]) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_clean,
+        finalize=_shown,
     )
     environment.filters["counted"] = counted
     environment.filters["at_most"] = format_at_most
@@ -398,14 +398,8 @@ def _environment(shared: Collection[str]) -> jinja2.Environment:
     return environment
 
 
-def _clean(value: Any) -> Any:
-    """Text that can be shown, in which no line ends between a number and its per cent sign."""
-    if not isinstance(value, str) or isinstance(value, Markup):
-        return value
-    return _PER_CENT.sub("\u00a0%", clean(value))
-
-
-_PER_CENT = re.compile(r"(?<=\d) %")
+def _shown(value: Any) -> Any:
+    return on_page(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 _PLAIN = "=:/;,'{}.*!-+@"

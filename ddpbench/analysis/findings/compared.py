@@ -125,18 +125,13 @@ _DECIDED = ("faster", "slower", "equivalent")
 
 
 def decided_first(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return what was decided, then notes, then how far an upper bound is, then what was not; each in its order.
+    """Return what was decided, then notes, then what was not; of each kind in the order given.
 
     Where nothing was decided, too few rounds are said first: nothing after them is sure.
     """
     decided = any(one.verdict in _DECIDED for one in found)
-    ranks = {"note": 1, "unresolved": 3, "too few": 3 if decided else -1}
-
-    def place(one: Finding) -> int:
-        known = ranks.get(one.verdict, 0)
-        return 2 if one.kind == "bound" and not known else known
-
-    return tuple(sorted(found, key=place))
+    ranks = {"note": 1, "unresolved": 2, "too few": 2 if decided else -1}
+    return tuple(sorted(found, key=lambda one: ranks.get(one.verdict, 0)))
 
 
 _Decision = tuple[_Pair, Judgement]
