@@ -58,7 +58,7 @@ class Finding:
 
     @property
     def badge(self) -> str:
-        """The verdict in a word or two; empty where there is none. Of being behind an upper bound `slower` says too much."""
+        """The verdict in a word or two; empty where there is none. To be behind an upper bound is not `slower`."""
         if self.kind == "bound" and self.verdict in ("faster", "slower"):
             return "upper bound"
         return "" if self.verdict == "note" else self.verdict
