@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup
@@ -23,9 +22,10 @@ from ddpbench.report.captions import shared_words, without, without_word
 from ddpbench.report.cells import cells
 from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.draw.painter import Painter, draw_all
+from ddpbench.report.embedded import Embedded, NumberedTable, Numbers, data_address, labelled
 from ddpbench.report.method import TERMS
 from ddpbench.report.outside import dressed
-from ddpbench.report.parts import ONLY_PNG, Picture, Section, Table, Wanted
+from ddpbench.report.parts import ONLY_PNG, Picture, Section, Wanted
 from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import (
     breakdown,
@@ -51,7 +51,7 @@ from ddpbench.report.tables.data_parallel import data_parallel_section, phases_t
 from ddpbench.report.tables.failures import failures_table
 from ddpbench.report.tables.proofs import proofs_line, proofs_table
 from ddpbench.report.tables.provenance import fabrics_table, machine_table
-from ddpbench.report.words import headline, moment, percent
+from ddpbench.report.words import moment, percent
 from ddpbench.spec.documents import parse
 from ddpbench.texts import command, on_page
 from ddpbench.units import counted, format_at_most, format_seconds
@@ -80,74 +80,11 @@ FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NumberedTable:
-    """A table with its place in the page's count."""
-
-    number: int
-    table: Table
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Embedded:
-    """A drawn picture as the template needs it."""
-
-    picture: Picture
-    drawn: Drawn
-    number: int
-    table: NumberedTable
-    shared: Collection[str]
-    """What the page says of all cases at once."""
-
-    @property
-    def heading(self) -> str:
-        """Its finding, with what its numbers are where not all of the page's are so."""
-        return _labelled(self.picture, but=self.shared)
-
-    @property
-    def caption(self) -> str:
-        """Its caption without the setting that all cases share."""
-        return without(self.picture.caption, self.shared)
-
-    @property
-    def source(self) -> Markup:
-        """The SVG as a data address; two SVG in one document would share ids."""
-        return _data_image(self.drawn.svg)
-
-    @property
-    def narrow(self) -> Markup:
-        """The same for a phone, where it is drawn apart; else empty."""
-        return _data_image(self.drawn.narrow) if self.drawn.narrow else Markup()
-
-    @property
-    def alt(self) -> str:
-        """The text for those who cannot see the figure."""
-        return f"{labelled(self.picture).alt} Data in table {self.table.number}."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
     """The finished page, and its figures by their path in the run directory."""
 
     html: str
     figures: Mapping[str, bytes]
-
-
-class _Numbers:
-    """Counts tables in the order in which they stand on the page."""
-
-    def __init__(self) -> None:
-        self._tables = 0
-
-    def table(self, table: Table | None) -> NumberedTable | None:
-        if table is None:
-            return None
-        self._tables += 1
-        return NumberedTable(number=self._tables, table=table.evenly_rounded())
-
-    def sure(self, table: Table) -> NumberedTable:
-        numbered = self.table(table)
-        assert numbered is not None
-        return numbered
 
 
 _Placed = list[tuple[Section, list[Embedded], list[NumberedTable]]]
@@ -157,7 +94,7 @@ _Placed = list[tuple[Section, list[Embedded], list[NumberedTable]]]
 def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = ONLY_PNG) -> Page:
     """Return the page of a run, and its pictures' files. Equal summaries give equal bytes, whoever draws."""
     rows = rows_of(summary)
-    numbers = _Numbers()
+    numbers = Numbers()
     shared = shared_words(rows)
     every_case = numbers.sure(summary_table(summary, rows))
     found = [section for make in FIGURES if (section := make(summary, rows)) is not None]
@@ -208,8 +145,8 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
 def _downloads(summary: RunSummary) -> Mapping[str, str]:
     """Return the run's numbers as addresses of files to download."""
     return {
-        "csv": _data("text/csv", summary.cases.to_csv(index=False)),
-        "json": _data("application/json", embedded_json(summary)),
+        "csv": data_address("text/csv", summary.cases.to_csv(index=False)),
+        "json": data_address("application/json", embedded_json(summary)),
     }
 
 
@@ -231,7 +168,7 @@ def _placed(
     made: Sequence[Section],
     pictures: Sequence[Picture],
     drawn: Sequence[Drawn],
-    numbers: _Numbers,
+    numbers: Numbers,
     shared: Collection[str],
 ) -> _Placed:
     """Return the sections with what was drawn for them; figures and tables are numbered as they come on the page."""
@@ -299,7 +236,7 @@ def _told_once(answer: Iterable[Finding]) -> set[str]:
 
 
 def _closing_tables(
-    summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]], numbers: _Numbers
+    summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]], numbers: Numbers
 ) -> Mapping[str, NumberedTable | None]:
     """Return the tables after the sections, numbered in the order in which they stand on the page."""
     identity = machine_table(summary.machine, "identity", "Identity: a resume refuses a difference")
@@ -338,21 +275,6 @@ def _style_and_script() -> Mapping[str, str]:
         "script": Markup(script),
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
     }
-
-
-def labelled(picture: Picture) -> Picture:
-    """The picture with what its numbers are in its heading and its alternative text, unless they say so already."""
-    return replace(
-        picture,
-        heading=_labelled(picture),
-        alt=f"{picture.alt} All of it: {', '.join(picture.label)}." if picture.label else picture.alt,
-    )
-
-
-def _labelled(picture: Picture, but: Collection[str] = ()) -> str:
-    """Return a picture's heading with the words of its label that are neither in it nor among `but`."""
-    words = [word for word in picture.label if word not in picture.heading and word not in but]
-    return headline(picture.heading) + (f" ({', '.join(words)})" if words else "")
 
 
 def _in_short(summary: RunSummary) -> str:
@@ -400,26 +322,6 @@ def _environment(shared: Collection[str]) -> jinja2.Environment:
 
 def _shown(value: Any) -> Any:
     return on_page(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-_PLAIN = "=:/;,'{}.*!-+@"
-"""What an address may hold as it is, in an attribute and in a list of sources."""
-
-
-def _data_image(svg: bytes) -> Markup:
-    """Return an image as a data address: text, which is a quarter shorter than base64."""
-    text = svg.decode("utf-8").replace('"', "'")
-    return Markup("data:image/svg+xml," + quote(text, safe=_PLAIN))
-
-
-def _data(kind: str, text: str) -> str:
-    """Return a text as a data address for a download link, which no content security policy needs to allow."""
-    return f"data:{kind};base64,{base64.b64encode(clean_bytes(text)).decode('ascii')}"
-
-
-def clean_bytes(text: str) -> bytes:
-    """UTF-8, with a question mark for what is not a character."""
-    return text.encode("utf-8", "replace")
 
 
 def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:

@@ -19,6 +19,7 @@ from ddpbench.report import page, write_report
 from ddpbench.report.captions import shared_words
 from ddpbench.report.draw import slide
 from ddpbench.report.draw.canvas import Sheet, draw, drawing
+from ddpbench.report.embedded import labelled
 from ddpbench.report.outside import conditions, dressed, source_line
 from ddpbench.report.parts import ONLY_PNG, Picture, Section, Wanted
 from ddpbench.report.rows import rows_of
@@ -92,7 +93,7 @@ def test_what_the_numbers_are_is_in_the_subtitle_unless_the_title_says_it(summar
     bare = dataclasses.replace(first_picture(summary), label=("emulated 1 Gbit/s link", "shrunk /50"))
     (told,) = dressed(summary, rows, [bare], ONLY_PNG)
     assert ", emulated 1 Gbit/s link, shrunk /50, " in told.subtitle
-    (said,) = dressed(summary, rows, [page.labelled(bare)], ONLY_PNG)
+    (said,) = dressed(summary, rows, [labelled(bare)], ONLY_PNG)
     assert "emulated" in said.heading
     assert "emulated" not in said.subtitle
 

@@ -1,0 +1,115 @@
+"""What stands on the page in files' place: drawn pictures and downloads as data addresses, and numbered tables."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from ddpbench.report.captions import without
+from ddpbench.report.draw.canvas import Drawn
+from ddpbench.report.parts import Picture, Table
+from ddpbench.report.words import headline
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NumberedTable:
+    """A table with its place in the page's count."""
+
+    number: int
+    table: Table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Embedded:
+    """A drawn picture as the template needs it."""
+
+    picture: Picture
+    drawn: Drawn
+    number: int
+    table: NumberedTable
+    shared: Collection[str]
+    """What the page says of all cases at once."""
+
+    @property
+    def heading(self) -> str:
+        """Its finding, with what its numbers are where not all of the page's are so."""
+        return _labelled(self.picture, but=self.shared)
+
+    @property
+    def caption(self) -> str:
+        """Its caption without the setting that all cases share."""
+        return without(self.picture.caption, self.shared)
+
+    @property
+    def source(self) -> Markup:
+        """The SVG as a data address; two SVG in one document would share ids."""
+        return _data_image(self.drawn.svg)
+
+    @property
+    def narrow(self) -> Markup:
+        """The same for a phone, where it is drawn apart; else empty."""
+        return _data_image(self.drawn.narrow) if self.drawn.narrow else Markup()
+
+    @property
+    def alt(self) -> str:
+        """The text for those who cannot see the figure."""
+        return f"{labelled(self.picture).alt} Data in table {self.table.number}."
+
+
+class Numbers:
+    """Counts tables in the order in which they stand on the page."""
+
+    def __init__(self) -> None:
+        self._tables = 0
+
+    def table(self, table: Table | None) -> NumberedTable | None:
+        """Return the table with its number; None, and no number used up, where there is none."""
+        if table is None:
+            return None
+        self._tables += 1
+        return NumberedTable(number=self._tables, table=table.evenly_rounded())
+
+    def sure(self, table: Table) -> NumberedTable:
+        """The same of a table that there is."""
+        numbered = self.table(table)
+        assert numbered is not None
+        return numbered
+
+
+def labelled(picture: Picture) -> Picture:
+    """The picture with what its numbers are in its heading and its alternative text, unless they say so already."""
+    return replace(
+        picture,
+        heading=_labelled(picture),
+        alt=f"{picture.alt} All of it: {', '.join(picture.label)}." if picture.label else picture.alt,
+    )
+
+
+def _labelled(picture: Picture, but: Collection[str] = ()) -> str:
+    """Return a picture's heading with the words of its label that are neither in it nor among `but`."""
+    words = [word for word in picture.label if word not in picture.heading and word not in but]
+    return headline(picture.heading) + (f" ({', '.join(words)})" if words else "")
+
+
+_PLAIN = "=:/;,'{}.*!-+@"
+"""What an address may hold as it is, in an attribute and in a list of sources."""
+
+
+def _data_image(svg: bytes) -> Markup:
+    """Return an image as a data address: text, which is a quarter shorter than base64."""
+    text = svg.decode("utf-8").replace('"', "'")
+    return Markup("data:image/svg+xml," + quote(text, safe=_PLAIN))
+
+
+def data_address(kind: str, text: str) -> str:
+    """Return a text as a data address for a download link, which no content security policy needs to allow."""
+    return f"data:{kind};base64,{base64.b64encode(clean_bytes(text)).decode('ascii')}"
+
+
+def clean_bytes(text: str) -> bytes:
+    """UTF-8, with a question mark for what is not a character."""
+    return text.encode("utf-8", "replace")
