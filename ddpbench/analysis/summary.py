@@ -59,9 +59,9 @@ class Finding:
     @property
     def badge(self) -> str:
         """The verdict in a word or two; empty where there is none. To be behind an upper bound is not `slower`."""
-        if self.kind == "bound" and self.verdict in ("faster", "slower"):
-            return "upper bound"
-        return "" if self.verdict == "note" else self.verdict
+        if self.kind == "bound" and self.verdict == "slower":
+            return "cost"
+        return {"note": "", "unresolved": "cannot tell"}.get(self.verdict, self.verdict)
 
     @property
     def line(self) -> str:

@@ -46,7 +46,7 @@ class ServerProcess:
     def __init__(
         self, env: Mapping[str, str], log: Path, *, waiting: Callable[[], None] = lambda: None
     ) -> None:
-        """`waiting` is called every second or so for which the server has nothing to say, from its start on."""
+        """`waiting` is called every second or so while it starts, is asked for ranks, or tries something."""
         self._waiting = waiting
         started = time.monotonic()
         output = open_to_append(log)
@@ -91,6 +91,7 @@ class ServerProcess:
     def _await_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
+            self._waiting()
             for event in self.events(0.5):
                 if event["event"] == "born":
                     self._pid = event["pid"]
@@ -127,7 +128,6 @@ class ServerProcess:
         readable, _, _ = select.select([self._connection], [], [], timeout_s)
         if not readable:
             self._look()
-            self._waiting()
             return []
         self._stopped = 0
         try:
@@ -185,6 +185,7 @@ class ServerProcess:
                 raise ServerGoneError(
                     f"the fork server did not answer within {START_TIMEOUT_S:.0f} s and was ended {_tail(self._log)}"
                 )
+            self._waiting()
             events = self._hear(_LOOK_S)
             for number, event in enumerate(events):
                 if event["event"] == "started":
@@ -315,6 +316,7 @@ class ServerProcess:
         deadline = time.monotonic() + timeout_s
         in_time = True
         while True:
+            self._waiting()
             for event in self.events(0.5):
                 if event["event"] == "exited":
                     self.pids = ()

@@ -152,8 +152,9 @@ _TERMS: tuple[tuple[str, str], ...] = (
         "loss of efficiency",
         (
             "The time that a part of the step takes beyond its share of the base case's ideal step, as a fraction of "
-            "the step. A case's losses and its efficiency add up to 1. Contention is the extra time of independent "
-            "ranks."
+            "the step. A case's losses and its efficiency add up to 1: parts are those of instrumented steps, the "
+            "efficiency that of timed ones, and what the two do not agree on is a loss of its own. Contention is the "
+            "extra time of independent ranks."
         ),
     ),
     (

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from ddpbench.analysis.findings.wording import LATE
 from ddpbench.analysis.summary import Finding, RunSummary
 from ddpbench.analysis.table.columns import meanings
 from ddpbench.report.captions import shared_words, without, without_word
@@ -53,7 +54,7 @@ from ddpbench.report.tables.proofs import proofs_line, proofs_table
 from ddpbench.report.tables.provenance import fabrics_table, machine_table
 from ddpbench.report.words import moment, percent
 from ddpbench.spec.documents import parse
-from ddpbench.texts import command, on_page
+from ddpbench.texts import clean, command, on_page
 from ddpbench.units import counted, format_at_most, format_seconds
 from ddpbench.version import VERSION
 
@@ -158,7 +159,7 @@ def _terms_of(html: str) -> str:
     body = html[html.index("<body>") : html.index('<h2 id="method"')]
     text = re.sub(r"<[^>]*>", " ", body)
     return "".join(
-        Markup("<dt>{}</dt><dd>{}</dd>\n").format(term, meaning)
+        Markup("<dt>{}</dt><dd>{}</dd>\n").format(on_page(term), on_page(meaning))
         for term, meaning in TERMS
         if any(re.search(rf"\b{re.escape(word)}", text, re.IGNORECASE) for word in term.split(", "))
     )
@@ -231,8 +232,10 @@ def _once(answer: Iterable[Finding]) -> list[Finding]:
 
 
 def _told_once(answer: Iterable[Finding]) -> set[str]:
-    """Return what qualifies the answer and need not be said again: all but counts of its own launches."""
-    return {tag for finding in answer for tag in finding.tags if "launch" not in tag}
+    """Return what qualifies the answer and need not be said again: all but counts of its own launches, and doubts."""
+    return {
+        tag for finding in answer for tag in finding.tags if "launch" not in tag and not tag.startswith(LATE)
+    }
 
 
 def _closing_tables(
@@ -316,8 +319,14 @@ def _environment(shared: Collection[str]) -> jinja2.Environment:
     environment.filters["counted"] = counted
     environment.filters["at_most"] = format_at_most
     environment.filters["cells"] = cells
+    environment.filters["exactly"] = _exactly
     environment.filters["unshared"] = partial(without, shared=shared)
     return environment
+
+
+def _exactly(text: str) -> Markup:
+    """Return a text that may be copied from the page, as it is."""
+    return Markup(escape(clean(text)))
 
 
 def _shown(value: Any) -> Any:

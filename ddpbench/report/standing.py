@@ -46,7 +46,9 @@ class Stand:
             BEST: f"best {what}".rstrip(),
             AS_GOOD: f"as good as {best}{bound and f' ({bound})'}",
             SLOWER: SLOWER,
-            CANNOT_TELL: f"undecided{bound and f': {bound} than the fastest other {what}'.rstrip()}",
+            CANNOT_TELL: f"cannot tell: {bound} than the fastest other {what}".rstrip()
+            if bound
+            else f"cannot tell {best}",
         }.get(self.verdict, "too few rounds to compare")
 
 

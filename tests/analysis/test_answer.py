@@ -35,7 +35,7 @@ def test_the_best_is_named_and_how_far_behind_the_other_is(tmp_path: Path) -> No
     assert told.startswith("Use DDP at 2 ranks: 1.6")
     assert "times one rank's samples/s; a step of master takes 25.0 % longer (6 launches each)." in told
     told = answer(summary_of(tmp_path / "far", {SINGLE: 10, DDP: 12, MASTER: 36}))
-    assert "; a step of master takes 3.00 times as long, so that it trains less than one rank (" in told
+    assert "; a step of master takes 3.00 times as long: it trains less than one rank does (" in told
 
 
 def test_the_best_need_not_be_the_reference(tmp_path: Path) -> None:

@@ -63,21 +63,21 @@ def test_the_answer_s_bound_is_the_table_s(tmp_path: Path) -> None:
     bound = f"at most {format_at_most(high - 1)} longer"
     assert any(bound in tag for tag in summary.answer[0].tags), summary.answer[0].tags
     stand = stands(summary, "ranks")[DDP.case_id]
-    assert stand.words("case") == f"undecided: {bound} than the fastest other case"
+    assert stand.words("case") == f"cannot tell: {bound} than the fastest other case"
 
 
 def test_why_it_is_undecided_is_said_once_with_the_rounds_that_would_tell(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12.1}, noise=0.05)
     low, _, high = told(summary, "ranks", MASTER.case_id)
     half = math.log(high / low) / 2
-    (why,) = [tag for tag in summary.answer[0].tags if tag.startswith("undecided: ")]
-    found = re.search(r"6 rounds tell ratios to ±([\d.]+) %; ±2 % takes about ([\d,]+) rounds$", why)
+    (why,) = [tag for tag in summary.answer[0].tags if tag.startswith("launches scatter: ")]
+    found = re.search(r"6 rounds tell ratios to ±([\d.]+) %, and ±2 % takes about ([\d,]+) rounds$", why)
     assert found is not None, why
     assert float(found[1]) == pytest.approx(100 * math.expm1(half), abs=1)
     needed = 6 * (half / math.log(1.02)) ** 2
     assert float(found[2].replace(",", "")) == pytest.approx(needed, rel=0.05)
     decided = summary_of(tmp_path / "decided", {SINGLE: 10, DDP: 12, MASTER: 14})
-    assert "undecided" not in decided.answer[0].line
+    assert "scatter" not in decided.answer[0].line
 
 
 def test_panels_share_the_error_in_every_topic(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_buckets_are_held_against_the_default_and_corrected(tmp_path: Path) -> N
 def test_the_upper_bound_is_called_one(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, {SINGLE: 10, case_of("independent", 2): 10.5, DDP: 12})
     found = summary.findings[0]
-    assert (found.verdict, found.badge) == ("slower", "upper bound")  # to be behind it is no news
+    assert (found.verdict, found.badge) == ("slower", "cost")  # to be behind it is no news
     assert "A step of DDP takes 14." in found.line
     assert "independent ranks, which exchange nothing" in found.line
     assert summary.comparisons.empty  # a bound is not ranked

@@ -106,7 +106,9 @@ def test_runs_of_every_kind_keep_every_rule(tmp_path: Path) -> None:
     plain = checked(write_run(tmp_path / "plain", 17, rounds=5, blocks=2, steps=3))
     assert plain.violations == ()
     assert plain.cases == 17
-    assert plain.outcome == f"Checked: {len(plain.applied)} invariants over 17 cases, all hold."
+    assert (
+        plain.outcome == f"Checked: {len(plain.applied)} invariants over 17 cases, none shown to be broken."
+    )
     assert (plain.told, plain.banner, plain.line) == ((), "", "")
     emulated = checked(write_emulated(tmp_path / "emulated", rounds=5, dilation=10.0, shrink=4))
     assert emulated.violations == ()

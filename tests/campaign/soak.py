@@ -1,9 +1,10 @@
 """A long sweep: memory and open files of its controller, its guard and its fork server stay as they are.
 
-`python -m tests.campaign.soak` runs 500 launches of one sweep from one fork server, as sweeps on a shared machine do.
-After every launch it reads each process's open files and its own resident memory (`RssAnon`: the pages of files that
-it shares come and go with other processes); a straight line is fitted to the medians of eight batches of them, the
-first tenth of the launches left out. It is flat where the slope's 95 % interval contains 0.
+`python -m tests.campaign.soak` runs 500 launches of one sweep from one fork server, as sweeps on a shared machine do,
+and then a fifth as many from a new one each round, as others do. After every launch it reads each process's open files
+and its memory but for pages of files, which come and go with other processes (`RssAnon`, `RssShmem` and `VmSwap`); a
+straight line is fitted to the medians of eight batches of them, the first tenth of the launches left out. It is flat
+where the slope's 95 % interval contains 0.
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ def _role(process: psutil.Process, controller: int) -> str:
     return ("guard", "fork server")[depth] if depth < 2 else ""
 
 
-def watched(run: Path, rounds: int, tag: str) -> Series:
+def watched(run: Path, rounds: int, tag: str, *, one_server: bool) -> Series:
     """Runs the sweep, and returns what was read after each launch."""
+    run.parent.mkdir()
     (run.parent / "given.toml").write_text(_EXPERIMENT.format(rounds=rounds), encoding="utf-8")
     line = [sys.executable, "-m", "ddpbench", "sweep", str(run.parent / "given.toml"), "--out", str(run)]
     found: Series = defaultdict(list)
@@ -93,7 +95,7 @@ def watched(run: Path, rounds: int, tag: str) -> Series:
             stdout=log,
             stderr=log,
             cwd=ROOT,
-            env={**os.environ, oracle.TAG: tag, "DDPBENCH_SHARED_MACHINE": "1"},
+            env={**os.environ, oracle.TAG: tag, "DDPBENCH_SHARED_MACHINE": "1" if one_server else "0"},
             start_new_session=True,
         )
         try:
@@ -122,8 +124,13 @@ def _read(controller: int, tag: str, found: Series) -> None:
 
 
 def _own_memory_kib(pid: int) -> float:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    return float(next(line for line in status.splitlines() if line.startswith("RssAnon:")).split()[1])
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    found = [
+        float(line.split()[1]) for line in status if line.startswith(("RssAnon:", "RssShmem:", "VmSwap:"))
+    ]
+    if len(found) != 3:
+        raise psutil.NoSuchProcess(pid)  # it has just ended
+    return sum(found)
 
 
 def table(found: Mapping[tuple[str, str], Sequence[float]]) -> str:
@@ -145,10 +152,20 @@ def main() -> None:
     parser.add_argument("--launches", type=int, default=500)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ddpbench-soak-") as folder:
-        found = watched(Path(folder) / "run", given.launches // 2, f"soak-{os.getpid()}")
+        found = watched(
+            Path(folder) / "one" / "run", given.launches // 2, f"soak-{os.getpid()}", one_server=True
+        )
+        rounds = given.launches // 10
+        others = watched(Path(folder) / "more" / "run", rounds, f"soak-{os.getpid()}-more", one_server=False)
+    # A fork server is a new one each round then, and so is its guard.
+    found |= {
+        (f"{role}, {rounds} servers", what): others[role, what]
+        for role, what in others
+        if role == "controller"
+    }
     print(f"\n{table(found)}")
     grows = [values for values in found.values() if not is_flat(values[len(values) // 10 :])]
-    sys.exit(bool(grows) or len(found) < 6)
+    sys.exit(bool(grows) or len(found) < 8)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,23 @@ def say(server: socket.socket, *events: dict[str, object]) -> None:
     server.sendall(b"".join(json.dumps(event).encode() + b"\n" for event in events))
 
 
+class _AskedToWaitError(Exception):
+    """What this test's `waiting` raises."""
+
+
+def test_only_who_waits_for_the_server_itself_shows_life_beside(connected: Connected) -> None:
+    """While a rank runs its watcher tells how it goes: an older state told beside would hide its steps."""
+
+    def waiting() -> None:
+        raise _AskedToWaitError
+
+    client, _ = connected
+    client._waiting = waiting
+    assert client.events(0.0) == []
+    with pytest.raises(_AskedToWaitError):
+        client._ask(do="probe")
+
+
 def test_a_rank_that_ends_before_its_start_is_told_is_not_lost(connected: Connected) -> None:
     client, server = connected
     ended = {"event": "exited", "rank": 1, "pid": 8, "code": 1, "cpu_s": 0.1}

@@ -28,6 +28,7 @@ LOSSES = {
     "optimizer": (0.0, 0.0, 0.0),
     "data": (0.005, -0.001, 0.011),
     "not_attributed": (0.01, 0.0, 0.02),
+    "timed": (0.0, 0.0, 0.0),
     "efficiency": (0.675, 0.663, 0.687),
 }
 
@@ -57,8 +58,8 @@ def test_the_largest_loss_is_the_heading_and_the_table_walks_down() -> None:
         "communication, 0.180 [0.150, 0.210]"
     )
     left = [row[2].text for row in picture.table.rows]
-    # 1 - 0.1 = 0.9; + 0.02; - 0.18; - 0.05; nothing; - 0.005; - 0.01
-    assert left[1:-1] == ["0.900", "0.920", "0.740", "0.690", "0.690", "0.685", "0.675"]
+    # 1 - 0.1 = 0.9; + 0.02; - 0.18; - 0.05; nothing; - 0.005; - 0.01; nothing
+    assert left[1:-1] == ["0.900", "0.920", "0.740", "0.690", "0.690", "0.685", "0.675", "0.675"]
     assert picture.table.rows[5][1].text == "0", "what is not there has no decimals"
     assert "A negative loss is a gain." in picture.caption
 
@@ -78,6 +79,10 @@ def test_the_largest_loss_is_only_named_alone_where_no_other_interval_reaches_it
 def test_no_cause_is_named_where_too_much_is_unexplained_or_unsure_or_unrepeated() -> None:
     unexplained = waterfall_of(falls(not_attributed=(-0.06, -0.08, -0.04)))
     assert "0.060 is not attributed, so no main cause is named" in unexplained.heading
+    apart = waterfall_of(falls(timed=(0.07, 0.01, 0.13)))
+    assert "0.070 is where timed and instrumented steps differ, so no main cause is named" in apart.heading
+    chance = waterfall_of(falls(timed=(0.07, -0.01, 0.15)))
+    assert "the largest loss is exposed communication" in chance.heading
     unsure = waterfall_of(falls(contention=(0.3, -0.1, 0.7)))
     assert unsure.heading.endswith("its largest loss, contention, cannot be told from 0")
     assert waterfall_of(falls(rounds=4)).heading.endswith("too few rounds to name a main cause")
@@ -127,7 +132,7 @@ def test_a_cap_that_cannot_be_told_from_the_best_is_not_called_as_good() -> None
     )
     assert "No frame: no cap is shown to be best or as good" in picture.caption
     assert any(
-        "undecided: at most 3.1 % longer than the fastest other" in cell.under
+        "cannot tell: at most 3.1 % longer than the fastest other" in cell.under
         for row in picture.table.rows
         for cell in row
     )

@@ -15,7 +15,7 @@ from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.plan import StoredPlan
 from ddpbench.spec import Budget, Case, PlannedCase
 from ddpbench.worker.slot import hearing, leader, watch
-from ddpbench.worker.slot.hearing import LOST_S
+from ddpbench.worker.slot.hearing import LOST_BEFORE_S, LOST_S
 from ddpbench.worker.slot.roster import Seat
 
 JOB = 3
@@ -53,22 +53,26 @@ def watch_of(told: Told, *, hang_timeout_s: float = 1e9) -> Any:
     return found
 
 
+def look_for(told: Told, watch: Any, seconds: float) -> None:
+    """Looks every second."""
+    for _ in range(round(seconds)):
+        told.now += 1.0
+        watch.look()
+
+
 def test_a_slot_whose_rank_is_under_way_is_soon_missed(told: Told) -> None:
     told.state = {"tick": 2, "job": JOB, "steps": 0, "phase": "starting"}
     watch = watch_of(told)
-    told.now = LOST_S
-    watch.look()
-    told.now += 0.1
+    look_for(told, watch, LOST_S)
     with pytest.raises(LaunchError, match="has not been heard of for 20 s"):
-        watch.look()
+        look_for(told, watch, 1.0)
 
 
 def test_a_slot_may_take_its_time_to_import_as_long_as_it_shows_life(told: Told) -> None:
     watch = watch_of(told)
     for tick in range(2, 12):
         told.state = {"tick": tick, "job": JOB - 1}
-        told.now += LOST_S
-        watch.look()
+        look_for(told, watch, LOST_BEFORE_S)
     told.state = {"tick": 12, "job": JOB, "steps": 0, "phase": "starting"}
     watch.look()
     assert watch.states == [told.state]
@@ -76,11 +80,20 @@ def test_a_slot_may_take_its_time_to_import_as_long_as_it_shows_life(told: Told)
 
 def test_a_slot_that_is_gone_before_its_rank_is_there_is_soon_missed(told: Told) -> None:
     watch = watch_of(told)
-    told.now = LOST_S + 0.1
+    look_for(told, watch, LOST_BEFORE_S)
     with pytest.raises(
-        LaunchError, match=r"slot 1 \(node 1, b, local rank 0\) has not been heard of for 20 s"
+        LaunchError, match=r"slot 1 \(node 1, b, local rank 0\) has not been heard of for 40 s"
     ):
-        watch.look()
+        look_for(told, watch, 1.0)
+
+
+def test_a_job_that_was_stopped_as_a_whole_is_not_lost(told: Told) -> None:
+    """The leader goes on first, and finds the others as silent as it was itself."""
+    watch = watch_of(told)
+    look_for(told, watch, LOST_BEFORE_S - 1)
+    told.now += 3600
+    watch.look()
+    look_for(told, watch, LOST_BEFORE_S)
 
 
 def test_a_slot_that_is_gone_while_servers_start_is_soon_missed(
@@ -100,9 +113,9 @@ def test_a_slot_that_is_gone_while_servers_start_is_soon_missed(
     )
     leads = object.__new__(leader.Leader)
     leads._slot, leads._meeting = slot, told  # type: ignore[assignment]
-    with pytest.raises(LaunchError, match="has not been heard of for 20 s"):
+    with pytest.raises(LaunchError, match="has not been heard of for 40 s"):
         leads._await_ready(JOB)
-    assert LOST_S < told.now < LOST_S + 1
+    assert LOST_BEFORE_S < told.now < LOST_BEFORE_S + 1
 
 
 def test_a_stopped_fork_server_is_named_and_not_the_rank_whose_end_it_does_not_tell(told: Told) -> None:

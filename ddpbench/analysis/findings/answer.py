@@ -173,7 +173,7 @@ def _rest(one: Choice) -> list[str]:
     others = one.behind
     if len(others) == 1:
         run, ratio = others[0]
-        less = ", so that it trains less than one rank" if run in one.below_base else ""
+        less = ": it trains less than one rank does" if run in one.below_base else ""
         end = f"takes {_gap(ratio)}{less}"
         return [f"a step of {called(run, one.ranked)} {end}", f"the other's step {end}"]
     least = min((ratio for _, ratio in others), key=lambda ratio: ratio.value)
@@ -300,7 +300,7 @@ def _undecided(doubt: Judgement) -> str:
     known = format_at_most(math.sqrt(high / low) - 1)
     digits = 1 - math.floor(math.log10(needed))
     return (
-        f"undecided: launches scatter so that {counted(doubt.rounds, 'round')} tell ratios to ±{known}; "
+        f"launches scatter: {counted(doubt.rounds, 'round')} tell ratios to ±{known}, and "
         f"±{MARGIN_WORDS} takes about {round(needed, digits):,.0f} rounds"
     )
 

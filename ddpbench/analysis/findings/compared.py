@@ -267,7 +267,8 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
     parts = run.parts
     if parts is not None and parts.has_transfers and parts.step_s > 0:
         exposed, wait = (percent_of(share_of_step(parts, one)) for one in ("exposed_comm", "exposed_wait"))
-        hidden = parts.overlap_interval()
+        # Of one bucket it is known beforehand that nothing can be hidden.
+        hidden = None if one_bucket(run) else parts.overlap_interval()
         overlap = f"; overlap hides {percent_of(hidden)} of communication" if hidden is not None else ""
         text = f"{name}: {exposed} of a step is exposed communication, {wait} waiting for ranks{overlap}"
         yield Finding(

@@ -44,7 +44,8 @@ def _kinds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
         if len(emulated) == len(linked) > 1:  # one rank and independent ones use no link
             who, listed = "All cases that use links", ""
         yield (
-            f"{who} ran over emulated links: network namespaces of this one machine behind links held to a rate. "
+            f"{who} ran over emulated links: network namespaces of this one machine behind links held to a rate"
+            f"{', with no latency added' if _without_latency(emulated) else ''}. "
             f"Their numbers are not the machine's own{listed}."
         )
     for kind, how in (
@@ -62,6 +63,11 @@ def _kinds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
                 "gradients of no meaning. They have no loss, and a GPU's interference between its computation and "
                 f"its transfers is absent{listed}."
             )
+
+
+def _without_latency(emulated: Sequence[CaseRun]) -> bool:
+    found = [links_of(run.case.fabric) for run in emulated]
+    return all(links is not None and not links.latency_s for links in found)
 
 
 def _dilated(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:

@@ -76,6 +76,10 @@ def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
     return (f"{rounds} launch{'es' if rounds != 1 else ''} each", *corrected)
 
 
+LATE = "replayed computation came late"
+"""How it begins to be said."""
+
+
 def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]:
     """Return under which conditions cases were compared that numbers do not show: caps, disturbances, a busy host."""
     caps = {run.case.bucket_cap_mb for run in runs} - {None}
@@ -96,7 +100,7 @@ def _paced(runs: Sequence[CaseRun]) -> list[str]:
         return []
     several = sum(one.case.world_size > 1 for _, one in late.values()) > 1
     whose = f"steps of {called(run, runs)}" if several else "its steps"
-    return [f"replayed computation came late: {whose} {too_long(share)}"]
+    return [f"{LATE}: {whose} {too_long(share)}"]
 
 
 def too_long(share: float) -> str:

@@ -179,14 +179,14 @@ class Checked:
 
     @property
     def outcome(self) -> str:
-        """One sentence: `Checked: 13 invariants over 7 cases, all hold.` Empty where nothing was measured."""
+        """`Checked: 13 invariants over 7 cases, none shown to be broken.` Empty where nothing was measured."""
         if not self.cases:
             return ""
         applied, broken = self.applied, sum(rule.broken > 0 for rule in self.rules)
         cases = f"{self.cases:,} case{'s' if self.cases != 1 else ''}"
         rules = f"{len(applied)} invariant{'s' if len(applied) != 1 else ''}"
         if not broken:
-            return f"Checked: {rules} over {cases}, all hold."
+            return f"Checked: {rules} over {cases}, none shown to be broken."
         return f"Checked: {rules} over {cases}; {broken} {'does' if broken == 1 else 'do'} not hold."
 
     @property

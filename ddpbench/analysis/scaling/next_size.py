@@ -11,6 +11,9 @@ from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.jackknife import Estimated
 from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Model
 
+_LITTLE = 0.1
+"""An interval of a forecast narrower than this, in logarithms, leaves little to learn."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextSize:
@@ -60,8 +63,9 @@ def next_size(
     """Return where the laws disagree most, or where the USL knows least about itself, relative to its value."""
     usable = [n for n in model.candidates if devices is None or n <= devices] or model.candidates
     largest = int(model.sizes[-1])
-    # what is known not to hold is asked only where nothing is known to hold
-    fits = [fit for fit in fits if fit.goodness != "beyond error"] or fits
+    # what is known not to hold is asked only where nothing is known to hold, and then forecasts nothing
+    holding = [fit for fit in fits if fit.goodness != "beyond error"]
+    fits = holding or fits
     best: tuple[float, int, str] | None = None
     for n in usable:
         index = model.candidates.index(n)
@@ -74,13 +78,20 @@ def next_size(
             reason = (
                 f"there the laws disagree most: {LAW_NAMES[a]} gives a speed-up of {math.exp(first.value):.2f} and "
                 f"{LAW_NAMES[b]} {math.exp(second.value):.2f}{label}"
+                if holding
+                else "there the laws, of which none fits, are furthest apart"
             )
             options.append((abs(first.value - second.value), reason))
         for law, one in said.items():
             if one.low is not None and one.high is not None and (law == "usl" or len(said) == 1):
+                sure = (
+                    "has little left to learn" if one.high - one.low < _LITTLE else "is least sure of itself"
+                )
                 reason = (
-                    f"there {LAW_NAMES[law]} is least sure of itself: a speed-up between "
+                    f"there {LAW_NAMES[law]} {sure}: a speed-up between "
                     f"{math.exp(one.low):.2f} and {math.exp(one.high):.2f}{label}"
+                    if holding
+                    else f"there {LAW_NAMES[law]}, which does not fit, is least sure of itself"
                 )
                 options.append(((one.high - one.low) / 2, reason))
         for score, reason in options:

@@ -1,19 +1,18 @@
 """Where efficiency went: from the ideal's 1 down to what was measured, loss by loss, adding up exactly.
 
-Let a case's step take T on n ranks and the base case's ideal share of it t (its time per sample, times the case's
-global batch, over n): its efficiency is E = t / T, both from timed steps. Instrumented steps say what shares a
-step consists of: p of the case's, q of the base case's, each adding up to 1. A part's loss is then
+Let a part of a case's instrumented step take p on n ranks, all its parts T, and let q be the base case's share of
+that part (its time per sample, times the case's global batch, over n). A part's loss is
 
-    p - E q        and all parts' losses add up to 1 - E,
+    (p - q) / T        and all parts' losses add up to 1 - F, F = sum(q) / T,
 
-because E q is what that part takes in the ideal, as a share of T. Forward and backward are split once more where
-independent ranks, which compute at once and exchange nothing, ran at the same n: with their efficiency I and
-their share r of forward and backward, (E/I) r is their computation as a share of T, so that
+the efficiency of instrumented steps. Forward and backward are split once more where independent ranks, which compute
+at once and exchange nothing, ran at the same n: where their computation takes r,
 
-    contention:  (E/I) r - E q        the strategy's own:  p - (E/I) r.
+    contention:  (r - q) / T        the strategy's own:  (p - r) / T.
 
-Shares come from instrumented steps and times from timed ones; the cost of instrumenting is in neither. Intervals
-are t-intervals of the same arithmetic done round by round, where a round has all the launches it needs.
+The efficiency E that is told is that of timed steps, and what the two kinds of steps do not agree on, F - E, is a
+loss of its own: `timed`. It holds the cost of instrumenting and chance. Intervals are t-intervals of the same
+arithmetic done round by round, where a round has all the launches it needs.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from ddpbench.strategies.traits import traits_of
 
 LOSSES = (
     *("contention", "own_computation", "computation"),
-    *("exposed_comm", "waiting", "optimizer", "data", "not_attributed"),
+    *("exposed_comm", "waiting", "optimizer", "data", "not_attributed", "timed"),
 )
 """Names of losses in their order; `computation` stands where the two before it cannot be told apart."""
 COLUMNS = ("case_id", "item", "share", "share_ci_low", "share_ci_high", "rounds", "split")
@@ -52,30 +51,39 @@ def losses(
     parts: Mapping[str, float],
     base: Mapping[str, float],
     efficiency: float,
-    independent: tuple[Mapping[str, float], float] | None = None,
+    independent: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Return each loss as a share of the step, by the names in `LOSSES`; together they are 1 - efficiency.
 
-    `parts` and `base` are the case's and the base case's parts of an instrumented step, in any unit;
-    `independent` is the independent ranks' parts and their efficiency at the same number of ranks. Without it
-    contention cannot be told from the strategy's own computation: `computation` holds both.
+    `parts` are the case's parts of an instrumented step, `base` the base case's for as many samples a rank, both in
+    one unit, and `efficiency` that of timed steps. `independent` are the independent ranks' parts at the same number
+    of ranks. Without them contention cannot be told from the strategy's own computation: `computation` holds both.
     """
-    mine, ideal = _shares(parts), _shares(base)
-    found = {loss: mine[part] - efficiency * ideal[part] for part, loss in _SIMPLE.items()}
-    computed = sum(mine[part] for part in _COMPUTED)
-    needed = efficiency * sum(ideal[part] for part in _COMPUTED)
+    whole = sum(parts[name] for name in PARTS)
+    found = {loss: (parts[part] - base[part]) / whole for part, loss in _SIMPLE.items()}
+    computed, needed = _computed(parts), _computed(base)
     if independent is None:
-        found["computation"] = computed - needed
+        found["computation"] = (computed - needed) / whole
     else:
-        alone = _shares(independent[0])
-        crowded = efficiency / independent[1] * sum(alone[part] for part in _COMPUTED)
-        found |= {"contention": crowded - needed, "own_computation": computed - crowded}
+        crowded = _computed(independent)
+        found |= {"contention": (crowded - needed) / whole, "own_computation": (computed - crowded) / whole}
+    found["timed"] = sum(base[name] for name in PARTS) / whole - efficiency
     return {name: found[name] for name in LOSSES if name in found}
 
 
-def _shares(parts: Mapping[str, float]) -> dict[str, float]:
-    whole = sum(parts[name] for name in PARTS)
-    return {name: parts[name] / whole for name in PARTS}
+def _computed(parts: Mapping[str, float]) -> float:
+    return sum(parts[name] for name in _COMPUTED)
+
+
+def _for_samples(parts: Mapping[str, float], times: float) -> dict[str, float]:
+    """Return parts of a step for so many times its samples."""
+    return {name: times * parts[name] for name in PARTS}
+
+
+def _batch(timings: Iterable[Timing]) -> float:
+    """Return the samples of a step of the whole job."""
+    known = list(timings)
+    return sum(one.samples for one in known) / sum(one.steps for one in known)
 
 
 def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
@@ -123,13 +131,13 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
         return
     world = run.case.world_size
     efficiency = compared.rate_ratio().value / world
+    batch = _batch(run.timings)
+    ideal = _for_samples(base.parts.parts, batch / world / _batch(base.timings))
     beside = None
-    if alone is not None and alone.parts is not None:
-        bound = _paired(alone, base)
-        if bound is not None:
-            beside = (alone.parts.parts, bound.rate_ratio().value / world)
+    if alone is not None and alone.parts is not None and _paired(alone, base) is not None:
+        beside = _for_samples(alone.parts.parts, batch / _batch(alone.timings))
     split = beside is not None
-    means = losses(run.parts.parts, base.parts.parts, efficiency, beside)
+    means = losses(run.parts.parts, ideal, efficiency, beside)
     found = [_of_round(mine, run, base, alone if split else None) for mine in run.timings]
     by_round = [one for one in found if one is not None]
     for name, share in means.items():
@@ -149,14 +157,15 @@ def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -
     mine, ideal = _launch(run, own), _launch(base, own)
     if mine is None or ideal is None:
         return None
-    world = run.case.world_size
+    world, batch = run.case.world_size, _batch([mine[1]])
     beside = None
     if alone is not None:
         other = _launch(alone, own)
         if other is None:
             return None
-        beside = (other[0], ideal[1].sample_s / other[1].sample_s / world)
-    return losses(mine[0], ideal[0], ideal[1].sample_s / mine[1].sample_s / world, beside)
+        beside = _for_samples(other[0], batch / _batch([other[1]]))
+    needed = _for_samples(ideal[0], batch / world / _batch([ideal[1]]))
+    return losses(mine[0], needed, ideal[1].sample_s / mine[1].sample_s / world, beside)
 
 
 def _launch(run: CaseRun, own: Timing) -> tuple[Mapping[str, float], Timing] | None:

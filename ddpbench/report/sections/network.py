@@ -207,11 +207,12 @@ def _heading(lines: Sequence[Line]) -> str:
         at = {line.name: point for line in lines for point in line.points if point.row.case.nodes == nodes}
         ordered = sorted(at, key=lambda name: at[name].time_ms.value)
         told = [f"{at[name].time_ms} ms with {name}" for name in (ordered[-1], ordered[0])]
-        return f"network time of a step at {nodes} nodes: {', '.join(told)}"
+        return f"network time of a step, overlapped or not, at {nodes} nodes: {', '.join(told)}"
     line = lines[0]
     small, large = line.points[0], line.points[-1]
     return (
-        f"network time of a step with {line.name}: {large.time_ms} ms on {large.row.case.nodes} nodes, "
+        f"network time of a step, overlapped or not, with {line.name}: "
+        f"{large.time_ms} ms on {large.row.case.nodes} nodes, "
         f"{small.time_ms} ms on {small.row.case.nodes}"
     )
 

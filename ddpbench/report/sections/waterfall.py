@@ -45,6 +45,7 @@ NAMES: Mapping[str, str] = {
     "optimizer": "optimizer",
     "data": "data wait",
     "not_attributed": "not attributed",
+    "timed": "timed beyond instrumented steps",
 }
 assert tuple(NAMES) == LOSSES
 _FILLS: Mapping[str, style.Fill] = {
@@ -56,7 +57,10 @@ _FILLS: Mapping[str, style.Fill] = {
     "optimizer": style.PHASES["optimizer"],
     "data": style.PHASES["data"],
     "not_attributed": style.PHASES["not_attributed"],
+    "timed": style.Fill("timed beyond instrumented steps", style.GROUND, hatch="....", edge=style.MUTED),
 }
+_UNEXPLAINED = ("not_attributed", "timed")
+"""Losses that say nothing of why."""
 _ZERO = style.Fill("interval includes 0", style.GRID, edge=style.MUTED)
 _WHOLE = style.Fill("efficiency", style.GROUND, edge=style.OUTLINE)
 _IDEAL, _MEASURED = "ideal", "measured"
@@ -78,14 +82,17 @@ class Fall:
     split: bool
 
     @property
-    def unexplained(self) -> float:
-        """The part that nothing accounts for, without its sign."""
-        return abs(self.losses["not_attributed"].value)
+    def unexplained(self) -> tuple[str, float]:
+        """The part that says least of why, and its size without its sign."""
+        known = {"not_attributed": abs(self.losses["not_attributed"].value)}
+        if not _includes_zero(self.losses["timed"]):  # else it may be chance
+            known["timed"] = abs(self.losses["timed"].value)
+        return max(known.items(), key=lambda one: one[1])
 
     @property
     def largest(self) -> str:
         """The loss with the largest mean among those that say something."""
-        able = [name for name in self.losses if name != "not_attributed"]
+        able = [name for name in self.losses if name not in _UNEXPLAINED]
         return max(able, key=lambda name: self.losses[name].value)
 
     @property
@@ -96,7 +103,7 @@ class Fall:
     @property
     def named(self) -> bool:
         """Whether the largest loss may be named: its interval lies above 0."""
-        if self.rounds < MIN_ROUNDS or self.unexplained > MOST_NOT_ATTRIBUTED:
+        if self.rounds < MIN_ROUNDS or self.unexplained[1] > MOST_NOT_ATTRIBUTED:
             return False
         low = self.losses[self.largest].low
         return low is not None and low > 0
@@ -105,7 +112,7 @@ class Fall:
     def rivals(self) -> list[str]:
         """The other losses whose intervals overlap with the largest's: they may be larger."""
         low = self.losses[self.largest].low
-        others = [name for name in self.losses if name not in (self.largest, "not_attributed")]
+        others = [name for name in self.losses if name not in (self.largest, *_UNEXPLAINED)]
         return [name for name in others if low is None or (self.losses[name].high or 0.0) >= low]
 
 
@@ -211,9 +218,10 @@ def _picture(fall: Fall, index: int) -> Picture:
             "Slower computation holds contention and the strategy's own work: without independent ranks at this "
             "number of ranks the two cannot be told apart."
         )
-    if fall.unexplained > MOST_NOT_ATTRIBUTED:
+    if fall.unexplained[1] > MOST_NOT_ATTRIBUTED:
         marks.append(
-            f"More than {MOST_NOT_ATTRIBUTED:g} is not attributed to anything: no main cause is named."
+            f"More than {MOST_NOT_ATTRIBUTED:g} is not attributed to anything, or is where timed and instrumented "
+            "steps do not agree: no main cause is named."
         )
     if any(loss.value < 0 for loss in fall.losses.values()):
         marks.append("A negative loss is a gain.")
@@ -230,7 +238,8 @@ def _picture(fall: Fall, index: int) -> Picture:
         if index
         else f"Ideal is the base case's step ({fall.base}), shared out over the ranks. A loss is what "
         "a part of the step takes beyond that, as a share of the step; the losses and the measured efficiency add "
-        "up to 1. Shares are from instrumented steps, the efficiency from timed ones."
+        "up to 1. Parts are from instrumented steps, the efficiency from timed ones: the last bar is what the two do "
+        "not agree on."
     )
     caption = " ".join([f"{fall.name}; {setting_of(fall.row)}.", reading, interval, *marks])
     return Picture(
@@ -256,8 +265,14 @@ def _heading(fall: Fall) -> str:
     start = f"{f'{fall.panel}: ' if fall.panel else ''}{fall.name}: efficiency {fall.efficiency}"
     if fall.rounds < MIN_ROUNDS:
         return f"{start}; too few rounds to name a main cause"
-    if fall.unexplained > MOST_NOT_ATTRIBUTED:
-        return f"{start}; {_fixed(fall.unexplained)} is not attributed, so no main cause is named"
+    part, share = fall.unexplained
+    if share > MOST_NOT_ATTRIBUTED:
+        what = (
+            "is not attributed"
+            if part == "not_attributed"
+            else "is where timed and instrumented steps differ"
+        )
+        return f"{start}; {_fixed(share)} {what}, so no main cause is named"
     if not fall.named:
         return f"{start}; its largest loss, {NAMES[fall.largest]}, cannot be told from 0"
     if fall.cause is not None:

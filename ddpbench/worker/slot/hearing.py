@@ -1,4 +1,4 @@
-"""Whether slots live: each tells its state at least every `BEAT_S` seconds while anything is done."""
+"""Whether slots live that have something to do: each tells its state at least every `BEAT_S` seconds then."""
 
 from __future__ import annotations
 
@@ -10,30 +10,38 @@ from ddpbench.errors import LaunchError
 from ddpbench.worker.slot.roster import Seat
 
 LOST_S = 20.0
-"""A slot that says nothing for so long is lost, and its node perhaps with it."""
+"""A slot with a rank under way that says nothing for so long is lost, and its node perhaps with it."""
+LOST_BEFORE_S = 40.0
+"""The same of one without a rank yet, which may wait for a file system."""
+_AWAY_S = 5.0
+"""Whoever did not look for so long was stopped, and the others perhaps with it: silence counts from then on."""
 NOTHING_TOLD = {"tick": -1}
 """The state of a slot that has told none yet."""
 
 
 class Hearing:
-    """When each of some slots was last heard of."""
+    """When each of some slots was last heard of. Look every second or so."""
 
     def __init__(self, seats: Sequence[Seat]) -> None:
+        now = time.monotonic()
         self._seats = seats
-        self._heard = [(NOTHING_TOLD["tick"], time.monotonic())] * len(seats)
+        self._heard = [(NOTHING_TOLD["tick"], now)] * len(seats)
+        self._looked_at = [now] * len(seats)
 
-    def note(self, number: int, state: dict[str, Any]) -> None:
+    def note(self, number: int, state: dict[str, Any], *, has_rank: bool = False) -> None:
         """Takes the state that a slot, by its place among these, told last.
 
         Raises:
             LaunchError: it has told nothing new for too long.
         """
         now = time.monotonic()
+        looked_at, self._looked_at[number] = self._looked_at[number], now
         tick, heard_at = self._heard[number]
-        if state["tick"] != tick:
+        limit_s = LOST_S if has_rank else LOST_BEFORE_S
+        if state["tick"] != tick or now - looked_at > _AWAY_S:
             self._heard[number] = (state["tick"], now)
-        elif now - heard_at > LOST_S:
+        elif now - heard_at > limit_s:
             raise LaunchError(
-                f"{self._seats[number]} has not been heard of for {LOST_S:.0f} s: its process is "
+                f"{self._seats[number]} has not been heard of for {limit_s:.0f} s: its process is "
                 "stopped or gone, or its node is. Run the same lines again to resume"
             )

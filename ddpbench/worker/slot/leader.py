@@ -101,10 +101,9 @@ class Leader:
     def _work(self, when: str) -> str:
         """Run all launches that are to do and return why there are no more; `when` is what they are estimated from."""
         budget, done = self._plan.budget, self._done
-        finished = done.read()
-        if finished:
-            say(f"launches done already: {len(finished)}")
-        self._expected.note_finished(finished)
+        self._expected.note_finished(done.read())
+        if done.endings:
+            say(f"launches done already: {len(done.endings)}")
         if self._retry_failed:
             done.set_failed_aside()
         self._tell_room(when, 0)

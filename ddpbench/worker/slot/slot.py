@@ -214,7 +214,7 @@ class Slot:
     def begin_round(self, number: int, envs: Sequence[Mapping[str, str]], *, fresh: bool) -> None:
         """Sees that fork servers run; `fresh` ends those of a measured round first: forks share an address layout."""
         if fresh:
-            self.close_servers()
+            self.close_servers(self.beat)
         started_s = sum(self.server(env).start_s for env in envs)
         self.tell(job=number, ready_s=round(started_s, 3))
 
@@ -226,11 +226,12 @@ class Slot:
             self._servers[key] = ServerProcess(env, log, waiting=self.beat)
         return self._servers[key]
 
-    def close_servers(self) -> None:
-        """Ends the fork servers, and their ranks with them."""
+    def close_servers(self, closed: Callable[[], None] = lambda: None) -> None:
+        """Ends the fork servers, and their ranks with them; calls `closed` after each."""
         servers, self._servers = self._servers, {}
         for server in servers.values():
             server.close()
+            closed()
 
     def tell(self, **state: Any) -> None:
         """Sets this slot's state."""

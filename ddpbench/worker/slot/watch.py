@@ -40,7 +40,7 @@ class Watch:
         keys = [f"state/{one.rank}" for one in self._members]
         for rank, state in enumerate(self._slot.meeting.get(*keys)):
             if rank not in seen.codes:
-                self._hearing.note(rank, state)
+                self._hearing.note(rank, state, has_rank=state["job"] == self._job)
             if state["job"] != self._job:
                 continue
             self.states[rank] = state

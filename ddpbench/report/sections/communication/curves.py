@@ -121,8 +121,8 @@ def bound_by(row: Row, curve: TransferCurve) -> str:
     name = f"{row.strategy_name}, {curve.name}"
     if first.latency_share is None or last.latency_share is None:
         return (
-            f"{name}: no line of time over size comes nearer to all sizes than {percent(curve.misfit)}, so latency "
-            "cannot be told from bandwidth."
+            f"{name}: the best straight line of time over size misses some size by {percent(curve.misfit)}, so "
+            "latency cannot be told from bandwidth."
         )
     line = f"time grows by {number(curve.mib_ms)} ms per MiB, within {percent(curve.misfit)} at every size"
     if latency.value <= 0 or (latency.low is not None and latency.low <= 0):
