@@ -154,7 +154,8 @@ def _one(run: Run, fault: Fault, number: int, shared: Sequence[Path]) -> Iterato
     named = run.setup.words.get(fault.victim, ()) if ended.code == 1 else ()
     if not run.setup.ours and ended.code is None:
         yield f"still running after {ended.seconds:.0f} s"
-    for wrong in oracle.of_command(ended, codes=fault.codes, named=named) if run.setup.ours else ():
+    ours = run.setup.ours and not _is_pythons_own(fault, ended)
+    for wrong in oracle.of_command(ended, codes=fault.codes, named=named) if ours else ():
         yield f"{wrong}: {ended.told[-300:]}" if "code" in wrong or "named" in wrong else wrong
     planned = fault.phase not in ("start", "inspection")  # before, there is nothing to resume
     if planned and ended.code == 130 and "resume with" not in ended.told:
@@ -164,6 +165,12 @@ def _one(run: Run, fault: Fault, number: int, shared: Sequence[Path]) -> Iterato
     yield from oracle.of_launches(before, oracle.finished(run.directory))
     if reachable:
         yield f"others can reach {', '.join(reachable)}"
+
+
+def _is_pythons_own(fault: Fault, ended: oracle.Ended) -> bool:
+    """Whether Ctrl-C came while Python itself was starting: it ends with 1 or a traceback, whatever is to be run."""
+    early = (fault.signal, fault.phase) == ("INT", "start") and ended.code in (1, -signal.SIGINT)
+    return early and "KeyboardInterrupt" in ended.told and "ddpbench/__main__.py" not in ended.told
 
 
 def _awaited(run: Run, process: subprocess.Popen[bytes], fault: Fault) -> bool:

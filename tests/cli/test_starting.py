@@ -1,0 +1,40 @@
+"""Ctrl-C before there is anything to interrupt."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+_PROGRAM = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == "ddpbench.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(10_000):  # Python's own handler comes between two instructions
+                pass
+
+sys.meta_path.insert(0, Interrupts())
+signal.signal(signal.SIGINT, {handler})
+from ddpbench.__main__ import main
+sys.argv = ["ddpbench", "--version"]
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "code", "told"),
+    [("signal.default_int_handler", -signal.SIGINT, ""), ("signal.SIG_IGN", 0, "ddpbench ")],
+    ids=["as usual", "ignored, as under nohup"],
+)
+def test_ctrl_c_while_the_command_line_is_imported_ends_without_a_traceback(
+    handler: str, code: int, told: str
+) -> None:
+    program = _PROGRAM.format(handler=handler)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (code, "")
+    assert ended.stdout.startswith(told)
