@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from ddpbench.analysis.findings.wording import LATE
 from ddpbench.analysis.summary import Finding, RunSummary
 from ddpbench.analysis.table.columns import meanings
-from ddpbench.report.captions import shared_words, without, without_word
+from ddpbench.report.captions import emulation_words, shared_words, without, without_word
 from ddpbench.report.cells import cells
 from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.draw.painter import Painter, draw_all
@@ -122,7 +122,8 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
                 {*shared, *_told_once(summary.answer)},
             ),
             banners=[*([summary.checks.banner] if summary.checks.banner else []), *summary.warnings],
-            shared=shared,
+            shared=list(shared),
+            left_out=emulation_words(rows, _part(summary.machine, "identity").get("cores")),
             virtual=any(row.emulated for row in rows),
             without_figure=without_figure,
             in_short=_in_short(summary),

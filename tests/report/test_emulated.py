@@ -14,7 +14,7 @@ from ddpbench.analysis import summarize
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
-from ddpbench.report.captions import label_of
+from ddpbench.report.captions import emulation_words, label_of
 from ddpbench.report.draw.canvas import draw, wrapped
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import links, network
@@ -265,6 +265,23 @@ def test_ddp_is_called_the_ring_it_is_only_where_other_algorithms_stand_beside_i
     assert not rings_among([dataclasses.replace(one, fabric="") for one in (ddp, master)])
     named = dataclasses.replace(ddp, algorithm="ring")
     assert not rings_among([ddp, named, master]), "then its algorithms are named"
+
+
+def test_what_an_emulation_leaves_out_is_said_at_the_top(summary: RunSummary) -> None:
+    rows = rows_of(summary)
+    most = max(row.case.world_size for row in rows)
+    assert emulation_words(rows, [0, 1]) == ["no latency added", f"up to {most} ranks on 2 cores"]
+    assert emulation_words(rows, list(range(most))) == ["no latency added"]
+    far = [
+        dataclasses.replace(
+            row,
+            case=dataclasses.replace(
+                row.case, fabric=row.case.fabric and f"{row.case.fabric}; latency 50 µs"
+            ),
+        )
+        for row in rows
+    ]
+    assert emulation_words(far, None) == []
 
 
 def test_only_terms_that_occur_are_told(document: Read, tmp_path: Path) -> None:
