@@ -28,6 +28,8 @@ PHASE_S = 60.0
 """A phase that has not come after so long does not come."""
 END_S = 90.0
 """After a fault a command ends within this, or it is unbounded."""
+_FROM_THE_START = ("start", "report")
+"""Phases that a command may be at before Python has started: of a run that is done, `report` is one."""
 WAITS_S = 1.0
 """For so long a controller is stopped."""
 
@@ -60,7 +62,7 @@ class Fault:
         if self.signal in ("KILL", "STOP"):
             return {"KILL": (-signal.SIGKILL,), "STOP": (0, 1)}[self.signal]
         # Before Python itself has handlers, the kernel's end a process. So with a finished run.
-        early = self.phase in ("start", "report")
+        early = self.phase in _FROM_THE_START
         return (130, -getattr(signal, f"SIG{self.signal}")) if early else (130,)
 
 
@@ -156,7 +158,7 @@ def _one(run: Run, fault: Fault, number: int, shared: Sequence[Path]) -> Iterato
         yield f"still running after {ended.seconds:.0f} s"
     ours = run.setup.ours and not _is_pythons_own(fault, ended)
     for wrong in oracle.of_command(ended, codes=fault.codes, named=named) if ours else ():
-        yield f"{wrong}: {ended.told[-300:]}" if "code" in wrong or "named" in wrong else wrong
+        yield f"{wrong}: {ended.told[-300:]}"
     planned = fault.phase not in ("start", "inspection")  # before, there is nothing to resume
     if planned and ended.code == 130 and "resume with" not in ended.told:
         yield "an interrupted sweep does not say how to resume"
@@ -169,8 +171,8 @@ def _one(run: Run, fault: Fault, number: int, shared: Sequence[Path]) -> Iterato
 
 def _is_pythons_own(fault: Fault, ended: oracle.Ended) -> bool:
     """Whether Ctrl-C came while Python itself was starting: it ends with 1 or a traceback, whatever is to be run."""
-    early = (fault.signal, fault.phase) == ("INT", "start") and ended.code in (1, -signal.SIGINT)
-    return early and "KeyboardInterrupt" in ended.told and "ddpbench/__main__.py" not in ended.told
+    may_be = fault.signal == "INT" and fault.phase in _FROM_THE_START and ended.code in (1, -signal.SIGINT)
+    return may_be and "KeyboardInterrupt" in ended.told and "ddpbench/__main__.py" not in ended.told
 
 
 def _awaited(run: Run, process: subprocess.Popen[bytes], fault: Fault) -> bool:
