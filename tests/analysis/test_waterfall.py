@@ -152,20 +152,79 @@ def test_a_run_of_three_rounds_by_hand(tmp_path: Path) -> None:
     # instrumented steps of 16, 20 and 18 ms, 18 in the mean; E of the rounds is 10/16, 10/20 and 10/18
     e = math.cbrt(10 / 16 * 10 / 20 * 10 / 18)
     assert ddp.loc["efficiency", "share"] == pytest.approx(e)
-    assert ddp.loc["exposed_comm", "share"] == pytest.approx(5 / 18)
-    assert ddp.loc["contention", "share"] == pytest.approx(
-        2.5 / 18
-    )  # independent ranks: 12.5 ms, all computation
-    assert ddp.loc["own_computation", "share"] == pytest.approx(0.5 / 18)
-    assert ddp.loc["timed", "share"] == pytest.approx(10 / 18 - e)
+    weights = [math.log(one / e) / (one - e) for one in (10 / 16, 10 / 20, 10 / 18)]
+
+    def mean(*values: float) -> float:
+        return sum(w * value for w, value in zip(weights, values, strict=True)) / sum(weights)
+
+    assert mean(10 / 16, 10 / 20, 10 / 18) == pytest.approx(e)
+    exposed = mean(3 / 16, 7 / 20, 5 / 18)
+    assert ddp.loc["exposed_comm", "share"] == pytest.approx(exposed)
+    # independent ranks: 12.5 ms, all of it computation
+    assert ddp.loc["contention", "share"] == pytest.approx(mean(2.5 / 16, 2.5 / 20, 2.5 / 18))
+    assert ddp.loc["own_computation", "share"] == pytest.approx(mean(0.5 / 16, 0.5 / 20, 0.5 / 18))
+    assert ddp.loc["timed", "share"] == pytest.approx(0, abs=1e-12), "both kinds of steps are as long"
     assert ddp["split"].all()
     # by round: 3/16, 7/20 and 5/18; t(0.975, 2) = 4.30265
     half = 4.30265273 * statistics.stdev((3 / 16, 7 / 20, 5 / 18)) / math.sqrt(3)
-    assert ddp.loc["exposed_comm", "share_ci_high"] == pytest.approx(5 / 18 + half)
-    assert ddp.loc["exposed_comm", "share_ci_low"] == pytest.approx(5 / 18 - half)
+    assert ddp.loc["exposed_comm", "share_ci_high"] == pytest.approx(exposed + half)
+    assert ddp.loc["exposed_comm", "share_ci_low"] == pytest.approx(exposed - half)
     master = table[table["case_id"] == MASTER.case_id].set_index("item")["share"]
     assert master["exposed_comm"] == pytest.approx(0.5)
     assert master["own_computation"] == pytest.approx(0, abs=1e-12)
+
+
+def items_of(table: pd.DataFrame, case: Case = DDP) -> pd.Series:
+    return table[table["case_id"] == case.case_id].set_index("item")["share"]
+
+
+def test_rounds_that_one_side_lacks_say_nothing_of_what_is_lost(tmp_path: Path) -> None:
+    """The base case ran in the first three rounds, after which the machine was slower for all."""
+    run = RunDir(tmp_path / "run")
+    slow, fast = {"forward": 13.0}, {"forward": 10.0}
+    launches = {
+        SINGLE: [launch(10, fast)] * 3,
+        DDP: [launch(12, fast, comm_ms=2)] * 3 + [launch(15, slow, comm_ms=2)] * 3,
+    }
+    write_plan(run, list(launches), Budget(rounds_min=3, rounds_max=6))
+    for case, found in launches.items():
+        write_proof(run, case)
+        for number, one in enumerate(found):
+            write_launch(run, case, number, [one] * processes_of(case))
+    write_sessions(run)
+    share = items_of(summarize(run).waterfall)
+    assert share["computation"] == pytest.approx(0, abs=1e-9)
+    assert share["timed"] == pytest.approx(0, abs=1e-9)
+    assert share["exposed_comm"] == pytest.approx(2 / 12)
+
+
+def test_one_slow_launch_is_no_disagreement_of_timed_and_instrumented_steps(tmp_path: Path) -> None:
+    table = table_of(
+        tmp_path,
+        {
+            SINGLE: [launch(10, {"forward": 10.0})] * 5,
+            DDP: [launch(12, {"forward": 10.0}, comm_ms=2)] * 4 + [launch(36, {"forward": 30.0}, comm_ms=6)],
+        },
+    )
+    assert items_of(table)["timed"] == pytest.approx(0, abs=1e-9)
+
+
+def test_independent_ranks_of_too_few_rounds_do_not_cost_the_others(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    launches = {
+        SINGLE: (range(10), launch(10, {"forward": 10.0})),
+        ALONE: (range(5), launch(12, {"forward": 12.0})),
+        DDP: (range(4, 10), launch(16, {"forward": 13.0}, comm_ms=3)),
+    }
+    write_plan(run, list(launches), Budget(rounds_min=3, rounds_max=10))
+    for case, (rounds, one) in launches.items():
+        write_proof(run, case)
+        for number in rounds:
+            write_launch(run, case, number, [one] * processes_of(case))
+    write_sessions(run)
+    table = summarize(run).waterfall
+    assert not table["split"].any()
+    assert set(table["rounds"]) == {6}
 
 
 def test_strong_scaling_divides_the_ideal_step(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ END_S = 90.0
 _FROM_THE_START = ("start", "report")
 """Phases that a command may be at before Python has started: of a run that is done, `report` is one."""
 WAITS_S = 1.0
-"""For so long a controller is stopped."""
+"""For so long what a user or a batch system started is stopped: nothing beneath could end it."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _one(run: Run, fault: Fault, number: int, shared: Sequence[Path]) -> Iterato
     for pid in hit:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, getattr(signal, f"SIG{fault.signal}"))
-    if fault.signal == "STOP" and fault.victim == "controller":
+    if fault.signal == "STOP" and fault.victim in ("controller", "agent"):  # a job that is suspended goes on
         time.sleep(WAITS_S)
         for pid in hit:
             with contextlib.suppress(ProcessLookupError):

@@ -11,9 +11,6 @@ from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.jackknife import Estimated
 from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Model
 
-_LITTLE = 0.1
-"""An interval of a forecast narrower than this, in logarithms, leaves little to learn."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextSize:
@@ -84,11 +81,8 @@ def next_size(
             options.append((abs(first.value - second.value), reason))
         for law, one in said.items():
             if one.low is not None and one.high is not None and (law == "usl" or len(said) == 1):
-                sure = (
-                    "has little left to learn" if one.high - one.low < _LITTLE else "is least sure of itself"
-                )
                 reason = (
-                    f"there {LAW_NAMES[law]} {sure}: a speed-up between "
+                    f"there {LAW_NAMES[law]} is least sure of itself: a speed-up between "
                     f"{math.exp(one.low):.2f} and {math.exp(one.high):.2f}{label}"
                     if holding
                     else f"there {LAW_NAMES[law]}, which does not fit, is least sure of itself"

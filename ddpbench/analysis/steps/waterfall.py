@@ -11,12 +11,17 @@ at once and exchange nothing, ran at the same n: where their computation takes r
     contention:  (r - q) / T        the strategy's own:  (p - r) / T.
 
 The efficiency E that is told is that of timed steps, and what the two kinds of steps do not agree on, F - E, is a
-loss of its own: `timed`. It holds the cost of instrumenting and chance. Intervals are t-intervals of the same
-arithmetic done round by round, where a round has all the launches it needs.
+loss of its own: `timed`. It holds the cost of instrumenting in either case, ranks that are not in step, and chance.
+
+All of that is worked out round by round, in the rounds that have every launch it needs. E is the geometric mean of
+theirs; so that losses add up to 1 - E, a loss is the mean of theirs with weights 1 / L(E of the round, E), where L is
+the logarithmic mean: sum of w (E of the round - E) is then the sum of the logarithms' differences, 0. Intervals are
+t-intervals of the rounds' losses.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +30,7 @@ import pandas as pd
 from ddpbench.analysis.findings.groups import compared_panels, grouped, reference_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
-from ddpbench.analysis.statistics.stats import Comparison, Timing, compare, half_width, pairs
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Comparison, Timing, compare, half_width, pairs
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
 from ddpbench.strategies.traits import traits_of
@@ -131,19 +136,39 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
         return
     world = run.case.world_size
     efficiency = compared.rate_ratio().value / world
-    batch = _batch(run.timings)
-    ideal = _for_samples(base.parts.parts, batch / world / _batch(base.timings))
-    beside = None
-    if alone is not None and alone.parts is not None and _paired(alone, base) is not None:
-        beside = _for_samples(alone.parts.parts, batch / _batch(alone.timings))
-    split = beside is not None
-    means = losses(run.parts.parts, ideal, efficiency, beside)
-    found = [_of_round(mine, run, base, alone if split else None) for mine in run.timings]
-    by_round = [one for one in found if one is not None]
-    for name, share in means.items():
-        half = half_width([one[name] for one in by_round])
-        yield (run.case_id, name, share, *_ends(share, half), len(by_round), split)
+    by_round = _by_round(run, base, None)
+    apart = _by_round(run, base, alone) if alone is not None and alone.parts is not None else []
+    split = len(apart) >= min(len(by_round), MIN_ROUNDS) > 0
+    by_round = apart if split else by_round
+    if not by_round:
+        return
+    weights, told = _weights([1 - sum(one.values()) for one in by_round]), 0.0
+    for name in (name for name in LOSSES if name in by_round[0]):
+        values = [one[name] for one in by_round]
+        share = sum(weight * value for weight, value in zip(weights, values, strict=True))
+        if name == "timed":  # of the efficiency of all rounds, where some lack what a loss needs
+            share = 1 - efficiency - told
+        else:
+            told = told + share
+        yield (run.case_id, name, share, *_ends(share, half_width(values)), len(by_round), split)
     yield (run.case_id, "efficiency", efficiency, *_efficiency_ends(compared, world), compared.rounds, split)
+
+
+def _by_round(run: CaseRun, base: CaseRun, alone: CaseRun | None) -> list[dict[str, float]]:
+    """Return the losses of each round that has all launches they need."""
+    found = (_of_round(mine, run, base, alone) for mine in run.timings)
+    return [one for one in found if one is not None]
+
+
+def _weights(efficiencies: Sequence[float]) -> list[float]:
+    """Return the weights with which these have their geometric mean as their mean."""
+    middle = math.exp(sum(map(math.log, efficiencies)) / len(efficiencies))
+    found = [1 / _logarithmic_mean(one, middle) for one in efficiencies]
+    return [one / sum(found) for one in found]
+
+
+def _logarithmic_mean(a: float, b: float) -> float:
+    return a if math.isclose(a, b, rel_tol=1e-9) else (a - b) / math.log(a / b)
 
 
 def _paired(run: CaseRun, base: CaseRun) -> Comparison | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS
+from ddpbench.analysis.statistics.stats import FEWEST, MIN_ROUNDS
 from ddpbench.analysis.steps.waterfall import LOSSES
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of, setting_of
@@ -45,7 +45,7 @@ NAMES: Mapping[str, str] = {
     "optimizer": "optimizer",
     "data": "data wait",
     "not_attributed": "not attributed",
-    "timed": "timed beyond instrumented steps",
+    "timed": "timed against instrumented steps",
 }
 assert tuple(NAMES) == LOSSES
 _FILLS: Mapping[str, style.Fill] = {
@@ -57,7 +57,7 @@ _FILLS: Mapping[str, style.Fill] = {
     "optimizer": style.PHASES["optimizer"],
     "data": style.PHASES["data"],
     "not_attributed": style.PHASES["not_attributed"],
-    "timed": style.Fill("timed beyond instrumented steps", style.GROUND, hatch="....", edge=style.MUTED),
+    "timed": style.Fill("timed against instrumented steps", style.GROUND, hatch="....", edge=style.MUTED),
 }
 _UNEXPLAINED = ("not_attributed", "timed")
 """Losses that say nothing of why."""
@@ -112,8 +112,18 @@ class Fall:
     def rivals(self) -> list[str]:
         """The other losses whose intervals overlap with the largest's: they may be larger."""
         low = self.losses[self.largest].low
-        others = [name for name in self.losses if name not in (self.largest, *_UNEXPLAINED)]
+        others = [name for name in self.losses if name not in (self.largest, "not_attributed")]
         return [name for name in others if low is None or (self.losses[name].high or 0.0) >= low]
+
+    @property
+    def unsure(self) -> list[str]:
+        """Those of them that may be nothing, and may be above the largest's mean: too wide to tell."""
+        most = self.losses[self.largest].value
+        return [
+            name
+            for name in self.rivals
+            if (self.losses[name].low or 0.0) <= 0 and (self.losses[name].high or 0.0) > most
+        ]
 
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
@@ -216,7 +226,8 @@ def _picture(fall: Fall, index: int) -> Picture:
     elif not fall.split:
         marks.append(
             "Slower computation holds contention and the strategy's own work: without independent ranks at this "
-            "number of ranks the two cannot be told apart."
+            "number of ranks the two cannot be told apart"
+            f"{'; smaller batches are in it, too' if fall.row.case.scaling == 'strong' else ''}."
         )
     if fall.unexplained[1] > MOST_NOT_ATTRIBUTED:
         marks.append(
@@ -230,7 +241,7 @@ def _picture(fall: Fall, index: int) -> Picture:
     interval = (
         f"Brackets: 95 % t-intervals over {counted(fall.rounds, 'round')}, each round's losses worked out "
         "from its own launches; grey: the interval includes 0."
-        if fall.rounds > 1
+        if fall.rounds >= FEWEST
         else "Too few rounds with instrumented steps for intervals."
     )
     reading = (
@@ -239,7 +250,7 @@ def _picture(fall: Fall, index: int) -> Picture:
         else f"Ideal is the base case's step ({fall.base}), shared out over the ranks. A loss is what "
         "a part of the step takes beyond that, as a share of the step; the losses and the measured efficiency add "
         "up to 1. Parts are from instrumented steps, the efficiency from timed ones: the last bar is what the two do "
-        "not agree on."
+        "not agree on, in this case and the base case."
     )
     caption = " ".join([f"{fall.name}; {setting_of(fall.row)}.", reading, interval, *marks])
     return Picture(
@@ -278,9 +289,11 @@ def _heading(fall: Fall) -> str:
     if fall.cause is not None:
         return f"{start}; the largest loss is {NAMES[fall.cause]}, {_text(fall.losses[fall.cause])}"
     rivals = sorted(fall.rivals, key=lambda name: -fall.losses[name].value)
-    shown = [fall.largest, *(name for name in rivals if (fall.losses[name].low or 0.0) > 0)][:_MOST_NAMED]
+    sure = [name for name in rivals if (fall.losses[name].low or 0.0) > 0 and name not in _UNEXPLAINED]
+    shown = [fall.largest, *sure][:_MOST_NAMED]
     told = series_of([f"{NAMES[name]}, {_text(fall.losses[name])}" for name in shown])
-    return f"{start}; among the largest losses: {told}"
+    larger = f"; {series_of([NAMES[name] for name in fall.unsure])} may be larger" if fall.unsure else ""
+    return f"{start}; among the largest losses: {told}{larger}"
 
 
 def _table(fall: Fall) -> Table:
