@@ -292,7 +292,8 @@ def _heading(fall: Fall) -> str:
     sure = [name for name in rivals if (fall.losses[name].low or 0.0) > 0 and name not in _UNEXPLAINED]
     shown = [fall.largest, *sure][:_MOST_NAMED]
     told = series_of([f"{NAMES[name]}, {_text(fall.losses[name])}" for name in shown])
-    larger = f"; {series_of([NAMES[name] for name in fall.unsure])} may be larger" if fall.unsure else ""
+    wide = ["the gap to timed steps" if name == "timed" else NAMES[name] for name in fall.unsure]
+    larger = f"; {series_of(wide)} may be larger" if wide else ""
     return f"{start}; among the largest losses: {told}{larger}"
 
 
