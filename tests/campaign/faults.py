@@ -147,7 +147,9 @@ def _one(run: Run, fault: Fault, number: int, shared: Sequence[Path]) -> Iterato
     for pid in hit:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, getattr(signal, f"SIG{fault.signal}"))
-    if fault.signal == "STOP" and fault.victim in ("controller", "agent"):  # a job that is suspended goes on
+    # A job that is suspended goes on; and in a slot that has just been started there is nothing of ours yet.
+    suspended = fault.victim in ("controller", "agent") or (fault.victim, fault.phase) == ("slot", "start")
+    if fault.signal == "STOP" and suspended:
         time.sleep(WAITS_S)
         for pid in hit:
             with contextlib.suppress(ProcessLookupError):
