@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.analysis.summary import Finding
 from ddpbench.report.cells import cells
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.rows import rows_of
+from ddpbench.report.sections import strategies
 from ddpbench.report.tables.cases import summary_table
 from ddpbench.report.words import Estimate
 from tests.report.handmade import handmade_summary
@@ -106,3 +109,36 @@ def test_cells_of_cards_have_their_columns_titles() -> None:
     assert 'data-title="R&lt;">2</td>' in html
     assert 'data-title="N"' not in html, "what is empty is not told"
     assert "data-title" not in cells((Cell(text="DDP"),))
+
+
+def test_findings_on_strategies_have_their_ratios_where_their_evidence_is() -> None:
+    summary = handmade_summary()
+    a, b = (str(one) for one in summary.cases["case_id"][:2])
+    finding = Finding(
+        kind="strategies",
+        text="One is slower.",
+        evidence="strategies",
+        verdict="slower",
+        cases=(a, b),
+        ratio=Interval(value=1.2, low=1.02, high=1.42),
+    )
+    beside = dataclasses.replace(finding, evidence="buckets")
+    rows = rows_of(summary)
+    (table,) = strategies.section(dataclasses.replace(summary, findings=(beside, finding)), rows).tables
+    names = {row.case_id: row.name for row in rows}
+    (told,) = table.rows
+    assert [cell.text for cell in told] == [names[a], names[b], "1.20", "slower"]
+    assert told[2].under == "[1.02, 1.42]"
+    assert strategies.section(dataclasses.replace(summary, findings=(beside,)), rows).tables == ()
+
+
+def test_what_all_rows_share_is_told_once() -> None:
+    summary = handmade_summary()
+    rows = [dataclasses.replace(row, ci_reached=False, noise_flag="") for row in rows_of(summary) if row.ok]
+    table = summary_table(summary, rows)
+    assert table.caption.endswith(" All: target width not reached.")
+    assert not any("target width" in row[-1].text for row in table.rows)
+    mixed = [dataclasses.replace(rows[0], ci_reached=True), *rows[1:]]
+    table = summary_table(summary, mixed)
+    assert "All:" not in table.caption
+    assert sum("target width" in row[-1].text for row in table.rows) == len(rows) - 1

@@ -14,7 +14,7 @@ from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import Panel, Series, panels_of
-from ddpbench.report.words import launches_each, not_drawn, number, ranks, series_of, valued
+from ddpbench.report.words import Estimate, launches_each, not_drawn, number, ranks, series_of, valued
 from ddpbench.strategies import TABLE, load_strategy
 from ddpbench.strategies.traits import traits_of
 
@@ -41,6 +41,41 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         pictures=tuple(_picture(panel, index, raw) for index, panel in enumerate(drawable[:MOST_FIGURES])),
         notes=(*not_drawn([panel.name for panel in drawable[MOST_FIGURES:]]), *_told(rows)),
         absent="" if drawable else "No case was measured: there is no throughput to show.",
+        tables=_ratios(summary, rows),
+    )
+
+
+def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
+    """Return the ratios of step times that findings on strategies tell of; nothing where there is none."""
+    by_id = {row.case_id: row for row in rows}
+    told = [
+        (by_id[one.cases[0]], by_id[one.cases[-1]], one.ratio, one.verdict)
+        for one in summary.findings
+        if one.evidence == "strategies" and one.ratio is not None and {*one.cases} <= {*by_id}
+    ]
+    if not told:
+        return ()
+    words = {"unresolved": "cannot tell"}
+    return (
+        Table(
+            caption="Step time of one case over another's, paired within rounds: what the findings are made of. "
+            "Intervals hold for all cases at one number of ranks at once, with 95 % confidence.",
+            columns=(
+                Column("Step time of"),
+                Column("over that of"),
+                Column("Ratio", number=True),
+                Column("Verdict"),
+            ),
+            rows=tuple(
+                (
+                    Cell(text=a.name),
+                    Cell(text=b.name),
+                    Cell.estimate(Estimate(ratio.value, ratio.low, ratio.high)),
+                    Cell(text=words.get(verdict, verdict)),
+                )
+                for a, b, ratio, verdict in told
+            ),
+        ),
     )
 
 
