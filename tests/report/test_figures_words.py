@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ddpbench.report import page
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import Sheet, drawing
-from ddpbench.report.parts import Cell, Column, Picture, Table
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import breakdown, scaling
 from ddpbench.report.sections.communication.curves import Point, TransferCurve
@@ -134,3 +134,22 @@ def test_a_number_in_a_part_leaves_its_edges_free(narrow: bool) -> None:
             box = text.get_window_extent(renderer)
             (part,) = [bar for bar in bars if bar.contains((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)]
             assert min(box.x0 - part.x0, part.x1 - box.x1) >= 1.5, text.get_text()
+
+
+def slowed(*case_ids: str) -> Section:
+    """The section of the summary by hand, where steps of these cases are 40 times as long."""
+    summary = handmade_summary()
+    found = summary.breakdown.set_index("case_id")
+    times = [name for name in found if name not in ("launches", "instrumentation_overhead")]
+    found.loc[list(case_ids), times] *= 40
+    changed = dataclasses.replace(summary, breakdown=found.reset_index())
+    return breakdown.section(changed, rows_of(changed))
+
+
+def test_bars_that_the_longest_would_crush_have_a_figure_of_their_own() -> None:
+    tall, short = slowed(ddp(4).case_id, ddp(2).case_id).pictures
+    assert len(tall.table.rows) == 2
+    assert len(tall.table.rows) + len(short.table.rows) == len(slowed().pictures[0].table.rows)
+    assert short.heading.startswith("Of the shorter steps, ")
+    assert (tall.file_name, short.file_name) == ("breakdown", "breakdown-2")
+    assert len(slowed(ddp(4).case_id).pictures) == 1, "one long bar tells by itself"

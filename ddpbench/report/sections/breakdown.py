@@ -18,6 +18,7 @@ from ddpbench.report.rows import Row
 from ddpbench.report.series import panels_of, variant_words
 from ddpbench.report.words import (
     Estimate,
+    headline,
     launches_each,
     milliseconds,
     percent,
@@ -75,7 +76,10 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         anchor="breakdown",
         title="Where the time goes",
         question=_QUESTION,
-        pictures=(_picture(panel.name, chosen, missing),),
+        pictures=tuple(
+            _picture(panel.name, bars, {} if index else missing, index)
+            for index, bars in enumerate(_scales(chosen))
+        ),
         notes=(*_apart(bars.values()), *notes),
     )
 
@@ -98,6 +102,9 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
     return [text]
 
 
+_CRUSHED = 4.0
+"""So many times as long as others a bar leaves them no room: they get a figure of their own, where several are."""
+_FEWEST = 2
 _SEEN = 0.001
 """Of the longest bar: thinner parts cannot be seen, and the legend leaves them out."""
 _TIGHT = 1.1
@@ -156,8 +163,17 @@ def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
     return sorted(chosen, key=lambda bar: bar.total_s), notes
 
 
-def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Picture:
-    heading = f"{panel} · {_heading(bars)}" if panel else _heading(bars)
+def _scales(bars: Sequence[Bar]) -> list[Sequence[Bar]]:
+    """Return the bars, those that would be crushed by the longest apart; `bars` are in the order of their lengths."""
+    short = [bar for bar in bars if bar.total_s < bars[-1].total_s / _CRUSHED]
+    tall = bars[len(short) :]
+    return [tall, short] if len(short) >= _FEWEST and len(tall) >= _FEWEST else [bars]
+
+
+def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str], index: int = 0) -> Picture:
+    found = _heading(bars)
+    found = f"of the shorter steps, {found[:1].lower()}{found[1:]}" if index else found
+    heading = f"{panel} · {found}" if panel else headline(found)
     overheads = [bar.overhead for bar in bars if bar.overhead is not None]
     marks = []
     if overheads:
@@ -177,14 +193,14 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str]) -> Pic
             "Parts are means over ranks, instrumented steps and launches",
             f"({launches_each(bar.launches for bar in bars)}), so that they add up to the bar; medians would",
             "not.",
-            *_meanings(bars),
+            *(_meanings(bars) if not index else ["To be read as the figure before, on another scale."]),
             "Timed: the same case's timed steps, 95 % t-interval over launches.",
             *marks,
         ]
     )
     names = [style.PHASES[name].name for name in style.PHASES if any(bar.parts[name] for bar in bars)]
     return Picture(
-        file_name="breakdown",
+        file_name=f"breakdown-{index + 1}" if index else "breakdown",
         heading=heading,
         caption=caption,
         alt=(
