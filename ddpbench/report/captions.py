@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ddpbench.report.rows import Row
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import FACETS, batch_words, cap_words, loading, virtual_words
-from ddpbench.spec.links import links_of, short_links
+from ddpbench.spec.links import short_links, without_latency
 from ddpbench.units import counted
 
 
@@ -80,11 +80,7 @@ def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def emulation_words(rows: Sequence[Row], cores: object) -> list[str]:
     """What an emulation leaves out, in words: latency, and cores for its ranks. `cores` are the host's, as recorded."""
-    fabrics = {row.case.fabric for row in rows if row.case.fabric}
-    links = [links_of(fabric) for fabric in fabrics]
-    found = (
-        ["no latency added"] if links and all(one is not None and not one.latency_s for one in links) else []
-    )
+    found = ["no latency added"] if without_latency({row.case.fabric for row in rows}) else []
     most = max((row.case.world_size for row in rows if row.case.compute != "real"), default=0)
     if isinstance(cores, Sequence) and 0 < len(cores) < most:
         found.append(f"up to {most} ranks on {counted(len(cores), 'core')}")

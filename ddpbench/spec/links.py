@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 
 from ddpbench.spec.fabric import Links
@@ -18,6 +19,12 @@ def links_of(fabric: str) -> Links | None:
         return Links.parse(fabric) if fabric else None
     except ValueError:
         return None
+
+
+def without_latency(fabrics: Iterable[str]) -> bool:
+    """Return whether there are emulated links, and none of them adds latency."""
+    found = [links_of(fabric) for fabric in fabrics if fabric]
+    return bool(found) and all(links is not None and not links.latency_s for links in found)
 
 
 @cache

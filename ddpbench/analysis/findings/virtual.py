@@ -14,7 +14,7 @@ from ddpbench.analysis.names import Names
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.pace import MOST_SHARE
 from ddpbench.analysis.statistics.stats import MARGIN
-from ddpbench.spec.links import links_of
+from ddpbench.spec.links import links_of, without_latency
 from ddpbench.strategies.traits import traits_of
 
 
@@ -45,7 +45,7 @@ def _kinds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
             who, listed = "All cases that use links", ""
         yield (
             f"{who} ran over emulated links: network namespaces of this one machine behind links held to a rate"
-            f"{', with no latency added' if _without_latency(emulated) else ''}. "
+            f"{', with no latency added' if without_latency({run.case.fabric for run in emulated}) else ''}. "
             f"Their numbers are not the machine's own{listed}."
         )
     for kind, how in (
@@ -63,11 +63,6 @@ def _kinds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
                 "gradients of no meaning. They have no loss, and a GPU's interference between its computation and "
                 f"its transfers is absent{listed}."
             )
-
-
-def _without_latency(emulated: Sequence[CaseRun]) -> bool:
-    found = [links_of(run.case.fabric) for run in emulated]
-    return all(links is not None and not links.latency_s for links in found)
 
 
 def _dilated(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:

@@ -105,6 +105,7 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
 _CRUSHED = 4.0
 """So many times as long as others a bar leaves them no room: they get a figure of their own, where several are."""
 _FEWEST = 2
+"""Bars that make a figure."""
 _SEEN = 0.001
 """Of the longest bar: thinner parts cannot be seen, and the legend leaves them out."""
 _TIGHT = 1.1

@@ -49,13 +49,12 @@ def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
     """Return the ratios of step times that findings on strategies tell of; nothing where there is none."""
     by_id = {row.case_id: row for row in rows}
     told = [
-        (by_id[one.cases[0]], by_id[one.cases[-1]], one.ratio, one.verdict)
+        (by_id[one.cases[0]], by_id[one.cases[-1]], one.ratio, one.badge)
         for one in summary.findings
         if one.evidence == "strategies" and one.ratio is not None and {*one.cases} <= {*by_id}
     ]
     if not told:
         return ()
-    words = {"unresolved": "cannot tell"}
     return (
         Table(
             caption="Step time of one case over another's, paired within rounds: what the findings are made of. "
@@ -71,7 +70,7 @@ def _ratios(summary: RunSummary, rows: Sequence[Row]) -> tuple[Table, ...]:
                     Cell(text=a.name),
                     Cell(text=b.name),
                     Cell.estimate(Estimate(ratio.value, ratio.low, ratio.high)),
-                    Cell(text=words.get(verdict, verdict)),
+                    Cell(text=verdict),
                 )
                 for a, b, ratio, verdict in told
             ),
