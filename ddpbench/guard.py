@@ -6,11 +6,8 @@ The guard sleeps until the controlling side or the fork server is gone, and then
 the fork server adopt orphans (PR_SET_CHILD_SUBREAPER): a process that left its group, its session or its parent is
 still found, as a child. The fork server ends so what is left once a launch's ranks are gone, and does the guard's work
 where that is killed. Ranks and their loader workers die with their parent (PR_SET_PDEATHSIG), whatever ends it.
-
-The standard library only: the guard imports no torch. Where the kernel lacks a call, what it gives is missing and the
-rest holds.
-
 A rank that another launcher starts alone stands behind such a guard, too; a slot's ranks, behind its fork servers'.
+The standard library only: the guard imports no torch. A call that the kernel lacks is left out, and the rest holds.
 """
 
 from __future__ import annotations
@@ -43,6 +40,7 @@ STOPPED_LOOKS = 30
 """So often in a row, a second apart, a slot is found stopped before it is ended: the others count on it no more."""
 _LOOK_S = 1.0
 _SHARED = Path("/dev/shm")
+_GUARD_GONE = "ended by SIGTERM, or because its guard is gone"
 
 
 def _prctl(option: int, value: int) -> None:
@@ -51,13 +49,14 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL, *, told: str = "") -> None:
     """Asks the kernel to send this process a signal when its parent ends; leaves at once if it has ended already.
 
-    It is the parent's thread that counts, the one that forked. A change of credentials may undo it.
+    It is the thread that forked which counts. A change of credentials may undo it. `told` is said before leaving.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
+        _tell(told)
         os._exit(1)
 
 
@@ -107,7 +106,7 @@ def end_if_stopped(told: str) -> None:
             time.sleep(_LOOK_S)
             looks = looks + 1 if is_stopped(watched) else 0
         if os.getppid() == watched:
-            print(told, file=sys.stderr, flush=True)  # noqa: T201
+            _tell(told)
             os.kill(watched, signal.SIGKILL)
     finally:
         os._exit(0)
@@ -267,7 +266,8 @@ def guarded(
     for number in (signal.SIGCHLD, *asked):
         signal.signal(number, _note_signal)
     if connection is not None:
-        die_with_parent(parent, signal.SIGTERM)  # a copy of its end of the connection may outlive it
+        # A copy of its end of the connection may outlive it.
+        die_with_parent(parent, signal.SIGTERM, told=f"process {parent}, which started this guard, is gone")
     adopt_orphans()
     traces = Traces(folder)
     guard = os.getpid()
@@ -282,8 +282,10 @@ def guarded(
             os.close(wake)
             adopt_orphans()
             signal.signal(signal.SIGTERM, _leave)
-            die_with_parent(guard, signal.SIGTERM)
+            die_with_parent(guard, signal.SIGTERM, told=_GUARD_GONE)
             code = work(traces)
+        except Exception:
+            traceback.print_exc()
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             if os.getppid() != guard:
@@ -330,6 +332,7 @@ def _end_all(traces: Traces, worker: int) -> None:
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
     """The guard was killed, or this process is asked to end."""
+    _tell(_GUARD_GONE)
     raise SystemExit(1)
 
 
@@ -381,6 +384,11 @@ def _end_as(status: int) -> NoReturn:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode() if text else b"")
 
 
 def _flush() -> None:

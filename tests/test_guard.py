@@ -127,6 +127,38 @@ def test_a_rank_ends_with_its_launcher_unless_that_said_nohup(tmp_path: Path, la
     check_nothing_is_left(tmp_path, found)
 
 
+WORK = """
+import os, signal, socket, sys
+from pathlib import Path
+from ddpbench import guard
+
+def work(traces):
+    if sys.argv[2] == "raises":
+        raise ValueError("of the work")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+orphan = sys.argv[2] == "orphan"
+connection, parent = (socket.socketpair()[0], 1) if orphan else (None, os.getppid())
+guard.guarded(connection, parent, Path(sys.argv[1]), work)
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("raises", "ValueError: of the work"),
+        ("terminated", "ended by SIGTERM, or because its guard is gone"),
+        ("orphan", "process 1, which started this guard, is gone"),
+    ],
+)
+def test_no_process_behind_a_guard_ends_without_a_word(tmp_path: Path, does: str, said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WORK, tmp_path, does], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
 STOPPED = """
 import os, sys, time
 from ddpbench import guard

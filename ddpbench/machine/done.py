@@ -94,7 +94,7 @@ class Done:
 
     def unfinished(self, entry: PlannedCase, rounds: int) -> int:
         """Return how many of a case's launches of the first rounds are not done."""
-        return sum(not self.finished(entry, "measure", number) for number in range(rounds))
+        return self.endings.unfinished(entry.case.case_id, rounds)
 
     def rounds_todo(self, rounds: int) -> int:
         """Return how many launches of the first rounds are not done and not given up."""

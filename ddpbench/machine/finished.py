@@ -74,6 +74,11 @@ class Endings:
                 if end:
                     yield case_id, "measure", number
 
+    def unfinished(self, case_id: str, rounds: int) -> int:
+        """Return how many launches of a case's first rounds are not finished."""
+        measured = self._ends.get(case_id, b"")[1 : 1 + rounds]
+        return rounds - len(measured) + measured.count(_NOT_FINISHED)
+
     def given_up(self, case_id: str) -> bool:
         """Return whether launching a case again would teach nothing: its proof failed, or it keeps failing."""
         if self[case_id, "proof", 0] not in (None, "ok"):

@@ -158,6 +158,8 @@ def test_what_a_plan_has_finished_is_a_byte_a_launch() -> None:
     assert endings["b", "measure", 2] == "hung"
     assert endings["b", "measure", 3] is None
     assert endings["c", "proof", 0] is None
+    assert [endings.unfinished("b", rounds) for rounds in (0, 2, 3, 4)] == [0, 2, 2, 3]
+    assert endings.unfinished("c", 4) == 4
     endings["b", "measure", 2] = None
     assert len(endings) == 1
 
