@@ -126,6 +126,8 @@ def _chain(setup: Setup, faults: Sequence[Fault], here: Path, shared: Sequence[P
             yield f"{fault.name}: {wrong}"
     before = oracle.finished(run.directory)
     ended = run.command("last").ended(END_S)
+    if not setup.ours:
+        ended = oracle.without_exit_barrier(ended)
     for wrong in oracle.of_command(ended, codes=(0,)):
         yield f"the last, undisturbed command: {wrong}: {ended.told[-300:]}"
     yield from oracle.of_launches(before, oracle.finished(run.directory))

@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -36,6 +36,7 @@ _WAY_OUT = re.compile(
     r"|--\w|\w = \S|\.py:\d+\)",  # an option, a setting, a line of the user's own
     re.IGNORECASE,
 )
+_AGENTS_OWN = re.compile(r"E\d{4} \S+ \d+ torch/distributed/elastic/agent/server/api\.py:\d+\]")
 _OF_TIME = {"s", "samples/s", "bit/s", "MB/s", "GB/s", "steps/s"}
 
 
@@ -75,6 +76,18 @@ def of_command(ended: Ended, *, codes: Iterable[int], named: Sequence[str] = ())
     if ended.code == 2 and ended.out.strip():
         wrong.append("a wrong request is answered on standard output")
     return wrong
+
+
+def without_exit_barrier(ended: Ended) -> Ended:
+    """What torchrun's agents said, without their own traceback where one was gone before it told the other so.
+
+    All their slots have ended by then. The agent with the store does not wait for the others' last question
+    (`_exit_barrier` in torch/distributed/elastic/agent/server/api.py of torch 2.13): it ends with 0 either way.
+    """
+    if "Error waiting on exit barrier" not in ended.told:
+        return ended
+    lines = ended.told.splitlines(keepends=True)
+    return replace(ended, told="".join(line for line in lines if not _AGENTS_OWN.match(line)))
 
 
 def processes_of(tag: str) -> list[psutil.Process]:
