@@ -35,6 +35,11 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
 
     Unfinished launches are not among them; nor is what does not belong where it lies, which `left_out` names.
     """
+    return judged(read_unjudged(run, plan))
+
+
+def read_unjudged(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
+    """Return the same before `judged`, which takes all cases of a run together."""
     found: list[CaseRun] = []
     sessions = Sessions.of(run)
     spent = stop_reason_of(run) == "budget"
@@ -77,7 +82,7 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
                 left_out=tuple(left_out),
             )
         )
-    return judged(found)
+    return found
 
 
 def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
@@ -87,7 +92,7 @@ def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
 
 
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
-    """All cases of a run, their launches flagged where they were not steady; to be repeated when more cases come."""
+    """All cases of a run, their launches flagged where they were not steady."""
     changes = {run.case_id: [x.change for x in run.good if x.change is not None] for run in cases}
     found = unsteady(changes)
     judged_runs: list[CaseRun] = []
@@ -104,7 +109,7 @@ def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
 
 def _judged(launch: Launch, changing: bool) -> Launch:
     """A launch that was steady or not by its timed steps; one whose one-time work was not done stays as it is."""
-    if not launch.ready:
+    if not launch.ready or (launch.steady is (not changing) and changing == (NOT_STEADY in launch.flags)):
         return launch
     others = tuple(flag for flag in launch.flags if flag != NOT_STEADY)
     return replace(launch, steady=not changing, flags=(*others, NOT_STEADY) if changing else others)

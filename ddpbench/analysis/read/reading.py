@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddpbench.analysis.read.cases import judged, read_cases
+from ddpbench.analysis.read.cases import judged, read_cases, read_unjudged
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.helper_process import Beside, second_core
 from ddpbench.records import RunDir
@@ -31,13 +31,13 @@ def _read_both(run: RunDir, plan: StoredPlan, beside: Beside) -> list[CaseRun]:
     half = len(plan.cases) // 2
     theirs = _part(plan, half, None)
     beside.ask(_read, (run, theirs))
-    found = read_cases(run, _part(plan, 0, half))
+    found = read_unjudged(run, _part(plan, 0, half))
     answer: list[CaseRun] | None = beside.answer()
-    return judged(found + (read_cases(run, theirs) if answer is None else answer))
+    return judged(found + (read_unjudged(run, theirs) if answer is None else answer))
 
 
 def _read(question: tuple[RunDir, StoredPlan]) -> list[CaseRun]:
-    return read_cases(*question)
+    return read_unjudged(*question)
 
 
 def _part(plan: StoredPlan, start: int, end: int | None) -> StoredPlan:
