@@ -86,10 +86,10 @@ def _numbers(folder: str) -> Iterator[int]:
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped, by SIGSTOP or a debugger."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return False
-    return stat.rpartition(")")[2].split()[0] in "Tt"
+    return stat.rpartition(b")")[2].split()[0] in b"Tt"
 
 
 def end_if_stopped(told: str) -> None:

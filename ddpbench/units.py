@@ -1,9 +1,10 @@
-"""Parse seconds and bit rates; format seconds, rates and bytes. No arithmetic on records here."""
+"""Parse seconds and bit rates; format moments, seconds, rates and bytes. No arithmetic on records here."""
 
 from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,15 @@ _LONGEST = 64
 """Characters that a duration or a rate may have; a longer text would be searched for long."""
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+
+
+def utc_now() -> str:
+    """Return this moment as records have it.
+
+    Not by datetime's `isoformat`: that asks the time zone by a name made anew, which the interpreter keeps, and a long
+    sweep would grow.
+    """
+    return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
 
 
 @dataclass(frozen=True, slots=True)

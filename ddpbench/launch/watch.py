@@ -6,7 +6,6 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 from ddpbench.errors import ServerGoneError
 from ddpbench.guard import is_stopped
@@ -18,6 +17,7 @@ from ddpbench.machine.server import ServerProcess
 from ddpbench.records import LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.spec import TargetLoss
+from ddpbench.units import utc_now
 
 
 class LaunchRunner:
@@ -74,7 +74,7 @@ class LaunchRunner:
             run_id=self._run_id,
         )
         request.write(directory.request)
-        started_utc = datetime.now(UTC).isoformat(timespec="seconds")
+        started_utc = utc_now()
         noise = NoiseWatch(
             plan.cores,
             server.pid,

@@ -87,7 +87,7 @@ class NoiseWatch:
         for core in self._cores if computing else ():
             path = Path(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq")
             try:
-                self._frequencies.setdefault(core, []).append(float(path.read_text(encoding="ascii")))
+                self._frequencies.setdefault(core, []).append(float(path.read_bytes()))
             except (OSError, ValueError):
                 return
 
@@ -135,7 +135,7 @@ def _core_times(cores: Container[int]) -> tuple[float, float]:
     """
     tick = os.sysconf("SC_CLK_TCK")
     busy = steal = 0
-    for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
+    for line in _text(Path("/proc/stat")).splitlines():
         name, *fields = line.split()
         if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cores:
             user, nice, system, _idle, _iowait, irq, softirq, stolen = (int(field) for field in fields[:8])
@@ -163,9 +163,14 @@ def oom_kills() -> int:
     return sum(counts)
 
 
+def _text(path: Path) -> str:
+    """Return a file of the kernel's. A text file's decoder is asked for by a name made anew, which is then kept."""
+    return path.read_bytes().decode("ascii")
+
+
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="ascii").splitlines()
+        return _text(path).splitlines()
     except OSError:
         return []
 

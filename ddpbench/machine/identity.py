@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from ddpbench.errors import IdentityError
 from ddpbench.machine.hardware import Hardware
 from ddpbench.records import SCHEMA_VERSION
 from ddpbench.spec import PlannedCase
+from ddpbench.units import utc_now
 from ddpbench.version import VERSION
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.profile import profile_digest
@@ -58,7 +58,7 @@ def machine_record(
         },
         "context": {
             "host": socket.gethostname(),
-            "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "started_utc": utc_now(),
             "command": shlex.join(["ddpbench", *sys.argv[1:]]),
             "ddpbench_version": VERSION,
             "git_commit": git_commit(),
@@ -79,7 +79,7 @@ def planned_record(nodes: Sequence[str], ranks_per_node: int, port: int) -> dict
             "planned_ranks_per_node": ranks_per_node,
             "planned_port": port,
             "planned_on": socket.gethostname(),
-            "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+            "started_utc": utc_now(),
             "command": shlex.join(["ddpbench", *sys.argv[1:]]),
             "ddpbench_version": VERSION,
             "git_commit": git_commit(),
@@ -107,7 +107,7 @@ def nodes_record(
         **planned.get("context", {}),
         "host": ", ".join(dict.fromkeys(host for host, _, _ in nodes)),
         "nodes": [f"{host} ({slots} slot{'s' if slots != 1 else ''})" for host, slots, _ in nodes],
-        "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "started_utc": utc_now(),
     }
     return {"schema_version": SCHEMA_VERSION, "identity": identity, "context": context}
 

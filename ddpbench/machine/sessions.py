@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from ddpbench.errors import IdentityError
 from ddpbench.records import SCHEMA_VERSION, RunDir, write_atomically
 from ddpbench.records.sessions import read_sessions
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+from ddpbench.units import utc_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +23,7 @@ class Session:
     @classmethod
     def begin(cls) -> Session:
         """Return a session that begins now, with an id drawn at random."""
-        return cls(secrets.token_hex(6), _now())
+        return cls(secrets.token_hex(6), utc_now())
 
 
 def note_session(
@@ -44,7 +40,7 @@ def note_session(
         {
             "session": session.id,
             "started_utc": session.started_utc,
-            "ended_utc": _now(),
+            "ended_utc": utc_now(),
             "wall_s": round(wall_s, 3),
             "measured_s": round(measured_s, 3),
             "launches": launches,

@@ -13,7 +13,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 SCHEMA_VERSION = 1
 
@@ -343,7 +343,8 @@ Record = (
 )
 _Tagged = Annotated[Record, Field(discriminator="kind")]
 _ADAPTER: TypeAdapter[Record] = TypeAdapter(_Tagged)
-_MANY: TypeAdapter[list[Record]] = TypeAdapter(list[_Tagged])
+_MANY: TypeAdapter[list[Record]] = TypeAdapter(list[_Tagged], config=ConfigDict(cache_strings="keys"))
+"""Texts are not kept: each launch has others, and a long sweep would grow."""
 
 
 _TO_ZEROS = bytes(ord("0") if chr(byte).isdecimal() else ord(" ") for byte in range(128)) + b" " * 128

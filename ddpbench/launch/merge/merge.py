@@ -9,7 +9,6 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from ddpbench.records import SCHEMA_VERSION, RunDir, explain_os_error
 from ddpbench.records.files import MOST_NOTES, read_text, write_anew
 from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import read_plan
+from ddpbench.units import utc_now
 from ddpbench.version import VERSION
 
 
@@ -97,7 +97,7 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
     write_json(
         run.merged, {"schema_version": SCHEMA_VERSION, "sources": origins, "left_out": merged.left_out}
     )
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+    now = utc_now()
     end = {"session": "merge", "started_utc": now, "ended_utc": now, "wall_s": 0.0, "measured_s": 0.0}
     end |= {"launches": 0, "stop_reason": "merged"}
     sessions = [session for source in sources for session in source.sessions]

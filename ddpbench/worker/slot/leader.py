@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from typing import Any
 
 from ddpbench.errors import LaunchError
@@ -28,6 +27,7 @@ from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import PlannedCase, labels
 from ddpbench.texts import command
+from ddpbench.units import utc_now
 from ddpbench.worker.slot.ending import EXIT_NOT_OK, EXIT_OK
 from ddpbench.worker.slot.hearing import Hearing
 from ddpbench.worker.slot.opening import open_run, settled_plan
@@ -192,7 +192,7 @@ class Leader:
         directory.path.mkdir(parents=True)
         request = self._plan.request(case, purpose, number)
         request.write(directory.request)
-        started_utc = datetime.now(UTC).isoformat(timespec="seconds")
+        started_utc = utc_now()
         start = time.monotonic()
         job = self._order({"do": "launch", "case": case.case_id, "purpose": purpose, "round": number})
         members = members_of(case, processes_of(case), self._slot.seats)
