@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -29,7 +28,7 @@ from ddpbench.records import (
     read_launch,
     write_atomically,
 )
-from ddpbench.records.files import read_end
+from ddpbench.records.files import field_lines, read_end
 from ddpbench.records.rundir import Purpose
 
 _LIBRARIES = tuple({sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]) + os.sep})
@@ -235,7 +234,7 @@ def conclude(
         session=session,
         run_id=request.run_id,
     )
-    write_atomically(directory.outcome, json.dumps(outcome.to_json(), indent=1) + "\n")
+    write_atomically(directory.outcome, field_lines(outcome.to_json()))
     return outcome
 
 

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -139,6 +140,16 @@ def write_atomically(path: Path, content: str | bytes, *, flushed: bool = True) 
     except OSError:
         beside.unlink(missing_ok=True)
         raise
+
+
+def field_lines(data: Mapping[str, Any]) -> str:
+    """Return a JSON object as a launch's files have it: a field a line.
+
+    `json.dumps` with an indent makes functions anew that hold each other, and a long sweep would grow between
+    collections.
+    """
+    fields = ",\n ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in data.items())
+    return f"{{\n {fields}\n}}\n"
 
 
 def _refusal(path: Path, found: str) -> str:

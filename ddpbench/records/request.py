@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ddpbench.errors import UnreadableError
-from ddpbench.records.files import MOST_OUTCOME, parse_json, read_bytes, write_anew
+from ddpbench.records.files import MOST_OUTCOME, field_lines, parse_json, read_bytes, write_anew
 from ddpbench.records.schema import SCHEMA_VERSION
 from ddpbench.spec import Case, TargetLoss
 
@@ -55,7 +54,7 @@ class LaunchRequest:
     def write(self, path: Path) -> None:
         """Writes the request as JSON."""
         # No rename, no flush to the disk: without an outcome the launch is done again, whatever stands here.
-        write_anew(path, json.dumps(self.to_json(), indent=1) + "\n")
+        write_anew(path, field_lines(self.to_json()))
 
     @classmethod
     def read(cls, path: Path) -> LaunchRequest:

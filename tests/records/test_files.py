@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import gc
 import io
 import lzma
 import os
@@ -30,7 +31,15 @@ from ddpbench.records import (
     write_atomically,
 )
 from ddpbench.records.archive import unpack
-from ddpbench.records.files import copy_file, open_to_append, parse_json, read_bytes, read_end, write_anew
+from ddpbench.records.files import (
+    copy_file,
+    field_lines,
+    open_to_append,
+    parse_json,
+    read_bytes,
+    read_end,
+    write_anew,
+)
 from ddpbench.records.job_key import make_job_key
 from ddpbench.spec import Case, Links
 from tests.synthetic import write_run
@@ -315,6 +324,20 @@ def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
 def test_json_that_nobody_writes_is_refused(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse_json(text)
+
+
+def test_a_launch_s_files_have_a_field_a_line_and_leave_nothing_to_collect() -> None:
+    data = {"case": {"strategy": "ddp", "shrink": [1, None]}, "error": 'a "quoted"\nline', "wall_s": 1e-05}
+    gc.collect()
+    gc.disable()
+    try:
+        text = field_lines(data)
+        left = gc.collect()
+    finally:
+        gc.enable()
+    assert left == 0  # json.dumps with an indent leaves 33 objects each time
+    assert parse_json(text) == data
+    assert len(text.splitlines()) == 2 + len(data)
 
 
 def test_json_that_is_written_is_read() -> None:

@@ -19,6 +19,7 @@ from ddpbench.records import Address, LaunchDir, LaunchOutcome, RankStart, RunDi
 from ddpbench.records.files import (
     MOST_OUTCOME,
     copy_file,
+    field_lines,
     most_of,
     parse_json,
     read_bytes,
@@ -200,4 +201,4 @@ def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Mer
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     """Writes a JSON object."""
-    write_anew(path, json.dumps(data, indent=1) + "\n")
+    write_anew(path, field_lines(data))
