@@ -37,7 +37,7 @@ bench: .venv/.dev  ## measure the promised ratios; exit 1 outside their bounds
 campaign: .venv/.dev  ## try 1,000 bad inputs and 300 faults; exit 1 where one misbehaves
 	$(BIN)/python -m tests.campaign
 
-soak: .venv/.dev  ## run one sweep of 500 launches; exit 1 where memory or open files grow
+soak: .venv/.dev  ## run two long sweeps; exit 1 where memory or open files grow
 	$(BIN)/python -m tests.campaign.soak
 
 docs: .venv/.dev  ## write the generated pages of docs/, and the pages of the kept runs

@@ -145,11 +145,9 @@ def write_atomically(path: Path, content: str | bytes, *, flushed: bool = True) 
 def field_lines(data: Mapping[str, Any]) -> str:
     """Return a JSON object as a launch's files have it: a field a line.
 
-    `json.dumps` with an indent makes functions anew that hold each other, and a long sweep would grow between
-    collections.
+    With an indent, `json.dumps` makes functions anew that hold each other: a long sweep would grow between collections.
     """
-    fields = ",\n ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in data.items())
-    return f"{{\n {fields}\n}}\n"
+    return json.dumps(data, separators=(",\n ", ": ")) + "\n"
 
 
 def _refusal(path: Path, found: str) -> str:

@@ -79,21 +79,19 @@ def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions 
     if not records.finished:
         return Measured(left_out=records.left_out)
     foreign = tuple(f"{one.path}: {one.why}" for one in records.left_out)
-    launch = Launch(
-        case_id=address.case_id,
-        round=address.round,
-        status="failed",
-        damage=records.damage,
-    )
     outcome = records.outcome
     if outcome is None:
-        return Measured(
-            launch=replace(launch, error=damage_sentence(records.damage)), left_out=records.left_out
+        error = damage_sentence(records.damage)
+        launch = Launch(
+            case_id=address.case_id,
+            round=address.round,
+            status="failed",
+            damage=records.damage,
+            error=error,
         )
+        return Measured(launch=launch, left_out=records.left_out)
     ranks = {rank.rank: _Sorted(rank) for rank in nominal(records.ranks, case)}
-    launch = _with_outcome(launch, outcome, sessions, ranks=len(ranks))
-    launch = _with_model(launch, ranks)
-    launch = _with_placement(launch, ranks, case)
+    launch = _told(address, outcome, ranks, sessions, records.damage)
     if launch.status == "ok":
         launch = _with_times(launch, ranks, case, foreign)
     launch = _with_flags(launch, ranks)
@@ -101,25 +99,18 @@ def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions 
     return Measured(launch=launch, steps=steps, left_out=records.left_out)
 
 
-def _with_outcome(launch: Launch, outcome: LaunchOutcome, sessions: Sessions, *, ranks: int) -> Launch:
-    """Return it with what the launcher noted of it at its end."""
-    return replace(
-        launch,
-        status=outcome.status,
-        error=outcome.error,
-        phase=outcome.phase,
-        last_log_line=outcome.last_log_line,
-        wall_s=outcome.wall_s,
-        measured_s=outcome.measured_s,
-        server_s=outcome.server_s,
-        noise=outcome.noise,
-        processes=max(len(outcome.exit_codes), ranks),
-        session=sessions.session_of(outcome.session, outcome.started_utc),
-    )
+def _told(
+    address: Address,
+    outcome: LaunchOutcome,
+    ranks: Mapping[int, _Sorted],
+    sessions: Sessions,
+    damage: tuple[str, ...],
+) -> Launch:
+    """Return a launch without its times.
 
-
-def _with_model(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
-    """Return it with what its ranks noted of the model: sizes, buckets, memory, whether parameters ended equal."""
+    What the launcher noted of it at its end; what its ranks noted of the model (sizes, buckets, memory, whether
+    parameters ended equal), of where they ran, and of what the links between them carried.
+    """
     start = next(iter(_starts(ranks)), None)
     buckets = next((record for rank in ranks.values() for record in reversed(rank.of(Buckets))), None)
     ends = [end for rank in ranks.values() for end in rank.of(RankOutcome)[-1:]]
@@ -130,8 +121,20 @@ def _with_model(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
         for each in rank.of(Held)
     ]
     checksums = [end.params_checksum for end in ends if end.params_checksum]
-    return replace(
-        launch,
+    return Launch(
+        case_id=address.case_id,
+        round=address.round,
+        status=outcome.status,
+        damage=damage,
+        error=outcome.error,
+        phase=outcome.phase,
+        last_log_line=outcome.last_log_line,
+        wall_s=outcome.wall_s,
+        measured_s=outcome.measured_s,
+        server_s=outcome.server_s,
+        noise=outcome.noise,
+        processes=max(len(outcome.exit_codes), len(ranks)),
+        session=sessions.session_of(outcome.session, outcome.started_utc),
         parameters=start.parameters if start is not None else None,
         gradient_bytes=start.gradient_bytes if start is not None else None,
         own_step=start is not None and start.own_step,
@@ -140,15 +143,7 @@ def _with_model(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
         held_bytes=max(held, key=sum, default=None),
         params_equal=len(set(checksums)) == 1 if len(checksums) > 1 else None,
         staleness=added(record.counts for rank in ranks.values() for record in rank.of(Staleness)),
-    )
-
-
-def _with_placement(launch: Launch, ranks: Mapping[int, _Sorted], case: Case) -> Launch:
-    """Return it with where its ranks ran, and what the links between them carried."""
-    start = next(iter(_starts(ranks)), None)
-    return replace(
-        launch,
-        shares_cores=case.loader_workers > 0 and start is not None and not start.loader_cores,
+        shares_cores=address.case.loader_workers > 0 and start is not None and not start.loader_cores,
         hosts=len(set(_hosts(ranks).values())),
         traffic=node_traffic(record for rank in ranks.values() for record in rank.of(Traffic)),
     )
@@ -167,24 +162,21 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
     loss_curve = loss_curve_of(launch.round, [rank.of(LossCurve) for rank in every], case, one_host=one_host)
     cores = len({core for start in _starts(ranks) for core in start.cores})
     paces = [_timed_paces(rank) for rank in every]
-    launch = replace(
+    lacking = launch.damage or foreign or ("its records hold no timed steps of every rank",)
+    series = _series(blocks) if timing is not None else []
+    return replace(
         launch,
+        status=launch.status if timing is not None else "failed",
+        error=launch.error if timing is not None else damage_sentence(lacking),
+        timing=replace(timing, session=launch.session) if timing is not None else None,
+        step_ns=np.concatenate(series) if timing is not None else None,
+        change=launch_change(series) if timing is not None else None,
+        own_step_s=tuple(_own_step_s(of) for of in blocks) if timing is not None else (),
         faults_per_step=faults_per_step(blocks),
         evaluation=replace(evaluation, session=launch.session) if evaluation is not None else None,
         checkpoints=checkpoint_runs(launch.round, [rank.of(Checkpoint) for rank in every], one_host=one_host),
         loss_curve=replace(loss_curve, session=launch.session) if loss_curve is not None else None,
         pace=pacing(blocks, paces, cores=cores, dilation=case.dilation),
-    )
-    if timing is None:
-        damage = launch.damage or foreign or ("its records hold no timed steps of every rank",)
-        return replace(launch, status="failed", error=damage_sentence(damage))
-    series = _series(blocks)
-    return replace(
-        launch,
-        timing=replace(timing, session=launch.session),
-        step_ns=np.concatenate(series),
-        change=launch_change(series),
-        own_step_s=tuple(_own_step_s(of) for of in blocks),
     )
 
 

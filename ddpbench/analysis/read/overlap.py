@@ -149,14 +149,13 @@ def breakdown(
     if noted is None:
         return None
     moved = transfers_of(noted.launches, processes, backend)
-    before = transfers_of(
-        [
+    before = None
+    if len(noted.first_of):
+        earlier = [
             {rank: replace(own, transfers=own.earlier) for rank, own in ranks.items()}
             for ranks in noted.launches
-        ],
-        processes,
-        backend,
-    )
+        ]
+        before = transfers_of(earlier, processes, backend)
     transfers = (*_transfer_rows(noted, moved, noted.step_of), *_transfer_rows(noted, before, noted.first_of))
     rows = np.concatenate([_span_rows(noted), noted.steps, *transfers])
     owner, lengths, covered = coverage(rows, len(_KINDS))
