@@ -21,7 +21,6 @@ import select
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 import time
 import traceback
@@ -30,6 +29,8 @@ from multiprocessing import process, shared_memory
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
+
+from ddpbench.last_words import explained, flush, tell
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -40,7 +41,6 @@ STOPPED_LOOKS = 30
 """So often in a row, a second apart, a slot is found stopped before it is ended: the others count on it no more."""
 _LOOK_S = 1.0
 _SHARED = Path("/dev/shm")
-_GUARD_GONE = "ended by SIGTERM, or because its guard is gone"
 
 
 def _prctl(option: int, value: int) -> None:
@@ -56,7 +56,7 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL, *, tol
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
-        _tell(told)
+        tell(told)
         os._exit(1)
 
 
@@ -106,7 +106,7 @@ def end_if_stopped(told: str) -> None:
             time.sleep(_LOOK_S)
             looks = looks + 1 if is_stopped(watched) else 0
         if os.getppid() == watched:
-            _tell(told)
+            tell(told)
             os.kill(watched, signal.SIGKILL)
     finally:
         os._exit(0)
@@ -282,22 +282,22 @@ def guarded(
             os.close(wake)
             adopt_orphans()
             signal.signal(signal.SIGTERM, _leave)
-            die_with_parent(guard, signal.SIGTERM, told=_GUARD_GONE)
+            die_with_parent(guard, signal.SIGTERM, told="its guard is gone")
             code = work(traces)
-        except Exception:
-            traceback.print_exc()
+        except BaseException as error:
+            code = explained(error)
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             if os.getppid() != guard:
                 _end_all(traces, os.getpid())
-            _flush()
+            flush()
             os._exit(code)
     if connection is None:
         status = _await_alone(worker, woken, asked, parent if signal.SIGHUP in asked else None)
     else:
         status = _await(worker, connection, woken, asked)
     _end_all(traces, worker)
-    _flush()
+    flush()
     _end_as(status)
 
 
@@ -317,7 +317,7 @@ def supervised(folder: Path, work: Callable[[], int]) -> NoReturn:
             except BaseException:
                 traceback.print_exc()
             finally:
-                _flush()
+                flush()
                 os._exit(code)
         _, status = os.waitpid(worker, 0)
         _end_as(status)
@@ -331,13 +331,12 @@ def _end_all(traces: Traces, worker: int) -> None:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    """The guard was killed, or this process is asked to end."""
-    _tell(_GUARD_GONE)
-    raise SystemExit(1)
+    """The guard was killed, or this process is asked to end: its exit code says so, as a shell's would."""
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[int]) -> int:
-    """Return the worker's wait status once it has ended; 0 where that is to be ended."""
+    """Return the worker's wait status once it has ended; 0 or a signal's where that is to be ended."""
     poll = select.poll()
     poll.register(connection, 0)  # nothing but its end
     poll.register(woken, select.POLLIN)
@@ -345,8 +344,8 @@ def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[i
         for descriptor, _ in poll.poll():
             if descriptor == connection.fileno():
                 return 0
-            if set(os.read(woken, 4096)) & set(asked):
-                return 0
+            if came := set(os.read(woken, 4096)).intersection(asked):
+                return min(came)
         if (status := _status_of(worker)) is not None:
             return status
 
@@ -384,16 +383,6 @@ def _end_as(status: int) -> NoReturn:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
-
-
-def _tell(text: str) -> None:
-    with contextlib.suppress(OSError):
-        os.write(2, f"{text}\n".encode() if text else b"")
-
-
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
 
 
 def _note_signal(_number: int, _frame: FrameType | None) -> None:

@@ -135,6 +135,8 @@ from ddpbench import guard
 def work(traces):
     if sys.argv[2] == "raises":
         raise ValueError("of the work")
+    if sys.argv[2] == "leaves":
+        sys.exit("goodbye")
     os.kill(os.getpid(), signal.SIGTERM)
 
 orphan = sys.argv[2] == "orphan"
@@ -144,19 +146,37 @@ guard.guarded(connection, parent, Path(sys.argv[1]), work)
 
 
 @pytest.mark.parametrize(
-    ("does", "said"),
+    ("does", "code", "said"),
     [
-        ("raises", "ValueError: of the work"),
-        ("terminated", "ended by SIGTERM, or because its guard is gone"),
-        ("orphan", "process 1, which started this guard, is gone"),
+        ("raises", 1, "ValueError: of the work"),
+        ("leaves", 1, "SystemExit: goodbye"),
+        ("terminated", 128 + signal.SIGTERM, ""),
+        ("orphan", 1, "process 1, which started this guard, is gone"),
     ],
 )
-def test_no_process_behind_a_guard_ends_without_a_word(tmp_path: Path, does: str, said: str) -> None:
+def test_why_a_process_behind_a_guard_ended_is_said_or_its_exit_code_tells(
+    tmp_path: Path, does: str, code: int, said: str
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WORK, tmp_path, does], capture_output=True, text=True, timeout=30, check=False
     )
-    assert done.returncode == 1
+    assert done.returncode == code
     assert said in done.stderr
+    assert bool(said) == bool(done.stderr)
+
+
+@pytest.mark.parametrize(("does", "code"), [("raises", 1), ("orphan", 1)])
+def test_last_words_wait_for_no_reader(tmp_path: Path, does: str, code: int) -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(write, bytes(4096)):
+            pass
+    os.set_blocking(write, True)
+    done = subprocess.run([sys.executable, "-c", WORK, tmp_path, does], stderr=write, timeout=30, check=False)
+    os.close(read)
+    os.close(write)
+    assert done.returncode == code
 
 
 STOPPED = """

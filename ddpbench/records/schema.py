@@ -342,9 +342,10 @@ Record = (
     | RankOutcome
 )
 _Tagged = Annotated[Record, Field(discriminator="kind")]
-_ADAPTER: TypeAdapter[Record] = TypeAdapter(_Tagged)
-_MANY: TypeAdapter[list[Record]] = TypeAdapter(list[_Tagged], config=ConfigDict(cache_strings="keys"))
-"""Texts are not kept: each launch has others, and a long sweep would grow."""
+_TEXTS_NOT_KEPT = ConfigDict(cache_strings="keys")
+"""Each launch has others, and a long sweep would grow."""
+_ADAPTER: TypeAdapter[Record] = TypeAdapter(_Tagged, config=_TEXTS_NOT_KEPT)
+_MANY: TypeAdapter[list[Record]] = TypeAdapter(list[_Tagged], config=_TEXTS_NOT_KEPT)
 
 
 _TO_ZEROS = bytes(ord("0") if chr(byte).isdecimal() else ord(" ") for byte in range(128)) + b" " * 128

@@ -40,6 +40,7 @@ from typing import Any
 import ddpbench.strategies
 import ddpbench.workloads
 from ddpbench.guard import Traces, die_with_parent, end_descendants, guarded
+from ddpbench.last_words import flush
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.files import open_to_append, write_anew
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
@@ -211,7 +212,7 @@ class ForkServer:
         except BaseException:
             traceback.print_exc()
         finally:
-            _flush()
+            flush()
             os._exit(code)
 
     def _probe(self, path: Path, asked: Mapping[str, Any]) -> None:
@@ -234,7 +235,7 @@ class ForkServer:
             except BaseException:
                 traceback.print_exc()
             finally:
-                _flush()
+                flush()
                 os._exit(code)
         self._ranks[pid] = -1
         self._send(event="started", pids=[pid])
@@ -302,11 +303,6 @@ def _enter_network(env: Mapping[str, str]) -> None:
             raise RuntimeError(f"the emulated network cannot be entered; is it gone? {error}") from None
 
 
-def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-
-
 def _note_signal(_number: int, _frame: FrameType | None) -> None:
     """Present so that the wake-up pipe is written."""
 
@@ -317,13 +313,8 @@ def main(connection_fd: int, page_fd: int, parent: int, folder: Path) -> None:
 
     def serve(traces: Traces) -> int:
         traces.use()
-        try:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the controlling side is gone
             ForkServer(connection, mmap.mmap(page_fd, PAGE_BYTES), traces).serve()
-        except (BrokenPipeError, ConnectionResetError, SystemExit):
-            pass  # the controlling side is gone, or the guard
-        except BaseException:
-            traceback.print_exc()
-            return 1
         return 0
 
     guarded(connection, parent, folder, serve)

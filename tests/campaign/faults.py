@@ -138,8 +138,9 @@ def _chain(setup: Setup, faults: Sequence[Fault], here: Path, shared: Sequence[P
 
 def _one(run: Run, fault: Fault, number: int, shared: Sequence[Path]) -> Iterator[str]:
     before, left = oracle.finished(run.directory), oracle.Before.now(shared)
+    earlier = _launches(run)
     command = run.command(f"{number}")
-    if not _awaited(run, command.process, fault):
+    if not _awaited(run, command.process, fault, earlier):
         ended = command.ended(END_S)
         if run.setup.ours:
             yield from (f"before it came: {wrong}" for wrong in oracle.of_command(ended, codes=(0, 1)))
@@ -179,18 +180,26 @@ def _is_pythons_own(fault: Fault, ended: oracle.Ended) -> bool:
     return may_be and "KeyboardInterrupt" in ended.told and "ddpbench/__main__.py" not in ended.told
 
 
-def _awaited(run: Run, process: subprocess.Popen[bytes], fault: Fault) -> bool:
-    """Waits until a sweep is at a phase and its victim lives; whether that came."""
+def _launches(run: Run) -> frozenset[int]:
+    """The folders of launches, by what stays theirs when they are set aside."""
+    return frozenset(path.stat().st_ino for path in run.directory.glob("cases/*/*"))
+
+
+def _awaited(run: Run, process: subprocess.Popen[bytes], fault: Fault, earlier: frozenset[int]) -> bool:
+    """Waits until a sweep is at a phase and its victim lives; whether that came.
+
+    What `earlier` commands began and never finished is no launch of this one.
+    """
     deadline = time.monotonic() + PHASE_S
     known = len(oracle.finished(run.directory))
     while process.poll() is None and time.monotonic() < deadline:
-        if _is_at(run, fault.phase, known) and run.pids(fault.victim, process.pid):
+        if _is_at(run, fault.phase, known, earlier) and run.pids(fault.victim, process.pid):
             return process.poll() is None
         time.sleep(0.01)
     return False
 
 
-def _is_at(run: Run, phase: str, known: int) -> bool:
+def _is_at(run: Run, phase: str, known: int, earlier: frozenset[int]) -> bool:
     directory = run.directory
     if phase == "start":
         return True
@@ -203,6 +212,11 @@ def _is_at(run: Run, phase: str, known: int) -> bool:
     purpose = "proof" if phase == "proof" else "launch-*"
     for begun in directory.glob(f"cases/*/{purpose}"):
         if ".aside-" in begun.name or (begun / "outcome.json").exists():
+            continue
+        try:
+            if begun.stat().st_ino in earlier:
+                continue
+        except FileNotFoundError:  # it is being set aside
             continue
         if phase != "timed" or any(b'"block"' in path.read_bytes() for path in begun.glob("rank-*.jsonl")):
             return True

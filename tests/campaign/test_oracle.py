@@ -144,11 +144,32 @@ def test_the_campaign_imports_nothing_of_torch() -> None:
 
 def test_a_soak_sees_growth_and_no_growth() -> None:
     generator = random.Random(5)
-    noise = [generator.gauss(0, 40) for _ in range(450)]
-    assert not soak.is_flat([30_000 + launch + one for launch, one in enumerate(noise)])
-    rise, half = soak.slope([30_000 + launch + one for launch, one in enumerate(noise)])
-    assert abs(rise - 1) <= half
-    assert soak.is_flat([7.0] * 450)
-    assert not soak.is_flat([7.0 + launch // 100 for launch in range(450)])
-    flat = sum(soak.is_flat([generator.gauss(0, 40) for _ in range(450)]) for _ in range(400))
-    assert 370 <= flat <= 390  # of noise, about 95 %
+
+    def pages(leak: float, noise: float, launches: int = 500) -> list[float]:
+        """KiB in whole pages, of a process that keeps `leak` of each launch."""
+        return [4 * round((30_000 + leak * one + generator.gauss(0, noise)) / 4) for one in range(launches)]
+
+    assert soak.is_flat([7.0] * 500)
+    for leak, noise, launches in (
+        (0.25, 0, 500),
+        (0.25, 20, 500),
+        (4, 40, 500),
+        (4, 40, 100),
+        (2.5, 400, 500),
+    ):
+        assert not any(soak.is_flat(pages(leak, noise, launches)) for _ in range(50)), (leak, noise)
+    flat = sum(soak.is_flat(pages(0, 40)) for _ in range(400))
+    assert flat >= 392  # four memories are looked at: of noise in one of them 1.25 %
+    late = [30_000.0] * 437 + [30_000.0 + 100 * one for one in range(63)]
+    assert not soak.is_flat(late)  # however straight a line through all of it is not
+    assert soak.is_flat([30_000.0] * 200 + [30_016.0] * 300)  # one pool more
+    assert not soak.is_flat([30_000.0 + 16 * (one // 50) for one in range(500)])
+    assert soak.is_steady([5, 6, 5, 5] * 125)
+    assert not soak.is_steady([5.0] * 499 + [6.0])
+    assert list(soak.counted(range(9))) == [3, 4, 5, 6, 7, 8]
+
+
+def test_a_soak_s_t_is_that_of_four_intervals() -> None:
+    from scipy.stats import t
+
+    assert t.sf(soak.T_TOGETHER, soak.BATCHES - 2) == pytest.approx(0.025 / 4, rel=0.01)

@@ -1,0 +1,31 @@
+"""What a process says when it ends, whatever its streams are: nothing of this waits or fails. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import traceback
+
+
+def tell(text: str) -> None:
+    """Says why this process leaves, unless that would have to wait for a reader."""
+    with contextlib.suppress(OSError):
+        if text and select.select([], [2], [], 0)[1]:
+            os.write(2, f"{text}\n".encode(errors="backslashreplace"))
+
+
+def explained(error: BaseException) -> int:
+    """Return the exit code of what ended with this, and say what it was; of an exit by its code that is enough."""
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code
+    tell("".join(traceback.format_exception(error)).rstrip())
+    return 1
+
+
+def flush() -> None:
+    """Has all that was printed written, as far as that can be."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # closed by whoever started this
+            stream.flush()
