@@ -176,7 +176,8 @@ def table(found: Mapping[tuple[str, str], Sequence[float]]) -> str:
         late = counted(values)
         rise, half = slope(late)
         rows.append(
-XX if holds(what, values) else 'no'} |"
+            f"| {role} | {what} | {values[0]:,.0f} | {values[-1]:,.0f} | "
+            f"{rise:.3f} [{rise - half:.3f}, {rise + half:.3f}] | {'yes' if holds(what, values) else 'no'} |"
         )
     return "\n".join(rows)
 
