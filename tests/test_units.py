@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from ddpbench.units import (
@@ -11,7 +14,21 @@ from ddpbench.units import (
     format_number,
     format_seconds,
     parse_seconds,
+    utc_now,
 )
+
+
+def test_now_is_that_of_utc_wherever_the_machine_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        for zone in ("Asia/Tokyo", "America/St_Johns", "UTC"):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            now = datetime.fromisoformat(utc_now())
+            assert now.utcoffset() == timedelta(0)
+            assert abs(datetime.now(UTC) - now) < timedelta(seconds=5)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,13 @@ import pytest
 from numpy.typing import NDArray
 
 from ddpbench.analysis import load
-from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.read import reading
+from ddpbench.analysis.read.cases import judged, read_cases
+from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.steady import OWN_STEPS, launch_change, unsteady
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
-from ddpbench.spec import Budget
+from ddpbench.spec import Budget, PlannedCase
 from ddpbench.trend import Change, change_of
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan
 
@@ -177,5 +180,46 @@ def test_the_flag_comes_from_the_timed_steps_not_from_the_warm_up(tmp_path: Path
     rows = {row["case_id"]: row for row in load(run).to_dict("records")}
     assert rows[steady.case_id]["noise_flag"] is None
     assert rows[falling.case_id]["noise_flag"] == "not steady 1/1"
-    found = {case.case_id: case.launches[0] for case in read_cases(run, read_plan(run))}
+    cases = read_cases(run, read_plan(run))
+    found = {case.case_id: case.launches[0] for case in cases}
     assert (found[steady.case_id].steady, found[falling.case_id].steady) == (True, False)
+    again = {case.case_id: case.launches[0] for case in judged(cases)}
+    assert all(again[case_id] is launch for case_id, launch in found.items())  # judged twice is judged once
+    (turned,) = judged(
+        [
+            replace(case, launches=tuple(replace(one, steady=True, flags=()) for one in case.launches))
+            for case in cases
+            if case.case_id == falling.case_id
+        ]
+    )
+    assert (turned.launches[0].steady, turned.launches[0].flags) == (False, ("not steady",))
+
+
+def test_two_readers_judge_all_launches_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that only the whole run shows is found whoever read it."""
+    run = RunDir(tmp_path / "run")
+    cases = [case_of("single", 1, local_batch=4 + number) for number in range(6)]
+    write_plan(run, cases, Budget(rounds_min=1, rounds_max=1))
+    for number, case in enumerate(cases):
+        down = [
+            round(100 * MS * (1 - 0.08 * step / 20) * (1 + 0.001 * ((step + number) % 3)))
+            for step in range(20)
+        ]
+        write_launch(run, case, 0, [RankLaunch(blocks=[down])])
+    alone = [case.launches[0].steady for case in read_cases(run, read_plan(run))]
+    monkeypatch.setattr(reading, "WORTH_SHARING", 2)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    assert [case.launches[0].steady for case in reading.read_cases_of(run, read_plan(run))] == alone
+    halves = [
+        case.launches[0].steady for half in (cases[:3], cases[3:]) for case in _alone(tmp_path, half, run)
+    ]
+    assert alone == [False] * 6
+    assert halves == [True] * 6
+
+
+def _alone(tmp_path: Path, cases: Sequence[PlannedCase], run: RunDir) -> list[CaseRun]:
+    plan = read_plan(run)
+    ids = {case.case_id for case in cases}
+    kept = [at for at, case_id in enumerate(plan.ids) if case_id in ids]
+    part = replace(plan, cases=tuple(plan.cases[at] for at in kept), ids=tuple(plan.ids[at] for at in kept))
+    return read_cases(run, part)

@@ -33,6 +33,7 @@ from ddpbench.records import (
     read_rank,
     write_atomically,
 )
+from ddpbench.records.schema import record_from_json, records_from_json
 
 NS = 2**62
 RECORDS: list[Any] = [
@@ -236,3 +237,12 @@ def test_a_place_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(OutputError, match="choose another directory with --out"):
         RunDir(tmp_path / "file" / "run").create()
+
+
+def test_texts_of_records_are_not_kept(tmp_path: Path) -> None:
+    """Each launch has others: a cache of them would grow with a sweep."""
+    line = json.dumps(dataclasses.asdict(RECORDS[0]) | {"host": "a_host"}).encode()
+    for read in (lambda: records_from_json(line + b"\n")[0], lambda: record_from_json(line)):
+        first, second = read(), read()
+        assert first == second
+        assert first.host is not second.host
