@@ -37,7 +37,16 @@ class Servers(AbstractContextManager["Servers"]):
         self._running.clear()
         self._first_round.clear()
         self._stack.close()
-        gc.collect()  # what they leave in cycles would wait for hundreds of rounds: a long sweep would grow
+
+    def end_round(self, *, serve_on: bool) -> None:
+        """Ends those that run, unless they are to serve on, and gives back the memory that launches took.
+
+        Cycles would wait for hundreds of rounds, and so would the interpreter's lists of free objects, which keep
+        other memory from being used again: a long sweep would grow.
+        """
+        if not serve_on:
+            self.end()
+        gc.collect()
 
     def __exit__(self, *_: object) -> None:
         self.end()

@@ -230,8 +230,7 @@ class Sweep:
             if self._expected.launch_s(entry) > self._rule.left_s(started):
                 return False
             self._launch(entry, "measure", number, servers, sharing=todo)
-        if not self._shared:
-            servers.end()
+        servers.end_round(serve_on=self._shared)
         return True
 
     def _launch(
