@@ -122,6 +122,8 @@ class _NoServers:
     def charged_s(self, *_: object) -> float:
         return 0.0
 
+    def end_round(self, *, serve_on: bool) -> None: ...
+
 
 @pytest.fixture
 def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulated:

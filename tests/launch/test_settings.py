@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -148,7 +149,20 @@ def test_the_first_round_that_a_server_serves_bears_its_start(
     found = servers.Servers(tmp_path / "log")
     on = [found.charged_s(found.of({}), number) for number in (0, 0, 1, 2)]
     assert on == [4.0, 4.0, 0.0, 0.0]
-    found.end()
-    for number in range(3, 40):
+    found.end_round(serve_on=True)
+    assert found.charged_s(found.of({}), 3) == 0.0
+    found.end_round(serve_on=False)
+    for number in range(4, 40):
         assert found.charged_s(found.of({}), number) == 4.0
         found.end()
+
+
+@pytest.mark.parametrize("serve_on", [True, False])
+def test_after_a_round_nothing_waits_to_be_collected(tmp_path: Path, serve_on: bool) -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.own = self
+
+    gone = weakref.ref(Cycle())
+    servers.Servers(tmp_path / "log").end_round(serve_on=serve_on)
+    assert gone() is None
