@@ -10,10 +10,13 @@ import traceback
 
 
 def tell(text: str) -> None:
-    """Says why this process leaves, unless that would have to wait for a reader."""
+    """Says why this process leaves, unless that would have to wait for a reader.
+
+    What can be written to has room for `PIPE_BUF` bytes: of a longer text the end is said.
+    """
     with contextlib.suppress(OSError):
         if text and select.select([], [2], [], 0)[1]:
-            os.write(2, f"{text}\n".encode(errors="backslashreplace"))
+            os.write(2, f"{text}\n".encode(errors="backslashreplace")[-select.PIPE_BUF :])
 
 
 def explained(error: BaseException) -> int:

@@ -239,7 +239,7 @@ def test_a_place_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
         RunDir(tmp_path / "file" / "run").create()
 
 
-def test_texts_of_records_are_not_kept(tmp_path: Path) -> None:
+def test_texts_of_records_are_not_kept() -> None:
     """Each launch has others: a cache of them would grow with a sweep."""
     line = json.dumps(dataclasses.asdict(RECORDS[0]) | {"host": "a_host"}).encode()
     for read in (lambda: records_from_json(line + b"\n")[0], lambda: record_from_json(line)):

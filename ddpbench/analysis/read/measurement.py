@@ -81,13 +81,12 @@ def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions 
     foreign = tuple(f"{one.path}: {one.why}" for one in records.left_out)
     outcome = records.outcome
     if outcome is None:
-        error = damage_sentence(records.damage)
         launch = Launch(
             case_id=address.case_id,
             round=address.round,
             status="failed",
             damage=records.damage,
-            error=error,
+            error=damage_sentence(records.damage),
         )
         return Measured(launch=launch, left_out=records.left_out)
     ranks = {rank.rank: _Sorted(rank) for rank in nominal(records.ranks, case)}
@@ -162,21 +161,24 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
     loss_curve = loss_curve_of(launch.round, [rank.of(LossCurve) for rank in every], case, one_host=one_host)
     cores = len({core for start in _starts(ranks) for core in start.cores})
     paces = [_timed_paces(rank) for rank in every]
-    lacking = launch.damage or foreign or ("its records hold no timed steps of every rank",)
-    series = _series(blocks) if timing is not None else []
-    return replace(
+    launch = replace(
         launch,
-        status=launch.status if timing is not None else "failed",
-        error=launch.error if timing is not None else damage_sentence(lacking),
-        timing=replace(timing, session=launch.session) if timing is not None else None,
-        step_ns=np.concatenate(series) if timing is not None else None,
-        change=launch_change(series) if timing is not None else None,
-        own_step_s=tuple(_own_step_s(of) for of in blocks) if timing is not None else (),
         faults_per_step=faults_per_step(blocks),
         evaluation=replace(evaluation, session=launch.session) if evaluation is not None else None,
         checkpoints=checkpoint_runs(launch.round, [rank.of(Checkpoint) for rank in every], one_host=one_host),
         loss_curve=replace(loss_curve, session=launch.session) if loss_curve is not None else None,
         pace=pacing(blocks, paces, cores=cores, dilation=case.dilation),
+    )
+    if timing is None:
+        damage = launch.damage or foreign or ("its records hold no timed steps of every rank",)
+        return replace(launch, status="failed", error=damage_sentence(damage))
+    series = _series(blocks)
+    return replace(
+        launch,
+        timing=replace(timing, session=launch.session),
+        step_ns=np.concatenate(series),
+        change=launch_change(series),
+        own_step_s=tuple(_own_step_s(of) for of in blocks),
     )
 
 
