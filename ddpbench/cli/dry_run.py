@@ -11,7 +11,7 @@ from ddpbench.launch.plan import plan_launch
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.done import to_prove
 from ddpbench.machine.equal_caps import open_words
-from ddpbench.machine.estimate import SERVER_START_S, about, server_starts_s
+from ddpbench.machine.estimate import about, server_starts_s
 from ddpbench.units import format_seconds
 
 if TYPE_CHECKING:
@@ -35,10 +35,12 @@ def table(prepared: Prepared, width: int) -> list[str]:
         rows.append((label, str(rounds), _seconds(each_s), _seconds(rounds * each_s)))
     proofs_s = sum(plan.proof_s(case) for case in proofs)
     shared_machine = own_environment_allows_sharing()
-    servers_s = server_starts_s(rounds, shared=shared_machine)
+    cases = [entry.case for entry in plan.runnable]
+    servers_s = server_starts_s(rounds, cases, shared=shared_machine)
+    once_s = server_starts_s(1, cases, shared=shared_machine)
     often = "once" if shared_machine else "once a round"
     rows.append(("proofs, before the first round", str(len(proofs)), "", _seconds(proofs_s)))
-    rows.append((f"starting torch, {often}", "", _seconds(SERVER_START_S), _seconds(servers_s)))
+    rows.append((f"starting torch, {often}", "", _seconds(once_s), _seconds(servers_s)))
     lines = [*wrapped(f"{prepared.experiment.name}: {prepared.experiment.question}".rstrip(": "), width)]
     lines.append(f"run directory: {prepared.run.path}")
     lines += [line for note in prepared.notes for line in wrapped(note, width, indent=2)]

@@ -144,7 +144,7 @@ def plan_for(
     """
     catalog = TableCatalog(source.parent)
     notes: list[str] = []
-    experiment = load_experiment(source, catalog, overrides, on_replaced=notes.append)
+    experiment = load_experiment(source, catalog, overrides, on_note=notes.append)
     experiment = with_located(experiment, source.parent)
     hardware = read_hardware()
     here = usable_devices(hardware) if experiment.base.device == "auto" else hardware.devices(gpus=0)

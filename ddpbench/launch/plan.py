@@ -15,7 +15,7 @@ from ddpbench.machine.done import to_prove
 from ddpbench.machine.estimate import Tried, launch_s, proof_s, server_starts_s
 from ddpbench.machine.hardware import Hardware, numa_cores
 from ddpbench.machine.order import run_order
-from ddpbench.machine.placement import deal, thread_env
+from ddpbench.machine.placement import deal, early_env
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir
 from ddpbench.records.plan import StoredPlan, launches_json, planned_json
 from ddpbench.records.rundir import Purpose
@@ -40,9 +40,10 @@ class PlannedRank:
 
     def command(self, run: RunDir, case_id: str, what: str) -> str:
         """Return the same rank as a command line for a shell."""
-        env = " ".join(f"{key}={shlex.quote(value)}" for key, value in sorted(self.env.items()))
+        env = [f"{key}={shlex.quote(value)}" for key, value in sorted(self.env.items()) if value]
+        unset = [f"-u {key}" for key, value in sorted(self.env.items()) if not value]
         argv = [sys.executable, "-m", "ddpbench.worker", str(run.path), case_id, what]
-        return f"{env} {shlex.join(argv)}"
+        return " ".join([*(["env", *unset] if unset else []), *env, shlex.join(argv)])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,7 +117,7 @@ class Plan:
             (rounds if left is None else left.get(case.case_id, 0)) * self.launch_s(case) for case in cases
         )
         proofs_s = sum(self.proof_s(case) for case in (to_prove(self.runnable) if proofs is None else proofs))
-        return launches_s + server_starts_s(rounds, shared=shared) + proofs_s
+        return launches_s + server_starts_s(rounds, cases, shared=shared) + proofs_s
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as `plan.json` holds it."""
@@ -193,7 +194,7 @@ def plan_launch(
         nearby=_nearby(hardware, processes, gpu_addresses) if case.device == "cuda" else (),
         pinned=case.compute == "real",  # a replay's ranks sleep; their transfers take whatever core is free
     )
-    server_env = dict(thread_env(case))
+    server_env = dict(early_env(case))
     a_node = case.ranks_per_node if case.fabric else processes
     meeting = (
         # Addresses are the fabric's; the port is free in a network that nobody else is in.
@@ -212,6 +213,7 @@ def plan_launch(
                 "GROUP_RANK": str(rank // a_node),
                 **meeting,
                 **stand.env,
+                **case.env,  # an interface that was asked for is not the one above
             }
         )
         for rank, stand in enumerate(stands)

@@ -20,7 +20,7 @@ from ddpbench.launch.own_workloads import with_located
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.hardware import Hardware, read_hardware
-from ddpbench.machine.placement import deal, thread_env
+from ddpbench.machine.placement import deal, early_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import INSPECTION_TIMEOUT_S
 from ddpbench.records import write_atomically
@@ -109,7 +109,7 @@ def measure_profile(prepared: PreparedProfile) -> Profile:
     with ExitStack() as stack:
         stack.enter_context(nullcontext() if own_environment_allows_sharing() else claimed(hardware.cores))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ddpbench-profile-")))
-        server = stack.enter_context(ServerProcess(thread_env(case), folder / "server.log"))
+        server = stack.enter_context(ServerProcess(early_env(case), folder / "server.log"))
         looked_at = server.inspect(case, folder, INSPECTION_TIMEOUT_S)
         found = looked_at
         if "problem" not in looked_at:

@@ -20,7 +20,7 @@ from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.hardware import read_hardware
-from ddpbench.machine.placement import thread_env
+from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import inspect_own, within_own
 from ddpbench.records import Proof, RunDir, Status, read_launch
@@ -285,7 +285,7 @@ def verify(
         for number, entry in enumerate(cases):
             case, reason = entry.case, entry.skip_reason
             if reason is None and checked is None:
-                server = stack.enter_context(ServerProcess(thread_env(case), folder / "server.log"))
+                server = stack.enter_context(ServerProcess(early_env(case), folder / "server.log"))
                 own = inspect_own(server, [each.case for each in cases if each.skip_reason is None], folder)
                 checked = within_own(cases, own)
             if checked is not None:

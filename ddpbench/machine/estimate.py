@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ddpbench.formulas import PAYLOAD, TIMES
+from ddpbench.machine.placement import early_env
 from ddpbench.spec import Budget, Case, Links
 from ddpbench.workloads import load_workload
 from ddpbench.workloads.replay import Replay
@@ -66,12 +69,14 @@ def about(budget: Budget) -> str:
     return "about" if budget.target_loss is None else "at most"
 
 
-def server_starts_s(rounds: int, *, shared: bool) -> float:
+def server_starts_s(rounds: int, cases: Iterable[Case], *, shared: bool) -> float:
     """Return what starting torch takes in so many rounds, seconds: each has its own fork servers.
 
-    Where sweeps share the machine (`shared`) those of the first round serve all.
+    Cases that need another environment need another server. Where sweeps share the machine (`shared`) those of the
+    first round serve all.
     """
-    return (min(rounds, 1) if shared else rounds) * SERVER_START_S
+    kinds = {json.dumps(dict(early_env(case)), sort_keys=True) for case in cases}
+    return (min(rounds, 1) if shared else rounds) * len(kinds) * SERVER_START_S
 
 
 def launch_s(case: Case, budget: Budget, tried: Tried | None = None) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddpbench.machine.done import Done, Launches, to_prove
-from ddpbench.machine.estimate import SERVER_START_S, Tried, launch_s, proof_s
+from ddpbench.machine.estimate import Tried, launch_s, proof_s, server_starts_s
 from ddpbench.machine.finished import Key
 from ddpbench.records import LaunchOutcome
 from ddpbench.spec import Case, PlannedCase
@@ -28,7 +28,7 @@ class Expected:
         self._own_s: dict[str, tuple[float, int]] = {}
         """How long each case's launches took together and how many they were, by its id."""
         self._cases = {entry.case.case_id: entry.case for entry in plan.runnable}
-        self.server_start_s = SERVER_START_S
+        self.server_start_s = server_starts_s(1, self._cases.values(), shared=shared)
         """What starting a round's fork servers takes."""
 
     def note(self, case: Case, outcome: LaunchOutcome, took_s: float) -> None:

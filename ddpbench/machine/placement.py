@@ -61,10 +61,19 @@ def deal(
     ]
 
 
-def thread_env(case: Case) -> Mapping[str, str]:
-    """Return what must be set before a rank's process imports anything; launches that share it share a fork server."""
+def early_env(case: Case) -> Mapping[str, str]:
+    """Return what must be set before a rank's process imports anything; launches that share it share a fork server.
+
+    An empty text is a variable that must not be set, wherever this is applied (`applied`).
+    """
     return {
         "OMP_NUM_THREADS": str(case.threads_per_rank),
         "MKL_NUM_THREADS": str(case.threads_per_rank),
         "OPENBLAS_NUM_THREADS": "1",  # or importing numpy starts a thread, and forking is unsafe
+        **case.env,
     }
+
+
+def applied(env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment with what was asked for."""
+    return {name: value for name, value in {**env, **asked}.items() if name not in asked or value}

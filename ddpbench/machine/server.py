@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError
 from ddpbench.guard import ENDING_S, descendants, is_stopped, kill_all
 from ddpbench.helper_process import child_environment
+from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.files import open_to_append, read_end
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
@@ -72,7 +73,7 @@ class ServerProcess:
             # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
             self._process = subprocess.Popen(
                 argv,
-                env={**child_environment(str(Path.cwd())), **env},
+                env=applied(child_environment(str(Path.cwd())), env),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

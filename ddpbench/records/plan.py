@@ -14,10 +14,10 @@ from ddpbench.records.files import damaged, parse_json
 from ddpbench.records.machine import first_problem
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import CASE_ID, Purpose, RunDir
-from ddpbench.spec import Budget, Case, Links, PlannedCase
+from ddpbench.spec import Budget, Case, Links, PlannedCase, environment
 from ddpbench.spec.limits import MAX_RANKS, MAX_RATE
 from ddpbench.spec.settings import BucketSetting
-from ddpbench.texts import shortened
+from ddpbench.texts import shortened, unprintable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +79,18 @@ def _options(text: str) -> str:
     return text
 
 
+def _env(text: str) -> str:
+    found = parse_json(text)
+    if not isinstance(found, dict):
+        raise ValueError("a JSON object was expected")  # noqa: TRY004  pydantic's
+    for name, value in found.items():
+        if not isinstance(value, str) or unprintable(value):
+            raise ValueError(f"{name!r} must be a text without control characters")
+        if why := environment.refused(name):
+            raise ValueError(f"{name!r} {why}")
+    return text
+
+
 def _links(text: str) -> str:
     if text:
         try:
@@ -136,6 +148,7 @@ class _Entry(BaseModel, strict=True, frozen=True):
     checkpoint: bool = False
     checkpoint_dir: str = ""
     shrink: Annotated[int, Field(ge=1, le=MOST_SHRINK)] = 1
+    env_json: Annotated[str, AfterValidator(_env)] = "{}"
     skip_reason: str | None
     added_as_baseline: bool
     oversubscribed: bool

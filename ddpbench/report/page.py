@@ -158,12 +158,17 @@ _TERMS_HERE = Markup("<!-- terms -->")
 def _terms_of(html: str) -> str:
     """Return the terms that a page's text has, with what they mean; `html` is the page without them."""
     body = html[html.index("<body>") : html.index('<h2 id="method"')]
-    text = re.sub(r"<[^>]*>", " ", body)
+    text = re.sub(r"<[^>]*>", " ", body).lower()
     return "".join(
         Markup("<dt>{}</dt><dd>{}</dd>\n").format(on_page(term), on_page(meaning))
         for term, meaning in TERMS
-        if any(re.search(rf"\b{re.escape(word)}", text, re.IGNORECASE) for word in term.split(", "))
+        if any(_has(text, word.lower()) for word in term.split(", "))
     )
+
+
+def _has(text: str, word: str) -> bool:
+    """Return whether a word begins with this somewhere; of large texts, looking for it anywhere is quick."""
+    return word in text and re.search(rf"\b{re.escape(word)}", text) is not None
 
 
 def _placed(

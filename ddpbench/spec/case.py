@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ddpbench.spec import environment
+
 Scaling = Literal["weak", "strong"]
 BucketCap = float | Literal["default"] | None
 Precision = Literal["full", "bf16", "fp16"]
@@ -21,6 +23,7 @@ _ADDED_LATER = {
     "checkpoint": False,
     "checkpoint_dir": "",
     "shrink": 1,
+    "env_json": environment.NONE,
 }
 """Fields that cases once lacked: at these values they are left out of the id, so that old runs keep theirs."""
 _OPTIONS_ADDED_LATER = {
@@ -55,6 +58,8 @@ class Case:
     the machine's own. `compute` says whether it trains (`real`), replays a measured profile or a `synthetic`
     one. With `dilation` k computation and links are k times slower, and what is reported is divided by k;
     with `shrink` m gradient bytes, bucket caps and links are all divided by m.
+
+    `env_json` holds the environment variables that were asked for, sorted; an empty text is one that is not set.
     """
 
     experiment: str = ""
@@ -88,6 +93,7 @@ class Case:
     checkpoint: bool = False
     checkpoint_dir: str = ""
     shrink: int = 1
+    env_json: str = environment.NONE
 
     @property
     def case_id(self) -> str:
@@ -163,11 +169,18 @@ class Case:
         loaded: dict[str, Any] = json.loads(self.workload_options_json)
         return loaded
 
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment variables as a dictionary."""
+        loaded: dict[str, str] = json.loads(self.env_json)
+        return loaded
+
     def baseline(self) -> Case:
         """Return the base case of this case's speed-up: `single` at world size 1.
 
-        The same workload, dtype, threads per rank and device; the same local batch under weak scaling and
-        the same global batch under strong scaling (Hoefler & Belli, SC'15, rule 1: state the base case).
+        The same workload, dtype, threads per rank, device, and variables but those of transports; the same local batch
+        under weak scaling and the same global batch under strong scaling (Hoefler & Belli, SC'15, rule 1: state the
+        base case).
         """
         batch = self.local_batch if self.scaling == "weak" else self.global_batch
         return replace(
@@ -185,6 +198,7 @@ class Case:
             global_batch=batch,
             fabric="",
             replicate=0,
+            env_json=environment.own_json(self.env_json),
         )
 
     @property

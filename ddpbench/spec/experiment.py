@@ -17,10 +17,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from ddpbench.errors import ExperimentError, Problem, nearest
-from ddpbench.spec import documents, limits
+from ddpbench.spec import documents, environment, limits
 from ddpbench.spec.catalog import Catalog
 from ddpbench.spec.fabric import FabricSettings
-from ddpbench.spec.settings import Base, Budget, Experiment
+from ddpbench.spec.settings import Base, Budget, Experiment, Variable
 from ddpbench.texts import shortened
 
 _TOP_LEVEL = tuple(Experiment.model_fields)
@@ -34,11 +34,11 @@ def load_experiment(
     path: Path,
     catalog: Catalog,
     overrides: Sequence[str] = (),
-    on_replaced: Callable[[str], None] = lambda _: None,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> Experiment:
     """Reads and validates an experiment file, after applying `--set` style overrides (`base.local_batch=16`).
 
-    `on_replaced` hears of every axis that an override replaces, in a sentence.
+    `on_note` hears of every axis that an override replaces, and of variables that look misspelt, a sentence each.
 
     Raises:
         ExperimentError: the file cannot be read, is not TOML, or asks for something unknown; all problems
@@ -55,7 +55,7 @@ def load_experiment(
             str(path), [Problem(path="", message="is not a UTF-8 text file: save it as one")]
         ) from None
     return parse_experiment(
-        text, catalog, name=path.stem, source=str(path), overrides=overrides, on_replaced=on_replaced
+        text, catalog, name=path.stem, source=str(path), overrides=overrides, on_note=on_note
     )
 
 
@@ -66,11 +66,11 @@ def parse_experiment(
     name: str,
     source: str = "experiment",
     overrides: Sequence[str] = (),
-    on_replaced: Callable[[str], None] = lambda _: None,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> Experiment:
     """Validates an experiment's TOML text. `name` is used where the text has no `name` of its own.
 
-    An override of `base.X` replaces an axis X of the text: `on_replaced` hears of it in a sentence.
+    An override of `base.X` replaces an axis X of the text: `on_note` hears of it in a sentence.
 
     Raises:
         ExperimentError: with every problem found.
@@ -86,7 +86,7 @@ def parse_experiment(
     if odd := documents.odd_parts(data):  # before anything is made of them
         raise ExperimentError(source, [*problems, *odd])
     for sentence in _replace_axes(data, settings):
-        on_replaced(sentence)
+        on_note(sentence)
     data.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip("._-") or "experiment")
     problems += [
         Problem(path=key, message=f"unknown section; {nearest(key, _TOP_LEVEL)}")
@@ -97,6 +97,8 @@ def parse_experiment(
     _section(Budget, data.get("budget", {}), "budget", problems)
     if "fabric" in data:
         _section(FabricSettings, data["fabric"], "fabric", problems)
+    if "env" in data:
+        data["env"] = _env(data["env"], problems)
     models = _option_models(base, data, catalog)
     axes = _axes(data.get("axes", {}), models, problems)
     _excludes(data.get("exclude", []), models, problems)
@@ -115,6 +117,7 @@ def parse_experiment(
     problems = problems or list(documents.huge_numbers(data))
     if problems:
         raise ExperimentError(source, problems)
+    _say_misspelt(data, axes, on_note)
     try:
         experiment = Experiment.model_validate({**data, "axes": axes})
     except ValidationError as error:
@@ -199,6 +202,35 @@ def setting_keys(path: str) -> list[str]:
     return keys if inner == 0 else path.split(".")
 
 
+def _env(data: object, problems: list[Problem]) -> dict[str, str]:
+    """Return the variables of `[env]` as texts."""
+    if not isinstance(data, dict):
+        problems.append(Problem(path="env", message=f"must be a table, not {shortened(data)}"))
+        return {}
+    found: dict[str, str] = {}
+    for name, value in data.items():
+        if why := environment.refused(name):
+            problems.append(Problem(path=f"env.{name}", message=why))
+            continue
+        try:
+            found[name] = Variable.model_validate({"value": value}).value
+        except ValidationError as error:
+            problems += [Problem(path=f"env.{name}", message=one.message) for one in explain(error, "", [])]
+    return found
+
+
+def _say_misspelt(data: Mapping[str, Any], axes: Mapping[str, Any], on_note: Callable[[str], None]) -> None:
+    names = [*data.get("env", {}), *(_variable(axis) for axis in axes if _variable(axis))]
+    for name in names:
+        if other := environment.meant(name):
+            on_note(f"env.{name}: nothing is known to read this variable; did you mean {other}?")
+
+
+def _variable(axis: str) -> str:
+    """Return the variable that an axis sets, or nothing."""
+    return axis.removeprefix("env.") if axis.startswith("env.") else ""
+
+
 def _section(model: type[_Model], data: object, path: str, problems: list[Problem]) -> _Model | None:
     if not isinstance(data, dict):
         problems.append(Problem(path=path, message=f"must be a table, not {shortened(data)}"))
@@ -260,9 +292,12 @@ def _option_models(
 
 
 def _axis_field(name: str, models: Mapping[str, type[BaseModel]]) -> FieldInfo | None:
-    """Return the setting of an axis: of `Base`, of the fabric (`fabric.bandwidth`), or an option (`options.ddp.X`)."""
+    """Return the setting of an axis: of `Base`, of the fabric (`fabric.bandwidth`), a variable of the environment
+    (`env.NCCL_ALGO`), or an option (`options.ddp.X`)."""
     if name.startswith("fabric."):
         return FabricSettings.model_fields.get(name.removeprefix("fabric."))
+    if _variable(name):
+        return Variable.model_fields["value"]
     if name.startswith("options."):
         _, _, rest = name.partition(".")
         owner, _, key = rest.rpartition(".")
@@ -292,6 +327,9 @@ def _axes(
         return axes
     for name, values in _dotted(data).items():
         path = f"axes.{name}"
+        if (variable := _variable(name)) and (why := environment.refused(variable)):
+            problems.append(Problem(path=path, message=why))
+            continue
         field = _axis_field(name, models)
         if field is None:
             problems.append(Problem(path=path, message=f"unknown axis; {nearest(name, _axis_names(models))}"))

@@ -14,6 +14,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Literal
 
+from ddpbench.spec import environment
 from ddpbench.spec.case import Case
 from ddpbench.spec.links import link_words, short_links
 from ddpbench.units import counted
@@ -215,6 +216,13 @@ FACETS: dict[str, Facet] = {
             f"checkpoints in {case.checkpoint_dir}" if case.checkpoint_dir else "checkpoints in the run"
         ),
     ),
+    "env_json": Facet(
+        "variant",
+        "Environment",
+        lambda case: ", ".join(options_words(_shown_env(case))),
+        told=lambda case: case.env_json != environment.NONE,
+        in_label=True,
+    ),
     "shrink": Facet(
         "panel",
         "Shrink",
@@ -288,8 +296,9 @@ def deciding(what: Decided, case: Case) -> Key:
     Of the loss the samples of a step are not in it: who compares knows whose they are.
     """
     names = _DECIDING[what]
-    if what == "compute":  # of a rank: its own batch, whatever is held fixed
-        return (*_key(case, names, ("local_batch",)), case.local_batch)
+    if what == "compute":  # of a rank: its own batch, whatever is held fixed, and no transport's variables
+        own = environment.own_json(case.env_json)
+        return (*_key(case, names, ("local_batch",)), case.local_batch, own)
     return _key(case, names, ())
 
 
@@ -367,8 +376,8 @@ def settings_apart(cases: Iterable[Case], names: Iterable[str]) -> list[Setting]
 
 
 def _varied(cases: Sequence[Case], name: str, owner: Callable[[Case], dict[str, Any]]) -> list[str]:
-    """Return the options that not all cases of one strategy, or of one workload, share."""
-    whose: Callable[[Case], str] = attrgetter("strategy" if name == "options_json" else "workload")
+    """Return the options that not all cases of one strategy, or of one workload, share; variables that not all do."""
+    whose = _WHOSE[name]
     groups: dict[Hashable, list[Case]] = {}
     for case in cases:
         groups.setdefault(whose(case), []).append(case)
@@ -380,9 +389,19 @@ def _varied(cases: Sequence[Case], name: str, owner: Callable[[Case], dict[str, 
     return list(found)
 
 
+def _shown_env(case: Case) -> dict[str, Any]:
+    return {name: value or "unset" for name, value in case.env.items()}
+
+
 _OPTIONS: dict[str, Callable[[Case], dict[str, Any]]] = {
+    "env_json": _shown_env,
     "options_json": lambda case: case.options,
     "workload_options_json": lambda case: case.workload_options,
+}
+_WHOSE: dict[str, Callable[[Case], Hashable]] = {
+    "options_json": attrgetter("strategy"),
+    "workload_options_json": attrgetter("workload"),
+    "env_json": lambda case: None,
 }
 
 

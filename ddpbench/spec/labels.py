@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from ddpbench.spec import environment
 from ddpbench.spec.case import Case
 from ddpbench.spec.grouping import FACETS
 
@@ -31,7 +32,7 @@ def _apart(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
         if ("", "local_batch") in differing and ("", "global_batch") in differing:
             differing.remove(("", "global_batch"))  # which follows from the other
         for case, mine in zip(members, settings, strict=True):
-            yield case, [*told, *(_word(key[1], mine[key]) for key in differing if key in mine)]
+            yield case, [*told, *(_word(*key, mine[key]) for key in differing if key in mine)]
 
 
 def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> dict[str, list[Case]]:
@@ -42,18 +43,20 @@ def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> dict[str, lis
 
 
 def _settings(case: Case) -> dict[tuple[str, str], Any]:
-    """Return what a label leaves out, by whose it is (the workload's, the strategy's, the case's own) and its name."""
+    """Return what a label leaves out, by whose it is (workload's, strategy's, environment's, the case's own) and name."""
     own = {
         name: getattr(case, name)
         for name, facet in FACETS.items()
         if facet.role != "bookkeeping" and not facet.in_label
     }
-    kinds = {"workload": case.workload_options, "strategy": case.options, "": own}
+    kinds = {"workload": case.workload_options, "strategy": case.options, "env": case.env, "": own}
     return {(kind, name): value for kind, values in kinds.items() for name, value in values.items()}
 
 
-def _word(name: str, value: Any) -> str:
+def _word(kind: str, name: str, value: Any) -> str:
     """Return a setting as an experiment gives it; its value alone where that says what it is."""
+    if kind == "env":
+        return environment.words(name, value)
     if name in ("dtype", "device", "backend", "launcher"):
         return str(value)
     return f"{name}={value if isinstance(value, str) else json.dumps(value)}"

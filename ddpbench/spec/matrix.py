@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from ddpbench.errors import ExperimentError, Problem, nearest
+from ddpbench.spec import environment
 from ddpbench.spec.auto import resolve
 from ddpbench.spec.case import BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo, WorkloadInfo
@@ -98,10 +99,12 @@ def _check_count(experiment: Experiment) -> None:
 
 
 def _setting(experiment: Experiment, axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one combination, whole: `Base`'s fields, those of the fabric as `fabric.X`, and options that are axes."""
+    """Return one combination, whole: `Base`'s fields, the fabric's as `fabric.X`, variables as `env.X`, and options that
+    are axes."""
     fabric = experiment.fabric or FabricSettings()
     linked = {f"fabric.{name}": getattr(fabric, name) for name in FabricSettings.model_fields}
-    return {**experiment.base.model_dump(), **linked, **axes}
+    variables = {f"env.{name}": value for name, value in experiment.env.items()}
+    return {**experiment.base.model_dump(), **linked, **variables, **axes}
 
 
 def _matches(rule: Mapping[str, Sequence[Any]], setting: Mapping[str, Any]) -> bool:
@@ -138,6 +141,10 @@ def _plan_case(
             "nccl does not talk over emulated links: they are the kernel's, between namespaces; use gloo"
         )
         problems.append(Problem(path="fabric", message=message))
+        return None
+    if fabric and f"env.{environment.INTERFACE}" in setting:
+        message = "an emulated network has interfaces of its own, which ranks are told: leave it out"
+        problems.append(Problem(path=f"env.{environment.INTERFACE}", message=message))
         return None
     crosses = fabric or setting["fabric.bandwidth"] is None
     laid = _Laid(
@@ -202,6 +209,7 @@ def _case(
         "checkpoint_dir": setting["checkpoint_dir"] if setting["checkpoint"] else "",
         "fabric": laid.fabric,
         "compute": workload.compute,
+        "env_json": _env_json(setting, uses_backend=strategy.uses_backend),
     }
     return Case(**{**{name: setting[name] for name in _AS_SET}, **decided})
 
@@ -269,6 +277,12 @@ def _device_and_backend(setting: Mapping[str, Any], devices: Devices) -> tuple[s
     if backend == "auto":
         backend = "nccl" if device == "cuda" else "gloo"
     return device, backend
+
+
+def _env_json(setting: Mapping[str, Any], *, uses_backend: bool) -> str:
+    """Return a combination's variables as JSON; of transports only where something is moved."""
+    found = {name.removeprefix("env."): value for name, value in setting.items() if name.startswith("env.")}
+    return environment.to_json(found if uses_backend else environment.without_transport(found))
 
 
 def _chosen(asked: str, own: str, choice: Sequence[str]) -> str:

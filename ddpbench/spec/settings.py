@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from ddpbench.spec import limits
 from ddpbench.spec.fabric import FabricSettings
@@ -14,6 +14,16 @@ from ddpbench.units import Unit
 
 Duration = Unit("s", type="duration")
 BucketSetting = Literal["default"] | Annotated[float, limits.BUCKET_CAP_MB, Unit("MiB")]
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class Variable(BaseModel, frozen=True):
+    """An environment variable of ranks: a text, or a whole number, which becomes one."""
+
+    value: Annotated[str, BeforeValidator(_as_text)]
 
 
 class Base(BaseModel, extra="forbid", frozen=True):
@@ -125,6 +135,8 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
     """Combinations to leave out: those that match every key of an entry; a key may list several values."""
     options: dict[str, dict[str, Any]] = {}
     """Options of strategies and workloads, each in a table of that name."""
+    env: dict[str, str] = {}
+    """Environment variables of every rank, set before it imports anything; an empty text leaves one unset."""
     fabric: FabricSettings | None = None
     """Emulated network; if not set, ranks use the machine's own links."""
     budget: Budget = Budget()
@@ -141,6 +153,6 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
         base = set(self.axes)
         if (linked or self.fabric is not None) and "world_size" not in self.base.model_fields_set:
             base.add("world_size")  # it follows from the fabric; given, even as its default, it would hold
-        exclude: Any = {"name": True, "base": base, "fabric": linked}
+        exclude: Any = {"name": True, "base": base, "fabric": linked, **({} if self.env else {"env": True})}
         data = self.model_dump(exclude_none=True, exclude=exclude)
         return tomli_w.dumps({"name": self.name, **data})

@@ -199,6 +199,8 @@ class ForkServer:
         code = 1
         try:
             os.environ.update(env)
+            for name in [name for name, value in env.items() if not value]:
+                del os.environ[name]  # an empty text is one that is not set
             _enter_network(os.environ)  # first: a user namespace entered forgets whom to die with
             die_with_parent(server)
             from ddpbench.worker.place import Place

@@ -5,13 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpbench.analysis.read.overlap import PARTS, breakdown, coverage
+from ddpbench.analysis.read import overlap
+from ddpbench.analysis.read.overlap import PARTS, Breakdown, Instrumented, breakdown, breakdowns, coverage
 from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.records import COMPUTE_SPANS, CommRecord, StepRecord
 
@@ -323,6 +326,53 @@ def test_parts_are_those_of_counting_every_nanosecond(
     assert found.exposed_s * 1e9 == pytest.approx(expected["exposed"] / count)
     assert found.wait_s * 1e9 == pytest.approx(expected["wait"] / count)
     assert sum(found.parts.values()) == pytest.approx(found.step_s)
+
+
+launch_of = st.lists(st.tuples(spans_of, transfers_of), min_size=1, max_size=3)
+case_of = st.tuples(st.lists(launch_of, max_size=2), st.integers(1, 3), st.sampled_from(["", "gloo", "nccl"]))
+
+
+def instrumented(launches: list[Any], processes: int, backend: str, later_ns: int = 0) -> Instrumented:
+    """Launches of one step, its times after `later_ns`; the last rank's last transfer ends as late again."""
+
+    def noted(spans: list[Any], transfers: list[Any], *, late: bool) -> RankSteps:
+        parts = [(bucket, later_ns + start, later_ns + end) for bucket, (start, end) in enumerate(transfers)]
+        if late:
+            parts[-1] = (*parts[-1][:2], 2 * later_ns + parts[-1][2])
+        own = [(name, later_ns + start, later_ns + end) for name, (start, end) in spans]
+        return rank(own, parts, start=later_ns, end=later_ns + 60)
+
+    ranks = [
+        {n: noted(*each, late=n == len(launch) - 1) for n, each in enumerate(launch)} for launch in launches
+    ]
+    return Instrumented(launches=ranks, rounds=range(3, 3 + len(ranks)), processes=processes, backend=backend)
+
+
+def assert_alike(found: Breakdown | None, alone: Breakdown | None) -> None:
+    if found is None or alone is None:
+        assert found is alone
+        return
+    assert replace(found, transfers={}) == replace(alone, transfers={})
+    assert list(found.spans) == list(alone.spans)
+    assert found.transfers.keys() == alone.transfers.keys()
+    for number, moved in alone.transfers.items():
+        assert found.transfers[number].keys() == moved.keys()
+        for key, one in moved.items():
+            assert found.transfers[number][key].count == one.count
+            assert found.transfers[number][key].time_ns == pytest.approx(one.time_ns, rel=1e-9, abs=1e-6)
+
+
+@given(st.lists(case_of, max_size=4), st.integers(0, 4))
+def test_cases_worked_on_together_are_as_each_alone(cases: list[Any], place: int) -> None:
+    every = [instrumented(*case) for case in cases]
+    # A torn number among them makes times a hundred years apart, and nothing else.
+    every.insert(place, instrumented([[([], [[0, 10], [10, 20], [20, 30]])] * 2], 2, "gloo", later_ns=2**61))
+    for most in (1, 10, 10**6):
+        with mock.patch.object(overlap, "MOST_AT_ONCE", most):
+            found = list(breakdowns(every))
+        assert len(found) == len(every)
+        for case, one in zip(every, found, strict=True):
+            assert_alike(one, breakdown(case.launches, case.processes, case.rounds, case.backend))
 
 
 rows = st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 30), st.integers(0, 30))

@@ -10,8 +10,9 @@ import pytest
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import Plan, make_plan, plan_launch
-from ddpbench.machine.estimate import about
+from ddpbench.machine.estimate import SERVER_START_S, about
 from ddpbench.machine.hardware import Hardware
+from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, RunDir
 from ddpbench.spec import Case, Devices, expand, parse_experiment
 
@@ -101,6 +102,25 @@ def test_a_rank_prints_as_a_command_that_a_shell_takes() -> None:
     command = plan.ranks[0].command(RunDir(Path("/a b")), case.case_id, "7")
     assert "RANK=0 WORLD_SIZE=1" in command
     assert command.endswith(f"-m ddpbench.worker '/a b' {case.case_id} 7")
+
+
+def test_variables_are_the_servers_and_those_not_set_are_taken_away() -> None:
+    case = Case(
+        workload="mlp:small", strategy="ddp", env_json='{"GLOO_SOCKET_IFNAME": "eth7", "NCCL_ALGO": ""}'
+    )
+    plan = plan_launch(
+        case, "measure", 0, directory=LaunchDir(Path("/x")), hardware=hardware(0), catalog=CATALOG
+    )
+    assert plan.server_env["GLOO_SOCKET_IFNAME"] == plan.ranks[0].env["GLOO_SOCKET_IFNAME"] == "eth7"
+    assert "NCCL_ALGO" not in applied({"NCCL_ALGO": "Ring"}, plan.server_env)
+    command = plan.ranks[0].command(RunDir(Path("/x")), case.case_id, "0")
+    assert command.startswith("env -u NCCL_ALGO DDPBENCH_CORES=0 ")
+
+
+def test_an_estimate_starts_a_server_for_each_environment() -> None:
+    one, two = (plan_of(f'[axes]\n"env.TEST" = {values}') for values in (["1"], ["1", "2"]))
+    added_s = two.estimate_s(1, {}, []) - one.estimate_s(1, {}, [])
+    assert added_s == pytest.approx(SERVER_START_S)
 
 
 def test_an_estimate_counts_launches_rounds_and_proofs() -> None:

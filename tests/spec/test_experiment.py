@@ -277,7 +277,7 @@ def test_an_override_replaces_the_axis_of_its_name_and_says_so(
     override: str, left: list[str], told: str
 ) -> None:
     heard: list[str] = []
-    experiment = parse_experiment(TWO_AXES, CATALOG, name="x", overrides=[override], on_replaced=heard.append)
+    experiment = parse_experiment(TWO_AXES, CATALOG, name="x", overrides=[override], on_note=heard.append)
     assert list(experiment.axes) == left
     assert heard == [told]
 

@@ -51,6 +51,7 @@ AXES: dict[str, Any] = {
     "checkpoint": True,
     "checkpoint_dir": "/scratch",
     "shrink": 4,
+    "env_json": '{"NCCL_ALGO": "Ring"}',
 }
 """Of each field that an experiment may vary another value."""
 FOLLOWS = {
@@ -92,6 +93,7 @@ def test_a_new_field_without_a_role_fails() -> None:
 def test_a_field_is_a_setting_or_follows_from_others() -> None:
     """A new field that no experiment can set would be an axis without a key."""
     follow = {"experiment", "options_json", "workload_options_json", "ranks_per_node", "fabric", "compute"}
+    follow |= {"env_json"}  # `[env]`
     assert {field.name for field in fields(Case)} - set(Base.model_fields) == follow
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddpbench.analysis.read.launches import NOT_STEADY, CaseRun, Launch, ProofRun
 from ddpbench.analysis.read.measurement import damage_sentence, read_measurement
-from ddpbench.analysis.read.overlap import breakdown
+from ddpbench.analysis.read.overlap import Instrumented, breakdowns
 from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.analysis.statistics.steady import unsteady
 from ddpbench.records import (
@@ -41,6 +41,7 @@ def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
 def read_unjudged(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
     """Return the same before `judged`, which takes all cases of a run together."""
     found: list[CaseRun] = []
+    instrumented: list[Instrumented] = []
     sessions = Sessions.of(run)
     spent = stop_reason_of(run) == "budget"
     order = frozenset(plan.order)
@@ -66,15 +67,21 @@ def read_unjudged(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
         )
         left_out += strays
         status, error = _status(planned, launches, proof, plan.budget, run.path, spent=spent)
-        processes = max((launch.processes for launch in launches), default=1)
+        known = steps if status != "diverged" else {}
+        instrumented.append(
+            Instrumented(
+                launches=[*known.values()],
+                rounds=[*known],
+                processes=max((launch.processes for launch in launches), default=1),
+                backend=planned.case.backend,
+            )
+        )
         found.append(
             CaseRun(
                 planned=planned,
                 launches=tuple(launches),
                 proof=proof,
-                parts=breakdown(list(steps.values()), processes, list(steps), planned.case.backend)
-                if status != "diverged"
-                else None,
+                parts=None,
                 status=status,
                 error=error,
                 case_id=case_id,
@@ -82,7 +89,7 @@ def read_unjudged(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
                 left_out=tuple(left_out),
             )
         )
-    return found
+    return [replace(case, parts=parts) for case, parts in zip(found, breakdowns(instrumented), strict=True)]
 
 
 def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:

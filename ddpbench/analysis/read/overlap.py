@@ -14,14 +14,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpbench.analysis.read.parts import Ints, RankSteps
+from ddpbench.analysis.read.parts import Ints, RankSteps, apart
 from ddpbench.analysis.read.transfers import Moved, Transfers, transfers_of
 from ddpbench.analysis.statistics.stats import Interval, half_width, share
 from ddpbench.records import COMPUTE_SPANS
@@ -134,6 +134,24 @@ def coverage(
     return owner[:-1], lengths, covered
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Instrumented:
+    """A case's launches, each by rank, and how transfers of theirs are told that do not say all themselves."""
+
+    launches: Sequence[Mapping[int, RankSteps]]
+    rounds: Sequence[int]
+    processes: int
+    """How many ranks take part in every transfer that does not say; one that lacks a rank is left out."""
+    backend: str = ""
+    """Tells how transfers are queued."""
+
+
+MOST_AT_ONCE = 100_000
+"""Spans and transfers of cases that are worked on together: more fill memory, and save no more calls."""
+_LONG_NS = 2**42
+"""Where a rank's times lie further apart (an hour), cases are worked on alone: they would blur those of others."""
+
+
 def breakdown(
     launches: Sequence[Mapping[int, RankSteps]],
     processes: int,
@@ -142,59 +160,125 @@ def breakdown(
 ) -> Breakdown | None:
     """Return the mean step of a case's launches, each by rank. None where nothing was instrumented.
 
-    `processes` is how many ranks take part in every transfer that does not say; one that lacks a rank is left out.
-    `rounds` are the launches' own; without them they count from 0. `backend` tells how transfers are queued.
+    The arguments are those of `Instrumented`; without `rounds` they count from 0.
     """
-    noted = _noted(launches, range(len(launches)) if rounds is None else rounds)
+    numbers = range(len(launches)) if rounds is None else rounds
+    one = Instrumented(launches=launches, rounds=numbers, processes=processes, backend=backend)
+    return _breakdowns([one])[0]
+
+
+def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
+    """Yield the mean step of each case, in their order; None where nothing was instrumented.
+
+    As `breakdown` of each by itself: many small cases are worked on together, for an array takes as long to make as
+    one of a hundred times its length.
+    """
+    together: list[Instrumented] = []
+    count = 0
+    for case in cases:
+        records = sum(
+            len(noted.transfers) + sum(len(step.spans) for step in noted.steps)
+            for ranks in case.launches
+            for noted in ranks.values()
+        )
+        if together and count + records > MOST_AT_ONCE:
+            yield from _breakdowns(together)
+            together, count = [], 0
+        together.append(case)
+        count += records
+    yield from _breakdowns(together)
+
+
+def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
+    noted = _noted(cases)
     if noted is None:
-        return None
-    moved = transfers_of(noted.launches, processes, backend)
+        return [None] * len(cases)
+    moved = transfers_of(noted.launches, noted.processes, noted.backends)
     before = None
     if len(noted.first_of):
         earlier = [
             {rank: replace(own, transfers=own.earlier) for rank, own in ranks.items()}
             for ranks in noted.launches
         ]
-        before = transfers_of(earlier, processes, backend)
+        before = transfers_of(earlier, noted.processes, noted.backends)
+    if (
+        len(cases) > 1
+        and max([noted.apart_ns, *(one.apart_ns for one in (moved, before) if one is not None)]) > _LONG_NS
+    ):
+        half = len(cases) // 2
+        return [*_breakdowns(cases[:half]), *_breakdowns(cases[half:])]
     transfers = (*_transfer_rows(noted, moved, noted.step_of), *_transfer_rows(noted, before, noted.first_of))
     rows = np.concatenate([_span_rows(noted), noted.steps, *transfers])
     owner, lengths, covered = coverage(rows, len(_KINDS))
-    by_launch = noted.means_s(_divided(covered) * lengths, owner)
-    means: list[float] = by_launch.mean(axis=1).tolist()
-    comm_s, exposed_s, overlapped_s, wait_s, queue_s = means[len(PARTS) :]
+    by_launch = np.array([noted.means_s(lengths * share, owner) for share in _divided(covered)])
+    steps_s = noted.means_s(noted.steps[:, 3] - noted.steps[:, 2], noted.steps[:, 0])
     under_way = moved.under_way_s() if moved is not None else {}
     sizes = moved.moved() if moved is not None else {}
-    return Breakdown(
-        parts=dict(zip(PARTS, means, strict=False)),
-        step_s=_step_s(noted),
-        comm_s=comm_s,
-        exposed_s=exposed_s,
-        overlapped_s=overlapped_s,
-        wait_s=wait_s,
-        queue_s=queue_s,
-        spans=_spans_s(noted),
-        launches=len(noted.rounds),
-        has_transfers=moved is not None and len(moved.row) > 0,
-        dropped_transfers=0 if moved is None else moved.dropped,
-        by_round={
-            number: dict(zip(PARTS, own, strict=False))
-            for number, own in zip(noted.rounds, by_launch.T.tolist(), strict=True)
-        },
-        totals=dict(zip(_TOTALS, by_launch[len(PARTS) :].tolist(), strict=True)),
-        transfers={number: sizes.get(launch, {}) for launch, number in enumerate(noted.rounds)},
-        network_s={noted.rounds[launch]: seconds for launch, seconds in under_way.items()},
-        sent_bytes=_busiest_bytes(launches),
+    spans = noted.spans_s()
+    dropped, whole = (
+        np.bincount(one, minlength=len(noted.launches))
+        for one in ((moved.dropped, moved.launch) if moved is not None else (noted.spans[:0, 0],) * 2)
     )
+    found: list[Breakdown | None] = []
+    for case, own in zip(cases, noted.of_case, strict=True):
+        if not own:
+            found.append(None)
+            continue
+        part = slice(own.start, own.stop)
+        numbers = noted.rounds[part]
+        means: list[float] = by_launch[:, part].mean(axis=1).tolist()
+        comm_s, exposed_s, overlapped_s, wait_s, queue_s = means[len(PARTS) :]
+        found.append(
+            Breakdown(
+                parts=dict(zip(PARTS, means, strict=False)),
+                step_s=float(np.mean(steps_s[part])),
+                comm_s=comm_s,
+                exposed_s=exposed_s,
+                overlapped_s=overlapped_s,
+                wait_s=wait_s,
+                queue_s=queue_s,
+                spans=_mean_spans(spans, own),
+                launches=len(own),
+                has_transfers=bool(whole[part].any()),
+                dropped_transfers=int(dropped[part].sum()),
+                by_round={
+                    number: dict(zip(PARTS, each, strict=False))
+                    for number, each in zip(numbers, by_launch[:, part].T.tolist(), strict=True)
+                },
+                totals=dict(zip(_TOTALS, by_launch[len(PARTS) :, part].tolist(), strict=True)),
+                transfers={
+                    number: sizes.get(launch, {}) for launch, number in zip(own, numbers, strict=True)
+                },
+                network_s={
+                    number: under_way[launch]
+                    for launch, number in zip(own, numbers, strict=True)
+                    if launch in under_way
+                },
+                sent_bytes=_busiest_bytes(case.launches),
+            )
+        )
+    return found
 
 
-@dataclass(frozen=True, slots=True)
+def _mean_spans(spans: Sequence[Mapping[str, float]], launches: range) -> dict[str, float]:
+    """Return the mean time of a step in the spans of each name, over launches; one that lacks a name counts as 0."""
+    names = dict.fromkeys(name for launch in launches for name in spans[launch])
+    return {name: float(np.mean([spans[launch].get(name, 0.0) for launch in launches])) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Noted:
     """What ranks noted of instrumented steps, in those launches that have any. A group is one rank's step."""
 
     launches: Sequence[Mapping[int, RankSteps]]
     rounds: Sequence[int]
+    processes: Sequence[int]
+    backends: Sequence[str]
+    """Of each launch."""
+    of_case: Sequence[range]
+    """The places of each case's launches."""
     names: Sequence[str]
-    """Of spans, in order of their first start."""
+    """Of spans."""
     steps: Ints
     """Rows of group, kind, from and to."""
     spans: Ints
@@ -208,50 +292,78 @@ class _Noted:
     first_of: Ints
     """Of each earlier transfer's record the group of its rank's first step."""
 
-    def means_s(self, lengths_ns: NDArray[Any], group: NDArray[np.intp]) -> NDArray[np.float64]:
-        """For each row of lengths, shape (rows, n), its sum per rank and step in each launch, seconds.
+    @property
+    def apart_ns(self) -> int:
+        """How far any rank's times lie apart."""
+        of_spans = self.owners[self.spans[:, 0]]
+        owner = np.concatenate([self.owners, of_spans])
+        return apart(owner, *(np.concatenate([self.steps[:, end], self.spans[:, end]]) for end in (2, 3)))
 
-        `group` names each column's group.
-        """
+    def means_s(self, lengths_ns: NDArray[Any], group: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the sum of these lengths per rank and step in each launch, seconds; `group` names each one's group."""
         count = np.bincount(self.launch_of)
-        belongs = self.launch_of[group][:, np.newaxis] == np.arange(len(count))
-        found: NDArray[np.float64] = (lengths_ns @ belongs) / count / 1e9
+        found: NDArray[np.float64] = (
+            np.bincount(self.launch_of[group], weights=lengths_ns, minlength=len(count)) / count / 1e9
+        )
+        return found
+
+    def spans_s(self) -> list[dict[str, float]]:
+        """Return of each launch the mean time of a step in its spans, by name in order of their first start."""
+        count = np.bincount(self.launch_of)
+        keys = self.launch_of[self.spans[:, 0]] * len(self.names) + self.spans[:, 1]
+        kinds, first, place = np.unique(keys, return_index=True, return_inverse=True)
+        sums = np.bincount(place, weights=self.spans[:, 3] - self.spans[:, 2], minlength=len(kinds))
+        found: list[dict[str, float]] = [{} for _ in self.launches]
+        for at in np.argsort(first, kind="stable").tolist():
+            launch, name = divmod(int(kinds[at]), len(self.names))
+            found[launch][self.names[name]] = float(sums[at] / count[launch] / 1e9)
         return found
 
 
-def _noted(launches: Sequence[Mapping[int, RankSteps]], rounds: Iterable[int]) -> _Noted | None:
+def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
     """Return what ranks noted, one row each; None where no launch was instrumented."""
     names: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     spans: list[tuple[int, int, int, int]] = []
     steps: list[tuple[int, int, int, int]] = []
     launch_of: list[int] = []
     numbers: list[int] = []
+    processes: list[int] = []
+    backends: list[str] = []
+    of_case: list[range] = []
     found: list[Mapping[int, RankSteps]] = []
     step_of: list[int] = []
     first_of: list[int] = []
     owners: list[int] = []
     ranks_before = 0
-    for number, ranks in zip(rounds, launches, strict=True):
-        if not any(noted.steps for noted in ranks.values()):
-            continue
-        for noted in ranks.values():
-            groups: dict[int, int] = {}
-            for step in noted.steps:
-                group = groups[step.step] = len(steps)
-                steps.append((group, _STEP, step.start_ns, step.end_ns))
-                owners.append(ranks_before)
-                spans += [(group, names[name], start, end) for name, start, end in step.spans]
-            launch_of += [len(found)] * len(noted.steps)
-            step_of += [groups.get(transfer.step, -1) for transfer in noted.transfers]
-            first_of += [min(groups.values(), default=-1)] * len(noted.earlier)
-            ranks_before += 1
-        found.append(ranks)
-        numbers.append(number)
+    for case in cases:
+        first = len(found)
+        for number, ranks in zip(case.rounds, case.launches, strict=True):
+            if not any(noted.steps for noted in ranks.values()):
+                continue
+            for noted in ranks.values():
+                groups: dict[int, int] = {}
+                for step in noted.steps:
+                    group = groups[step.step] = len(steps)
+                    steps.append((group, _STEP, step.start_ns, step.end_ns))
+                    owners.append(ranks_before)
+                    spans += [(group, names[name], start, end) for name, start, end in step.spans]
+                launch_of += [len(found)] * len(noted.steps)
+                step_of += [groups.get(transfer.step, -1) for transfer in noted.transfers]
+                first_of += [min(groups.values(), default=-1)] * len(noted.earlier)
+                ranks_before += 1
+            found.append(ranks)
+            numbers.append(number)
+            processes.append(case.processes)
+            backends.append(case.backend)
+        of_case.append(range(first, len(found)))
     if not steps:
         return None
     return _Noted(
         launches=found,
         rounds=numbers,
+        processes=processes,
+        backends=backends,
+        of_case=of_case,
         names=tuple(names),
         steps=np.array(steps, np.int64),
         spans=np.array(spans, np.int64).reshape(-1, 4),
@@ -301,22 +413,6 @@ def _divided(covered: NDArray[np.bool_]) -> NDArray[np.bool_]:
     comm = covered[_COMM]
     shares += [within & ~taken, comm, comm & ~computing, comm & computing, covered[_WAIT], covered[_QUEUE]]
     return np.array(shares)
-
-
-def _step_s(noted: _Noted) -> float:
-    """Return the mean length of a step: over ranks and steps, then over launches."""
-    lengths = noted.steps[:, 3] - noted.steps[:, 2]
-    means = np.bincount(noted.launch_of, weights=lengths) / np.bincount(noted.launch_of)
-    return float(np.mean(means)) / 1e9
-
-
-def _spans_s(noted: _Noted) -> dict[str, float]:
-    """Return the mean time of a step in the spans of each name."""
-    spans = noted.spans
-    lengths = np.zeros((len(noted.names), len(spans)))
-    lengths[spans[:, 1], np.arange(len(spans))] = spans[:, 3] - spans[:, 2]
-    means = noted.means_s(lengths, spans[:, 0]).mean(axis=1)
-    return dict(zip(noted.names, means.tolist(), strict=True))
 
 
 def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:

@@ -113,13 +113,13 @@ def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> Parts | None:
 class Whole:
     """Which parts are whole transfers: `row` are the parts in order of these, each transfer from `starts` on.
 
-    `transfer` is a part's transfer, `dropped` how many transfers lack a rank's record.
+    `transfer` is a part's transfer, `dropped` the launch of each transfer that lacks a rank's record.
     """
 
     row: NDArray[np.intp]
     starts: NDArray[np.intp]
     transfer: NDArray[np.intp]
-    dropped: int
+    dropped: Ints
 
     @property
     def head(self) -> NDArray[np.intp]:
@@ -127,10 +127,10 @@ class Whole:
         return self.row[self.starts]
 
 
-def whole_transfers(parts: Parts, processes: int) -> Whole:
+def whole_transfers(parts: Parts, processes: Ints) -> Whole:
     """Return the transfers of which there is every rank's part.
 
-    `processes` is how many ranks take part in every transfer that does not say. Two transfers of one step, bucket and
+    `processes` is of each launch how many ranks take part in every transfer that does not say. Two transfers of one step, bucket and
     operation are told apart by their order; what only two ranks exchange may have a number, for it may be in steps of
     different numbers.
     """
@@ -140,7 +140,8 @@ def whole_transfers(parts: Parts, processes: int) -> Whole:
     order = np.lexsort(keys)
     starts = np.flatnonzero(changes([key[order] for key in keys]))
     counts = np.diff(starts, append=len(order))
-    wanted = np.maximum.reduceat(np.where(parts.ranks == NONE, processes, parts.ranks)[order], starts)
+    taking_part = np.where(parts.ranks == NONE, processes[parts.launch], parts.ranks)
+    wanted = np.maximum.reduceat(taking_part[order], starts)
     numbered = between_two[order][starts]  # the other rank's part may belong to a step before the first
     whole = counts >= np.where(numbered, 2, wanted)
     kept = counts[whole]
@@ -148,7 +149,7 @@ def whole_transfers(parts: Parts, processes: int) -> Whole:
         row=order[np.repeat(whole, counts)],
         starts=np.cumsum(kept) - kept,
         transfer=np.repeat(np.arange(len(kept)), kept),
-        dropped=int((~whole & ~numbered).sum()),
+        dropped=parts.launch[order][starts][~whole & ~numbered],
     )
 
 
@@ -167,3 +168,15 @@ def changes(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
     changed = np.ones(len(columns[0]), np.bool_)
     changed[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return changed
+
+
+def apart(owner: NDArray[Any], start: Ints, end: Ints) -> int:
+    """Return how far the times of any owner lie apart, nanoseconds; owners count from 0."""
+    if not len(owner):
+        return 0
+    first = np.full(int(owner.max()) + 1, np.iinfo(np.int64).max)
+    last = np.full(len(first), np.iinfo(np.int64).min)
+    np.minimum.at(first, owner, np.minimum(start, end))
+    np.maximum.at(last, owner, np.maximum(start, end))
+    ends = zip(first.tolist(), last.tolist(), strict=True)  # as Python's, which never overflow
+    return max(late - early for early, late in ends)

@@ -6,6 +6,8 @@ transfers at once, the next begins when fewer than k of those before it are left
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,10 +15,12 @@ from ddpbench.analysis.read.parts import NONE, Ints, Parts, changes
 from ddpbench.records.operations import slots_of
 
 
-def served_at(parts: Parts, backend: str) -> Ints:
-    """Return when each part left its rank's queue, which is never after its end."""
+def served_at(parts: Parts, backends: Sequence[str]) -> Ints:
+    """Return when each part left its rank's queue, which is never after its end; `backends` are the launches'."""
     start, end, owner, begun = parts.start, parts.end, parts.owner, parts.begun
-    slots = np.array([slots_of(name, backend) or 0 for name in parts.ops])[parts.op]
+    kinds = list(dict.fromkeys(backends))
+    table = np.array([[slots_of(name, backend) or 0 for backend in kinds] for name in parts.ops])
+    slots = table[parts.op, np.array([kinds.index(backend) for backend in backends])[parts.launch]]
     served = np.where(begun == NONE, start, np.maximum(begun, start))
     unknown = begun == NONE
     # A rank's thread for algorithms of this package is a queue apart from its backend's, with one slot as NCCL's: no

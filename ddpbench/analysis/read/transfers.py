@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpbench.analysis.read.flows import TO_ROOT, TOGETHER, Group
-from ddpbench.analysis.read.parts import Ints, RankSteps, parts_of, whole_transfers
+from ddpbench.analysis.read.parts import Ints, RankSteps, apart, parts_of, whole_transfers
 from ddpbench.analysis.read.queues import after_gathers, served_at
 
 
@@ -61,8 +61,10 @@ class Transfers:
     clocked: NDArray[np.bool_]
     one_clock: NDArray[np.bool_]
     """Whether a transfer's ranks share a clock."""
-    dropped: int
-    """Transfers left out because a rank's record of them is missing."""
+    dropped: Ints
+    """Of each transfer that was left out, because a rank's record of it is missing, its launch."""
+    apart_ns: int
+    """How far any rank's parts lie apart, those left out included."""
 
     def moved(self) -> Mapping[int, Mapping[tuple[str, int], Moved]]:
         """Return what was moved, by launch, then by operation and bytes."""
@@ -95,20 +97,25 @@ class Transfers:
 
 
 def transfers_of(
-    launches: Sequence[Mapping[int, RankSteps]], processes: int, backend: str = ""
+    launches: Sequence[Mapping[int, RankSteps]],
+    processes: int | Sequence[int],
+    backend: str | Sequence[str] = "",
 ) -> Transfers | None:
     """Return the whole transfers of launches, each by rank; None where nothing was transferred.
 
     `processes` is how many ranks take part in every transfer that does not say; one that lacks a rank is left out.
+    It and `backend` are all launches' or one for each.
     """
     parts = parts_of(launches)
     if parts is None:
         return None
-    whole = whole_transfers(parts, processes)
+    whole = whole_transfers(parts, np.broadcast_to(np.array(processes, np.int64), len(launches)))
+    apart_ns = apart(parts.owner, parts.start, parts.end)
     if not len(whole.row):
-        return _none_whole(parts.ops, whole.dropped)
+        return _none_whole(parts.ops, whole.dropped, apart_ns)
     row, head = whole.row, whole.head
-    group = Group.of(parts, whole, served_at(parts, backend))
+    backends = [backend] * len(launches) if isinstance(backend, str) else backend
+    group = Group.of(parts, whole, served_at(parts, backends))
     one_clock = _share_a_clock(launches)[parts.launch[head]]
     times = group.times(one_clock)
     gathers = (group.flow == TO_ROOT)[group.transfer]
@@ -142,6 +149,7 @@ def transfers_of(
         clocked=one_clock | (group.flow == TOGETHER),
         one_clock=one_clock,
         dropped=whole.dropped,
+        apart_ns=apart_ns,
     )
 
 
@@ -150,10 +158,10 @@ def _share_a_clock(launches: Sequence[Mapping[int, RankSteps]]) -> NDArray[np.bo
     return np.array([len({noted.host for noted in ranks.values()}) <= 1 for ranks in launches])
 
 
-def _none_whole(ops: tuple[str, ...], dropped: int) -> Transfers:
+def _none_whole(ops: tuple[str, ...], dropped: Ints, apart_ns: int) -> Transfers:
     none, false = np.zeros(0, np.int64), np.zeros(0, np.bool_)
     parts, whole = (none,) * 8, (none,) * 6
-    return Transfers(*parts, ops, *whole, np.zeros(0), false, false, dropped)
+    return Transfers(*parts, ops, *whole, np.zeros(0), false, false, dropped, apart_ns)
 
 
 def _shared(lanes: Sequence[NDArray[Any]], begin: Ints, end: Ints) -> NDArray[np.float64]:

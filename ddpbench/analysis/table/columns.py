@@ -396,6 +396,13 @@ def _table() -> list[Column]:
                 or None
             ),
         ),
+        *_one(
+            "plan",
+            "text",
+            "env_json",
+            "",
+            "environment variables set for the ranks; an empty text unsets one",
+        ),
     ]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ddpbench.launch.doctor.finding import Finding, note, ok, problem
 from ddpbench.launch.doctor.host import Host
+from ddpbench.spec.environment import meant
 
 SET_FOR_RANKS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """`ddpbench.launch.plan` gives them to every rank."""
@@ -84,7 +85,13 @@ def variables(host: Host) -> Iterator[Finding]:
             continue
         if name == "TORCH_DISTRIBUTED_DEBUG" and value.upper() == "DETAIL":
             continue  # said above
-        if name in _EFFECTS:
+        if other := meant(name):
+            yield note(
+                name,
+                f"{value}: nothing is known to read this variable; did you mean {other}?",
+                f"set {other} and unset {name}",
+            )
+        elif name in _EFFECTS:
             yield note(name, f"{value}: {_EFFECTS[name]}", f"unless you mean to measure that: unset {name}")
         elif name.startswith(_PREFIXES):
             plain.append(f"{name}={value}")

@@ -96,7 +96,7 @@ def prepare(request: SweepRequest) -> Prepared:
         refuse_merged(RunDir(out))
     catalog = TableCatalog(source.parent)
     notes: list[str] = []
-    experiment = load_experiment(source, catalog, request.overrides, on_replaced=notes.append)
+    experiment = load_experiment(source, catalog, request.overrides, on_note=notes.append)
     experiment = with_located(experiment, source.parent)
     _check_launcher(experiment, request.experiment)
     if importlib.util.find_spec("torch") is None:

@@ -14,7 +14,7 @@ from ddpbench.machine.equal_caps import sentences, without_equal
 from ddpbench.machine.estimate import Tried
 from ddpbench.machine.identity import RANK_CODE, check_identity, code_digest, nodes_record
 from ddpbench.machine.order import run_order
-from ddpbench.machine.placement import thread_env
+from ddpbench.machine.placement import early_env
 from ddpbench.machine.trial import gradients_in_rank, identifying, inspect_own, told, tried, within_own
 from ddpbench.records import write_atomically
 from ddpbench.records.files import create_file
@@ -129,7 +129,7 @@ def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tr
         return plan, {}
     with tempfile.TemporaryDirectory(prefix="ddpbench-") as name:
         folder = Path(name)
-        server = slot.server(thread_env(cases[0]))
+        server = slot.server(early_env(cases[0]))
         own = inspect_own(server, cases, folder, before_each=slot.beat)
         left = within_own(plan.cases, own)
         if not any(slot.run.path.glob("cases/*/*/outcome.json")):  # else they are what they were

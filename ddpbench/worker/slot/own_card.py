@@ -12,7 +12,7 @@ from typing import Any
 from ddpbench.errors import DdpbenchError, RequestError
 from ddpbench.machine.hardware import numa_cores, read_hardware
 from ddpbench.machine.identity import RANK_CODE, code_digest, driver_version, text_digest, workloads_digest
-from ddpbench.machine.placement import thread_env
+from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import RunDir
 from ddpbench.records.files import MOST_NOTES, read_text
@@ -70,7 +70,7 @@ def _probe(plan: StoredPlan, server: Callable[[Mapping[str, str]], ServerProcess
     """Return what a rank with torch finds here."""
     first = plan.runnable[0].case if plan.runnable else plan.cases[0].case
     with tempfile.TemporaryDirectory(prefix="ddpbench-") as folder:
-        return server(thread_env(first)).probe(Path(folder))
+        return server(early_env(first)).probe(Path(folder))
 
 
 def plan_digest(data: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from ddpbench.errors import ServerGoneError, UnreadableError
 from ddpbench.guard import is_stopped
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
-from ddpbench.machine.placement import thread_env
+from ddpbench.machine.placement import early_env
 from ddpbench.machine.seen import STACKS_S
 from ddpbench.records import LaunchRequest
 from ddpbench.records.files import MOST_RECORDS, read_bytes, read_end
@@ -48,7 +48,7 @@ class OwnRank:
         if slot.place.rank in slot.unshared:  # what an unfinished try left there
             for stale in (self._directory.records(rank), self._directory.log(rank)):
                 stale.unlink(missing_ok=True)
-        self._server = slot.server(thread_env(request.case))
+        self._server = slot.server(early_env(request.case))
         self._noise = NoiseWatch(
             sorted(set(watched)) if self._speaks_for_host else (),
             self._server.pid,
@@ -57,7 +57,7 @@ class OwnRank:
         )
         per_node = sum(1 for one in members if one.node == own.node)
         env = {
-            **thread_env(request.case),
+            **early_env(request.case),
             "RANK": str(rank),
             "WORLD_SIZE": str(len(members)),
             # A launcher that gives each slot its own GPU shows it as the only one.

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ddpbench.errors import DdpbenchError, LaunchError, OutputError, RequestError
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
-from ddpbench.machine.placement import thread_env
+from ddpbench.machine.placement import early_env
 from ddpbench.machine.seen import POLL_S
 from ddpbench.machine.server import START_TIMEOUT_S, ServerProcess
 from ddpbench.records import RunDir
@@ -267,7 +267,7 @@ def environments(cases: Iterable[Case]) -> list[dict[str, str]]:
     """Return the environments that these cases need a fork server for."""
     envs: list[dict[str, str]] = []
     for case in cases:
-        env = dict(thread_env(case))
+        env = dict(early_env(case))
         if env not in envs:
             envs.append(env)
     return envs

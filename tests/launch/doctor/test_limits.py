@@ -116,6 +116,17 @@ def test_variables_that_change_runs(machine: Machine) -> None:
     assert found["others"].found == "GLOO_DEVICE_TRANSPORT=TCP, NCCL_MIN_NCHANNELS=4: they reach every rank"
 
 
+def test_a_misspelt_variable_is_told_with_the_one_that_was_meant(machine: Machine) -> None:
+    machine.env |= {"NCCL_IB_DISABEL": "1", "GLOO_SOCKET_IFNAM": "lo", "TORCH_DISTRIBUTED_DEBG": "INFO"}
+    found = machine.findings(environment.variables)
+    assert {name: one.found.rpartition(" ")[2] for name, one in found.items()} == {
+        "GLOO_SOCKET_IFNAM": "GLOO_SOCKET_IFNAME?",
+        "NCCL_IB_DISABEL": "NCCL_IB_DISABLE?",
+        "TORCH_DISTRIBUTED_DEBG": "TORCH_DISTRIBUTED_DEBUG?",
+    }
+    assert found["NCCL_IB_DISABEL"].advice == "set NCCL_IB_DISABLE and unset NCCL_IB_DISABEL"
+
+
 def test_nccls_files_act_like_variables(machine: Machine) -> None:
     machine.write("etc/nccl.conf", "# a comment\nNCCL_SOCKET_IFNAME==ens1f0\n")
     (found,) = machine.findings(environment.files).values()
