@@ -156,7 +156,7 @@ class LaunchDir:
 
     def copy_to(self, target: Path) -> None:
         """Copies its files into a new folder; what is none, such as a link, is left out."""
-        target.mkdir()
+        target.mkdir(parents=True)
         for path in (self.request, self.outcome, *self.rank_files(), *self.log_files()):
             with contextlib.suppress(FileNotFoundError, UnreadableError):
                 copy_file(path, target / path.name, most_of(path.name))
