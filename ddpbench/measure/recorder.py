@@ -89,6 +89,10 @@ class NullRecorder:
         pass
 
 
+_KNOWN = ("step", "bucket", "op", "bytes", "sent_bytes", "ranks", "message", "root")
+_OP = _KNOWN.index("op")
+
+
 @dataclass(slots=True)
 class _Step:
     number: int
@@ -105,8 +109,8 @@ class StepRecorder:
         self._clock = clock
         self._steps: list[_Step] = []
         self._spans: list[tuple[int, str, Mark, Mark]] = []
-        self._transfers: list[tuple[dict[str, Any], Mark, Mark, Mark]] = []
-        """What is known of each transfer at once, and when it was handed over, turned to and ended."""
+        self._transfers: list[tuple[tuple[Any, ...], Mark, Mark, Mark]] = []
+        """What is known of each transfer at once, as `_KNOWN`, and when it was handed over, turned to and ended."""
         self._step = -1
 
     def begin_step(self, number: int) -> None:
@@ -144,8 +148,8 @@ class StepRecorder:
         begun: Mark = None,
         root: int | None = None,
     ) -> None:
-        known = {"step": self._step, "bucket": bucket, "op": op, "bytes": size, "sent_bytes": sent}
-        known |= {"ranks": ranks, "message": message, "root": root}
+        # Nothing is made of it yet: this is in the step's time.
+        known = (self._step, bucket, op, size, sent, ranks, message, root)
         self._transfers.append((known, start, begun, end))
 
     def records(self) -> list[StepRecord | CommRecord]:
@@ -154,7 +158,7 @@ class StepRecorder:
         Raises:
             ValueError: an operation was noted of which nobody has said when its data flow.
         """
-        if unknown := {str(known["op"]) for known, *_ in self._transfers} - OPERATIONS.keys():
+        if unknown := {str(known[_OP]) for known, *_ in self._transfers} - OPERATIONS.keys():
             raise ValueError(
                 f"unknown operation {', '.join(sorted(unknown))!r} of a transfer: say in "
                 "ddpbench/records/operations.py when its data flow"
@@ -167,7 +171,7 @@ class StepRecorder:
         spans = [(number, (name, next(times), next(times))) for number, name, _, _ in self._spans]
         transfers = [
             CommRecord(
-                **known,
+                **dict(zip(_KNOWN, known, strict=True)),
                 start_ns=next(times),
                 begun_ns=None if begun is None else next(times),
                 end_ns=next(times),

@@ -43,7 +43,7 @@ def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> dict[str, lis
 
 
 def _settings(case: Case) -> dict[tuple[str, str], Any]:
-    """Return what a label leaves out, by whose it is (workload's, strategy's, environment's, the case's own) and name."""
+    """Return what a label leaves out, by whose it is (workload, strategy, environment, the case itself) and name."""
     own = {
         name: getattr(case, name)
         for name, facet in FACETS.items()

@@ -99,8 +99,7 @@ def _check_count(experiment: Experiment) -> None:
 
 
 def _setting(experiment: Experiment, axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one combination, whole: `Base`'s fields, the fabric's as `fabric.X`, variables as `env.X`, and options that
-    are axes."""
+    """Return one combination, whole: `Base`'s fields, the fabric's as `fabric.X`, variables as `env.X`, options."""
     fabric = experiment.fabric or FabricSettings()
     linked = {f"fabric.{name}": getattr(fabric, name) for name in FabricSettings.model_fields}
     variables = {f"env.{name}": value for name, value in experiment.env.items()}

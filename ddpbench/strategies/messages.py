@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ddpbench.measure.clock import HostClock
 from ddpbench.measure.recorder import Recorder
 
+_CLOCK = HostClock()
 UNSEEN_NS = 50_000
 """A send that takes no longer than this to wait for was over before, unseen."""
 
@@ -34,10 +35,9 @@ class Message:
 
     def wait(self) -> None:
         """Waits for its end, as `torch.distributed.Work.wait` does."""
-        clock = HostClock()
-        before = clock.now()
+        before = _CLOCK.now()
         self._work.wait()
-        unseen = self._sends and clock.now() - before <= UNSEEN_NS
+        unseen = self._sends and _CLOCK.now() - before <= UNSEEN_NS
         self._recorder.add_transfer(
             bucket=self._bucket,
             op="send",

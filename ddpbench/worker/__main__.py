@@ -9,8 +9,10 @@ from pathlib import Path
 
 from ddpbench.errors import DdpbenchError, RequestError, nearest
 from ddpbench.guard import end_if_stopped, supervised
+from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
+from ddpbench.spec import environment
 
 
 def main() -> None:
@@ -62,6 +64,10 @@ def main() -> None:
         directory.path.mkdir(parents=True, exist_ok=True)
     except (ValueError, DdpbenchError, OSError) as error:
         parser.exit(2, f"ddpbench: {error}\n")
+    wanted = request.case.env
+    if any(os.environ.get(name, environment.UNSET) != value for name, value in wanted.items()):
+        # Started anew with them: what reads a variable may do so before this line.
+        os.execve(sys.executable, sys.orig_argv, applied(os.environ, wanted))
 
     def rank() -> int:
         from ddpbench.worker.rank.rank import Rank

@@ -31,12 +31,17 @@ from ddpbench.worker.training.control import Control, leave, meet
 from ddpbench.worker.training.training import StepLoop, Training
 from tests.benchmarks.ratio import paired_ratio
 
+BARE = ("single", "ddp", "data_parallel")
+NOTED = ("master", "pipeline")
+"""Strategies that a bare loop has, and others that note their steps."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--strategy", choices=["single", "ddp", "data_parallel", "master"], required=True)
+    parser.add_argument("--strategy", choices=[*BARE, *NOTED], required=True)
     parser.add_argument("--against", choices=["bare", "timed"], default="bare")
     parser.add_argument("--workload", required=True)
+    parser.add_argument("--options", default="{}", help="of the strategy, as JSON")
     parser.add_argument("--local-batch", type=int, default=4)
     parser.add_argument(
         "--world-size", type=int, required=True, help="replicas; data_parallel has them in one process"
@@ -50,8 +55,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
 
-    if arguments.strategy == "master" and arguments.against == "bare":
-        parser.error("a bare loop has no master: use --against timed")
+    if arguments.strategy in NOTED and arguments.against == "bare":
+        parser.error(f"a bare loop has no {arguments.strategy}: use --against timed")
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     cores = sorted(os.sched_getaffinity(0))
     place = Place(rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=())
@@ -63,6 +68,7 @@ def main() -> None:
         strategy=arguments.strategy,
         world_size=arguments.world_size,
         bucket_cap_mb="default",
+        options_json=arguments.options,
         local_batch=arguments.local_batch,
         global_batch=arguments.local_batch * arguments.world_size,
     )

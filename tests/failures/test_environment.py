@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
 
 import ddpbench
+from ddpbench.records import RankStart, RunDir, read_launch
 from tests.failures.conftest import run_cli
-from tests.failures.launchers import agents, await_all, plan
+from tests.failures.launchers import agents, await_all, plan, start
 
 pytestmark = pytest.mark.multiprocess
 
@@ -93,3 +96,19 @@ def test_torchruns_ranks_have_them_too(
     ended = await_all(agents([run], ranks=2))
     assert [one.code for one in ended] == [0], ended
     assert parameters(run) == EXPECTED
+
+
+def test_a_rank_that_another_launcher_started_has_them_too(experiment: Path, tmp_path: Path) -> None:
+    run = plan(experiment, tmp_path / "run", nodes=1, ranks=2)
+    cases = json.loads((run / "plan.json").read_text(encoding="utf-8"))["cases"]
+    for case in cases:
+        if case["strategy"] != "single":
+            continue
+        place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "TEST_WIDTH": "9"}
+        started = [sys.executable, "-m", "ddpbench.worker", run, case["case_id"], "0"]
+        (ended,) = await_all([start(started, place)])
+        assert ended.code == 0, ended.told
+        (rank,) = read_launch(RunDir(run).launch(case["case_id"], "measure", 0)).ranks
+        told = rank.last(RankStart)
+        assert told is not None
+        assert told.parameters == EXPECTED["single", case["env_json"]]

@@ -130,9 +130,9 @@ class Whole:
 def whole_transfers(parts: Parts, processes: Ints) -> Whole:
     """Return the transfers of which there is every rank's part.
 
-    `processes` is of each launch how many ranks take part in every transfer that does not say. Two transfers of one step, bucket and
-    operation are told apart by their order; what only two ranks exchange may have a number, for it may be in steps of
-    different numbers.
+    `processes` is of each launch how many ranks take part in every transfer that does not say. Two transfers of one
+    step, bucket and operation are told apart by their order; what only two ranks exchange may have a number, for it may
+    be in steps of different numbers.
     """
     between_two = parts.between_two
     name = (np.where(between_two, NONE, parts.step), parts.bucket, parts.op, parts.message)
