@@ -178,5 +178,6 @@ def apart(owner: NDArray[Any], start: Ints, end: Ints) -> int:
     last = np.full(len(first), np.iinfo(np.int64).min)
     np.minimum.at(first, owner, np.minimum(start, end))
     np.maximum.at(last, owner, np.maximum(start, end))
-    ends = zip(first.tolist(), last.tolist(), strict=True)  # as Python's, which never overflow
-    return max(late - early for early, late in ends)
+    early: list[int] = first.tolist()  # Python's, which never overflow
+    late: list[int] = last.tolist()
+    return max(end - begin for begin, end in zip(early, late, strict=True))
