@@ -283,8 +283,11 @@ def guarded(
             adopt_orphans()
             signal.signal(signal.SIGTERM, _leave)
             die_with_parent(guard, signal.SIGTERM, told="its guard is gone")
-            code = work(traces)
-        except BaseException as error:
+            try:
+                code = work(traces)
+            except BaseException as error:
+                code = explained(error)
+        except BaseException as error:  # asked to end while it said why, or before there was anything to say
             code = explained(error)
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -20,9 +20,13 @@ def tell(text: str) -> None:
 
 
 def explained(error: BaseException) -> int:
-    """Return the exit code of what ended with this, and say what it was; of an exit by its code that is enough."""
-    if isinstance(error, SystemExit) and isinstance(error.code, int):
-        return error.code
+    """Return the exit code of what ended with this, and say what it was; of an exit by its code that is enough.
+
+    A 1 says nothing: whatever fails ends so.
+    """
+    code = error.code if isinstance(error, SystemExit) else None
+    if isinstance(code, int) and code != 1:
+        return code
     tell("".join(traceback.format_exception(error)).rstrip())
     return 1
 

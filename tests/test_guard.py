@@ -138,8 +138,21 @@ def work(traces):
         raise ValueError(9000 * "x" + "of the work")
     if sys.argv[2] == "leaves":
         sys.exit("goodbye")
+    if sys.argv[2] == "fails":
+        sys.exit(1)
+    if sys.argv[2] == "terminated while it says why":
+        raise ValueError("of the work")
     os.kill(os.getpid(), signal.SIGTERM)
 
+explained = guard.explained
+
+def and_terminated(error):
+    guard.explained = explained
+    os.kill(os.getpid(), signal.SIGTERM)
+    return explained(error)
+
+if sys.argv[2] == "terminated while it says why":
+    guard.explained = and_terminated
 orphan = sys.argv[2] == "orphan"
 connection, parent = (socket.socketpair()[0], 1) if orphan else (None, os.getppid())
 guard.guarded(connection, parent, Path(sys.argv[1]), work)
@@ -151,6 +164,8 @@ guard.guarded(connection, parent, Path(sys.argv[1]), work)
     [
         ("raises", 1, "xxof the work\n"),
         ("leaves", 1, "SystemExit: goodbye"),
+        ("fails", 1, "SystemExit: 1"),
+        ("terminated while it says why", 128 + signal.SIGTERM, ""),
         ("terminated", 128 + signal.SIGTERM, ""),
         ("orphan", 1, "process 1, which started this guard, is gone"),
     ],
