@@ -82,7 +82,8 @@ def run_block(
 ) -> Block:
     """Runs `steps` steps, or more to fill a period, after a barrier and one step not counted; ranks agree on how many.
 
-    The clock is read once a step and resolved after the last; nothing else happens in between.
+    It returns when all ranks have made their last step. The clock is read once a step and resolved after the last;
+    nothing else happens in between.
     """
     stepper.clock.anchor()
     steps = stepper.control.agree(math.ceil(steps / stepper.period) * stepper.period)
@@ -96,6 +97,7 @@ def run_block(
         marks.append(mark())
     faults = _minor_faults() - faults
     stepper.at_edge()
+    stepper.control.agree(0)  # what this rank does next takes no core from one that is still in its last step
     times = stepper.clock.resolve(marks)
     return Block(
         phase=phase,

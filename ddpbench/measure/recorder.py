@@ -107,6 +107,7 @@ class StepRecorder:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.mark = clock.mark
         self._steps: list[_Step] = []
         self._spans: list[tuple[int, str, Mark, Mark]] = []
         self._transfers: list[tuple[tuple[Any, ...], Mark, Mark, Mark]] = []
@@ -127,9 +128,6 @@ class StepRecorder:
         start = self._clock.mark()
         yield
         self._spans.append((self._step, name, start, self._clock.mark()))
-
-    def mark(self) -> Mark:
-        return self._clock.mark()
 
     def add_span(self, name: str, start: Mark, end: Mark) -> None:
         self._spans.append((self._step, name, start, end))

@@ -3,48 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
-from ddpbench.measure.clock import HostClock
 from ddpbench.measure.recorder import Recorder
 
-_CLOCK = HostClock()
 UNSEEN_NS = 50_000
 """A send that takes no longer than this to wait for was over before, unseen."""
 
 
 class Message:
-    """A message under way, which `wait` notes as this rank's part in a transfer of two ranks.
+    """A message to or from another rank, noted as this rank's part in a transfer of two ranks once it is over.
 
-    The receiver's part ends when it has what it waited for. When a send was over, torch tells only one who waits: where
-    that one does not have to, the sender's part ends as it begins, and the transfer is the receiver's alone.
+    `start` puts it under way, or calling it, as torch does with what it takes for `isend`. The receiver's part ends
+    when it has what it waited for. When a send was over, torch tells only one who waits: where that one does not have
+    to, the sender's part ends as it begins, and the transfer is the receiver's alone.
     """
 
+    # Little is done here: it is all in the step's time, and a pipeline has many messages in each.
+    __slots__ = ("_act", "_bucket", "_own", "_recorder", "_start", "_work")
+
     def __init__(
-        self, recorder: Recorder, start: Callable[[], Any], *, bucket: int, tensor: torch.Tensor, sends: bool
+        self, recorder: Recorder, act: Callable[..., Any], own: tuple[Any, ...], *, bucket: int
     ) -> None:
-        """`start` hands the message over; `bucket` tells it from others of the step, alike on both sides."""
-        self._recorder, self._bucket, self._sends = recorder, bucket, sends
-        self._size = tensor.numel() * tensor.element_size()
-        self._start = recorder.mark()
-        self._work = start()
+        """`act` hands it over: `dist.isend` or `dist.irecv`, called with `own`, of which the tensor is the first.
+
+        `bucket` tells it from others of the step, alike on both sides.
+        """
+        self._recorder, self._act, self._own, self._bucket = recorder, act, own, bucket
+
+    def __call__(self, *_: Any, **__: Any) -> Message:
+        """Puts it under way with its own tensor, peer, group and tag, whatever torch calls it with."""
+        self._start = self._recorder.mark()
+        self._work = self._act(*self._own)
+        return self
 
     def wait(self) -> None:
         """Waits for its end, as `torch.distributed.Work.wait` does."""
-        before = _CLOCK.now()
+        recorder, start = self._recorder, self._start
+        before = recorder.mark()
         self._work.wait()
-        unseen = self._sends and _CLOCK.now() - before <= UNSEEN_NS
-        self._recorder.add_transfer(
+        end = recorder.mark()
+        size, sends = self._own[0].nbytes, self._act is dist.isend
+        recorder.add_transfer(
             bucket=self._bucket,
             op="send",
-            size=self._size,
-            start=self._start,
-            end=self._start if unseen else self._recorder.mark(),
-            sent=self._size if self._sends else None,
+            size=size,
+            start=start,
+            end=start if sends and end - before <= UNSEEN_NS else end,
+            sent=size if sends else None,
             ranks=2,
         )
 
@@ -57,4 +66,4 @@ def begin(
     act = dist.isend if what == "send" else dist.irecv
     if not recorder.active or tensor.is_cuda:
         return act(tensor, peer)
-    return Message(recorder, partial(act, tensor, peer), bucket=bucket, tensor=tensor, sends=what == "send")
+    return Message(recorder, act, (tensor, peer), bucket=bucket)()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -107,8 +106,10 @@ class PipelineReplica(PieceReplica):
         stage = self._stage
         if not isinstance(stage, NotedStage):
             return self.job.loss(outputs, targets)
-        with stage.computing("forward"):
-            return self.job.loss(outputs, targets)
+        start = stage.starts()
+        loss = self.job.loss(outputs, targets)
+        stage.ends("forward", start)
+        return loss
 
 
 class NotedStage(PipelineStage):
@@ -128,26 +129,34 @@ class NotedStage(PipelineStage):
         recorder.add_span("synchronize", self._computed, recorder.mark())
         self._recorder = NullRecorder()
 
-    @contextmanager
-    def computing(self, name: str) -> Iterator[None]:
-        """Own computation, and what there was since the one before."""
+    # Own computation, and what there was since the one before. No context manager: many microbatches are in a step.
+    def starts(self) -> Mark:
+        """Own computation starts, at the moment that is returned."""
         start = self._recorder.mark()
         self._recorder.add_span("synchronize", self._computed, start)
-        yield
+        return start
+
+    def ends(self, name: str, start: Mark) -> None:
+        """Own computation of this name ends, which started then."""
         self._computed = self._recorder.mark()
         self._recorder.add_span(name, start, self._computed)
 
     def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        with self.computing("forward"):
-            return super().forward_one_chunk(*args, **kwargs)
+        start = self.starts()
+        found = super().forward_one_chunk(*args, **kwargs)
+        self.ends("forward", start)
+        return found
 
     def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        with self.computing("backward"):
-            return super().backward_one_chunk(*args, **kwargs)
+        start = self.starts()
+        found = super().backward_one_chunk(*args, **kwargs)
+        self.ends("backward", start)
+        return found
 
     def scale_grads(self, grad_scale_factor: int) -> None:
-        with self.computing("backward"):
-            super().scale_grads(grad_scale_factor)
+        start = self.starts()
+        super().scale_grads(grad_scale_factor)
+        self.ends("backward", start)
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         return self._noted(super().get_fwd_recv_ops(fwd_chunk_id), self.stage_index - 1, 0, fwd_chunk_id)
@@ -171,12 +180,5 @@ class NotedStage(PipelineStage):
         bucket = (2 * boundary + backward) * self.chunks + microbatch
         for op in ops:
             own = (op.tensor, op.peer, op.group, op.tag)
-            op.op = partial(_started, op.op, own, self._recorder, bucket)
+            op.op = Message(self._recorder, op.op, own, bucket=bucket)
         return ops
-
-
-def _started(
-    act: Callable[..., Any], own: tuple[Any, ...], recorder: Recorder, bucket: int, *_: Any, **__: Any
-) -> Message:
-    """Starts a message with its own tensor, peer, group and tag, whatever torch calls it with."""
-    return Message(recorder, partial(act, *own), bucket=bucket, tensor=own[0], sends=act is dist.isend)
