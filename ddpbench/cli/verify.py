@@ -51,9 +51,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--backend",
-        choices=["gloo", "nccl"],
+        choices=["gloo", "nccl", "mpi"],
         default="gloo",
-        help="nccl trains on GPUs, gloo on CPUs (default: gloo)",
+        help="nccl trains on GPUs, gloo and mpi on CPUs (default: gloo)",
     )
     parser.add_argument(
         "--hang-timeout",

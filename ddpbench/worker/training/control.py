@@ -11,6 +11,7 @@ from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, Store,
 
 from ddpbench.measure.blocks import AloneControl, Control
 from ddpbench.spec import Case
+from ddpbench.worker.mpi import process_group
 from ddpbench.worker.place import Place
 
 _TIMEOUT = timedelta(hours=24)  # hangs are the watchdog's to end: it names the rank, a timeout here cannot
@@ -39,6 +40,9 @@ def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) 
     if not uses_backend and place.processes == 1:
         return AloneControl()
     backend = case.backend if uses_backend else "gloo"
+    if backend == "mpi":
+        process_group.register()
+        backend = process_group.NAME
     store = _store(place)
     dist.init_process_group(
         backend,

@@ -1,0 +1,108 @@
+"""The MPI library that is here, and its world: found through mpi4py, started over a store of torch's."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ddpbench.errors import MachineError
+from ddpbench.worker.mpi import pmi
+
+INSTALL = 'pip install "ddpbench[mpi]"'
+_SEGMENTS = "/dev/shm/mpich_shm_"
+
+
+@cache
+def load() -> Any:
+    """Return mpi4py's `MPI`, its library loaded and not started.
+
+    Raises:
+        MachineError: there is none, or mpi4py cannot load it.
+    """
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize = mpi4py.rc.finalize = False
+        from mpi4py import MPI
+    except ImportError as error:
+        raise MachineError(f'backend = "mpi": {error}; {INSTALL} brings mpi4py and MPICH') from error
+    except RuntimeError as error:  # what mpi4py raises where it finds no library
+        first = (str(error).splitlines() or ["no reason given"])[0]
+        raise MachineError(
+            f'backend = "mpi": mpi4py finds no MPI library ({first}); {INSTALL} brings MPICH'
+        ) from error
+    return MPI
+
+
+def version() -> str | None:
+    """Return the library's name and version, such as `MPICH 5.0.2`; None where there is none."""
+    try:
+        mpi = load()
+    except MachineError:
+        return None
+    name, numbers = mpi.get_vendor()
+    return f"{name} {'.'.join(map(str, numbers))}"
+
+
+@cache
+def start(store: pmi.Store, rank: int, size: int) -> Any:
+    """Starts MPI in this process, once, for a world of these ranks; returns its communicator of all.
+
+    Raises:
+        MachineError: there is no MPI, or one whose world is another.
+    """
+    mpi = load()
+    store.set(f"pmi/node/{rank}", _memory())
+    kept = pmi.serve(store, rank=rank, size=size, nodes=lambda: _nodes(store, size))
+    _KEPT.append(kept)
+    provided = ctypes.c_int()
+    # By ctypes, which lets the thread that answers go on; mpi4py's own call would hold it up.
+    start_mpi = ctypes.CDLL(mpi.__file__).MPI_Init_thread
+    failed = start_mpi(None, None, ctypes.c_int(int(mpi.THREAD_MULTIPLE)), ctypes.byref(provided))
+    world = mpi.COMM_WORLD
+    if failed or provided.value < mpi.THREAD_MULTIPLE:
+        raise MachineError(
+            f'backend = "mpi": {version()} does not start with calls from several threads, which DDP needs; '
+            f"{INSTALL} brings one that does"
+        )
+    if (world.rank, world.size) != (rank, size):
+        raise MachineError(
+            f'backend = "mpi": the world of {version()} has {world.size} rank{"s" if world.size != 1 else ""} and not '
+            f"{size}: it asks no process manager by PMI-1, as MPICH and Intel MPI do. {INSTALL} brings MPICH; "
+            "with several MPI libraries here, MPI4PY_MPIABI=mpich chooses it"
+        )
+    world.Set_errhandler(mpi.ERRORS_RETURN)
+    world.Barrier()
+    _forget_segments()
+    return world
+
+
+_KEPT: list[Any] = []
+"""The descriptors that MPI writes to: they stay open as long as the process."""
+
+
+def _memory() -> str:
+    """Return what the ranks that share this one's memory have in common: the machine, and its /dev/shm."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    try:
+        return f"{boot}/{Path('/dev/shm').stat().st_dev}"
+    except OSError:
+        return f"{boot}/{os.getpid()}"
+
+
+def _nodes(store: pmi.Store, size: int) -> Sequence[str]:
+    return [store.get(f"pmi/node/{rank}").decode() for rank in range(size)]
+
+
+def _forget_segments() -> None:
+    """Takes the names of the memory that ranks share: all have it by now, and it must not outlive a killed rank."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        name = line.split(maxsplit=5)[-1]
+        if name.startswith(_SEGMENTS):
+            with suppress(OSError):
+                Path(name).unlink()

@@ -1,0 +1,122 @@
+"""What an MPI library asks of whoever started its process, answered here: PMI-1, simple wire protocol.
+
+An MPI finds its ranks through the launcher's process manager. Ranks of a fork server have none, and torchrun is none;
+so each rank answers its own MPI, over the store that torch's ranks have met in. MPICH and what descends from it (Intel
+MPI, MVAPICH) speak it: lines of `cmd=NAME key=value ...` over the descriptor PMI_FD (MPICH, src/pmi/src/pmi_v1.c).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Protocol
+
+_MAPPING = "PMI_process_mapping"
+_KEY_MAX, _VALUE_MAX = 256, 1024
+
+
+class Store(Protocol):
+    """The part of torch's stores that is needed. Blocking calls let other threads go on."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def get(self, key: str) -> bytes: ...
+    def add(self, key: str, amount: int) -> int: ...
+    def check(self, keys: list[str]) -> bool: ...
+
+
+def mapping(nodes: Sequence[str]) -> str:
+    """Return where ranks stand, as MPICH reads it: blocks of (first node, number of nodes, ranks on each).
+
+    `nodes` names each rank's node. Ranks of one node may talk through its memory.
+    """
+    numbers = {node: number for number, node in enumerate(dict.fromkeys(nodes))}
+    runs = [(numbers[node], len([*ranks])) for node, ranks in groupby(nodes)]
+    blocks: list[list[int]] = []
+    for number, ranks in runs:
+        last = blocks[-1] if blocks else None
+        if last is not None and number == last[0] + last[1] and ranks == last[2]:
+            last[1] += 1
+        else:
+            blocks.append([number, 1, ranks])
+    return f"(vector,{','.join(f'({first},{count},{ranks})' for first, count, ranks in blocks)})"
+
+
+class Answers:
+    """One rank's answers, line by line."""
+
+    def __init__(self, store: Store, *, size: int, nodes: Callable[[], Sequence[str]]) -> None:
+        """`nodes` names each rank's node, and may wait for the ranks to say it."""
+        self._store, self._size, self._nodes = store, size, nodes
+        self._barriers = 0
+
+    def to(self, line: str) -> str:
+        """Return the answer to a line; both without their line ends."""
+        asked = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        match asked.get("cmd", ""):
+            case "init":
+                return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0"
+            case "get_maxes":
+                return f"cmd=maxes kvsname_max=256 keylen_max={_KEY_MAX} vallen_max={_VALUE_MAX} rc=0"
+            case "get_appnum":
+                return "cmd=appnum appnum=0 rc=0"
+            case "get_my_kvsname":
+                return "cmd=my_kvsname kvsname=ddpbench rc=0"
+            case "get_universe_size":
+                return f"cmd=universe_size size={self._size} rc=0"
+            case "put":
+                self._store.set(f"pmi/key/{asked['key']}", asked["value"])
+                return "cmd=put_result rc=0 msg=success"
+            case "get":
+                return self._got(asked["key"])
+            case "barrier_in":
+                self._wait_for_all()
+                return "cmd=barrier_out rc=0"
+            case "finalize":
+                return "cmd=finalize_ack rc=0"
+            case unknown:
+                return f"cmd={unknown} rc=-1 msg=unknown_command"
+
+    def _got(self, key: str) -> str:
+        if key == _MAPPING:
+            return f"cmd=get_result rc=0 msg=success value={mapping(self._nodes())}"
+        name = f"pmi/key/{key}"
+        if not self._store.check([name]):
+            return "cmd=get_result rc=-1 msg=key_not_found value=unknown"
+        return f"cmd=get_result rc=0 msg=success value={self._store.get(name).decode()}"
+
+    def _wait_for_all(self) -> None:
+        self._barriers += 1
+        opened = f"pmi/open/{self._barriers}"
+        if self._store.add(f"pmi/arrived/{self._barriers}", 1) == self._size:
+            self._store.set(opened, "yes")
+        self._store.get(opened)  # waits for it
+
+
+def environment(descriptor: int, *, rank: int, size: int, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that point an MPI at this descriptor; those that point it elsewhere are not among them.
+
+    mpiexec and srun set their own for a world of theirs, which need not be this one.
+    """
+    others = {name: value for name, value in given.items() if not name.startswith(("PMI_", "PMIX_", "PMI2_"))}
+    return {**others, "PMI_FD": str(descriptor), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
+
+
+def serve(store: Store, *, rank: int, size: int, nodes: Callable[[], Sequence[str]]) -> socket.socket:
+    """Answers this process's MPI from here on, in a thread; it is pointed at it. Returns what must not be closed."""
+    ours, theirs = socket.socketpair()
+    answers = Answers(store, size=size, nodes=nodes)
+
+    def answer() -> None:
+        with ours, ours.makefile("r", encoding="ascii") as lines:
+            for line in lines:
+                ours.sendall(f"{answers.to(line)}\n".encode("ascii"))
+
+    wanted = environment(theirs.fileno(), rank=rank, size=size, given=os.environ)
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    os.environ.update(wanted)
+    threading.Thread(target=answer, name="pmi", daemon=True).start()
+    return theirs
