@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ddpbench.errors import MachineError
 from ddpbench.machine.hardware import Hardware
+from ddpbench.machine.mpi import mpi_version
 from ddpbench.machine.server import ServerProcess
 from ddpbench.spec import Devices, Experiment, PlannedCase
 
@@ -34,9 +35,11 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
     Raises:
         MachineError: it is not here.
     """
+    base, axes = experiment.base, experiment.axes
+    if "mpi" in axes.get("backend", [base.backend]):
+        mpi_version()
     if devices.gpus:
         return
-    base, axes = experiment.base, experiment.axes
     if "cuda" in axes.get("device", [base.device]):
         raise MachineError(
             'device = "cuda": there is no GPU here that torch can use; set it to "cpu" or "auto"'

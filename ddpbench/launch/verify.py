@@ -20,6 +20,7 @@ from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.hardware import read_hardware
+from ddpbench.machine.mpi import mpi_version
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.trial import inspect_own, within_own
@@ -93,7 +94,7 @@ def verification_cases(
 
     Raises:
         ExperimentError: a name is unknown.
-        MachineError: nccl is asked for and there is no GPU.
+        MachineError: nccl is asked for and there is no GPU, or mpi and there is no MPI.
     """
     _check_names(strategies, workloads)
     cases: list[PlannedCase] = []
@@ -220,6 +221,8 @@ def _cases(
 
     if backend == "nccl" and not devices.gpus:
         raise MachineError("--backend nccl: there is no GPU here that torch can use")
+    if backend == "mpi":
+        mpi_version()
     cases = [
         entry
         for entry in expand(experiment, catalog, devices)

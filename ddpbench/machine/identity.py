@@ -18,6 +18,7 @@ from typing import Any
 
 from ddpbench.errors import IdentityError
 from ddpbench.machine.hardware import Hardware
+from ddpbench.machine.mpi import mpi_version
 from ddpbench.records import SCHEMA_VERSION
 from ddpbench.spec import PlannedCase
 from ddpbench.units import utc_now
@@ -50,6 +51,7 @@ def machine_record(
             "torch": probe["torch"],
             "cuda": probe["cuda"],
             "nccl": probe["nccl"],
+            **({"mpi": version} if (version := mpi_of(cases)) else {}),
             "cpu_capability": probe["cpu_capability"],
             "python": probe["python"],
             "experiment_digest": text_digest(experiment_toml),
@@ -66,6 +68,16 @@ def machine_record(
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         },
     }
+
+
+def mpi_of(cases: Iterable[PlannedCase]) -> str | None:
+    """Return the MPI that cases use here; None where none does.
+
+    Raises:
+        MachineError: one does, and there is none that can be used.
+    """
+    uses = any(entry.case.backend == "mpi" and entry.skip_reason is None for entry in cases)
+    return mpi_version() if uses else None
 
 
 def planned_record(nodes: Sequence[str], ranks_per_node: int, port: int) -> dict[str, Any]:

@@ -107,7 +107,9 @@ def _processes_reason(case: Case) -> str | None:
 def _backend_reason(case: Case) -> str | None:
     """Return why this backend cannot move data of this device, or None; of a strategy without one there is none."""
     if case.backend == "nccl" and case.device != "cuda":
-        return "nccl moves data between GPUs only; use gloo on CPU"
+        return "nccl moves data between GPUs only; use gloo or mpi on CPU"
+    if case.backend == "mpi" and case.device != "cpu":
+        return "ddpbench hands MPI memory of the CPU only; use nccl on GPUs"
     if case.backend == "gloo" and case.device == "cuda":
         return "gloo copies GPU memory through the host, and its completion cannot be timed; use nccl on GPUs"
     return None

@@ -40,9 +40,12 @@ def _facts() -> dict[str, Any]:
         return build
     from ddpbench.worker.probe import describe
 
+    mpi, why_no_mpi = _mpi()
     return {
         **build,
         **describe(),
+        "mpi": mpi,
+        "why_no_mpi": why_no_mpi,
         "built_in": {
             "gloo": dist.is_gloo_available(),
             "nccl": dist.is_nccl_available(),
@@ -61,6 +64,17 @@ def _facts() -> dict[str, Any]:
             if here
         ],
     }
+
+
+def _mpi() -> tuple[str | None, str]:
+    """Return the MPI library that ranks would use, or none and why."""
+    from ddpbench.errors import MachineError
+    from ddpbench.worker.mpi.library import checked_version
+
+    try:
+        return checked_version(), ""
+    except MachineError as error:
+        return None, str(error)
 
 
 def _driver_cuda(torch: Any) -> str | None:

@@ -13,6 +13,7 @@ from ddpbench.launch.doctor.host import Host
 from ddpbench.launch.doctor.software import CHOOSE_A_BUILD
 from ddpbench.spec import Catalog, Devices, expand, parse_experiment
 
+_MPI_ASKED = 'backend = "mpi": '
 WORLD_SIZES = (1, 2, 4)
 """At one of these, on one node or two, a strategy that can run here at all can run."""
 
@@ -72,11 +73,12 @@ def backends(host: Host) -> Iterator[Finding]:
         )
     else:
         yield ok("nccl", "not in this build of torch; it needs GPUs, and here is none")
-    for name in ("mpi", "ucc"):
-        if built_in[name]:
-            yield ok(name, "built in; ddpbench does not use it")
-        else:
-            yield ok(name, "only in builds from source; ddpbench does not use it")
+    if facts["mpi"]:
+        yield ok("mpi", f'{facts["mpi"]}, through mpi4py: moves data between CPUs with backend = "mpi"')
+    else:
+        yield ok("mpi", f"not to be had: {facts['why_no_mpi'].removeprefix(_MPI_ASKED)}")
+    there = "built in" if built_in["ucc"] else "only in builds from source"
+    yield ok("ucc", f"{there}; ddpbench does not use it")
 
 
 def devices(host: Host) -> Iterator[Finding]:

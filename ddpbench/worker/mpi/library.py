@@ -30,7 +30,9 @@ def load() -> Any:
         mpi4py.rc.initialize = mpi4py.rc.finalize = False
         from mpi4py import MPI
     except ImportError as error:
-        raise MachineError(f'backend = "mpi": {error}; {INSTALL} brings mpi4py and MPICH') from error
+        raise MachineError(
+            f'backend = "mpi": mpi4py is not here ({error}); {INSTALL} brings mpi4py and MPICH'
+        ) from error
     except RuntimeError as error:  # what mpi4py raises where it finds no library
         first = (str(error).splitlines() or ["no reason given"])[0]
         raise MachineError(
@@ -39,14 +41,20 @@ def load() -> Any:
     return MPI
 
 
-def version() -> str | None:
-    """Return the library's name and version, such as `MPICH 5.0.2`; None where there is none."""
-    try:
-        mpi = load()
-    except MachineError:
-        return None
-    name, numbers = mpi.get_vendor()
-    return f"{name} {'.'.join(map(str, numbers))}"
+def checked_version() -> str:
+    """Return the library's name and version, such as `MPICH 5.0.2`.
+
+    Raises:
+        MachineError: there is none, or one that finds its ranks in another way than ddpbench's can be found.
+    """
+    name, numbers = load().get_vendor()
+    version = f"{name} {'.'.join(map(str, numbers))}"
+    if name == "Open MPI":
+        raise MachineError(
+            f'backend = "mpi": mpi4py has loaded {version}, which asks its launcher by PMIx; ddpbench answers '
+            f"PMI-1, as MPICH and Intel MPI ask. {INSTALL} brings MPICH; with both here, MPI4PY_MPIABI=mpich chooses it"
+        )
+    return version
 
 
 @cache
@@ -56,7 +64,7 @@ def start(store: pmi.Store, rank: int, size: int) -> Any:
     Raises:
         MachineError: there is no MPI, or one whose world is another.
     """
-    mpi = load()
+    mpi, version = load(), checked_version()
     store.set(f"pmi/node/{rank}", _memory())
     kept = pmi.serve(store, rank=rank, size=size, nodes=lambda: _nodes(store, size))
     _KEPT.append(kept)
@@ -67,14 +75,14 @@ def start(store: pmi.Store, rank: int, size: int) -> Any:
     world = mpi.COMM_WORLD
     if failed or provided.value < mpi.THREAD_MULTIPLE:
         raise MachineError(
-            f'backend = "mpi": {version()} does not start with calls from several threads, which DDP needs; '
+            f'backend = "mpi": {version} does not start with calls from several threads, which DDP needs; '
             f"{INSTALL} brings one that does"
         )
     if (world.rank, world.size) != (rank, size):
         raise MachineError(
-            f'backend = "mpi": the world of {version()} has {world.size} rank{"s" if world.size != 1 else ""} and not '
-            f"{size}: it asks no process manager by PMI-1, as MPICH and Intel MPI do. {INSTALL} brings MPICH; "
-            "with several MPI libraries here, MPI4PY_MPIABI=mpich chooses it"
+            f'backend = "mpi": the world of {version} has {world.size} rank{"s" if world.size != 1 else ""} and not '
+            f"{size}: it did not ask for it by PMI-1, as MPICH and Intel MPI do. {INSTALL} brings MPICH; with several "
+            "MPI libraries here, MPI4PY_MPIABI=mpich chooses it"
         )
     world.Set_errhandler(mpi.ERRORS_RETURN)
     world.Barrier()

@@ -95,9 +95,10 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
     for one in slot.seats:
         slots[one.node] = slots.get(one.node, 0) + 1
     planned = read_machine(slot.run)
+    facts = _FACTS if all(card.mpi is None for _, card in firsts.values()) else (*_FACTS, "mpi")
     found = nodes_record(
         [
-            (host, slots[node], {name: getattr(card, name) for name in _FACTS})
+            (host, slots[node], {name: getattr(card, name) for name in facts})
             for node, (host, card) in sorted(firsts.items())
         ],
         digests,

@@ -11,7 +11,14 @@ from typing import Any
 
 from ddpbench.errors import DdpbenchError, RequestError
 from ddpbench.machine.hardware import numa_cores, read_hardware
-from ddpbench.machine.identity import RANK_CODE, code_digest, driver_version, text_digest, workloads_digest
+from ddpbench.machine.identity import (
+    RANK_CODE,
+    code_digest,
+    driver_version,
+    mpi_of,
+    text_digest,
+    workloads_digest,
+)
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import RunDir
@@ -46,6 +53,7 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
             "gpus": tuple(gpu["name"] for gpu in probe["gpus"]),
             "gpu_cores": numa_cores(near),
             **{name: probe[name] for name in ("torch", "python", "cuda", "nccl", "cpu_capability")},
+            "mpi": mpi_of(plan.cases),
             "code": code_digest(_SLOT_CODE),
             "workloads": workloads_digest(entry.case.workload for entry in plan.cases),
             "experiment": text_digest(read_text(run.experiment, MOST_NOTES)),

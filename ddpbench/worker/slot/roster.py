@@ -20,6 +20,7 @@ _MUST_AGREE = {
     "python": "Python",
     "cuda": "CUDA",
     "nccl": "NCCL",
+    "mpi": "the MPI library",
     "code": "ddpbench's code, digest",
     "workloads": "workloads' code, digest",
     "experiment": "experiment.toml, digest",
@@ -56,6 +57,8 @@ class Card:
     python: str = ""
     cuda: str | None = None
     nccl: str | None = None
+    mpi: str | None = None
+    """The MPI library, where a case uses one."""
     code: str = ""
     workloads: str = ""
     experiment: str = ""
