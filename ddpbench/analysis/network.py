@@ -58,7 +58,7 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         alike = links is not None and links.uplink is None and len(set(links.bandwidth)) == 1
         if formula_s is not None and size and links is not None and alike:
             bound_s = lower_bound_s(n, size, PAYLOAD * links.slowest(run.case.nodes) / 8)
-        expected = busiest_rank_bytes(run.case.algorithm, n, size) if size and sent is not None else None
+        expected = busiest_rank_bytes(run.case.known_algorithm, n, size) if size and sent is not None else None
         rows.append(
             (
                 *(run.case_id, found.value, found.low, found.high, len(times)),
@@ -73,7 +73,7 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
 def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
     """The textbook's name and time of a case's algorithm for gradients of `size` bytes; none across shared nodes."""
     links = links_of(case.fabric)
-    if links is None or not size or case.algorithm not in TIMES or case.nodes != case.world_size:
+    if links is None or not size or case.known_algorithm not in TIMES or case.nodes != case.world_size:
         return "", None
     if links.uplink is not None and case.algorithm not in _KNOWN_OVER_UPLINKS:
         return "", None

@@ -13,7 +13,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.words import Estimate, ranks
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key, cap_words, is_virtual, virtual_words
-from ddpbench.strategies.traits import as_ring, rings_among, traits_of
+from ddpbench.strategies.traits import as_ring, is_ring, rings_among, traits_of
 from ddpbench.units import counted
 
 
@@ -124,7 +124,7 @@ def rows_of(summary: RunSummary) -> list[Row]:
     ]
     found = [replace(row, numbers=grouping.number_words(row.case, summary.machine)) for row in found]
     if rings_among(row.case for row in found):
-        found = [replace(row, ring=traits_of(row.case).role == "reference") for row in found]
+        found = [replace(row, ring=is_ring(row.case)) for row in found]
     return _with_layouts(found)
 
 

@@ -151,6 +151,15 @@ class Case:
         return " · ".join(words)
 
     @property
+    def known_algorithm(self) -> str:
+        """The algorithm by which bytes and times are foretold; empty where the backend chooses one by itself.
+
+        gloo's all-reduce is a ring at every size; MPI and NCCL choose by size and by how ranks stand.
+        """
+        chooses = self.algorithm == "all_reduce" and self.backend in ("mpi", "nccl")
+        return "" if chooses else self.algorithm
+
+    @property
     def chosen(self) -> list[str]:
         """What was chosen of algorithm and schedule, in words, where it is not what the strategy does unasked."""
         usual = _USUAL.get(self.strategy)

@@ -101,7 +101,12 @@ def rings_among(cases: Iterable[Case]) -> bool:
 def spoken_among(case: Case, among: Iterable[Case]) -> str:
     """Return a strategy's name in a sentence on these cases; DDP's is that of the ring it is where others are not."""
     traits = traits_of(case)
-    return as_ring(traits.spoken) if traits.role == "reference" and rings_among(among) else traits.spoken
+    return as_ring(traits.spoken) if is_ring(case) and rings_among(among) else traits.spoken
+
+
+def is_ring(case: Case) -> bool:
+    """Return whether this is DDP whose gradients go round a ring by the backend's own all-reduce."""
+    return traits_of(case).role == "reference" and bool(case.known_algorithm)
 
 
 def as_ring(name: str) -> str:

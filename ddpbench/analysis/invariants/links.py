@@ -94,6 +94,8 @@ def bytes_over_a_link(case: Case, op: str, size: float) -> float | None:
     scatter one rank's.
     """
     m, r = case.nodes, case.ranks_per_node
+    if op == "all_reduce" and not case.known_algorithm:
+        return 2 * (m - 1) / m * size  # it may add up within a node first
     if op in TIMES:
         return busiest_node_bytes(op, m, r, size)
     if op in ("reduce_scatter", "all_gather"):

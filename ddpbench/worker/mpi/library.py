@@ -65,7 +65,10 @@ def start(store: pmi.Store, rank: int, size: int) -> Any:
         MachineError: there is no MPI, or one whose world is another.
     """
     mpi, version = load(), checked_version()
-    store.set(f"pmi/node/{rank}", _memory())
+    node = os.environ.get("DDPBENCH_NODE")
+    if node is not None:  # emulated nodes share this machine's memory, and must not use it
+        os.environ |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": os.environ["GLOO_SOCKET_IFNAME"]}
+    store.set(f"pmi/node/{rank}", _memory() if node is None else node)
     kept = pmi.serve(store, rank=rank, size=size, nodes=lambda: _nodes(store, size))
     _KEPT.append(kept)
     provided = ctypes.c_int()
