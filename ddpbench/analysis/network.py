@@ -58,7 +58,9 @@ def network_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         alike = links is not None and links.uplink is None and len(set(links.bandwidth)) == 1
         if formula_s is not None and size and links is not None and alike:
             bound_s = lower_bound_s(n, size, PAYLOAD * links.slowest(run.case.nodes) / 8)
-        expected = busiest_rank_bytes(run.case.known_algorithm, n, size) if size and sent is not None else None
+        expected = (
+            busiest_rank_bytes(run.case.known_algorithm, n, size) if size and sent is not None else None
+        )
         rows.append(
             (
                 *(run.case_id, found.value, found.low, found.high, len(times)),

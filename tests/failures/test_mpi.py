@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 import ddpbench
@@ -109,6 +110,8 @@ def test_a_kill_leaves_nothing_in_shared_memory(tmp_path: Path, killed: str) -> 
     )
     try:
         rank = _rank_of_mpi(sweep.pid)
+        listens = [one.laddr.ip for one in psutil.Process(rank).net_connections() if one.status == "LISTEN"]
+        assert set(listens) == {"127.0.0.1"}  # no other host reaches it
         os.kill(rank if killed == "rank" else sweep.pid, signal.SIGKILL)
         _until(lambda: not Path(f"/proc/{rank}").exists() or _state(rank) == "Z")
     finally:
@@ -133,9 +136,7 @@ def _state(pid: int) -> str:
 
 
 def _rank_of_mpi(sweep: int) -> int:
-    """Return a process of the sweep that shares memory by MPI."""
-    import psutil
-
+    """Return a process of the sweep that shares memory by MPI, whose name is gone."""
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         for process in psutil.Process(sweep).children(recursive=True):
@@ -143,7 +144,7 @@ def _rank_of_mpi(sweep: int) -> int:
                 mapped = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
             except OSError:
                 continue
-            if "/dev/shm/mpich_shm_" in mapped and "(deleted)" in mapped:
+            if any("/dev/shm/mpich_shm_" in line and "(deleted)" in line for line in mapped.splitlines()):
                 return process.pid
         time.sleep(0.02)
     raise AssertionError("no rank of the sweep uses MPI")

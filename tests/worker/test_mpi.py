@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 from collections.abc import Callable
@@ -157,6 +158,22 @@ def nested(rank: int, size: int) -> Any:
 
 def test_a_callback_may_make_another_call() -> None:
     assert [found.tolist() for found in run_ranks(nested, 2)] == [[8.0] * 3] * 2
+
+
+def test_what_killed_ranks_left_is_removed_and_nothing_else() -> None:
+    folder = Path("/dev/shm")
+    stray, mapped, new = (folder / f"mpich_shm_test{os.getpid()}{name}_0" for name in "abc")
+    try:
+        for path in (stray, mapped, new):
+            path.write_bytes(b"x")
+        for path in (stray, mapped):
+            os.utime(path, (0, 0))
+        with mapped.open("rb") as file, mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ):
+            library._forget_strays()
+            assert [path.exists() for path in (stray, mapped, new)] == [False, True, True]
+    finally:
+        for path in (stray, mapped, new):
+            path.unlink(missing_ok=True)
 
 
 def test_another_world_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

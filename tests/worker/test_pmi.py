@@ -49,8 +49,9 @@ def test_nodes_are_told_in_blocks(nodes: list[str], told: str) -> None:
 
 def test_what_one_rank_puts_another_gets() -> None:
     store = DictStore()
-    one, other = (pmi.Answers(store, size=2, nodes=lambda: ["a", "b"]) for _ in range(2))
+    one, other = (pmi.Answers(store, size=2, world="w7", nodes=lambda: ["a", "b"]) for _ in range(2))
     assert one.to("cmd=init pmi_version=1 pmi_subversion=1").endswith("pmi_subversion=1 rc=0")
+    assert "kvsname=w7 " in one.to("cmd=get_my_kvsname")
     assert "size=2" in one.to("cmd=get_universe_size")
     assert one.to("cmd=put kvsname=ddpbench key=-bc-1 value=mpi#02=00$").endswith("rc=0 msg=success")
     assert other.to("cmd=get kvsname=ddpbench key=-bc-1").endswith("value=mpi#02=00$")
@@ -61,7 +62,7 @@ def test_what_one_rank_puts_another_gets() -> None:
 
 def test_a_barrier_opens_for_all_and_each_anew() -> None:
     store = DictStore()
-    answers = [pmi.Answers(store, size=3, nodes=lambda: ["a"] * 3) for _ in range(3)]
+    answers = [pmi.Answers(store, size=3, world="w7", nodes=lambda: ["a"] * 3) for _ in range(3)]
     said: list[str] = []
     for _ in range(2):
         said.clear()
@@ -88,7 +89,7 @@ def test_a_library_is_answered_over_its_descriptor(monkeypatch: pytest.MonkeyPat
     for name in ("PMI_FD", "PMI_RANK", "PMI_SIZE"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("PMIX_RANK", "5")
-    theirs = pmi.serve(DictStore(), rank=0, size=1, nodes=lambda: ["a"])
+    theirs = pmi.serve(DictStore(), rank=0, size=1, world="w7", nodes=lambda: ["a"])
     with socket.socket(fileno=theirs.detach()) as library, library.makefile("r") as lines:
         for asked, begins in (("cmd=get_maxes", "cmd=maxes "), ("cmd=finalize", "cmd=finalize_ack")):
             library.sendall(f"{asked}\n".encode())

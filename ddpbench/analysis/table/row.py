@@ -200,7 +200,9 @@ def _traffic(run: CaseRun) -> dict[str, Any]:
         return {}
     size = bytes_to_aggregate(run)
     expected = (
-        None if size is None else busiest_node_bytes(case.known_algorithm, case.nodes, case.ranks_per_node, size)
+        None
+        if size is None
+        else busiest_node_bytes(case.known_algorithm, case.nodes, case.ranks_per_node, size)
     )
     return {
         "node_sent_bytes": traffic.sent,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import secrets
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -65,11 +67,18 @@ def start(store: pmi.Store, rank: int, size: int) -> Any:
         MachineError: there is no MPI, or one whose world is another.
     """
     mpi, version = load(), checked_version()
-    node = os.environ.get("DDPBENCH_NODE")
-    if node is not None:  # emulated nodes share this machine's memory, and must not use it
-        os.environ |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": os.environ["GLOO_SOCKET_IFNAME"]}
-    store.set(f"pmi/node/{rank}", _memory() if node is None else node)
-    kept = pmi.serve(store, rank=rank, size=size, nodes=lambda: _nodes(store, size))
+    _confine()
+    store.set(f"pmi/node/{rank}", os.environ.get("DDPBENCH_NODE") or _memory())
+    if rank == 0:
+        _forget_strays()
+        store.set("pmi/world", secrets.token_hex(8))  # MPICH names its shared memory by the world's name
+    kept = pmi.serve(
+        store,
+        rank=rank,
+        size=size,
+        world=store.get("pmi/world").decode(),
+        nodes=lambda: _nodes(store, size),
+    )
     _KEPT.append(kept)
     provided = ctypes.c_int()
     # By ctypes, which lets the thread that answers go on; mpi4py's own call would hold it up.
@@ -93,6 +102,15 @@ def start(store: pmi.Store, rank: int, size: int) -> Any:
     return world
 
 
+def _confine() -> None:
+    """Keeps MPI, where UCX carries it, to the network that the ranks are on: emulated links, or this machine alone."""
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    if "DDPBENCH_NODE" in os.environ:  # emulated nodes share this machine's memory, and must not use it
+        os.environ |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface}
+    elif interface == "lo":  # it would listen on every other
+        os.environ.setdefault("UCX_NET_DEVICES", interface)
+
+
 _KEPT: list[Any] = []
 """The descriptors that MPI writes to: they stay open as long as the process."""
 
@@ -112,8 +130,37 @@ def _nodes(store: pmi.Store, size: int) -> Sequence[str]:
 
 def _forget_segments() -> None:
     """Takes the names of the memory that ranks share: all have it by now, and it must not outlive a killed rank."""
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-        name = line.split(maxsplit=5)[-1]
-        if name.startswith(_SEGMENTS):
-            with suppress(OSError):
-                Path(name).unlink()
+    for name in _mapped(Path("/proc/self")):
+        with suppress(OSError):
+            Path(name).unlink()
+
+
+STRAY_S = 60
+"""Memory that nobody has had for so long was left by ranks that were killed while MPI began."""
+
+
+def _forget_strays() -> None:
+    """Removes what was left of this user's earlier ranks, killed before they could do so themselves."""
+    old = time.time() - STRAY_S
+    strays = set()
+    for path in Path(_SEGMENTS).parent.glob(f"{Path(_SEGMENTS).name}*"):
+        with suppress(OSError):
+            found = path.lstat()
+            if found.st_uid == os.getuid() and found.st_mtime < old:
+                strays.add(str(path))
+    if not strays:
+        return
+    for process in Path("/proc").glob("[0-9]*"):
+        strays -= _mapped(process)
+    for name in strays:
+        with suppress(OSError):
+            Path(name).unlink()
+
+
+def _mapped(process: Path) -> set[str]:
+    """Return the names of MPI's memory that a process has; none of one that ended, or is another user's."""
+    try:
+        lines = (process / "maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return set()
+    return {name for line in lines if (name := line.split(maxsplit=5)[-1]).startswith(_SEGMENTS)}

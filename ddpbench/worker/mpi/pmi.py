@@ -47,9 +47,9 @@ def mapping(nodes: Sequence[str]) -> str:
 class Answers:
     """One rank's answers, line by line."""
 
-    def __init__(self, store: Store, *, size: int, nodes: Callable[[], Sequence[str]]) -> None:
-        """`nodes` names each rank's node, and may wait for the ranks to say it."""
-        self._store, self._size, self._nodes = store, size, nodes
+    def __init__(self, store: Store, *, size: int, world: str, nodes: Callable[[], Sequence[str]]) -> None:
+        """`nodes` names each rank's node, and may wait for the ranks to say it; `world` is a name no other has."""
+        self._store, self._size, self._world, self._nodes = store, size, world, nodes
         self._barriers = 0
 
     def to(self, line: str) -> str:
@@ -63,7 +63,7 @@ class Answers:
             case "get_appnum":
                 return "cmd=appnum appnum=0 rc=0"
             case "get_my_kvsname":
-                return "cmd=my_kvsname kvsname=ddpbench rc=0"
+                return f"cmd=my_kvsname kvsname={self._world} rc=0"
             case "get_universe_size":
                 return f"cmd=universe_size size={self._size} rc=0"
             case "put":
@@ -104,10 +104,12 @@ def environment(descriptor: int, *, rank: int, size: int, given: Mapping[str, st
     return {**others, "PMI_FD": str(descriptor), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
 
 
-def serve(store: Store, *, rank: int, size: int, nodes: Callable[[], Sequence[str]]) -> socket.socket:
+def serve(
+    store: Store, *, rank: int, size: int, world: str, nodes: Callable[[], Sequence[str]]
+) -> socket.socket:
     """Answers this process's MPI from here on, in a thread; it is pointed at it. Returns what must not be closed."""
     ours, theirs = socket.socketpair()
-    answers = Answers(store, size=size, nodes=nodes)
+    answers = Answers(store, size=size, world=world, nodes=nodes)
 
     def answer() -> None:
         with ours, ours.makefile("r", encoding="ascii") as lines:
