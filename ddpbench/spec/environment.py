@@ -35,9 +35,10 @@ _WHOSE = {
 _WHOSE_PREFIXES = {
     "DDPBENCH_": "it is ddpbench's own: set it in the shell that starts ddpbench",
     "TORCHELASTIC_": "torchrun sets it: leave it out",
+    "PMI_": "it tells an MPI who its ranks are, which ddpbench does: leave it out",
 }
-INTERFACE = "GLOO_SOCKET_IFNAME"
-"""What a fabric sets itself."""
+OF_FABRICS = ("GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES", "UCX_TLS")
+"""What decides which interfaces are used: a fabric sets it itself."""
 _TRANSPORT = (
     *("NCCL_", "TORCH_NCCL_", "RCCL_", "GLOO_", "TORCH_GLOO_", "UCC_", "UCX_", "FI_"),
     *("OMPI_", "PRTE_", "PMIX_", "MPICH_", "MPIR_", "I_MPI_", "MV2_"),

@@ -141,9 +141,9 @@ def _plan_case(
         )
         problems.append(Problem(path="fabric", message=message))
         return None
-    if fabric and f"env.{environment.INTERFACE}" in setting:
+    if fabric and (own := [name for name in environment.OF_FABRICS if f"env.{name}" in setting]):
         message = "an emulated network has interfaces of its own, which ranks are told: leave it out"
-        problems.append(Problem(path=f"env.{environment.INTERFACE}", message=message))
+        problems += [Problem(path=f"env.{name}", message=message) for name in own]
         return None
     crosses = fabric or setting["fabric.bandwidth"] is None
     laid = _Laid(
