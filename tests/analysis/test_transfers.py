@@ -185,7 +185,7 @@ def test_one_stream_serves_one_after_the_other_and_two_threads_two() -> None:
     assert one[0] == [(0, max(0, end - 10), end - 10, end) for end in (10, 20, 30, 40, 50)]
     two = intervals(found(launch("all_reduce", PAIRED), "gloo"))
     assert two[1] == [(0, 0, 0, 20), (0, 0, 0, 20), (0, 20, 20, 40), (0, 20, 20, 40), (0, 40, 40, 50)]
-    assert all(part[0] == part[1] for part in intervals(found(launch("all_reduce", FIVE), "mpi"))[0])
+    assert all(part[0] == part[1] for part in intervals(found(launch("all_reduce", FIVE), "ucc"))[0])
 
 
 def test_a_queue_is_neither_communication_nor_waiting() -> None:

@@ -32,6 +32,8 @@ CPU_FACTS: dict[str, Any] = {
     "architectures": [],
     "other_devices": [],
     "warnings": [],
+    "mpi": "MPICH 5.0.2",
+    "why_no_mpi": None,
 }
 
 
