@@ -10,7 +10,20 @@ import sys
 from types import FrameType
 from typing import Any
 
-from ddpbench.cli import allocation, doctor, init, merge, noise, pack, plan, profile, report, sweep, verify
+from ddpbench.cli import (
+    allocation,
+    doctor,
+    init,
+    merge,
+    noise,
+    pack,
+    plan,
+    profile,
+    report,
+    submit,
+    sweep,
+    verify,
+)
 from ddpbench.cli import list as list_command
 from ddpbench.cli.lines import say, show
 from ddpbench.errors import DdpbenchError, RequestError
@@ -45,6 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     for module in (
         sweep,
         plan,
+        submit,
         report,
         pack,
         allocation,

@@ -21,6 +21,7 @@ _SCHEDULES = {
 _LAUNCHERS = {
     "local": "ddpbench starts the ranks, on this machine or on emulated nodes in it (ddpbench sweep)",
     "torchrun": "torchrun, srun or another launcher starts them, on any number of nodes (ddpbench plan)",
+    "slurm": "jobs of Slurm start them, one for each number of nodes (ddpbench submit)",
 }
 
 

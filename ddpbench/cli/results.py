@@ -13,6 +13,7 @@ from ddpbench.units import format_number
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ddpbench.analysis.summary import RunSummary
     from ddpbench.spec import Case
     from ddpbench.spec.grouping import Setting
 
@@ -46,6 +47,14 @@ def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[
         lines = [f"all cases: {JOINT.join(shared)}"] if shared else []
         lines += aligned(rows, width, left=(0, len(rows[0]) - 1), gaps=(" ",))
     return [*lines, _OVERSUBSCRIBED] if any(record["oversubscribed"] for record in records) else lines
+
+
+def sentences(summary: RunSummary) -> list[str]:
+    """Return what a run came to beside its table: the answer, the findings, and what is left out or violated."""
+    lines = [one.line for one in summary.answer]
+    lines += [f"- {finding.line}" for finding in summary.findings if finding not in summary.answer]
+    lines += summary.left_out
+    return [*lines, *([summary.checks.line] if summary.checks.line else [])]
 
 
 def _head(targets: Sequence[float]) -> list[str]:

@@ -181,18 +181,11 @@ def _print_json(result: SweepResult, page: Path, summary: RunSummary) -> None:
 
 def _print_report(result: SweepResult, page: Path, summary: RunSummary, start: float) -> None:
     """Prints the table, the findings, how much of the time since `start` went into measuring, and where the page is."""
-    from ddpbench.cli.results import table
+    from ddpbench.cli.results import sentences, table
 
     show(*table(summary.cases, summary.planned, columns_here()))
-    for one in summary.answer:
-        say(one.line)
-    for finding in summary.findings:
-        if finding not in summary.answer:
-            say(f"- {finding.line}")
-    for sentence in summary.left_out:
+    for sentence in sentences(summary):
         say(sentence)
-    if summary.checks.line:
-        say(summary.checks.line)
     share = result.measured_share
     if share is not None and result.launches:
         seconds = time.monotonic() - start

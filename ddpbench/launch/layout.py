@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import json
 import shlex
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,33 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import OutputError, RequestError
-from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.devices import usable_devices
-from ddpbench.launch.own_batches import batch_notes, own_names, stated_batches
-from ddpbench.launch.own_workloads import with_located
-from ddpbench.launch.plan import Plan, make_plan, skip_reasons
-from ddpbench.machine.equal_caps import open_words, replayed_gradients, sentences, without_equal
-from ddpbench.machine.hardware import read_hardware
+from ddpbench.launch.elsewhere import Shape, planned_for, write_run
+from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.machine.identity import planned_record
-from ddpbench.records import RunDir, write_atomically
+from ddpbench.records import RunDir
 from ddpbench.records.job_key import make_job_key
 from ddpbench.records.machine import read_machine
-from ddpbench.records.rundir import checked_name, explain_os_error
-from ddpbench.spec import (
-    Case,
-    Catalog,
-    Devices,
-    Experiment,
-    PlannedCase,
-    crossed_words,
-    expand,
-    limits,
-    load_experiment,
-    resolve,
-)
+from ddpbench.records.rundir import checked_name
+from ddpbench.spec import limits
 from ddpbench.texts import command, shortened
 
 DEFAULT_PORT = 29500
+SLURM_PLACE = "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID"
+"""A slot's place, from what srun tells each of its tasks; their shell expands it."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -119,16 +102,17 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
     endpoint = (
         f"--rdzv-backend=c10d --rdzv-endpoint={first}:{nodes.port} --rdzv-id={shlex.quote(run.path.name)}"
     )
-    variables = (
-        "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID "
-        f"MASTER_ADDR={first} MASTER_PORT={nodes.port}"
-    )
-    step = f"{variables} exec python {worker}"
+    meet = f"MASTER_ADDR={first} MASTER_PORT={nodes.port}"
     return Lines(
         static=static,
         c10d=f"{env}{own_store}torchrun {shape} {endpoint}{address} {worker}",
-        srun=f"srun --nodes={count} --ntasks-per-node={each} --kill-on-bad-exit=1 bash -c {shlex.quote(step)}",
+        srun=f"{srun(count, each)} bash -c {shlex.quote(f'{SLURM_PLACE} {meet} exec python {worker}')}",
     )
+
+
+def srun(nodes: int, ranks_per_node: int) -> str:
+    """Return what starts a slot for each rank in an allocation of Slurm; it ends all where one ends badly."""
+    return f"srun --nodes={nodes} --ntasks-per-node={ranks_per_node} --kill-on-bad-exit=1"
 
 
 def plan_for(
@@ -136,52 +120,21 @@ def plan_for(
 ) -> Planned:
     """Writes a run directory with the experiment's plan for these nodes, and measures nothing.
 
-    World sizes that are `auto` become 1, 2, 4 ... up to the nodes' ranks. Where the experiment does not say
-    how many nodes a case has, it gets as few as hold it. A case that does not fit is skipped, with a reason.
-
     Raises:
         RequestError: the experiment is wrong, nothing of it fits, or the directory cannot be written.
     """
-    catalog = TableCatalog(source.parent)
-    notes: list[str] = []
-    experiment = load_experiment(source, catalog, overrides, on_note=notes.append)
-    experiment = with_located(experiment, source.parent)
-    hardware = read_hardware()
-    here = usable_devices(hardware) if experiment.base.device == "auto" else hardware.devices(gpus=0)
-    devices = _devices(experiment, here, nodes)
-    free = "nodes" not in experiment.axes and "nodes" not in experiment.base.model_fields_set
-    experiment = _under_launcher(resolve(experiment, devices))
-    names = own_names(experiment)
-    batches = stated_batches(names) if importlib.util.find_spec("torch") is not None else {}
-    notes += batch_notes(experiment, batches)
-    entries = expand(experiment, TableCatalog(source.parent, batches), devices)
-    cases = without_equal(
-        [_fitted(entry, nodes, catalog, free=free) for entry in entries], replayed_gradients
-    )
-    notes += [*sentences(cases), open_words(cases)]
-    if all(entry.skip_reason is not None for entry in cases):
-        raise RequestError(f"{source}: no case of this experiment fits these nodes\n{skip_reasons(cases)}")
+    shape = Shape(len(nodes.names), nodes.ranks_per_node)
+    planned = planned_for(source, shape, launcher="torchrun", overrides=overrides)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    run = RunDir(checked_name(out) if out is not None else Path("reports") / f"{experiment.name}-{stamp}")
+    path = checked_name(out) if out is not None else Path("reports") / f"{planned.experiment.name}-{stamp}"
+    run = RunDir(path)
     if run.path.exists() and any(run.path.iterdir()):
         raise OutputError(
             f"{run.path} is not empty; choose another --out, or plan it again with: {_again(run)}"
         )
-    plan = make_plan(experiment, cases)
-    run.create()
-    toml = plan.experiment.to_toml()  # with the seed of the order, where it was drawn
-    record = planned_record(nodes.names, nodes.ranks_per_node, nodes.port)
-    try:
-        write_atomically(run.machine, json.dumps(record, indent=1) + "\n")
-        write_atomically(run.experiment, toml)
-        write_atomically(run.plan, plan.dumps())
-        make_job_key(run)
-    except OSError as error:
-        shutil.rmtree(run.path, ignore_errors=True)  # nothing but what was just begun
-        raise OutputError(f"{run.path} cannot be written: {explain_os_error(error)}") from None
-    notes.append(crossed_words(experiment, [(entry.case.world_size, entry.case.nodes) for entry in cases]))
-    told = tuple(filter(None, notes))
-    return Planned(run=run, plan=plan, nodes=nodes, lines=launcher_lines(nodes, run), notes=told)
+    plan = make_plan(planned.experiment, planned.cases)
+    write_run(run, plan, planned_record(nodes.names, nodes.ranks_per_node, nodes.port))
+    return Planned(run=run, plan=plan, nodes=nodes, lines=launcher_lines(nodes, run), notes=planned.notes)
 
 
 def lines_of(run: RunDir, **changes: Any) -> Lines:
@@ -198,6 +151,9 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
             port=context["planned_port"],
         )
     except KeyError:
+        if "submitted_nodes" in context:
+            again = command("ddpbench", "submit", run.path.parent)
+            raise RequestError(f"{run.path} is measured by jobs of Slurm: {again}") from None
         raise RequestError(
             f"{run.path} was measured by ddpbench sweep, which also resumes it; plan the experiment itself"
         ) from None
@@ -208,55 +164,3 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
 
 def _again(run: RunDir) -> str:
     return command("ddpbench", "plan", run.path)
-
-
-def _devices(experiment: Experiment, here: Devices, nodes: Nodes) -> Devices:
-    """Return what `auto` resolves against: as many ranks as the nodes have places, each with a device of its own."""
-    base = experiment.base
-    kind = here.kind if base.device == "auto" else base.device
-    return Devices(
-        kind=kind,
-        gpus=nodes.slots if kind == "cuda" else 0,
-        cores=nodes.slots * base.threads_per_rank,
-    )
-
-
-def _under_launcher(experiment: Experiment) -> Experiment:
-    axes = {name: values for name, values in experiment.axes.items() if name != "launcher"}
-    base = experiment.base.model_copy(update={"launcher": "torchrun"})
-    return experiment.model_copy(update={"base": base, "axes": axes})
-
-
-def _fitted(entry: PlannedCase, nodes: Nodes, catalog: Catalog, *, free: bool) -> PlannedCase:
-    """Return the planned case on these nodes: laid out on as few as hold it if that is `free`, or skipped."""
-    if entry.skip_reason is not None:
-        return entry
-    case, one_process = entry.case, catalog.strategy(entry.case.strategy).one_process
-    if free and not one_process:
-        case = _on_fewest(case, nodes)
-    reason = _reason(case, nodes, one_process=one_process)
-    # Whether it is oversubscribed is known when the nodes' cores are: the leading slot fills it in.
-    return replace(entry, case=case, skip_reason=reason, oversubscribed=False)
-
-
-def _on_fewest(case: Case, nodes: Nodes) -> Case:
-    count = -(-case.world_size // nodes.ranks_per_node)
-    while count <= len(nodes.names) and case.world_size % count:
-        count += 1
-    if count > len(nodes.names):
-        return case
-    return replace(case, nodes=count, ranks_per_node=case.world_size // count)
-
-
-def _reason(case: Case, nodes: Nodes, *, one_process: bool) -> str | None:
-    """Return why a case does not fit, or None."""
-    shape = f"{len(nodes.names)} x {nodes.ranks_per_node} (nodes x ranks)"
-    if one_process:
-        if case.nodes > 1:
-            return f"{case.strategy} is one process, which cannot stand on {case.nodes} nodes"
-        if case.world_size > nodes.ranks_per_node:
-            return f"{case.world_size} replicas in one process, planned for {nodes.ranks_per_node} a node"
-        return None
-    if case.nodes > len(nodes.names) or case.ranks_per_node > nodes.ranks_per_node:
-        return f"needs {case.nodes} x {case.ranks_per_node} (nodes x ranks); planned for {shape}"
-    return None

@@ -82,14 +82,26 @@ def mpi_of(cases: Iterable[PlannedCase]) -> str | None:
 
 def planned_record(nodes: Sequence[str], ranks_per_node: int, port: int) -> dict[str, Any]:
     """`machine.json` of a run whose nodes are not at hand: the leading slot fills in who they are."""
+    planned = {
+        "host": ", ".join(dict.fromkeys(nodes)),
+        "planned_nodes": list(nodes),
+        "planned_ranks_per_node": ranks_per_node,
+        "planned_port": port,
+    }
+    return _to_be_filled_in(planned)
+
+
+def submitted_record(nodes: int, ranks_per_node: int) -> dict[str, Any]:
+    """`machine.json` of a run that Slurm is to find nodes for."""
+    return _to_be_filled_in({"submitted_nodes": nodes, "submitted_ranks_per_node": ranks_per_node})
+
+
+def _to_be_filled_in(planned: dict[str, Any]) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "identity": {},
         "context": {
-            "host": ", ".join(dict.fromkeys(nodes)),
-            "planned_nodes": list(nodes),
-            "planned_ranks_per_node": ranks_per_node,
-            "planned_port": port,
+            **planned,
             "planned_on": socket.gethostname(),
             "started_utc": utc_now(),
             "command": shlex.join(["ddpbench", *sys.argv[1:]]),

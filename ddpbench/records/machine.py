@@ -26,6 +26,16 @@ class _Identity(BaseModel, extra="allow", strict=True):
     __pydantic_extra__: dict[str, JsonValue]
 
 
+class SlurmJob(BaseModel, extra="allow", strict=True):
+    """A job of Slurm that worked in a run: its allocation, and how long it had waited for it, seconds."""
+
+    job_id: str
+    restarts: Annotated[int, Field(ge=0)] = 0
+    nodes: Annotated[int, Field(gt=0)]
+    slots: Annotated[int, Field(gt=0)]
+    queue_wait_s: Annotated[float, Field(ge=0, lt=1e9)] | None = None
+
+
 class _Context(BaseModel, extra="allow", strict=True):
     host: _Text = None
     started_utc: _Text = None
@@ -37,6 +47,7 @@ class _Context(BaseModel, extra="allow", strict=True):
     planned_nodes: list[str] = []
     planned_ranks_per_node: int = 1
     planned_port: int = 1
+    slurm_jobs: list[SlurmJob] = []
     __pydantic_extra__: dict[str, JsonValue]
 
 

@@ -67,7 +67,7 @@ _ASIDE = re.compile(r"(launch-\d+|proof)\.aside-\d+", re.ASCII)
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.attempt-(0|[1-9]\d{0,8})\.(jsonl|log)", re.ASCII)
 _FILES = re.compile(
     r"(experiment\.toml|(machine|plan|fabric|sessions|merged)\.json|cases\.(csv|parquet)|report\.html|records\.tar\.xz"
-    r"|(server(-\d+)?|fabric)\.log|probe\.(json|log)|job\.key|\.lock|\.writable)|\..+\.new",
+    r"|(server(-\d+)?|fabric)\.log|probe\.(json|log)|job\.key|job\.sbatch|slurm-\d{1,18}\.out|\.lock|\.writable)|\..+\.new",
     re.ASCII,
 )
 _FOLDERS = frozenset({"cases", "figures", "slides", "traces", ".torchinductor"})
@@ -333,8 +333,8 @@ class RunDir:
             raise OutputError(f"{self.path} cannot be written: {explain_os_error(error)}") from None
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Holds the directory for one sweep; the kernel lets go of it however the process ends.
+    def locked(self, by: str = "sweep") -> Iterator[None]:
+        """Holds the directory for one sweep, or what `by` calls it; the kernel lets go of it however that ends.
 
         Raises:
             OutputError: another process holds it.
@@ -348,7 +348,7 @@ class RunDir:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                message = f"{self.path} is in use by another sweep; wait for it or give another --out"
+                message = f"{self.path} is in use by another {by}; wait for it or give another --out"
                 raise OutputError(message) from None
             yield
 

@@ -346,7 +346,10 @@ def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 def _resumes(summary: RunSummary) -> str:
     """Return the command that goes on with the run; for nodes of a launcher, the one that prints their lines."""
-    if "planned_nodes" in _part(summary.machine, "context"):
+    context = _part(summary.machine, "context")
+    if "submitted_nodes" in context:
+        return command("ddpbench", "submit", str(Path(summary.run_path).parent))
+    if "planned_nodes" in context:
         return command("ddpbench", "plan", summary.run_path)
     return command("ddpbench", "sweep", f"{summary.run_path.rstrip('/')}/experiment.toml")
 

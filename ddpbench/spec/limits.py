@@ -250,4 +250,5 @@ PROFILED_STEPS = _count(2, 1_000_000, "its interval is narrow long before", "few
 PORT = _count(1, 65_535, "a port has 16 bits")
 EFFICIENCY = Range(low=0, high=1, above=True)
 JOB_LENGTH = _count(1, 10**15, "no job is as long")
+TIME_LIMIT_S = _duration(60, 365 * _DAY_S, "no queue takes as long a job", "Slurm counts minutes")
 WAIT_S = _duration(0, 3650 * _DAY_S, "no queue is as long")

@@ -205,3 +205,11 @@ class StopsTheServer(KillsTheServer):
     """The same, but the server is stopped."""
 
     number = signal.SIGSTOP
+
+
+class WaitsWhileMarked(Sound):
+    """Every rank waits as long as a file is there."""
+
+    def trouble(self) -> Any:
+        while Path(os.environ.get("DDPBENCH_TEST_MARK", "/nonexistent/mark")).exists():
+            time.sleep(0.2)

@@ -134,7 +134,7 @@ def test_what_finishes_first_is_told_beside_what_was_chosen(tmp_path: Path) -> N
     )
     assert "the chosen size takes 12 min 5 s" in text
     assert "under weak scaling a larger job sees more samples" in markdown(far)
-    assert "for the chosen size no wait is given" in choice(of(run, steps=1000, waits_s={1: 60.0}))
+    assert "for the chosen size no wait is known" in choice(of(run, steps=1000, waits_s={1: 60.0}))
     assert "the chosen size is that one" in choice(of(run, steps=1000, waits_s={4: 1.0}))
 
 

@@ -169,7 +169,7 @@ def _status(
         counted = f"{len(bad)} of {len(launches)} launches {'were' if len(bad) != 1 else 'was'} not ok"
         again = command("ddpbench", "sweep", path, "--retry-failed")
         if planned.case.launcher != "local":
-            again = f"{resume_command(planned.case.launcher, path)}, with --retry-failed at their end"
+            again = f"{resume_command(planned.case.launcher, path)}, with --retry-failed at the end"
         advice = f"after fixing this, measure again with: {again}"
         return worst.status, f"round {worst.round + 1}: {worst.error} ({counted}; {advice})"
     if spent and not ok:
@@ -182,7 +182,9 @@ def _status(
 
 
 def resume_command(launcher: str, path: Path | str) -> str:
-    """Return what goes on with a run: a sweep, or the lines for another launcher."""
+    """Return what goes on with a run: a sweep, the submission it is part of, or the lines for another launcher."""
     if launcher == "local":
         return command("ddpbench", "sweep", path)
+    if launcher == "slurm":
+        return command("ddpbench", "submit", Path(path).parent)
     return f"the lines of {command('ddpbench', 'plan', path)}"

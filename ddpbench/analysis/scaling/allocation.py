@@ -6,6 +6,7 @@ Only what was measured on real links with real computation, each rank on a core 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,7 @@ from ddpbench.analysis.scaling.curves import CaseCurve
 from ddpbench.analysis.statistics.stats import Interval, compare, samples_rate, step_time
 from ddpbench.errors import RequestError
 from ddpbench.records import RunDir
-from ddpbench.records.machine import read_machine
+from ddpbench.records.machine import SlurmJob, read_machine
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import grouping
 
@@ -69,6 +70,8 @@ class Allocation:
     samples_per_epoch: int | None
     samples_recorded: bool
     """`samples_per_epoch` is the dataset's length as recorded, and was not given."""
+    waits_recorded: int
+    """From so many jobs of the run the queue waits come; 0: they were given, or there are none."""
     epochs: int | None
     steps: int | None
     base_rate: Interval
@@ -100,8 +103,11 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
     assert base is not None  # choose takes none without
     recorded = request.samples_per_epoch is None
     request = _with_samples(request, [base, *curve.runs])
-    jobs = _jobs(curve, base, request)
     case, machine = curve.first.case, read_machine(run)
+    waited = [] if request.waits_s else [job for job in _slurm_jobs(machine) if job.queue_wait_s is not None]
+    if waited:
+        request = replace(request, waits_s=_waits(waited, [base, *curve.runs]))
+    jobs = _jobs(curve, base, request)
     members = [base, *curve.runs]
     return Allocation(
         name=curve.name,
@@ -115,6 +121,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
         first=_first_done(jobs),
         samples_per_epoch=request.samples_per_epoch,
         samples_recorded=recorded,
+        waits_recorded=len(waited),
         epochs=request.epochs,
         steps=request.steps,
         base_rate=samples_rate(base.timings),
@@ -128,6 +135,22 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
         left_out=_left_out(curve),
         elsewhere=elsewhere,
     )
+
+
+def _slurm_jobs(machine: Mapping[str, Any]) -> list[SlurmJob]:
+    return [SlurmJob.model_validate(job) for job in machine.get("context", {}).get("slurm_jobs", [])]
+
+
+def _waits(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, float]:
+    """Return queue waits by world size, seconds: the median over the jobs of the smallest allocation that held it."""
+    found: dict[int, float] = {}
+    for case in (run.case for run in runs):
+        able = [job for job in jobs if job.nodes >= case.nodes]
+        least = min((job.nodes for job in able), default=0)
+        waits = [job.queue_wait_s for job in able if job.nodes == least and job.queue_wait_s is not None]
+        if waits:
+            found[case.world_size] = statistics.median(waits)
+    return found
 
 
 def _with_samples(request: AllocationRequest, runs: Sequence[CaseRun]) -> AllocationRequest:

@@ -144,6 +144,8 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
     contexts = [source.context for source in sources]
     origins = [origin for source in sources for origin in source.origins]
 
+    jobs = [job for context in contexts for job in context.get("slurm_jobs", [])]
+
     def listed(key: str) -> str:
         return ", ".join(dict.fromkeys(str(context[key]) for context in contexts if context.get(key)))
 
@@ -163,6 +165,7 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
             "command": shlex.join(["ddpbench", *sys.argv[1:]]),
             "ddpbench_version": VERSION,
             "git_commit": listed("git_commit"),
+            **({"slurm_jobs": jobs} if jobs else {}),
             "merged_from": [
                 f"{o['path']} ({o['host']}, {o['started_utc']}, {o['cores']} cores, {o['gpus']} GPUs)"
                 for o in origins

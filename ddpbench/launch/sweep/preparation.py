@@ -165,9 +165,14 @@ def _check_launcher(experiment: Experiment, source: Path) -> None:
     """Refuses to sweep what another launcher is to start.
 
     Raises:
-        RequestError: a case has launcher = "torchrun".
+        RequestError: a case has another launcher than the local one.
     """
-    if "torchrun" in experiment.axes.get("launcher", [experiment.base.launcher]):
+    launchers = experiment.axes.get("launcher", [experiment.base.launcher])
+    if "slurm" in launchers:
+        sizes = () if source.is_dir() else ("--nodes", "1,2,4", "--ranks-per-node", "N")
+        again = command("ddpbench", "submit", source.parent if source.is_dir() else source, *sizes)
+        raise RequestError(f'{source}: with launcher = "slurm" jobs of Slurm start the ranks: {again}')
+    if "torchrun" in launchers:
         nodes = () if source.is_dir() else ("--nodes", "hostA,hostB", "--ranks-per-node", "N")
         raise RequestError(
             f'{source}: with launcher = "torchrun" you start the ranks: '

@@ -64,14 +64,15 @@ def _finishing(allocation: Allocation) -> list[str]:
     if first.base:
         name += " (the base case)"
     verb = "finishes" if first.world_size == 1 else "finish"
+    known = "recorded" if allocation.waits_recorded else "given"
     text = (
-        f"With the queue waits given, {name} {verb} first: {format_seconds(first.wait_s)} of waiting and "
+        f"With the queue waits {known}, {name} {verb} first: {format_seconds(first.wait_s)} of waiting and "
         f"{format_seconds(first.run_s.value)} of running are {format_seconds(first.finish_s)}"
     )
     if first is chosen:
         return [f"{text}; the chosen size is that one."]
     if chosen.finish_s is None:
-        return [f"{text}; for the chosen size no wait is given."]
+        return [f"{text}; for the chosen size no wait is known."]
     return [f"{text}; the chosen size takes {format_seconds(chosen.finish_s)}."]
 
 
@@ -98,7 +99,8 @@ def length(allocation: Allocation) -> str:
         )
         words.append(f"A run is {counted(allocation.steps, 'step')}{more}.")
     if allocation.first is not None:
-        words.append("Queue waits are given, not measured.")
+        own = f"Queue waits are those of {counted(allocation.waits_recorded, 'job')} of this run: queues change."
+        words.append(own if allocation.waits_recorded else "Queue waits are given, not measured.")
     if allocation.unit == "core":
         each = counted(allocation.threads_per_rank, "thread")
         workers = (

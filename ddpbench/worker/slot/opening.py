@@ -15,6 +15,7 @@ from ddpbench.machine.estimate import Tried
 from ddpbench.machine.identity import RANK_CODE, check_identity, code_digest, nodes_record
 from ddpbench.machine.order import run_order
 from ddpbench.machine.placement import early_env
+from ddpbench.machine.slurm import own_job
 from ddpbench.machine.trial import gradients_in_rank, identifying, inspect_own, told, tried, within_own
 from ddpbench.records import write_atomically
 from ddpbench.records.files import create_file
@@ -108,6 +109,10 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
         check_identity(planned, found, slot.run.path)
     else:
         write_atomically(slot.run.machine, json.dumps(found, indent=1) + "\n")
+    if job := own_job(slot.place.slots):
+        machine = read_machine(slot.run)
+        machine["context"].setdefault("slurm_jobs", []).append(job)
+        write_atomically(slot.run.machine, json.dumps(machine, indent=1) + "\n")
     data = slot.run.read_json(slot.run.plan)
     for entry, stored in zip(plan.cases, data["cases"], strict=True):
         members = members_of(entry.case, processes_of(entry.case), slot.seats)

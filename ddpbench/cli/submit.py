@@ -1,0 +1,224 @@
+"""`ddpbench submit EXPERIMENT --nodes 1,2,4`: jobs of Slurm, one for each number of nodes, and one report of all."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddpbench.cli import flags
+from ddpbench.cli.lines import columns_here, say, show
+
+if TYPE_CHECKING:
+    from ddpbench.launch.slurm.submission import Size, Submission
+
+_NAMED = ("partition", "account", "gres", "constraint")
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "submit",
+        help="measure an experiment in Slurm jobs, one for each number of nodes",
+        description="Writes a job script for each number of nodes, submits them, shows the queue and the progress, "
+        "submits again what a time limit or a lost node ended, and makes one report of all. The same command, or the "
+        "directory in place of the experiment, goes on with it, from any login. Ctrl-C leaves the jobs alone.",
+    )
+    parser.add_argument(
+        "experiment", metavar="EXPERIMENT", help="a name, a TOML file or the directory of a submission"
+    )
+    parser.add_argument("--nodes", metavar="1,2,4", help="numbers of nodes: each is a job of its own")
+    parser.add_argument(
+        "--ranks-per-node",
+        type=flags.number("--ranks-per-node", "RANKS_PER_NODE"),
+        metavar="N",
+        help="places for ranks on each (default: 1)",
+    )
+    parser.add_argument(
+        "--time",
+        metavar="LIMIT",
+        help="time limit of a job: '45 min', Slurm's 2:30:00, or auto, from the estimate (default: auto)",
+    )
+    for name in _NAMED:
+        parser.add_argument(f"--{name}", metavar="VALUE", help="as sbatch has it")
+    parser.add_argument("--exclusive", action="store_true", help="as sbatch has it: nobody else on the nodes")
+    parser.add_argument(
+        "--sbatch",
+        action="append",
+        default=[],
+        metavar="OPTION[=VALUE]",
+        help="any other option of sbatch, such as qos=high; may be repeated",
+    )
+    parser.add_argument(
+        "--setup",
+        action="append",
+        default=[],
+        metavar="LINE",
+        help="a line of the script before anything else, such as 'module load cuda'; may be repeated",
+    )
+    parser.add_argument(
+        "--port",
+        type=flags.number("--port", "PORT"),
+        help="a free port of the first node (default: by the job's id)",
+    )
+    parser.add_argument("--detach", action="store_true", help="submit and return at once")
+    parser.add_argument("--dry-run", action="store_true", help="print the scripts; write and submit nothing")
+    parser.add_argument("--retry-failed", action="store_true", help="rerun failed launches")
+    flags.overrides(parser, '--set axes.strategy=\'["ddp","master"]\'')
+    flags.workload(parser)
+    flags.out(parser, "the submission's directory (default: reports/NAME-slurm)")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ddpbench.launch.slurm import control
+    from ddpbench.launch.slurm.submission import scripts
+
+    submission = _asked_for(arguments)
+    for note in submission.notes:
+        say(note, sys.stderr)
+    texts = scripts(submission, retry_failed=arguments.retry_failed)
+    if arguments.dry_run:
+        for size in submission.sizes:
+            show(f"# {size.script}", texts[size.shape.nodes])
+        return 0
+    control.check_here()
+    return _submit(submission, texts, detach=arguments.detach, retry_failed=arguments.retry_failed)
+
+
+def _asked_for(arguments: argparse.Namespace) -> Submission:
+    """Return the submission that the flags mean: a new one, or one that stands, with the flags in place of its own.
+
+    Raises:
+        RequestError: the flags do not go together, or mean nothing.
+    """
+    from ddpbench.errors import RequestError
+    from ddpbench.launch.experiments import find_experiment
+    from ddpbench.launch.slurm.request import Request, options_of, parse_sizes, parse_time
+    from ddpbench.launch.slurm.submission import FILE, open_submission, plan_submission
+
+    options = options_of(
+        [(name, getattr(arguments, name)) for name in _NAMED], arguments.sbatch, exclusive=arguments.exclusive
+    )
+    given: dict[str, Any] = {"options": options, "setup": tuple(arguments.setup), "port": arguments.port}
+    given = {name: value for name, value in given.items() if value}
+    if arguments.time is not None:
+        given["time_s"] = parse_time(arguments.time)
+    path = Path(arguments.experiment)
+    if path.is_dir() and (path / FILE).is_file():
+        from dataclasses import replace
+
+        if arguments.overrides or arguments.out or arguments.nodes or arguments.ranks_per_node:
+            raise RequestError(
+                f"{path} is planned already: --nodes, --ranks-per-node, --set and --out belong to an experiment"
+            )
+        found = open_submission(path)
+        return replace(found, request=replace(found.request, **given))
+    source = find_experiment(arguments.experiment)
+    if source.is_dir():
+        raise RequestError(
+            f"{source} is a run directory: give an experiment, or the directory of a submission"
+        )
+    if arguments.nodes is None:
+        raise RequestError("--nodes 1,2,4: say on how many nodes to measure; each number is a job of its own")
+    request = Request(
+        sizes=parse_sizes(arguments.nodes), ranks_per_node=arguments.ranks_per_node or 1, **given
+    )
+    return plan_submission(source, request, overrides=arguments.overrides, out=arguments.out)
+
+
+def _submit(submission: Submission, texts: dict[int, str], *, detach: bool, retry_failed: bool) -> int:
+    from ddpbench.errors import DdpbenchError
+    from ddpbench.launch.slurm import control
+    from ddpbench.launch.slurm.follow import Follower
+    from ddpbench.launch.slurm.submission import needs, write_submission
+    from ddpbench.records import RunDir
+    from ddpbench.texts import command
+
+    nodes, seconds = needs(submission)
+    control.check_room(control.partitions(), submission.request.value("partition"), nodes, seconds)
+    new = bool(submission.plans)
+    write_submission(submission)
+    with RunDir(submission.path).locked(by="ddpbench submit"):
+        follower = Follower(submission, texts, _Lines(submission), retry_failed=retry_failed)
+        try:
+            follower.check()
+        except DdpbenchError:
+            if new:  # nothing was submitted: nothing stays
+                shutil.rmtree(submission.path, ignore_errors=True)
+            raise
+        try:
+            if detach:
+                follower.submit_missing()
+            else:
+                follower.follow()
+        except KeyboardInterrupt:
+            jobs = [size.jobs[-1].job_id for size in submission.sizes if size.jobs]
+            say(f"the jobs go on; follow them again with: {submission.again}", sys.stderr)
+            say(f"or end them with: {command('scancel', *jobs)}", sys.stderr)
+            raise
+        if detach:
+            say(f"to follow the jobs and make the report: {submission.again}")
+            return 0
+        for sentence in follower.given_up.values():
+            say(sentence, sys.stderr)
+        if follower.given_up:
+            say(f"what is measured stays; go on with: {submission.again}", sys.stderr)
+        code = _report(submission)
+        return 1 if follower.given_up else code
+
+
+def _report(submission: Submission) -> int:
+    """Make one report of all sizes with something measured; returns whether all cases are ok."""
+    import ddpbench
+    from ddpbench.cli.results import sentences, table
+    from ddpbench.launch.merge.merge import merge
+
+    measured = [size.run.path for size in submission.sizes if size.launches()]
+    if not measured:
+        say("nothing was measured", sys.stderr)
+        return 1
+    path = measured[0]
+    if len(measured) > 1:
+        path = submission.path / "merged"
+        if (path / "merged.json").is_file():
+            shutil.rmtree(path)
+        for sentence in merge(measured, path).left_out:
+            say(f"left out: {sentence}", sys.stderr)
+    page, summary = ddpbench.report_on(path)
+    show(*table(summary.cases, summary.planned, columns_here()))
+    for sentence in sentences(summary):
+        say(sentence)
+    show(f"report: {page}")
+    bad = [status for status in summary.cases["status"] if status not in ("ok", "skipped")]
+    return 1 if bad else 0
+
+
+class _Lines:
+    """Says on standard error what changes: states at once, launches now and then."""
+
+    def __init__(self, submission: Submission) -> None:
+        self._planned = {}
+        for size in submission.sizes:
+            with suppress(OSError):
+                from ddpbench.records.plan import read_plan
+
+                plan = submission.plans.get(size.shape.nodes) or read_plan(size.run)
+                self._planned[size.shape.nodes] = len(plan.order)
+        self._said: dict[int, tuple[str, int]] = {}
+
+    def state(self, size: Size, words: str, launches: int) -> None:
+        """Says it where it is news."""
+        planned = self._planned.get(size.shape.nodes, 0)
+        before, then = self._said.get(size.shape.nodes, ("", -1))
+        if words == before and launches - then < max(1, planned // 20):
+            return
+        self._said[size.shape.nodes] = (words, launches)
+        say(f"{size.name}: {words}; {launches} of up to {planned} launches", sys.stderr)
+
+    def event(self, sentence: str) -> None:
+        """Says it."""
+        say(sentence, sys.stderr)

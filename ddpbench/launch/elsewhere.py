@@ -1,0 +1,163 @@
+"""An experiment's cases on nodes whose ranks ddpbench does not start itself, and the run directory that plans them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from ddpbench.errors import OutputError, RequestError
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.devices import usable_devices
+from ddpbench.launch.own_batches import batch_notes, own_names, stated_batches
+from ddpbench.launch.own_workloads import with_located
+from ddpbench.launch.plan import Plan, skip_reasons
+from ddpbench.machine.equal_caps import open_words, replayed_gradients, sentences, without_equal
+from ddpbench.machine.hardware import read_hardware
+from ddpbench.records import RunDir, write_atomically
+from ddpbench.records.job_key import make_job_key
+from ddpbench.records.rundir import explain_os_error
+from ddpbench.spec import (
+    Case,
+    Catalog,
+    Devices,
+    Experiment,
+    PlannedCase,
+    crossed_words,
+    expand,
+    load_experiment,
+    resolve,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many nodes there are, and how many ranks each has room for."""
+
+    nodes: int
+    ranks_per_node: int
+
+    @property
+    def slots(self) -> int:
+        """Places for ranks on all nodes."""
+        return self.nodes * self.ranks_per_node
+
+    def __str__(self) -> str:
+        return f"{self.nodes} x {self.ranks_per_node} (nodes x ranks)"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedFor:
+    """An experiment resolved for nodes of a shape, and its cases there; some may be skipped."""
+
+    experiment: Experiment
+    cases: tuple[PlannedCase, ...]
+    notes: tuple[str, ...]
+    """What of the request is not run as it was given, and why."""
+
+
+def planned_for(
+    source: Path, shape: Shape, *, launcher: Literal["torchrun", "slurm"], overrides: Sequence[str] = ()
+) -> PlannedFor:
+    """Return the experiment's cases on these nodes.
+
+    World sizes that are `auto` become 1, 2, 4 ... up to the nodes' ranks. Where the experiment does not say
+    how many nodes a case has, it gets as few as hold it. A case that does not fit is skipped, with a reason.
+
+    Raises:
+        RequestError: the experiment is wrong, or nothing of it fits.
+    """
+    catalog = TableCatalog(source.parent)
+    notes: list[str] = []
+    experiment = load_experiment(source, catalog, overrides, on_note=notes.append)
+    experiment = with_located(experiment, source.parent)
+    hardware = read_hardware()
+    here = usable_devices(hardware) if experiment.base.device == "auto" else hardware.devices(gpus=0)
+    devices = _devices(experiment, here, shape)
+    free = "nodes" not in experiment.axes and "nodes" not in experiment.base.model_fields_set
+    experiment = _under_launcher(resolve(experiment, devices), launcher)
+    names = own_names(experiment)
+    batches = stated_batches(names) if importlib.util.find_spec("torch") is not None else {}
+    notes += batch_notes(experiment, batches)
+    entries = expand(experiment, TableCatalog(source.parent, batches), devices)
+    cases = without_equal(
+        [_fitted(entry, shape, catalog, free=free) for entry in entries], replayed_gradients
+    )
+    notes += [*sentences(cases), open_words(cases)]
+    if all(entry.skip_reason is not None for entry in cases):
+        raise RequestError(f"{source}: no case of this experiment fits these nodes\n{skip_reasons(cases)}")
+    notes.append(crossed_words(experiment, [(entry.case.world_size, entry.case.nodes) for entry in cases]))
+    return PlannedFor(experiment=experiment, cases=tuple(cases), notes=tuple(filter(None, notes)))
+
+
+def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
+    """Writes a run directory with a plan, and with `machine.json` as far as it is known.
+
+    Raises:
+        OutputError: it cannot be written; nothing of it stays.
+    """
+    run.create()
+    try:
+        write_atomically(run.machine, json.dumps(machine, indent=1) + "\n")
+        # with the seed of the order, where it was drawn
+        write_atomically(run.experiment, plan.experiment.to_toml())
+        write_atomically(run.plan, plan.dumps())
+        make_job_key(run)
+    except OSError as error:
+        shutil.rmtree(run.path, ignore_errors=True)  # nothing but what was just begun
+        raise OutputError(f"{run.path} cannot be written: {explain_os_error(error)}") from None
+
+
+def _devices(experiment: Experiment, here: Devices, shape: Shape) -> Devices:
+    """Return what `auto` resolves against: as many ranks as the nodes have places, each with a device of its own."""
+    base = experiment.base
+    kind = here.kind if base.device == "auto" else base.device
+    return Devices(
+        kind=kind,
+        gpus=shape.slots if kind == "cuda" else 0,
+        cores=shape.slots * base.threads_per_rank,
+    )
+
+
+def _under_launcher(experiment: Experiment, launcher: Literal["torchrun", "slurm"]) -> Experiment:
+    axes = {name: values for name, values in experiment.axes.items() if name != "launcher"}
+    base = experiment.base.model_copy(update={"launcher": launcher})
+    return experiment.model_copy(update={"base": base, "axes": axes})
+
+
+def _fitted(entry: PlannedCase, shape: Shape, catalog: Catalog, *, free: bool) -> PlannedCase:
+    """Return the planned case on these nodes: laid out on as few as hold it if that is `free`, or skipped."""
+    if entry.skip_reason is not None:
+        return entry
+    case, one_process = entry.case, catalog.strategy(entry.case.strategy).one_process
+    if free and not one_process:
+        case = _on_fewest(case, shape)
+    reason = _reason(case, shape, one_process=one_process)
+    # Whether it is oversubscribed is known when the nodes' cores are: the leading slot fills it in.
+    return replace(entry, case=case, skip_reason=reason, oversubscribed=False)
+
+
+def _on_fewest(case: Case, shape: Shape) -> Case:
+    count = -(-case.world_size // shape.ranks_per_node)
+    while count <= shape.nodes and case.world_size % count:
+        count += 1
+    if count > shape.nodes:
+        return case
+    return replace(case, nodes=count, ranks_per_node=case.world_size // count)
+
+
+def _reason(case: Case, shape: Shape, *, one_process: bool) -> str | None:
+    """Return why a case does not fit, or None."""
+    if one_process:
+        if case.nodes > 1:
+            return f"{case.strategy} is one process, which cannot stand on {case.nodes} nodes"
+        if case.world_size > shape.ranks_per_node:
+            return f"{case.world_size} replicas in one process, planned for {shape.ranks_per_node} a node"
+        return None
+    if case.nodes > shape.nodes or case.ranks_per_node > shape.ranks_per_node:
+        return f"needs {case.nodes} x {case.ranks_per_node} (nodes x ranks); planned for {shape}"
+    return None

@@ -1,0 +1,231 @@
+"""Slurm's commands: what they are asked, and what their answers mean."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddpbench.errors import LaunchError, RequestError, nearest
+from ddpbench.launch.slurm.request import parse_time
+from ddpbench.texts import shortened
+
+ASK_S = 60.0
+"""Slurm's commands wait for a controller that is away; nothing here waits longer for them, seconds."""
+_ACTIVE = frozenset(
+    [
+        "PENDING",
+        "RUNNING",
+        "CONFIGURING",
+        "COMPLETING",
+        "REQUEUED",
+        "REQUEUE_FED",
+        "REQUEUE_HOLD",
+        "RESIZING",
+        "RESV_DEL_HOLD",
+        "SIGNALING",
+        "SPECIAL_EXIT",
+        "STAGE_OUT",
+        "STOPPED",
+        "SUSPENDED",
+    ]
+)
+GONE = "GONE"
+"""The controller does not know the job any more, and nobody keeps accounts."""
+
+
+class UnreachableError(LaunchError):
+    """Slurm's controller does not answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobState:
+    """What Slurm says of a job: its state, why it waits, and the nodes it has."""
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether it waits, works, or will again."""
+        return self.state in _ACTIVE
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Partition:
+    """A partition: its nodes, and its longest time limit in seconds, None without one."""
+
+    name: str
+    nodes: int
+    time_s: float | None
+    default: bool
+
+
+def _asked(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Return what a command answered.
+
+    Raises:
+        UnreachableError: nothing, for a minute.
+    """
+    # What a job tells its own steps would be taken for options of the job to be submitted.
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name == "SLURM_CONF" or not name.startswith("SLURM_")
+    }
+    try:
+        return subprocess.run(
+            argv, env=env, capture_output=True, text=True, errors="replace", timeout=ASK_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise UnreachableError(f"{argv[0]}: Slurm's controller (slurmctld) does not answer") from None
+    except OSError as error:
+        raise UnreachableError(f"{argv[0]} cannot be run: {error.strerror}") from None
+
+
+def _told(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what a command complained of, as one sentence."""
+    text = done.stderr or done.stdout
+    lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in text.splitlines()]
+    return "; ".join(dict.fromkeys(filter(None, lines))) or f"exit code {done.returncode}"
+
+
+def check_here() -> None:
+    """Whether jobs can be submitted from this machine.
+
+    Raises:
+        RequestError: Slurm's commands are not here.
+    """
+    missing = [name for name in ("sbatch", "squeue", "sinfo", "scontrol") if shutil.which(name) is None]
+    if missing:
+        raise RequestError(
+            f"{', '.join(missing)} not on PATH: submit where jobs of Slurm are submitted (on a login node, after its "
+            "module is loaded); --dry-run prints the scripts anywhere; ddpbench plan prints lines for other launchers"
+        )
+
+
+def partitions() -> tuple[Partition, ...]:
+    """Return the partitions there are.
+
+    Raises:
+        UnreachableError: Slurm does not say.
+    """
+    done = _asked(["sinfo", "-h", "-o", "%P|%D|%l"])
+    if done.returncode:
+        raise UnreachableError(f"sinfo: {_told(done)}")
+    found: dict[str, Partition] = {}
+    for line in done.stdout.splitlines():
+        name, _, rest = line.strip().partition("|")
+        count, _, limit = rest.partition("|")
+        if not count.isdecimal():
+            continue
+        default, name = name.endswith("*"), name.removesuffix("*")
+        nodes = int(count) + (found[name].nodes if name in found else 0)
+        found[name] = Partition(name=name, nodes=nodes, time_s=_limit(limit), default=default)
+    return tuple(found.values())
+
+
+def _limit(text: str) -> float | None:
+    try:
+        return parse_time(text)
+    except RequestError:  # infinite, or not told
+        return None
+
+
+def check_room(known: Sequence[Partition], asked: str | None, most_nodes: int, time_s: float) -> None:
+    """Whether the partitions asked for (several by commas; None: the default one) have such nodes, for so long.
+
+    Raises:
+        RequestError: there is no such partition, or it can never have so many nodes or so long a job.
+    """
+    by_name = {one.name: one for one in known}
+    names = asked.split(",") if asked else [one.name for one in known if one.default]
+    for name in names:
+        if name not in by_name:
+            raise RequestError(
+                f"--partition {shortened(name)}: Slurm has no such partition; {nearest(name, by_name)}"
+            )
+    chosen = [by_name[name] for name in names]
+    if not chosen:
+        return  # none is the default: sbatch says what it wants
+    if (most := max(one.nodes for one in chosen)) < most_nodes:
+        raise RequestError(
+            f"--nodes {most_nodes}: the partition {', '.join(names)} has {most} node{'s' if most != 1 else ''}"
+        )
+    limits = [one.time_s for one in chosen if one.nodes >= most_nodes]
+    longest = None if None in limits else max(limit for limit in limits if limit is not None)
+    if longest is not None and time_s > longest:
+        raise RequestError(
+            f"--time: the jobs ask for {time_s / 60:.0f} min, and the partition {', '.join(names)} has a limit of "
+            f"{longest / 60:.0f} min; with --time {longest / 60:.0f} they go on in further jobs as often as they must"
+        )
+
+
+def would_run(script: Path) -> None:
+    """Has sbatch judge a script, without submitting it.
+
+    Raises:
+        RequestError: it refuses the script; its own words say why.
+        UnreachableError: it does not answer.
+    """
+    done = _asked(["sbatch", "--test-only", str(script.absolute())])
+    if done.returncode:
+        _refused(script, done)
+
+
+def submit(script: Path) -> str:
+    """Submits a script, and returns the job's id.
+
+    Raises:
+        RequestError: sbatch refuses it.
+        UnreachableError: it does not answer.
+    """
+    done = _asked(["sbatch", "--parsable", str(script.absolute())])
+    job_id = done.stdout.strip().partition(";")[0]
+    if done.returncode or not job_id.isdecimal():
+        _refused(script, done)
+    return job_id
+
+
+def _refused(script: Path, done: subprocess.CompletedProcess[str]) -> None:
+    told = _told(done)
+    if "contact slurm controller" in told.lower():
+        raise UnreachableError(f"sbatch: {told}")
+    raise RequestError(f"sbatch refuses {script}: {told}")
+
+
+def states(jobs: Mapping[str, Path]) -> dict[str, JobState]:
+    """Return what Slurm says of these jobs, each given with the script it was made of: ids are used again.
+
+    Raises:
+        UnreachableError: nothing.
+    """
+    if not jobs:
+        return {}
+    listed = ["squeue", "-h", "-t", "all", "-o", "%i|%T|%N|%r|%o", f"--user={os.getuid()}"]
+    done = _asked(listed)
+    if done.returncode:
+        raise UnreachableError(f"squeue: {_told(done)}")
+    found: dict[str, JobState] = {}
+    for line in done.stdout.splitlines():
+        job_id, *parts = line.strip().split("|", 4)
+        script = jobs.get(job_id)
+        if script is not None and len(parts) == 4 and parts[-1] == str(script.absolute()):
+            state, nodes, reason = ("" if part in ("N/A", "None") else part for part in parts[:-1])
+            found[job_id] = JobState(state=state, reason=reason, nodes=nodes)
+    return {job_id: found.get(job_id) or _ended(job_id) for job_id in jobs}
+
+
+def _ended(job_id: str) -> JobState:
+    """Return how a job ended that has left the queue: from the accounts, where they are kept."""
+    if shutil.which("sacct") is not None:
+        done = _asked(["sacct", "-n", "-X", "-P", "-j", job_id, "-o", "State"])
+        words = done.stdout.split()
+        if done.returncode == 0 and words:
+            return JobState(state=words[0])
+    return JobState(state=GONE)

@@ -1,0 +1,209 @@
+"""Follows a submission: submits what has no job, waits, submits again what ended too early, and says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from ddpbench.errors import DdpbenchError
+from ddpbench.launch.slurm import control
+from ddpbench.launch.slurm.control import GONE, JobState, UnreachableError
+from ddpbench.launch.slurm.submission import Job, Size, Submission, write_scripts
+from ddpbench.records.files import read_text
+from ddpbench.records.sessions import read_sessions
+
+POLL_S = 5.0
+"""How often Slurm's controller is asked: it serves a whole cluster."""
+SETTLE_S = 15.0
+"""How long the records of a job that has ended may take to be seen here, on a shared file system."""
+_LAST_LINES = 5
+_MOST_OUTPUT = 1 << 26
+_CARRIED_OUT = frozenset({"rounds_max", "budget", "no case can be measured"})
+"""Stop reasons of a session that has done all that the plan leaves to do."""
+_GO_ON = frozenset({"TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED", GONE})
+"""How jobs end that were ended by Slurm, through no fault of theirs."""
+
+Step = Literal["wait", "submit", "done", "give up"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """How far a run has come. `carried_out`: since its last job was submitted a session has done all there was."""
+
+    launches: int
+    sessions: int
+    carried_out: bool
+
+
+def progress_of(size: Size) -> Progress:
+    """Return how far a run has come, from its files."""
+    since = size.jobs[-1].sessions if size.jobs else 0
+    try:
+        sessions = read_sessions(size.run)
+    except DdpbenchError:  # the report says what is wrong with it
+        sessions = []
+    carried_out = any(session.get("stop_reason") in _CARRIED_OUT for session in sessions[since:])
+    return Progress(launches=size.launches(), sessions=len(sessions), carried_out=carried_out)
+
+
+def next_step(
+    last: Job | None, state: JobState | None, progress: Progress, *, first: bool, again: bool
+) -> Step:
+    """Return what is to be done for one size.
+
+    `last` is the job that was submitted last, and `state` what Slurm says of it. `first`: it is looked at for the first
+    time. `again`: a job is wanted although the plan was carried out, to do failed launches again.
+    """
+    if last is None:
+        return "submit"
+    if state is not None and state.active:
+        return "wait"
+    if again:
+        return "submit"
+    if progress.carried_out:
+        return "done"
+    if first:  # whoever gives the command again wants it to go on
+        return "submit"
+    if state is not None and state.state in _GO_ON and progress.launches > last.launches:
+        return "submit"
+    return "give up"
+
+
+class Listener(Protocol):
+    """Who is told how a submission goes on."""
+
+    def state(self, size: Size, words: str, launches: int) -> None:
+        """Told at each look."""
+
+    def event(self, sentence: str) -> None:
+        """Told once."""
+
+
+@dataclass
+class Follower:
+    """One call of `ddpbench submit` at work. `given_up` says of each size that was given up why."""
+
+    submission: Submission
+    scripts: Mapping[int, str]
+    listener: Listener
+    retry_failed: bool = False
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    given_up: dict[int, str] = field(default_factory=dict)
+    _again: set[int] = field(default_factory=set)
+    _looked: set[int] = field(default_factory=set)
+    _inactive: dict[int, float] = field(default_factory=dict)
+    _done: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        if self.retry_failed:
+            self._again = {size.shape.nodes for size in self.submission.sizes}
+
+    def check(self) -> None:
+        """Writes the scripts and has Slurm judge each, before any is submitted.
+
+        Raises:
+            RequestError: one of them is refused.
+            UnreachableError: Slurm does not answer.
+        """
+        write_scripts(self.submission, self.scripts)
+        for size in self.submission.sizes:
+            control.would_run(size.script)
+
+    def submit_missing(self) -> None:
+        """Submits jobs for what has none, or none any more, and returns at once.
+
+        Raises:
+            RequestError: sbatch refuses a script.
+            UnreachableError: Slurm does not answer.
+        """
+        states = self._states()
+        for size in self.submission.sizes:
+            self._look(size, states)
+
+    def follow(self) -> None:
+        """Works until every size is measured or given up.
+
+        Raises:
+            RequestError: sbatch refuses a script.
+        """
+        while len(self._done) < len(self.submission.sizes):
+            try:
+                states = self._states()
+                for size in self.submission.sizes:
+                    if size.shape.nodes not in self._done:
+                        self._look(size, states)
+            except UnreachableError as error:
+                self.listener.event(f"{error}; the jobs go on, and it is asked again")
+            if len(self._done) < len(self.submission.sizes):
+                self.sleep(POLL_S)
+
+    def _states(self) -> dict[str, JobState]:
+        jobs = {size.jobs[-1].job_id: size.script for size in self.submission.sizes if size.jobs}
+        return control.states(jobs)
+
+    def _look(self, size: Size, states: Mapping[str, JobState]) -> None:
+        nodes = size.shape.nodes
+        last = size.jobs[-1] if size.jobs else None
+        state = states.get(last.job_id) if last is not None else None
+        progress = progress_of(size)
+        first = nodes not in self._looked
+        step = next_step(last, state, progress, first=first, again=nodes in self._again)
+        if step == "give up":
+            since = self._inactive.setdefault(nodes, self.clock())
+            if self.clock() - since < SETTLE_S:
+                step = "wait"
+        self._looked.add(nodes)
+        if step == "submit":
+            if last is not None and state is not None:
+                ended = "left the queue" if state.state == GONE else f"ended as {state.state}"
+                self.listener.event(f"{size.name}: job {last.job_id} {ended}; submitted again")
+            self._submit(size, progress)
+        elif step == "done":
+            self._done.add(nodes)
+            self.listener.state(size, "measured", progress.launches)
+        elif step == "give up":
+            assert last is not None
+            self._done.add(nodes)
+            self.given_up[nodes] = _why(size, last, state, progress)
+            self.listener.state(size, "given up", progress.launches)
+        elif last is not None and state is not None:
+            self.listener.state(size, _words(last, state), progress.launches)
+
+    def _submit(self, size: Size, progress: Progress) -> None:
+        job_id = control.submit(size.script)
+        size.jobs.append(Job(job_id=job_id, launches=progress.launches, sessions=progress.sessions))
+        self._again.discard(size.shape.nodes)
+        self._inactive.pop(size.shape.nodes, None)
+        self.submission.save()
+        self.listener.event(f"{size.name}: submitted as job {job_id}")
+
+
+def _words(last: Job, state: JobState) -> str:
+    """Return what a job does, in words."""
+    if state.state == "RUNNING":
+        return f"job {last.job_id} runs on {state.nodes}"
+    if state.state == "PENDING":
+        why = f" ({state.reason})" if state.reason else ""
+        return f"job {last.job_id} waits{why}"
+    return f"job {last.job_id} is {state.state.lower()}"
+
+
+def _why(size: Size, last: Job, state: JobState | None, progress: Progress) -> str:
+    """Return why no further job is submitted, in a sentence."""
+    ended = state.state if state is not None else GONE
+    output = size.output(last.job_id)
+    if ended.startswith("CANCELLED"):
+        return f"{size.name}: job {last.job_id} was cancelled"
+    if ended in _GO_ON and progress.launches <= last.launches:
+        longer = "; give a longer --time" if ended == "TIMEOUT" else ""
+        return f"{size.name}: job {last.job_id} ended as {ended} before one launch was finished{longer}"
+    lines: list[str] = []
+    try:
+        lines = [line.strip() for line in read_text(output, _MOST_OUTPUT).splitlines() if line.strip()]
+    except (OSError, DdpbenchError):
+        return f"{size.name}: job {last.job_id} ended as {ended}, and {output} cannot be read"
+    told = "\n".join(f"    {line}" for line in lines[-_LAST_LINES:])
+    return f"{size.name}: job {last.job_id} ended as {ended}; {output} ends with\n{told}"

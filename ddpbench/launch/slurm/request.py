@@ -1,0 +1,173 @@
+"""What a submission asks of Slurm, and what of it is refused before Slurm hears of it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpbench.errors import RequestError
+from ddpbench.spec import limits
+from ddpbench.texts import shortened, unprintable
+from ddpbench.units import parse_seconds
+
+AUTO = "auto"
+_OPTION = re.compile(r"[a-z][a-z0-9-]*")
+_CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,5})(?::(\d{1,2}))?(?::(\d{1,2}))?")
+_OWN = {
+    "nodes": "give --nodes",
+    "ntasks-per-node": "give --ranks-per-node",
+    "time": "give --time",
+    **dict.fromkeys(
+        ("ntasks", "array", "wrap"), "a job has one slot for each rank that its nodes have room for"
+    ),
+    **dict.fromkeys(
+        ("output", "error", "open-mode"), "a job's output goes into its run directory, where it is looked for"
+    ),
+    **dict.fromkeys(("parsable", "wait", "test-only", "quiet"), "ddpbench submit does what it is for"),
+}
+"""Options of sbatch that a submission sets itself, and what to do instead."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """One option of sbatch; without a value it is a switch."""
+
+    name: str
+    value: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What is asked of Slurm, beside an experiment.
+
+    `sizes` are numbers of nodes, ascending; each is one job. `time_s` is the jobs' time limit in seconds, None where
+    it comes from the estimate. `setup` are lines of the shell before anything else, such as `module load cuda`.
+    `port` is that of the first node at which slots meet; None draws one from the job's id.
+    """
+
+    sizes: tuple[int, ...]
+    ranks_per_node: int
+    time_s: float | None = None
+    options: tuple[Option, ...] = ()
+    setup: tuple[str, ...] = ()
+    port: int | None = None
+
+    def __post_init__(self) -> None:
+        limits.RANKS_PER_NODE.check_flag("--ranks-per-node", self.ranks_per_node)
+        limits.RANKS.check_flag("--nodes x --ranks-per-node", self.sizes[-1] * self.ranks_per_node)
+        if self.port is not None:
+            limits.PORT.check_flag("--port", self.port)
+        twice = [name for name, count in Counter(option.name for option in self.options).items() if count > 1]
+        if twice:
+            raise RequestError(f"--{twice[0]} is given twice: leave one out")
+        for line in self.setup:
+            _check_line("--setup", line)
+
+    def value(self, name: str) -> str | None:
+        """Return the value of an option; None where it is not given, or has none."""
+        return next((option.value for option in self.options if option.name == name), None)
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Return numbers of nodes from `1,2,4`.
+
+    Raises:
+        RequestError: the text is not of that form.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise RequestError(
+            f"--nodes {shortened(text)}: give numbers of nodes, such as --nodes 1,2,4: each is a job of its own"
+        )
+    sizes = [int(limits.NODES.read_flag("--nodes", part)) for part in parts]
+    if len(set(sizes)) < len(sizes):
+        raise RequestError(f"--nodes {shortened(text)}: a number of nodes is given twice")
+    return tuple(sorted(sizes))
+
+
+def parse_option(text: str) -> Option:
+    """Return an option of sbatch from `qos=high` or `hold`.
+
+    Raises:
+        RequestError: it is none, or one that a submission sets itself.
+    """
+    name, equals, value = text.partition("=")
+    name = name.strip().removeprefix("--")
+    if not _OPTION.fullmatch(name):
+        raise RequestError(
+            f"--sbatch {shortened(text)}: give an option of sbatch by its long name, such as qos=high or hold"
+        )
+    if name in _OWN:
+        raise RequestError(f"--sbatch {name} is not taken: {_OWN[name]}")
+    return option(name, value if equals else None)
+
+
+def option(name: str, value: str | None) -> Option:
+    """Return an option with a value that a line of a script can hold.
+
+    Raises:
+        RequestError: it cannot.
+    """
+    if value is not None:
+        _check_line(f"--{name}", value)
+    return Option(name=name, value=value)
+
+
+def _check_line(flag: str, text: str) -> None:
+    if "\n" in text or unprintable(text):
+        raise RequestError(f"{flag} {shortened(text)}: a line of a script cannot hold this; write it without")
+
+
+def parse_time(text: str) -> float | None:
+    """Return a time limit in seconds, from `45 min` or Slurm's `2:30:00`, `1-12` (days-hours), `90` (minutes).
+
+    None is `auto`.
+
+    Raises:
+        RequestError: it is none of these, or beyond what a job may ask for.
+    """
+    text = text.strip()
+    if text == AUTO:
+        return None
+    if match := _CLOCK.fullmatch(text):
+        days, first, second, third = match.groups()
+        parts = [int(part or 0) for part in (first, second, third)]
+        if days is not None:
+            seconds = 86400.0 * int(days) + 3600 * parts[0] + 60 * parts[1] + parts[2]
+        elif third is not None:
+            seconds = 3600.0 * parts[0] + 60 * parts[1] + parts[2]
+        else:
+            seconds = 60.0 * parts[0] + parts[1]
+    else:
+        try:
+            seconds = parse_seconds(text)
+        except ValueError:
+            raise RequestError(
+                f"--time {shortened(text)}: give auto, a duration such as '45 min', or Slurm's "
+                "[DAYS-]HOURS:MINUTES:SECONDS"
+            ) from None
+    limits.TIME_LIMIT_S.check_flag("--time", seconds)
+    return seconds
+
+
+def slurm_time(seconds: float) -> str:
+    """Return a time limit as Slurm writes it, in whole minutes upwards: `1-02:30:00`."""
+    minutes = math.ceil(seconds / 60)
+    days, rest = divmod(minutes, 24 * 60)
+    clock = f"{rest // 60:02}:{rest % 60:02}:00"
+    return f"{days}-{clock}" if days else clock
+
+
+def options_of(
+    named: Sequence[tuple[str, str | None]], given: Sequence[str], *, exclusive: bool
+) -> tuple[Option, ...]:
+    """Return sbatch's options: those that have a flag of their own here, then those of `--sbatch`."""
+    own = [option(name, value) for name, value in named if value is not None]
+    return (
+        *own,
+        *([Option(name="exclusive")] if exclusive else []),
+        *(parse_option(text) for text in given),
+    )

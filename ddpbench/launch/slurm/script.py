@@ -1,0 +1,82 @@
+"""A job's script: plain sbatch, which anybody can read, change and submit by hand."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from ddpbench.launch.elsewhere import Shape
+from ddpbench.launch.layout import SLURM_PLACE, srun
+from ddpbench.launch.slurm.request import Request, slurm_time
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@[]")
+FIRST_PORT, PORTS = 20_000, 12_000
+"""Ports of jobs: below those that Linux gives to connections, from 32,768."""
+
+
+def job_script(
+    run_dir: Path,
+    name: str,
+    shape: Shape,
+    request: Request,
+    *,
+    cpus: int,
+    time_s: float,
+    python: str,
+    again: str,
+    retry_failed: bool = False,
+) -> str:
+    """Return the script of the job that carries out the plan of `run_dir` in an allocation of that shape.
+
+    `name` is the job's, `cpus` how many cores a rank uses, `time_s` the time limit in seconds, and `again` the command
+    that follows the job. Started again, by Slurm or by hand, the job goes on where it was.
+    """
+    options: list[tuple[str, str | None]] = [
+        ("job-name", name),
+        ("nodes", str(shape.nodes)),
+        ("ntasks-per-node", str(shape.ranks_per_node)),
+        ("cpus-per-task", str(cpus)),
+        ("time", slurm_time(time_s)),
+        ("output", str(run_dir).replace("%", "%%") + "/slurm-%j.out"),
+        ("open-mode", "append"),
+        ("requeue", None),
+    ]
+    given = [(option.name, option.value) for option in request.options]
+    replaced = {key for key, _ in given} | (
+        {"requeue"} if any(key == "no-requeue" for key, _ in given) else set()
+    )
+    options = [*((key, value) for key, value in options if key not in replaced), *given]
+    flag = " --retry-failed" if retry_failed else ""
+    worker = f"{shlex.quote(python)} -m ddpbench.worker {shlex.quote(str(run_dir))}{flag}"
+    nodes = "1 node" if shape.nodes == 1 else f"{shape.nodes} nodes"
+    lines = [
+        "#!/bin/bash",
+        f"# Measures what this run directory plans for {nodes} of {shape.ranks_per_node} ranks. To follow it:",
+        f"#   {again}",
+        "# Submitted again, after whatever ended it, it goes on with the launches that are left.",
+        *(f"#SBATCH --{key}{'' if value is None else f'={_word(value)}'}" for key, value in options),
+        "",
+        *([*request.setup, ""] if request.setup else []),
+        "# The slots of the job meet at its first node.",
+        'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        "MASTER_ADDR=$(scontrol -o show node \"$first\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')",
+        f"MASTER_PORT={_port(request)}",
+        'export MASTER_ADDR="${MASTER_ADDR:-$first}" MASTER_PORT',
+        'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
+        "",
+        f"{srun(shape.nodes, shape.ranks_per_node)} --mpi=none bash -c \\",
+        f"  {shlex.quote(f'{SLURM_PLACE} exec {worker}')}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _port(request: Request) -> str:
+    return str(request.port) if request.port is not None else f"$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"
+
+
+def _word(value: str) -> str:
+    """Return a value as sbatch reads it from a script: in quotes, backslashes before quotes and before themselves."""
+    if value and _PLAIN.issuperset(value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,57 @@
+"""The job of Slurm that this process is part of, if it is, and how long it had waited in the queue."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+_ASK_S = 20.0
+
+
+def _scontrol(job_id: str) -> str:
+    """Return what Slurm's controller says of a job, on one line; empty where it does not answer."""
+    try:
+        done = subprocess.run(
+            ["scontrol", "-o", "show", "job", job_id],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ASK_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
+
+
+def queue_wait_s(told: str) -> float | None:
+    """Return how long a job waited, seconds, from what `scontrol -o show job` says; None where it does not.
+
+    A job that was requeued has waited since then.
+    """
+    fields = dict(part.partition("=")[::2] for part in told.split())
+    try:
+        submitted, started = (datetime.fromisoformat(fields[name]) for name in ("SubmitTime", "StartTime"))
+    except (KeyError, ValueError):
+        return None
+    return max(0.0, (started - submitted).total_seconds())
+
+
+def own_job(
+    slots: int, env: Mapping[str, str] = os.environ, ask: Callable[[str], str] = _scontrol
+) -> dict[str, object] | None:
+    """Return the job, as `machine.json` keeps it, with `slots` places for ranks; None outside of one."""
+    job_id = env.get("SLURM_JOB_ID", "")
+    nodes = env.get("SLURM_JOB_NUM_NODES", "") or env.get("SLURM_NNODES", "")
+    if not job_id.isdecimal() or not nodes.isdecimal():
+        return None
+    restarts = env.get("SLURM_RESTART_COUNT", "")
+    return {
+        "job_id": job_id,
+        "restarts": int(restarts) if restarts.isdecimal() else 0,
+        "nodes": int(nodes),
+        "slots": slots,
+        "queue_wait_s": queue_wait_s(ask(job_id)),
+    }

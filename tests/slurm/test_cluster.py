@@ -1,0 +1,344 @@
+"""`ddpbench submit` on a real Slurm of two nodes: measured, cancelled, out of time, requeued, a node lost, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import ddpbench
+from ddpbench.launch.slurm.submission import open_submission
+from ddpbench.records import RunDir
+from ddpbench.records.sessions import read_sessions
+from tests.failures.conftest import ROOT, experiment_text, workload
+from tests.processes import nothing_left_behind
+from tests.slurm.cluster import Cluster, cluster, missing
+
+__all__ = ["nothing_left_behind"]
+
+pytestmark = [
+    pytest.mark.multiprocess,
+    pytest.mark.slurm,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "Slurm is here"),
+]
+WITHIN_S = 200.0
+REQUEUES = int(os.environ.get("DDPBENCH_TEST_REQUEUES", "3"))
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("slurm")) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def clean(nothing_left_behind: None) -> None:
+    """Every test here is held to it."""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def written(name: str = "Sound", **settings: object) -> Path:
+        path = tmp_path / "faults.toml"
+        text = experiment_text([workload(name)], **settings)  # type: ignore[arg-type]
+        path.write_text(text.replace("world_size = 2\n", "").replace("[axes]", "[axes]\nworld_size = [1, 2]"))
+        return path
+
+    return written
+
+
+def start(slurm: Cluster, *arguments: object, **env: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ddpbench", "submit", *map(str, arguments)],
+        env=os.environ | slurm.env | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+def ended(client: subprocess.Popen[str]) -> tuple[int, str]:
+    """Return its exit code, and all that it said."""
+    try:
+        out, told = client.communicate(timeout=WITHIN_S)
+    except subprocess.TimeoutExpired:
+        client.kill()
+        out, told = client.communicate()
+        pytest.fail(f"still at work after {WITHIN_S} s\n{out}{told}")
+    return client.returncode, out + told
+
+
+def submit(slurm: Cluster, *arguments: object, **env: str) -> tuple[int, str]:
+    return ended(start(slurm, *arguments, **env))
+
+
+def jobs_of(out: Path) -> dict[int, list[str]]:
+    return {size.shape.nodes: [job.job_id for job in size.jobs] for size in open_submission(out).sizes}
+
+
+def await_job(out: Path, nodes: int = 1) -> str:
+    """Return the id of the job on so many nodes, once it is submitted."""
+    deadline = time.monotonic() + 60
+    while True:
+        if (out / "submission.json").exists() and (jobs := jobs_of(out).get(nodes)):
+            return jobs[-1]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def outcomes(run: Path) -> dict[str, bytes]:
+    """Return each finished launch's outcome, byte for byte."""
+    paths = run.glob("cases/*/launch-*/outcome.json")
+    return {str(path.relative_to(run)): path.read_bytes() for path in paths if "aside" not in str(path)}
+
+
+def launches(run: Path) -> set[int]:
+    """Return how many launches the cases have that fit their allocation: of all the same, in a set of one."""
+    frame = ddpbench.load(run)
+    return {int(count) for count in frame[frame["status"] != "skipped"]["launches"]}
+
+
+def await_launches(run: Path, count: int) -> None:
+    deadline = time.monotonic() + 90
+    while len(outcomes(run)) < count:
+        assert time.monotonic() < deadline, f"{len(outcomes(run))} of {count} launches"
+        time.sleep(0.1)
+
+
+def test_all_sizes_become_one_report(slurm: Cluster, write: Callable[..., Path], tmp_path: Path) -> None:
+    out = tmp_path / 'it\'s # a "submission" 100 %'
+    asked = (write(rounds=2), "--nodes", "1,2", "--out", out)
+    odd = "a \"b\" 'c' \\ # $HOME"
+    code, told = submit(
+        slurm, *asked, "--partition", "debug", "--sbatch", f"comment={odd}", "--setup", "cd /"
+    )
+    assert code == 0, told
+    assert "merged/report.html" in told
+    frame = ddpbench.load(out / "merged")
+    assert set(frame["status"]) == {"ok"}, told
+    assert set(frame["launcher"]) == {"slurm"}
+    shapes = {(row.strategy, row.world_size, row.nodes): row.launches for row in frame.itertuples()}
+    # The base case was measured in both allocations, so that each speed-up is from its own nodes and rounds.
+    assert shapes == {("ddp", 1, 1): 2, ("ddp", 2, 2): 2, ("single", 1, 1): 4}
+    submitted = jobs_of(out)
+    machine = json.loads((out / "merged/machine.json").read_text())
+    told_jobs = machine["context"]["slurm_jobs"]
+    assert [(job["job_id"], job["nodes"], job["slots"]) for job in told_jobs] == [
+        (submitted[1][0], 1, 1),
+        (submitted[2][0], 2, 2),
+    ]
+    assert all(job["queue_wait_s"] is not None for job in told_jobs)
+    assert slurm.ask("squeue", "-h", "-t", "all", "-o", "%k", "-j", submitted[1][0]).strip() == odd
+    before = outcomes(out / "nodes-1") | outcomes(out / "nodes-2")
+    code, told = submit(slurm, *asked)  # the same command
+    assert code == 0, told
+    assert jobs_of(out) == submitted
+    assert outcomes(out / "nodes-1") | outcomes(out / "nodes-2") == before
+    pages = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "ddpbench",
+            "allocation",
+            out / "merged",
+            "--steps",
+            "100",
+            "--out",
+            tmp_path / "p",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Queue waits are those of 2 jobs of this run" in pages.stdout, pages.stderr
+
+
+def test_requeued_jobs_lose_and_repeat_nothing(
+    slurm: Cluster, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    run = out / "nodes-2"
+    client = start(slurm, write(rounds=REQUEUES + 4), "--nodes", "2", "--out", out)
+    job_id = await_job(out, 2)
+    draw = random.Random(REQUEUES)
+    seen: dict[str, bytes] = {}
+    for number in range(REQUEUES):
+        await_launches(run, len(seen) + 1)
+        time.sleep(draw.uniform(0.0, 1.5))
+        seen = outcomes(run)
+        slurm.ask("scontrol", "requeue", job_id)
+        deadline = time.monotonic() + 60
+        while slurm.job(job_id).get("Restarts") != str(number + 1):
+            assert time.monotonic() < deadline, slurm.job(job_id)
+            time.sleep(0.2)
+        now = outcomes(run)
+        assert {name: now.get(name) for name in seen} == seen
+        seen = now
+    code, told = ended(client)
+    assert code == 0, told
+    after = outcomes(run)
+    assert {name: after.get(name) for name in seen} == seen
+    assert launches(run) == {REQUEUES + 4}, told
+    assert jobs_of(out) == {2: [job_id]}
+    context = json.loads((run / "machine.json").read_text())["context"]
+    assert [job["restarts"] for job in context["slurm_jobs"]] == sorted(
+        {job["restarts"] for job in context["slurm_jobs"]}
+    )
+
+
+def test_a_time_limit_ends_a_job_and_not_the_measurement(
+    slurm: Cluster, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    out, mark = tmp_path / "run", tmp_path / "mark"
+    experiment = write("WaitsWhileMarked", rounds=3, hang_timeout="10 min")
+    client = start(
+        slurm, experiment, "--nodes", "1", "--time", "1", "--out", out, DDPBENCH_TEST_MARK=str(mark)
+    )
+    job_id = await_job(out)
+    await_launches(out / "nodes-1", 1)
+    mark.touch()  # from now on nothing gets done
+    assert slurm.wait_for(job_id, "TIMEOUT", within_s=150) == "TIMEOUT"
+    before = outcomes(out / "nodes-1")
+    mark.unlink()
+    code, told = ended(client)
+    assert code == 0, told
+    assert f"job {job_id} ended as TIMEOUT; submitted again" in told
+    after = outcomes(out / "nodes-1")
+    assert {name: after.get(name) for name in before} == before
+    assert launches(out / "nodes-1") == {3}
+    assert len(jobs_of(out)[1]) == 2
+
+
+def test_a_cancelled_job_stays_cancelled_until_the_command_comes_again(
+    slurm: Cluster, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    experiment = write(rounds=4)
+    client = start(slurm, experiment, "--nodes", "1", "--out", out)
+    job_id = await_job(out)
+    await_launches(out / "nodes-1", 2)
+    slurm.ask("scancel", job_id)
+    code, told = ended(client)
+    assert code == 1, told
+    assert f"1 node: job {job_id} was cancelled" in told
+    assert f"go on with: ddpbench submit {out}" in told
+    before = outcomes(out / "nodes-1")
+    assert read_sessions(RunDir(out / "nodes-1"))[-1]["stop_reason"] in ("interrupted", "failed")
+    code, told = submit(slurm, out)
+    assert code == 0, told
+    after = outcomes(out / "nodes-1")
+    assert {name: after.get(name) for name in before} == before
+    assert launches(out / "nodes-1") == {4}
+
+
+def test_a_lost_node_is_waited_for(slurm: Cluster, write: Callable[..., Path], tmp_path: Path) -> None:
+    out, mark = tmp_path / "run", tmp_path / "mark"
+    experiment = write("WaitsWhileMarked", rounds=3, hang_timeout="10 min")
+    client = start(slurm, experiment, "--nodes", "2", "--out", out, DDPBENCH_TEST_MARK=str(mark))
+    job_id = await_job(out, 2)
+    await_launches(out / "nodes-2", 2)
+    mark.touch()
+    before = outcomes(out / "nodes-2")
+    slurm.kill("n2")
+    deadline = time.monotonic() + 90
+    while int(slurm.job(job_id).get("Restarts", "0")) < 1:
+        assert time.monotonic() < deadline, slurm.job(job_id)
+        time.sleep(0.5)
+    mark.unlink()
+    slurm.start("n2")
+    code, told = ended(client)
+    assert code == 0, told
+    after = outcomes(out / "nodes-2")
+    assert {name: after.get(name) for name in before} == before
+    assert launches(out / "nodes-2") == {3}
+
+
+def test_who_leaves_finds_the_jobs_again(slurm: Cluster, write: Callable[..., Path], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    asked = (write(rounds=4), "--nodes", "1", "--out", out)
+    client = start(slurm, *asked)
+    job_id = await_job(out)
+    await_launches(out / "nodes-1", 1)
+    code, told = submit(slurm, *asked)
+    assert code == 2, told
+    assert "in use by another ddpbench submit" in told
+    client.send_signal(signal.SIGINT)
+    code, told = ended(client)
+    assert code == 130, told
+    assert "the jobs go on" in told
+    assert f"scancel {job_id}" in told
+    code, told = submit(slurm, *asked)
+    assert code == 0, told
+    assert jobs_of(out) == {1: [job_id]}
+
+
+def test_who_detaches_is_told_how_to_come_back(
+    slurm: Cluster, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    code, told = submit(slurm, write(rounds=1), "--nodes", "1", "--detach", "--out", out)
+    assert code == 0, told
+    assert f"make the report: ddpbench submit {out}" in told
+    slurm.wait_for(await_job(out), "COMPLETED")
+    code, told = submit(slurm, out)
+    assert code == 0, told
+    assert "nodes-1/report.html" in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--nodes", "1", "--partition", "nope"), "Slurm has no such partition"),
+        (("--nodes", "1,9"), "--nodes 9: the partition debug has 2 nodes"),
+        (("--nodes", "1", "--partition", "short", "--time", "2:00:00"), "a limit of 30 min"),
+        (("--nodes", "1", "--constraint", "nope"), "Invalid feature specification"),
+        (("--nodes", "1", "--gres", "gpu:2"), "Invalid generic resource"),
+        (("--nodes", "1", "--sbatch", "nope=1"), "unrecognized option"),
+        (("--nodes", "1", "--ranks-per-node", "64"), "sbatch refuses"),
+    ],
+)
+def test_what_slurm_never_gives_is_refused_and_nothing_stays(
+    slurm: Cluster, write: Callable[..., Path], tmp_path: Path, flags: tuple[str, ...], sentence: str
+) -> None:
+    out = tmp_path / "run"
+    code, told = submit(slurm, write(rounds=1), *flags, "--out", out)
+    assert code == 2, told
+    assert sentence in told
+    assert not out.exists()
+    assert not slurm.ask("squeue", "-h")
+
+
+def test_an_account_that_is_refused_is_said_while_the_job_waits(
+    slurm: Cluster, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    client = start(slurm, write(rounds=1), "--nodes", "1", "--partition", "closed", "--out", out)
+    job_id = await_job(out)
+    time.sleep(8)
+    slurm.ask("scancel", job_id)
+    code, told = ended(client)
+    assert code == 1, told
+    assert "closed allows physics" in told
+    assert "nothing was measured" in told
+
+
+def test_slurm_away_is_said(tmp_path: Path, write: Callable[..., Path], slurm: Cluster) -> None:
+    nowhere = tmp_path / "slurm.conf"
+    nowhere.write_text(
+        (slurm.folder / "slurm.conf").read_text().replace("SlurmctldPort=", "SlurmctldPort=1 #")
+    )
+    code, told = submit(
+        slurm, write(rounds=1), "--nodes", "1", "--out", tmp_path / "run", SLURM_CONF=str(nowhere)
+    )
+    assert code == 1, told
+    assert "Unable to contact slurm controller" in told
+    assert not (tmp_path / "run").exists()

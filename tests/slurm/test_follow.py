@@ -1,0 +1,159 @@
+"""What is done next for one size, whatever became of its last job; with a clock and a Slurm that are made up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.elsewhere import Shape
+from ddpbench.launch.slurm import control, follow
+from ddpbench.launch.slurm.control import JobState, UnreachableError
+from ddpbench.launch.slurm.follow import Follower, Progress, next_step
+from ddpbench.launch.slurm.request import Request
+from ddpbench.launch.slurm.submission import Job, Size, Submission
+from ddpbench.records import RunDir
+
+NOTHING = Progress(launches=0, sessions=0, carried_out=False)
+SOME = Progress(launches=3, sessions=1, carried_out=False)
+ALL = Progress(launches=9, sessions=1, carried_out=True)
+
+
+@pytest.mark.parametrize(
+    ("last", "state", "progress", "first", "again", "step"),
+    [
+        (None, None, NOTHING, True, False, "submit"),
+        (Job(job_id="1"), "PENDING", NOTHING, True, False, "wait"),
+        (Job(job_id="1"), "COMPLETING", ALL, False, False, "wait"),
+        (Job(job_id="1"), "REQUEUED", SOME, False, False, "wait"),
+        (Job(job_id="1"), "COMPLETED", ALL, False, False, "done"),
+        (Job(job_id="1"), "FAILED", ALL, True, False, "done"),  # all launches are made; some are not ok
+        (Job(job_id="1"), "COMPLETED", ALL, True, True, "submit"),  # --retry-failed
+        (Job(job_id="1"), "RUNNING", SOME, True, True, "wait"),
+        (Job(job_id="1"), "TIMEOUT", SOME, False, False, "submit"),
+        (Job(job_id="1", launches=3), "TIMEOUT", SOME, False, False, "give up"),  # it would never end
+        (Job(job_id="1", launches=3), "TIMEOUT", SOME, True, False, "submit"),  # somebody wants it to
+        (Job(job_id="1"), "NODE_FAIL", SOME, False, False, "submit"),
+        (Job(job_id="1"), "PREEMPTED", SOME, False, False, "submit"),
+        (Job(job_id="1"), "GONE", SOME, False, False, "submit"),
+        (Job(job_id="1"), "CANCELLED", SOME, False, False, "give up"),
+        (Job(job_id="1"), "CANCELLED", SOME, True, False, "submit"),
+        (Job(job_id="1"), "FAILED", SOME, False, False, "give up"),
+        (Job(job_id="1"), "OUT_OF_MEMORY", SOME, False, False, "give up"),
+    ],
+)
+def test_the_next_step(
+    last: Job | None, state: str | None, progress: Progress, first: bool, again: bool, step: str
+) -> None:
+    told = JobState(state=state) if state is not None else None
+    assert next_step(last, told, progress, first=first, again=again) == step
+
+
+class Scene:
+    """A submission of one size, a Slurm that says what it is told to, and a clock that sleep moves."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.told, self.submitted = 0.0, list[str | Exception](), 0
+        self.said: list[str] = []
+        run = RunDir(folder / "nodes-1")
+        run.path.mkdir()
+        self.size = Size(shape=Shape(1, 1), run=run, estimated_s=1.0)
+        submission = Submission(
+            path=folder, sizes=[self.size], asked={}, request=Request(sizes=(1,), ranks_per_node=1)
+        )
+        self.follower = Follower(submission, {1: ""}, self, sleep=self.sleep, clock=lambda: self.now)
+        monkeypatch.setattr(control, "submit", self.submit)
+        monkeypatch.setattr(control, "states", self.states)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def submit(self, _script: Path) -> str:
+        self.submitted += 1
+        return str(self.submitted)
+
+    def states(self, jobs: dict[str, Path]) -> dict[str, JobState]:
+        if not jobs:
+            return {}
+        told = self.told.pop(0) if len(self.told) > 1 else self.told[0]
+        if isinstance(told, Exception):
+            raise told
+        if told.startswith("+"):
+            self.launch(int(told[1]))
+            told = told[2:]
+        if told == "ENDS":
+            sessions = {"schema_version": 1, "sessions": [{"stop_reason": "rounds_max"}]}
+            self.size.run.sessions.write_text(json.dumps(sessions))
+            told = "COMPLETED"
+        return {job_id: JobState(state=told) for job_id in jobs}
+
+    def launch(self, count: int) -> None:
+        for _ in range(count):
+            folder = self.size.run.path / "cases" / "a" / f"launch-{self.size.launches():02}"
+            folder.mkdir(parents=True)
+            (folder / "outcome.json").write_text("{}")
+
+    def state(self, _size: Size, words: str, launches: int) -> None:
+        self.said.append(f"{words} {launches}")
+
+    def event(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(tmp_path, monkeypatch)
+
+
+def test_what_a_time_limit_ended_goes_on_in_another_job(scene: Scene) -> None:
+    scene.told = ["PENDING", "+2TIMEOUT", "+1TIMEOUT", "ENDS"]
+    scene.follower.follow()
+    assert [(job.job_id, job.launches) for job in scene.size.jobs] == [("1", 0), ("2", 2), ("3", 3)]
+    assert not scene.follower.given_up
+    assert scene.said[-1] == "measured 3"
+
+
+def test_a_job_that_gets_nothing_done_is_not_submitted_for_ever(scene: Scene) -> None:
+    scene.told = ["PENDING", "TIMEOUT"]
+    scene.follower.follow()
+    assert scene.submitted == 1
+    assert "give a longer --time" in scene.follower.given_up[1]
+
+
+def test_records_that_a_file_system_shows_late_are_waited_for(scene: Scene) -> None:
+    scene.told = ["RUNNING", "COMPLETED", "COMPLETED", "ENDS"]
+    scene.follower.follow()
+    assert scene.submitted == 1
+    assert not scene.follower.given_up
+    scene.now = 0.0
+
+
+def test_a_failed_job_says_what_it_said_last(scene: Scene) -> None:
+    scene.told = ["RUNNING", "FAILED"]
+    (scene.size.run.path / "slurm-1.out").write_text("first\n\nModuleNotFoundError: no torch\n")
+    scene.follower.follow()
+    assert "ModuleNotFoundError: no torch" in scene.follower.given_up[1]
+    assert scene.now >= follow.SETTLE_S
+
+
+def test_a_controller_that_is_away_ends_nothing(scene: Scene) -> None:
+    scene.told = ["RUNNING", UnreachableError("squeue: away"), UnreachableError("squeue: away"), "ENDS"]
+    scene.follower.follow()
+    assert sum("away" in one for one in scene.said) == 2
+    assert scene.submitted == 1
+
+
+def test_what_is_measured_needs_no_job(scene: Scene) -> None:
+    scene.size.jobs.append(Job(job_id="7"))
+    scene.told = ["ENDS"]
+    scene.follower.follow()
+    assert scene.submitted == 0
+
+
+def test_a_retry_wants_one(scene: Scene) -> None:
+    scene.size.jobs.append(Job(job_id="7"))
+    scene.follower._again = {1}
+    scene.told = ["COMPLETED", "ENDS"]
+    scene.follower.follow()
+    assert scene.submitted == 1

@@ -1,0 +1,124 @@
+"""What of a submission is read, and what is refused before Slurm hears of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpbench.errors import RequestError
+from ddpbench.launch.slurm.control import Partition, check_room
+from ddpbench.launch.slurm.request import (
+    Option,
+    Request,
+    options_of,
+    parse_option,
+    parse_sizes,
+    parse_time,
+    slurm_time,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("auto", None),
+        ("45 min", 2700),
+        ("90", 5400),
+        ("90:30", 5430),
+        ("2:30:00", 9000),
+        ("1-12", 129_600),
+        ("1-02:30", 95_400),
+        ("1-02:30:10", 95_410),
+        ("2h", 7200),
+    ],
+)
+def test_a_time_limit_is_ours_or_slurms(text: str, seconds: float | None) -> None:
+    assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "3x", "1:2:3:4", "-5", "59 s", "400-0", "1-"])
+def test_what_is_no_time_limit_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="--time"):
+        parse_time(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(60, "00:01:00"), (61, "00:02:00"), (9000, "02:30:00"), (95_400, "1-02:30:00")]
+)
+def test_slurm_is_told_whole_minutes_upwards(seconds: float, text: str) -> None:
+    assert slurm_time(seconds) == text
+    assert parse_time(text) == -(-seconds // 60) * 60
+
+
+def test_sizes_come_ascending() -> None:
+    assert parse_sizes("4, 1,2") == (1, 2, 4)
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,,2", "0", "1,1", "1.5", "-1", "99999"])
+def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="--nodes"):
+        parse_sizes(text)
+
+
+@pytest.mark.parametrize("name", ["nodes", "array", "output", "time", "ntasks", "wait", "ntasks-per-node"])
+def test_what_a_submission_sets_itself_is_not_taken(name: str) -> None:
+    with pytest.raises(RequestError, match=f"--sbatch {name} is not taken"):
+        parse_option(f"{name}=1")
+
+
+@pytest.mark.parametrize("text", ["", "=x", "-p x", "QOS=high", "a b=1"])
+def test_what_is_no_option_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="long name"):
+        parse_option(text)
+
+
+def test_a_line_of_a_script_holds_no_second_one() -> None:
+    with pytest.raises(RequestError, match="--comment"):
+        parse_option("comment=a\n#SBATCH --uid=0")
+    with pytest.raises(RequestError, match="--setup"):
+        Request(sizes=(1,), ranks_per_node=1, setup=("a\nb",))
+
+
+def test_an_option_with_a_flag_of_its_own_is_given_once() -> None:
+    options = options_of([("partition", "p"), ("gres", None)], ["qos=high", "hold"], exclusive=True)
+    assert options == (
+        Option(name="partition", value="p"),
+        Option(name="exclusive"),
+        Option(name="qos", value="high"),
+        Option(name="hold"),
+    )
+    with pytest.raises(RequestError, match="--partition is given twice"):
+        Request(sizes=(1,), ranks_per_node=1, options=(*options, Option(name="partition", value="q")))
+
+
+KNOWN = (
+    Partition(name="debug", nodes=2, time_s=None, default=True),
+    Partition(name="short", nodes=4, time_s=1800.0, default=False),
+    Partition(name="long", nodes=4, time_s=86_400.0, default=False),
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes", "seconds", "problem"),
+    [
+        (None, 2, 1e6, None),
+        (None, 3, 60, "the partition debug has 2 nodes"),
+        ("short", 4, 1800, None),
+        ("short", 4, 1801, "limit of 30 min"),
+        ("short,long", 4, 7200, None),
+        ("short,long", 5, 60, "has 4 nodes"),
+        ("shrot", 1, 60, "did you mean 'short'"),
+        ("debug,shrot", 1, 60, "no such partition"),
+    ],
+)
+def test_what_a_partition_never_has_is_refused(
+    asked: str | None, nodes: int, seconds: float, problem: str | None
+) -> None:
+    if problem is None:
+        check_room(KNOWN, asked, nodes, seconds)
+        return
+    with pytest.raises(RequestError, match=problem):
+        check_room(KNOWN, asked, nodes, seconds)
+
+
+def test_without_a_default_partition_sbatch_says_what_it_wants() -> None:
+    check_room(KNOWN[1:], None, 99, 1e9)

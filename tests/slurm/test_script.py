@@ -1,0 +1,69 @@
+"""A job's script, whole: as it is kept, and as bash and sbatch read it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.elsewhere import Shape
+from ddpbench.launch.slurm.request import Option, Request
+from ddpbench.launch.slurm.script import job_script
+
+GOLDEN = Path(__file__).parent / "golden"
+PLAIN = Request(sizes=(2,), ranks_per_node=8)
+FULL = Request(
+    sizes=(2,),
+    ranks_per_node=8,
+    options=(
+        Option(name="partition", value="gpu"),
+        Option(name="gres", value="gpu:8"),
+        Option(name="exclusive"),
+        Option(name="comment", value='it\'s "quoted" \\ # $HOME'),
+        Option(name="job-name", value="mine"),
+        Option(name="no-requeue"),
+    ),
+    setup=("module load cuda", "source ~/env/bin/activate"),
+    port=29500,
+)
+
+
+def script(request: Request, path: str = "/work/run/nodes-2", *, retry_failed: bool = False) -> str:
+    return job_script(
+        Path(path),
+        "strategies-2",
+        Shape(2, 8),
+        request,
+        cpus=4,
+        time_s=1500.0,
+        python="/opt/env/bin/python",
+        again="ddpbench submit /work/run",
+        retry_failed=retry_failed,
+    )
+
+
+@pytest.mark.parametrize(("name", "request_"), [("plain", PLAIN), ("full", FULL)])
+def test_a_script_is_as_it_is_kept(name: str, request_: Request) -> None:
+    assert script(request_) == (GOLDEN / f"{name}.sbatch").read_text(encoding="utf-8")
+
+
+def test_a_script_is_a_script(tmp_path: Path) -> None:
+    path = tmp_path / "job.sbatch"
+    path.write_text(script(FULL, '/a b/it\'s "100 %"', retry_failed=True))
+    assert subprocess.run(["bash", "-n", path], capture_output=True, check=False).stderr == b""
+    assert '--output="/a b/it\'s \\"100 %%\\"/slurm-%j.out"' in path.read_text()
+    assert "--retry-failed" in path.read_text()
+
+
+def test_what_is_given_replaces_what_would_be_said() -> None:
+    lines = script(FULL).splitlines()
+    assert [line for line in lines if "job-name" in line] == ["#SBATCH --job-name=mine"]
+    assert "#SBATCH --requeue" not in lines
+    assert "#SBATCH --requeue" in script(PLAIN).splitlines()
+
+
+def test_every_line_for_slurm_stands_before_the_first_command() -> None:
+    lines = script(FULL).splitlines()
+    first = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
