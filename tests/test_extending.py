@@ -97,7 +97,9 @@ def test_a_column(copy: Path) -> None:
 def test_an_axis(copy: Path) -> None:
     spec = copy / "ddpbench/spec"
     insert(
-        spec / "settings.py", '    launcher: Literal["local", "torchrun", "slurm"]', block("An axis", "Annotated[bool")
+        spec / "settings.py",
+        '    launcher: Literal["local", "spawn", "torchrun", "srun", "mpiexec", "slurm"]',
+        block("An axis", "Annotated[bool"),
     )
     insert(
         spec / "case.py",

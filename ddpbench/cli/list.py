@@ -19,8 +19,11 @@ _SCHEDULES = {
     "after_backward": "all buckets are sent once backward has ended",
 }
 _LAUNCHERS = {
-    "local": "ddpbench starts the ranks, on this machine or on emulated nodes in it (ddpbench sweep)",
-    "torchrun": "torchrun, srun or another launcher starts them, on any number of nodes (ddpbench plan)",
+    "local": "a fork server that has imported torch forks the ranks, on this machine or on emulated nodes in it",
+    "spawn": "torch.multiprocessing.spawn starts the ranks of each launch, on this machine",
+    "torchrun": "torchrun does; on any number of nodes, or with other launchers, by the lines of ddpbench plan",
+    "srun": "srun does, within a job on one node",
+    "mpiexec": "mpiexec does, on this machine",
     "slurm": "jobs of Slurm start them, one for each number of nodes (ddpbench submit)",
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ddpbench.errors import MachineError
 from ddpbench.machine.hardware import Hardware
+from ddpbench.machine.launched import check_launcher
 from ddpbench.machine.mpi import mpi_version
 from ddpbench.machine.server import ServerProcess
 from ddpbench.spec import Devices, Experiment, PlannedCase
@@ -38,6 +39,9 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
     base, axes = experiment.base, experiment.axes
     if "mpi" in axes.get("backend", [base.backend]):
         mpi_version()
+    for launcher in axes.get("launcher", [base.launcher]):
+        if isinstance(launcher, str) and launcher != "slurm":
+            check_launcher(launcher)
     if devices.gpus:
         return
     if "cuda" in axes.get("device", [base.device]):

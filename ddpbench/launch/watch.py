@@ -12,6 +12,7 @@ from ddpbench.guard import is_stopped
 from ddpbench.launch.plan import LaunchPlan
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
 from ddpbench.machine.judge import conclude
+from ddpbench.machine.launched import LaunchedRanks
 from ddpbench.machine.seen import POLL_S, STACKS_S, Seen
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import LaunchOutcome, LaunchRequest, RunDir
@@ -46,7 +47,7 @@ class LaunchRunner:
 
     def run_launch(
         self,
-        server: ServerProcess,
+        server: ServerProcess | LaunchedRanks,
         plan: LaunchPlan,
         *,
         measured_s: float,
@@ -85,7 +86,8 @@ class LaunchRunner:
         start = time.monotonic()
         seen = Seen(ranks=len(plan.ranks), alive_at=start)
         try:
-            server.launch([rank.env for rank in plan.ranks], directory)
+            asked = {"DDPBENCH_ASKED_NS": str(time.perf_counter_ns())}
+            server.launch([rank.env | asked for rank in plan.ranks], directory)
             self._watch(server, seen, noise, on_pulse, lost)
         except ServerGoneError as error:
             server.signal_ranks(signal.SIGKILL)
@@ -109,7 +111,7 @@ class LaunchRunner:
 
     def _watch(
         self,
-        server: ServerProcess,
+        server: ServerProcess | LaunchedRanks,
         seen: Seen,
         noise: NoiseWatch,
         on_pulse: Callable[[Pulse], None],
@@ -137,11 +139,11 @@ class LaunchRunner:
             if seen.unheard(now):
                 return
 
-    def _end(self, server: ServerProcess, seen: Seen) -> None:
+    def _end(self, server: ServerProcess | LaunchedRanks, seen: Seen) -> None:
         seen.end(time.monotonic())
         server.signal_ranks(signal.SIGKILL, tuple(server.pids[rank] for rank in seen.left))
 
-    def _explain_hang(self, server: ServerProcess, seen: Seen) -> None:
+    def _explain_hang(self, server: ServerProcess | LaunchedRanks, seen: Seen) -> None:
         """Notes which rank holds the others up, and has each write its stacks into its log.
 
         Raises:

@@ -128,8 +128,10 @@ def warm_up(
     """
     clock, control = stepper.clock, stepper.control
     start_ns = clock.now()
-    steps = 0
-    is_ready = False
+    stepper.step()
+    first_ns = clock.now()
+    steps = 1
+    is_ready = bool(control.agree(int(ready())))
     while not is_ready and steps < MAX_STEPS_UNTIL_READY:
         stepper.step()
         steps += 1
@@ -144,6 +146,7 @@ def warm_up(
             step_ns=(ready_ns - start_ns) // steps,
             steady=False,
             reason=reason,
+            first_ns=first_ns,
         )
     share_ns = WARMUP_SHARE * measured_s * 1e9
     blocks: list[tuple[int, ...]] = []
@@ -166,6 +169,7 @@ def warm_up(
                     steady=verdict != _CHANGING,
                     reason=_REASONS[verdict],
                     blocks_ns=tuple(blocks),
+                    first_ns=first_ns,
                 )
         fitting = share_ns / 4 / max(median, 1.0)
         block_steps = max(least.warmup, min(4 * MIN_BLOCK_STEPS, int(fitting)))

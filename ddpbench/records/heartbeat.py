@@ -6,6 +6,7 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from ddpbench.spec.limits import MAX_RANKS
@@ -25,6 +26,16 @@ PHASES: Sequence[str] = (
 )
 _SLOT_WORDS = 2  # steps made, and the index of the phase
 PAGE_BYTES = MAX_RANKS * _SLOT_WORDS * 8
+
+
+def shared_page(path: Path) -> mmap.mmap:
+    """Return the page that a file holds, which others map as well.
+
+    Raises:
+        OSError: the file cannot be opened, or is empty.
+    """
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), 0)
 
 
 class Heartbeat:

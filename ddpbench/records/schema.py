@@ -49,6 +49,11 @@ class RankStart:
     pid: Whole
     host: str
     started_ns: Number
+    """When its imports were done. A fork server's were before it was asked."""
+    asked_ns: Number | None = None
+    """When its launch was asked for, on the same clock; None where that was on another host, or not told."""
+    entered_ns: Number | None = None
+    """When its own process began to work for it."""
     cores: tuple[Whole, ...]
     loader_cores: tuple[Whole, ...] = ()
     """Cores set aside for loader workers; empty while there are workers: they share the ranks' cores."""
@@ -64,6 +69,15 @@ class RankStart:
     round: Whole | None = None
     ranks: Count | None = None
     run_id: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Met:
+    """The ranks have met, and made their process groups."""
+
+    kind: Literal["met"] = "met"
+    start_ns: Number
+    end_ns: Number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +105,8 @@ class Warmup:
     reason: str
     blocks_ns: tuple[tuple[Number, ...], ...] = ()
     """This rank's step times, block by block, once the one-time work was done. Older records have none."""
+    first_ns: Number | None = None
+    """When the first step ended; older records have none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -320,11 +336,14 @@ class RankOutcome:
     params_checksum: str = ""
     peak_memory_bytes: Whole | None = None
     final_loss: float | None = None
+    cpu_s: float | None = None
+    """Processor time of its process and of loader workers that it waited for, threads and system calls included."""
     finished_ns: Number
 
 
 Record = (
     RankStart
+    | Met
     | Drift
     | Warmup
     | Block

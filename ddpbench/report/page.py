@@ -42,6 +42,7 @@ from ddpbench.report.sections import (
     one_step,
     precision,
     scaling,
+    startup,
     strategies,
     time_to_loss,
     waterfall,
@@ -76,6 +77,7 @@ FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
     communication.section,
     memory.section,
     checkpoints.section,
+    startup.section,
 )
 """The sections with figures, in the page's order: one file or folder and one entry here for each."""
 

@@ -101,6 +101,11 @@ def _as_it_is(name: str) -> Callable[[Case], str]:
     return text
 
 
+def _launched(case: Case) -> str:
+    return f"launched by {_LAUNCHERS.get(case.launcher, case.launcher)}"
+
+
+_LAUNCHERS = {"local": "a fork server", "spawn": "mp.spawn"}
 _ALL: tuple[Decided, ...] = ("loss", "state", "compute")
 
 FACETS: dict[str, Facet] = {
@@ -121,7 +126,7 @@ FACETS: dict[str, Facet] = {
     ),
     "backend": Facet("variant", "Backend", lambda case: case.backend),
     "device": Facet("panel", "Device", lambda case: "CPU" if case.device == "cpu" else "GPU", _ALL),
-    "launcher": Facet("panel", "Launcher", lambda case: f"launched by {case.launcher}", ["compute"]),
+    "launcher": Facet("variant", "Launcher", _launched),
     "world_size": Facet(
         "scale", "Ranks", lambda case: counted(case.world_size, "rank"), ["compute"], in_label=True
     ),

@@ -84,9 +84,9 @@ def _loss_reason(case: Case, experiment: Experiment) -> str | None:
 def _layout_reason(case: Case) -> str | None:
     """Return why these ranks cannot stand on that many nodes, or None."""
     nodes = case.nodes
-    if nodes > 1 and case.launcher == "local" and not case.fabric:
+    if nodes > 1 and case.launcher not in ("torchrun", "slurm") and not case.fabric:
         return (
-            f'the local launcher has one node; for {nodes} set launcher = "torchrun", or emulate a [fabric]'
+            f"ranks are started on one node; for {nodes} use ddpbench plan or submit, or emulate a [fabric]"
         )
     if case.world_size % nodes:
         return f"{case.world_size} rank{'s' if case.world_size != 1 else ''} do not divide evenly over {nodes} nodes"

@@ -69,8 +69,8 @@ class Base(BaseModel, extra="forbid", frozen=True):
     """Also time checkpoints of model and optimizer in every launch."""
     checkpoint_dir: str = ""
     """Folder for the timed checkpoints, which are deleted afterwards; the run directory if empty."""
-    launcher: Literal["local", "torchrun", "slurm"] = "local"
-    """What starts the ranks: ddpbench, on this machine only; torchrun or the like; or Slurm, by ddpbench submit."""
+    launcher: Literal["local", "spawn", "torchrun", "srun", "mpiexec", "slurm"] = "local"
+    """What starts the ranks: a fork server, torch's mp.spawn, torchrun, srun or mpiexec. slurm: see ddpbench submit."""
     nodes: Annotated[int, limits.NODES, Unit("nodes")] = 1
     """Number of machines; more than 1 needs torchrun or Slurm. [fabric] sets emulated nodes."""
     seed: Annotated[int, limits.SEED] = 0

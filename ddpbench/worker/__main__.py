@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
+import json
+import mmap
 import os
+import signal
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 from ddpbench.errors import DdpbenchError, RequestError, nearest
 from ddpbench.guard import end_if_stopped, supervised
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, LaunchRequest, RunDir
-from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
+from ddpbench.records.files import open_to_append
+from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat, shared_page
 from ddpbench.spec import environment
+
+ENTERED_NS = time.perf_counter_ns()
+"""When this process began to be ddpbench's."""
 
 
 def main() -> None:
@@ -57,6 +67,7 @@ def main() -> None:
     from ddpbench.worker.place import Place
 
     try:
+        table = _launched()
         place = Place.from_environment(os.environ)
         run = RunDir(arguments.run_dir)
         run.check()
@@ -70,12 +81,45 @@ def main() -> None:
         os.execve(sys.executable, sys.orig_argv, applied(os.environ, wanted))
 
     def rank() -> int:
+        page: bytearray | mmap.mmap = bytearray(
+            PAGE_BYTES
+        )  # without a watchdog it counts its steps for nobody
+        slot = 0
+        if table is not None:
+            page = shared_page(Path(table["page"]))
+            slot = place.rank
+            memoryview(page).cast("Q")[PAGE_BYTES // 8 + slot] = os.getpid()
+            with open_to_append(directory.log(place.rank, place.attempt)) as output:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+            faulthandler.enable()
+            faulthandler.register(signal.SIGUSR1, all_threads=True)
         from ddpbench.worker.rank.rank import Rank
 
-        # Without a watchdog beside it, a rank counts its steps for nobody.
-        return Rank(directory, place, Heartbeat(bytearray(PAGE_BYTES), 0), request).run()
+        return Rank(directory, place, Heartbeat(page, slot), request).run()
 
     supervised(run.path, rank)
+
+
+def _launched() -> dict[str, Any] | None:
+    """Return what a sweep that had another launcher start this rank says of the launch; applies the rank's own part.
+
+    Raises:
+        ValueError: there is no such rank.
+    """
+    path = os.environ.get("DDPBENCH_RANKS")
+    if not path:
+        return None
+    table: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    number = os.environ.get("RANK", "")
+    if not number.isdecimal() or int(number) >= len(table["ranks"]):
+        raise ValueError(f"RANK={number!r}: the launch has {len(table['ranks'])} ranks")
+    own = table["ranks"][int(number)]
+    os.environ |= {name: value for name, value in own.items() if value}
+    for name in [name for name, value in own.items() if not value]:
+        os.environ.pop(name, None)
+    os.environ["DDPBENCH_ENTERED_NS"] = str(ENTERED_NS)
+    return table
 
 
 def _asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchRequest]:

@@ -199,6 +199,7 @@ class ForkServer:
         code = 1
         try:
             os.environ.update(env)
+            os.environ["DDPBENCH_ENTERED_NS"] = str(time.perf_counter_ns())
             for name in [name for name, value in env.items() if not value]:
                 del os.environ[name]  # an empty text is one that is not set
             _enter_network(os.environ)  # first: a user namespace entered forgets whom to die with

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -270,8 +271,15 @@ def test_every_printed_command_is_quoted(tmp_path: Path, capsys: pytest.CaptureF
     assert shlex.split(last.partition("are: ")[2]) == ["ddpbench", "report", str(out)]
     told = run_and_read(capsys, "plan", "quick", "--nodes", "a,b", "--out", out)
     assert shlex.split(told.partition("with: ")[2]) == ["ddpbench", "plan", str(out)]
-    assert shlex.split(resume_command("local", out)) == ["ddpbench", "sweep", str(out)]
-    assert shlex.quote(str(out)) in resume_command("torchrun", out)
+    lines = f"the lines of ddpbench plan {shlex.quote(str(out))}"
+    assert resume_command(out) == lines  # it was planned
+    assert resume_command(out, "--retry-failed") == f"{lines}, with --retry-failed at their end"
+    (out / "machine.json").unlink()
+    assert shlex.split(resume_command(out)) == ["ddpbench", "sweep", str(out)]
+    assert run(["plan", "quick", "--nodes", "a,b", "--out", str(out)]) == 2
+    shutil.rmtree(out)
+    assert run(["plan", "quick", "--nodes", "a,b", "--out", str(out)]) == 0
+    capsys.readouterr()
     told = run_and_read(capsys, "sweep", out)
     assert shlex.split(told.partition("ranks: ")[2].partition(" prints")[0]) == ["ddpbench", "plan", str(out)]
 

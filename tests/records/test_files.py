@@ -188,6 +188,7 @@ OWNERS = {
     "cli/init.py": "a user's script",
     "cli/noise.py": "an experiment in a temporary folder",
     "fabric/making.py": "in /proc",
+    "records/heartbeat.py": "a page that stands already",
     "worker/rank/checkpoints.py": "in a folder just made",
     "worker/rank/memory.py": "in /proc",
     "helper_process.py": "a pipe",

@@ -72,11 +72,10 @@ def validity_sentences(
         return
     names = Names(measured)
     if stop_reason == "interrupted":
-        launcher = measured[0].case.launcher
-        yield f"The sweep was interrupted; resume with: {resume_command(launcher, path)}"
+        yield f"The sweep was interrupted; resume with: {resume_command(path)}"
     yield from _crowded(measured, names)
     if stop_reason == "budget":
-        yield from _left_out(measured, names, plan.budget, resume_command(measured[0].case.launcher, path))
+        yield from _left_out(measured, names, plan.budget, resume_command(path))
     yield from _equal_caps(cases)
     yield from _too_few_rounds(measured, names)
     yield from pairing_sentences(measured, names)

@@ -11,6 +11,7 @@ from ddpbench.analysis.read.measurement import damage_sentence, read_measurement
 from ddpbench.analysis.read.overlap import Instrumented, breakdowns
 from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.analysis.statistics.steady import unsteady
+from ddpbench.errors import IdentityError
 from ddpbench.records import (
     WORST_FIRST,
     Address,
@@ -23,6 +24,7 @@ from ddpbench.records import (
     Status,
     read_launch,
 )
+from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import StoredPlan
 from ddpbench.records.sessions import Sessions, stop_reason_of
 from ddpbench.spec import Budget, PlannedCase
@@ -167,24 +169,26 @@ def _status(
     if bad:
         worst = min(bad, key=lambda launch: WORST_FIRST.index(launch.status))
         counted = f"{len(bad)} of {len(launches)} launches {'were' if len(bad) != 1 else 'was'} not ok"
-        again = command("ddpbench", "sweep", path, "--retry-failed")
-        if planned.case.launcher != "local":
-            again = f"{resume_command(planned.case.launcher, path)}, with --retry-failed at the end"
-        advice = f"after fixing this, measure again with: {again}"
+        advice = f"after fixing this, measure again with: {resume_command(path, '--retry-failed')}"
         return worst.status, f"round {worst.round + 1}: {worst.error} ({counted}; {advice})"
     if spent and not ok:
         sentence = (
             f"not measured: budget.total, {format_seconds(budget.total)}, was spent before its first launch"
         )
-        return "failed", f"{sentence}; resume with: {resume_command(planned.case.launcher, path)}"
+        return "failed", f"{sentence}; resume with: {resume_command(path)}"
     sentence = f"measured in {ok} of at least {budget.rounds_min} rounds so far"
-    return "failed", f"{sentence}; resume with: {resume_command(planned.case.launcher, path)}"
+    return "failed", f"{sentence}; resume with: {resume_command(path)}"
 
 
-def resume_command(launcher: str, path: Path | str) -> str:
-    """Return what goes on with a run: a sweep, the submission it is part of, or the lines for another launcher."""
-    if launcher == "local":
-        return command("ddpbench", "sweep", path)
-    if launcher == "slurm":
-        return command("ddpbench", "submit", Path(path).parent)
-    return f"the lines of {command('ddpbench', 'plan', path)}"
+def resume_command(path: Path | str, *flags: str) -> str:
+    """Return what goes on with a run: a sweep, the submission it is part of, or the lines for its nodes' launcher."""
+    try:
+        context = read_machine(RunDir(Path(path))).get("context", {})
+    except IdentityError:  # the report says so
+        context = {}
+    if "submitted_nodes" in context:
+        return command("ddpbench", "submit", Path(path).parent, *flags)
+    if "planned_nodes" in context:
+        lines = f"the lines of {command('ddpbench', 'plan', path)}"
+        return f"{lines}, with {' '.join(flags)} at their end" if flags else lines
+    return command("ddpbench", "sweep", path, *flags)

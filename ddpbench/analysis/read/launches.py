@@ -15,6 +15,7 @@ from ddpbench.analysis.checkpoints import CheckpointRun
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
 from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.read.traffic import NodeTraffic
+from ddpbench.analysis.startup import StartUp
 from ddpbench.analysis.statistics.stats import Timing
 from ddpbench.analysis.time_to_loss import LossCurveRun
 from ddpbench.records import LeftOut, Noise, Proof, Status
@@ -79,6 +80,8 @@ class Launch:
     """Minor page faults of the rank that had most, in timed blocks; None where they were not counted."""
     staleness: tuple[int, ...] = ()
     """Of gradients that a server applied in timed blocks: how many were 0, 1, 2 ... updates old."""
+    start_up: StartUp | None = None
+    """What its start took, where its ranks tell."""
     damage: tuple[str, ...] = ()
     session: str = ""
     """The sweep that ran it."""

@@ -22,6 +22,7 @@ from ddpbench.analysis.read.staleness import added
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.read.traffic import node_traffic
 from ddpbench.analysis.read.virtual import nominal
+from ddpbench.analysis.startup import start_up_of
 from ddpbench.analysis.statistics.steady import NOT_READY, launch_change
 from ddpbench.analysis.time_to_loss import loss_curve_of
 from ddpbench.records import (
@@ -35,6 +36,7 @@ from ddpbench.records import (
     LaunchOutcome,
     LeftOut,
     LossCurve,
+    Met,
     Noise,
     Pace,
     RankOutcome,
@@ -141,6 +143,7 @@ def _told(
         peak_memory_bytes=max(peaks, default=None),
         held_bytes=max(held, key=sum, default=None),
         params_equal=len(set(checksums)) == 1 if len(checksums) > 1 else None,
+        start_up=start_up_of([_beginning(rank) for rank in ranks.values()]),
         staleness=added(record.counts for rank in ranks.values() for record in rank.of(Staleness)),
         shares_cores=address.case.loader_workers > 0 and start is not None and not start.loader_cores,
         hosts=len(set(_hosts(ranks).values())),
@@ -208,6 +211,12 @@ def _instrumented(ranks: Mapping[int, _Sorted]) -> dict[int, RankSteps]:
         for rank, records in ranks.items()
         if (noted := records.of(StepRecord))
     }
+
+
+def _beginning(rank: _Sorted) -> tuple[RankStart | None, Met | None, Warmup | None]:
+    """Return what a rank noted until its first step."""
+    start, met, warmup = rank.of(RankStart), rank.of(Met), rank.of(Warmup)
+    return (start[-1] if start else None, met[-1] if met else None, warmup[-1] if warmup else None)
 
 
 def _starts(ranks: Mapping[int, _Sorted]) -> list[RankStart]:

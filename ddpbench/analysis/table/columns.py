@@ -274,6 +274,22 @@ def _table() -> list[Column]:
             "bytes",
             "bytes that all ranks write for one checkpoint; plain's if both methods ran",
         ),
+        *_measured(
+            "launches",
+            "startup{}_s",
+            "s",
+            "from a launch's being asked for to the end of its last first step",
+        ),
+        *_number("launches", "startup_process_s", "s", "of startup_s: until its process works for it"),
+        *_number("launches", "startup_imports_s", "s", "of startup_s: importing torch and all else"),
+        *_number("launches", "startup_model_s", "s", "of startup_s: making data and model"),
+        *_number("launches", "startup_meeting_s", "s", "of startup_s: meeting the other ranks (rendezvous)"),
+        *_number(
+            "launches", "startup_first_step_s", "s", "of startup_s: making the replica, and the first step"
+        ),
+        *_number(
+            "launches", "server_share_s", "s", "a launch's share of its fork server's start, not in startup_s"
+        ),
         *_one("launches", "whole", "parameters", "parameters", "trained parameters of the model"),
         *_one(
             "plan",

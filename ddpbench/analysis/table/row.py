@@ -15,6 +15,7 @@ from ddpbench.analysis.read.pace import dilation_needed, host_share, lateness_p9
 from ddpbench.analysis.read.staleness import added, mean_of
 from ddpbench.analysis.read.traffic import mean_traffic
 from ddpbench.analysis.rounds import width_of
+from ddpbench.analysis.startup import mean_start
 from ddpbench.analysis.statistics.stats import Comparison, Interval, Timing, compare, samples_rate, step_time
 from ddpbench.analysis.table.columns import COLUMNS, TABLE
 from ddpbench.analysis.table.peaks import mfu, peak_of
@@ -72,7 +73,7 @@ def row_of(
     if not run.timings:
         return row
     row |= _times(run) | _single_steps(run) | _speedup(run, baseline) | _reached(run, baseline, target)
-    row |= _model(run) | _memory(run) | _evaluation(run)
+    row |= _model(run) | _memory(run) | _evaluation(run) | _start_up(run)
     row["mfu"] = mfu(run.case, row["flops_per_sample"], row["samples_per_s"], peak_of(run.case, machine))
     row |= _checkpoints(run, row["step_time_s"]) | _traffic(run) | _pace(run)
     return row | _staleness(run) | _to_loss(run, baseline)
@@ -156,6 +157,19 @@ def _memory(run: CaseRun) -> dict[str, Any]:
     held = [launch.held_bytes for launch in run.good if launch.held_bytes is not None]
     row: dict[str, Any] = {"peak_memory_bytes": max(peaks, default=None)}
     return row | dict(zip(_HELD, max(held, key=sum), strict=True)) if held else row
+
+
+def _start_up(run: CaseRun) -> dict[str, Any]:
+    told = mean_start([launch.start_up for launch in run.good if launch.start_up is not None])
+    if told is None:
+        return {}
+    total, parts = told
+    share_s = sum(launch.server_s for launch in run.good) / len(run.good)
+    return (
+        _with_ends("startup{}_s", total)
+        | {f"startup_{name}": value for name, value in parts.items()}
+        | {"server_share_s": share_s}
+    )
 
 
 def _evaluation(run: CaseRun) -> dict[str, Any]:

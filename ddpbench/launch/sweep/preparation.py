@@ -22,6 +22,7 @@ from ddpbench.launch.plan import Plan, make_plan, skip_reasons
 from ddpbench.machine.equal_caps import as_stored, replayed_gradients, sentences, without_equal
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.records import RunDir
+from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
 from ddpbench.records.rundir import checked_name
 from ddpbench.spec import (
@@ -165,17 +166,25 @@ def _check_launcher(experiment: Experiment, source: Path) -> None:
     """Refuses to sweep what another launcher is to start.
 
     Raises:
-        RequestError: a case has another launcher than the local one.
+        RequestError: Slurm is to start it, or it was planned for nodes.
     """
     launchers = experiment.axes.get("launcher", [experiment.base.launcher])
     if "slurm" in launchers:
         sizes = () if source.is_dir() else ("--nodes", "1,2,4", "--ranks-per-node", "N")
         again = command("ddpbench", "submit", source.parent if source.is_dir() else source, *sizes)
         raise RequestError(f'{source}: with launcher = "slurm" jobs of Slurm start the ranks: {again}')
-    if "torchrun" in launchers:
+    several = [
+        n for n in experiment.axes.get("nodes", [experiment.base.nodes]) if isinstance(n, int) and n > 1
+    ]
+    if several and "torchrun" in launchers and not experiment.emulates:
         nodes = () if source.is_dir() else ("--nodes", "hostA,hostB", "--ranks-per-node", "N")
+        line = command("ddpbench", "plan", source, *nodes)
         raise RequestError(
-            f'{source}: with launcher = "torchrun" you start the ranks: '
-            f"{command('ddpbench', 'plan', source, *nodes)} prints "
-            "the lines for your nodes"
+            f"{source}: a sweep starts ranks on this machine alone: {line} prints the lines for several nodes"
+        )
+    run = RunDir(source)
+    if "torchrun" in launchers and run.machine.is_file() and "planned_nodes" in read_machine(run)["context"]:
+        raise RequestError(
+            f"{source} was planned for nodes on which you start the ranks: "
+            f"{command('ddpbench', 'plan', source)} prints the lines for them"
         )

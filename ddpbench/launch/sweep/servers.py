@@ -54,4 +54,7 @@ class Servers(AbstractContextManager["Servers"]):
 
 def launches_of_one_server(entry: PlannedCase, todo: Sequence[PlannedCase]) -> int:
     """Return how many launches of a round share this one's fork server: those of the same environment."""
-    return sum(other.case.threads_per_rank == entry.case.threads_per_rank for other in todo)
+    return sum(
+        other.case.threads_per_rank == entry.case.threads_per_rank and other.case.launcher == "local"
+        for other in todo
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -24,7 +24,9 @@ from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.done import Done, left_out_words, to_prove
 from ddpbench.machine.expected import Expected
+from ddpbench.machine.launched import LaunchedRanks
 from ddpbench.machine.room import Room
+from ddpbench.machine.server import ServerProcess
 from ddpbench.machine.sessions import Session, note_session
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
@@ -246,18 +248,27 @@ class Sweep:
         case = entry.case
         plan = self._fabrics.placed(self.launch_plan(case, purpose, number))
         self._tell_launch(entry, purpose, number)
-        server = servers.of(plan.server_env)
-        share = launches_of_one_server(entry, sharing)
         began = self._clock()
-        outcome = self._runner.run_launch(
-            server,
-            plan,
-            measured_s=self._budget.measured_s,
-            target_loss=self._budget.target_loss,
-            server_share_s=servers.charged_s(server, number) / share if share else 0.0,
-            on_pulse=ThroughputSoFar(entry, self._listener).pulse,
-            lost=partial(self._fabrics.lost, case),
-        )
+        with ExitStack() as stack:
+            server: ServerProcess | LaunchedRanks
+            if case.launcher == "local":
+                server = servers.of(plan.server_env)
+                share = launches_of_one_server(entry, sharing)
+                share_s = servers.charged_s(server, number) / share if share else 0.0
+                began = self._clock()
+            else:
+                log = self._run.path / "server.log"
+                server = stack.enter_context(LaunchedRanks(case.launcher, log))
+                share_s = 0.0
+            outcome = self._runner.run_launch(
+                server,
+                plan,
+                measured_s=self._budget.measured_s,
+                target_loss=self._budget.target_loss,
+                server_share_s=share_s,
+                on_pulse=ThroughputSoFar(entry, self._listener).pulse,
+                lost=partial(self._fabrics.lost, case),
+            )
         if purpose == "measure":
             self._expected.note(case, outcome, self._clock() - began)
         self._done.endings[case.case_id, purpose, number] = outcome.status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import traceback
 
 import torch
@@ -13,6 +14,7 @@ from ddpbench.measure.clock import HostClock
 from ddpbench.records import (
     LaunchDir,
     LaunchRequest,
+    Met,
     RankOutcome,
     RankStart,
     RecordWriteError,
@@ -79,6 +81,7 @@ class Rank:
                         params_checksum=self._known.params_checksum,
                         peak_memory_bytes=self._known.peak_memory_bytes,
                         final_loss=self._known.final_loss,
+                        cpu_s=_cpu_s(),
                         finished_ns=self.host_clock.now(),
                     )
                 )
@@ -103,6 +106,8 @@ class Rank:
                 pid=os.getpid(),
                 host=self.place.host,
                 started_ns=started_ns,
+                asked_ns=_told_ns("DDPBENCH_ASKED_NS"),
+                entered_ns=_told_ns("DDPBENCH_ENTERED_NS"),
                 cores=tuple(sorted(os.sched_getaffinity(0))),
                 loader_cores=self.place.loader_cores,
                 threads=torch.get_num_threads(),
@@ -118,7 +123,9 @@ class Rank:
             )
         )
         self.heartbeat.enter("meeting the other ranks")
+        meeting_ns = self.host_clock.now()
         control = meet(self.case, self.place, uses_backend=training.strategy.uses_backend, device=device)
+        writer.write(Met(start_ns=meeting_ns, end_ns=self.host_clock.now()))
         if self.request.purpose == "proof":
             self._prove(writer, training, control)
         else:
@@ -157,6 +164,17 @@ class Rank:
                 failed.append(f"{record.compared} ({record.dtype}): {error}")
         if failed:
             raise DivergedError(f"the strategy does not train as one process does: {'; '.join(failed)}")
+
+
+def _told_ns(name: str) -> int | None:
+    """Return a moment that whoever started this rank tells, ns of this host's monotonic clock."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _cpu_s() -> float:
+    own, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 def _classify(problem: BaseException) -> tuple[Status, str]:

@@ -1,0 +1,71 @@
+"""What starting a launch takes: from its being asked for to the end of its last rank's first step."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from ddpbench.analysis.statistics.stats import Interval, half_width
+from ddpbench.records import Met, RankStart, Warmup
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartUp:
+    """The start of one launch, seconds: that of the rank whose first step ended last, and its parts in their order."""
+
+    process_s: float
+    """Until its process works for it: the launcher's own work, and that of the processes between."""
+    imports_s: float
+    """Until torch and all else is imported. A forked rank has it from its server."""
+    model_s: float
+    """Data and model."""
+    meeting_s: float
+    """Until the ranks have met and have process groups."""
+    first_step_s: float
+    """The replica (DDP, sharding) and the first step."""
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return math.fsum(getattr(self, part.name) for part in fields(self))
+
+
+PARTS = tuple(part.name for part in fields(StartUp))
+
+
+def start_up_of(ranks: Sequence[tuple[RankStart | None, Met | None, Warmup | None]]) -> StartUp | None:
+    """Return a launch's start from its ranks' records; None where a rank's do not tell it, or are of other hosts."""
+    found: list[tuple[int, StartUp]] = []
+    hosts: set[str] = set()
+    for start, met, warmup in ranks:
+        if start is None or met is None or warmup is None:
+            return None
+        if start.asked_ns is None or start.entered_ns is None or warmup.first_ns is None:
+            return None
+        hosts.add(start.host)
+        moments = [
+            start.asked_ns,
+            start.entered_ns,
+            start.started_ns,
+            met.start_ns,
+            met.end_ns,
+            warmup.first_ns,
+        ]
+        spans = [(after - before) / 1e9 for before, after in itertools.pairwise(moments)]
+        if min(spans) < 0:  # another host's clock, or records that do not belong together
+            return None
+        found.append((warmup.first_ns, StartUp(**dict(zip(PARTS, spans, strict=True)))))
+    if not found or len(hosts) > 1:
+        return None
+    return max(found, key=lambda one: one[0])[1]
+
+
+def mean_start(starts: Sequence[StartUp]) -> tuple[Interval, dict[str, float]] | None:
+    """Return the mean start over launches with its 95 % t-interval (of logs), and the means of its parts."""
+    if not starts:
+        return None
+    totals = [start.total_s for start in starts]
+    total = Interval.around(math.fsum(totals) / len(totals), half_width([math.log(one) for one in totals]))
+    return total, {part: math.fsum(getattr(start, part) for start in starts) / len(starts) for part in PARTS}

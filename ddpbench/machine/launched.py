@@ -1,0 +1,249 @@
+"""Ranks that another launcher starts on this machine, one launch at a time: torchrun, mp.spawn, srun, mpiexec.
+
+To whoever watches a launch it is what a fork server is: it starts ranks, tells of their ends and shows their pulses.
+Each rank is a `python -m ddpbench.worker` of its own, which imports everything anew: that is what such a start costs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ddpbench.errors import LaunchError, MachineError, ServerGoneError
+from ddpbench.guard import descendants, die_with_parent, kill_all
+from ddpbench.helper_process import child_environment
+from ddpbench.machine.placement import applied
+from ddpbench.records import LaunchDir
+from ddpbench.records.files import open_to_append, write_anew
+from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
+from ddpbench.records.reader import read_launch
+from ddpbench.records.schema import RankOutcome
+from ddpbench.spec.limits import MAX_RANKS
+
+RANKS_VARIABLE = "DDPBENCH_RANKS"
+"""Names the file that tells each rank of such a launch its environment, and the page of its pulse."""
+_OWN = frozenset(
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "DDPBENCH_RENDEZVOUS"}
+)
+"""What the launcher tells its ranks in its own way."""
+_PLACES = {
+    "mpiexec": "RANK=$PMI_RANK WORLD_SIZE=$PMI_SIZE LOCAL_RANK=$MPI_LOCALRANKID",
+    "srun": "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID",
+}
+_PIDS_BYTES = 8 * MAX_RANKS
+"""Behind the page of pulses: a word for each rank's process id."""
+_END_S = 10.0
+
+
+def _program(launcher: str) -> str | None:
+    """Return the program of a launcher: beside this Python, where a package put it, or on PATH."""
+    own = Path(sys.executable).parent / launcher
+    return str(own) if own.is_file() else shutil.which(launcher)
+
+
+def check_launcher(launcher: str) -> None:
+    """Whether a launcher can start ranks here.
+
+    Raises:
+        MachineError: it cannot; the sentence says what is missing.
+    """
+    if launcher in ("local", "spawn", "torchrun"):
+        return
+    if _program(launcher) is None:
+        needs = 'pip install "ddpbench[mpi]"' if launcher == "mpiexec" else "Slurm's commands"
+        raise MachineError(f'launcher = "{launcher}": {launcher} is not on PATH; it needs {needs}')
+    if launcher == "srun" and not os.environ.get("SLURMD_NODENAME"):
+        raise MachineError(
+            'launcher = "srun": srun starts ranks on the node of its allocation; run the sweep in a job there: '
+            "sbatch --nodes=1 --wrap 'ddpbench sweep ...'"
+        )
+
+
+def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
+    """Return what starts so many ranks on this machine, each of them `worker`, an argument list after Python's."""
+    python = sys.executable
+    if launcher == "spawn":
+        return [python, "-P", "-m", "ddpbench.worker.spawn", str(ranks), *worker]
+    if launcher == "torchrun":
+        run = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0"]
+        return [python, "-P", "-m", *run, "-m", "ddpbench.worker", *worker]
+    rank = shlex.join([python, "-P", "-m", "ddpbench.worker", *worker])
+    line = ["bash", "-c", f"{_PLACES[launcher]} exec {rank}"]
+    program = _program(launcher) or launcher
+    if launcher == "mpiexec":
+        return [program, "-bind-to", "none", "-n", str(ranks), *line]
+    node = os.environ["SLURMD_NODENAME"]
+    shape = ["--nodes=1", f"--nodelist={node}", f"--ntasks={ranks}", "--cpu-bind=none", "--overcommit"]
+    return [program, *shape, "--overlap", "--mpi=none", "--kill-on-bad-exit=1", *line]
+
+
+class LaunchedRanks:
+    """One launch by another launcher. Use it as a context; leaving it leaves no process behind."""
+
+    start_s = 0.0
+
+    def __init__(self, launcher: str, log: Path) -> None:
+        self._launcher, self._log = launcher, log
+        self._page_file = tempfile.NamedTemporaryFile(prefix="ddpbench-page-")  # noqa: SIM115  closed with this
+        self._page_file.truncate(PAGE_BYTES + _PIDS_BYTES)
+        self._page = mmap.mmap(self._page_file.fileno(), PAGE_BYTES + _PIDS_BYTES)
+        self._words = memoryview(self._page).cast("Q")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._directory: LaunchDir | None = None
+        self._ranks = 0
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The ranks' process ids, as they told them themselves; the launcher's for one that has not yet."""
+        first = PAGE_BYTES // 8
+        return tuple(self._words[first + rank] or self.pid for rank in range(self._ranks))
+
+    @pids.setter
+    def pids(self, none: tuple[()]) -> None:
+        self._ranks = len(none)
+
+    @property
+    def pid(self) -> int:
+        """The launcher's process id; this process's own before it is started."""
+        return self._process.pid if self._process is not None else os.getpid()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Ranks are their launcher's to look after."""
+        return False
+
+    def give_up_stopped(self) -> None:
+        """Never asked: see `is_stopped`."""
+        raise ServerGoneError(f"{self._launcher} was stopped")
+
+    def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> None:
+        """Starts the launcher, and by it a rank for each environment; their request is in the directory.
+
+        Raises:
+            LaunchError: it cannot be started.
+        """
+        self._directory = directory
+        table = self._page_file.name + ".json"
+        own = [{name: value for name, value in env.items() if name not in _OWN} for env in envs]
+        write_anew(Path(table), json.dumps({"page": self._page_file.name, "ranks": own}))
+        case = directory.path.parent
+        what = "proof" if directory.path.name == "proof" else directory.path.name.removeprefix("launch-")
+        worker = [str(case.parent.parent.absolute()), case.name, str(int(what)) if what != "proof" else what]
+        env = applied(child_environment(str(Path.cwd())), dict(envs[0]))
+        for name in (*_OWN, "DDPBENCH_CORES", "DDPBENCH_LOADER_CORES"):
+            env.pop(name, None)
+        env |= {RANKS_VARIABLE: table, "PYTHONUNBUFFERED": "1"}
+        env.setdefault("OMP_NUM_THREADS", "1")  # torchrun says so, and sets it
+        if self._launcher != "torchrun":
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        parent = os.getpid()
+        with open_to_append(self._log) as output:
+            try:
+                self._process = subprocess.Popen(
+                    command_of(self._launcher, len(envs), worker),
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),  # noqa: PLW1509  one prctl
+                )
+            except OSError as error:
+                raise LaunchError(f"{self._launcher} cannot be started: {error.strerror}") from None
+        self._ranks = len(envs)
+
+    def events(self, timeout_s: float) -> list[dict[str, Any]]:
+        """Return the ends of all ranks once the launcher has ended; nothing before."""
+        assert self._process is not None
+        deadline = time.monotonic() + timeout_s
+        while True:
+            pid, status, usage = os.wait4(self._process.pid, os.WNOHANG)
+            if pid:
+                break
+            if time.monotonic() >= deadline:
+                return []
+            time.sleep(min(0.01, timeout_s))
+        code = os.waitstatus_to_exitcode(status)
+        self._process.returncode = code
+        kill_all(descendants(self._process.pid))
+        ranks, self._ranks = self._ranks, 0
+        ends = self._ends(ranks)
+        cpu_s = max(usage.ru_utime + usage.ru_stime, sum(end.cpu_s or 0.0 for end in ends.values())) / ranks
+        told = {rank: 0 if end.status == "ok" else 1 for rank, end in ends.items()}
+        fallback = code if code else 1
+        return [
+            {"event": "exited", "rank": rank, "code": told.get(rank, fallback), "cpu_s": cpu_s}
+            for rank in sorted(range(ranks), key=lambda rank: told.get(rank, fallback) == 0)
+        ]
+
+    def _ends(self, ranks: int) -> dict[int, RankOutcome]:
+        assert self._directory is not None
+        found = {rank.rank: rank.last(RankOutcome) for rank in read_launch(self._directory).ranks}
+        return {rank: end for rank, end in found.items() if end is not None and rank < ranks}
+
+    def pulse(self, rank: int) -> Pulse:
+        """Return a rank's heartbeat."""
+        return read_pulse(self._words, rank)
+
+    def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
+        """Sends a signal to ranks; SIGKILL ends the launcher and all that it started."""
+        if number == signal.SIGKILL:
+            self._end()
+            return
+        for pid in self.pids if pids is None else pids:
+            if pid != self.pid:  # no signal but that is for a launcher
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+
+    def _end(self) -> None:
+        """Asks the launcher to end, which ends ranks that are not beneath it; then kills what is left of it."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        below = descendants(process.pid)
+        process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _END_S
+        while (
+            time.monotonic() < deadline
+            and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        ):
+            time.sleep(0.02)
+        kill_all([*below, *descendants(process.pid), process.pid])
+
+    def close(self) -> None:
+        """Ends what is left, and forgets the page."""
+        self._end()
+        if self._process is not None and self._process.returncode is None:
+            self._process.wait()
+        self._words.release()
+        self._page.close()
+        Path(self._page_file.name + ".json").unlink(missing_ok=True)
+        self._page_file.close()
+
+    def __enter__(self) -> LaunchedRanks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,26 @@
+"""`python -m ddpbench.worker.spawn N RUN_DIR CASE_ID ROUND`: the ranks of a launch, by torch.multiprocessing.spawn."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def _rank(number: int, count: int, words: list[str]) -> None:
+    os.environ |= {"RANK": str(number), "WORLD_SIZE": str(count), "LOCAL_RANK": str(number)}
+    sys.argv = ["ddpbench.worker", *words]
+    from ddpbench.worker.__main__ import main
+
+    main()
+
+
+def main() -> None:
+    """Starts the ranks, and ends with the first that ends badly."""
+    import torch.multiprocessing
+
+    count, *words = sys.argv[1:]
+    torch.multiprocessing.spawn(_rank, args=(int(count), words), nprocs=int(count))  # type: ignore[attr-defined, no-untyped-call]
+
+
+if __name__ == "__main__":
+    main()

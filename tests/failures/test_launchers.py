@@ -1,0 +1,115 @@
+"""A sweep whose ranks torchrun, mp.spawn or mpiexec start: the same steps, and nothing left when it goes wrong."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+import ddpbench
+from tests.failures.conftest import ROOT, command, run_cli, worker_processes, workload
+from tests.processes import started
+
+pytestmark = pytest.mark.multiprocess
+WriteExperiment = Callable[..., Path]
+LAUNCHERS = ["local", "spawn", "torchrun", "mpiexec"]
+
+
+def with_launchers(experiment: Path, launchers: list[str]) -> Path:
+    text = experiment.read_text(encoding="utf-8")
+    experiment.write_text(text.replace("[axes]", f"[axes]\nlauncher = {launchers}"), encoding="utf-8")
+    return experiment
+
+
+def test_every_launcher_carries_a_sweep(write_experiment: WriteExperiment, tmp_path: Path) -> None:
+    experiment = with_launchers(write_experiment([workload("Sound")], rounds=1), LAUNCHERS)
+    run = tmp_path / "run"
+    result = run_cli("sweep", experiment, "--out", run)
+    assert result.returncode == 0, result
+    frame = ddpbench.load(run)
+    assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
+    assert {(row.strategy, row.launcher) for row in frame.itertuples()} == {
+        (strategy, launcher) for strategy in ("ddp", "single") for launcher in LAUNCHERS
+    }
+    parts = [name for name in frame if str(name).startswith("startup_") and "ci" not in str(name)]
+    sums = frame[[name for name in parts if name != "startup_s"]].sum(axis=1)
+    assert sums.to_list() == pytest.approx(frame["startup_s"].to_list())
+    imports = dict(zip(frame["launcher"], frame["startup_imports_s"], strict=True))
+    assert (
+        imports["local"] < 0.1 < imports["torchrun"]
+    )  # a fork has imported everything: nobody else's rank has
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "What does it take until the first step is made?" in page
+
+
+@pytest.mark.parametrize("launcher", ["spawn", "torchrun", "mpiexec"])
+def test_a_rank_that_fails_is_named_with_its_cause(
+    write_experiment: WriteExperiment, tmp_path: Path, launcher: str
+) -> None:
+    experiment = with_launchers(write_experiment([workload("RaisesOnRank1")], rounds=1), [launcher])
+    result = run_cli("sweep", experiment, "--out", tmp_path / "run")
+    assert result.returncode == 1, result
+    frame = ddpbench.load(tmp_path / "run")
+    (error,) = frame[frame["strategy"] == "ddp"]["error"]
+    assert "rank 1" in error, error
+    assert "the forward pass is broken" in error, error
+
+
+@pytest.mark.parametrize("launcher", ["spawn", "torchrun", "mpiexec"])
+def test_a_rank_that_hangs_is_ended(write_experiment: WriteExperiment, tmp_path: Path, launcher: str) -> None:
+    experiment = write_experiment([workload("HangsInDataOnRank1")], rounds=1, hang_timeout="8 s")
+    result = run_cli("sweep", with_launchers(experiment, [launcher]), "--out", tmp_path / "run")
+    assert result.returncode == 1, result
+    frame = ddpbench.load(tmp_path / "run")
+    (row,) = frame[frame["strategy"] == "ddp"].itertuples()
+    assert row.status == "hung", row
+    assert "rank 1" in row.error, row.error
+    assert "faulty.py" in row.error, row.error  # its stack tells where
+
+
+@pytest.mark.parametrize("launcher", ["spawn", "torchrun", "mpiexec"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_an_ended_sweep(
+    write_experiment: WriteExperiment, tmp_path: Path, launcher: str, number: signal.Signals
+) -> None:
+    experiment = with_launchers(write_experiment([workload("Sound")], rounds=50), [launcher])
+    sweep = subprocess.Popen(
+        command("sweep", experiment, "--out", tmp_path / "run"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+    )
+    deadline = time.monotonic() + 60
+    while not any(
+        "launch-00" in str(path) for path in (tmp_path / "run").glob("cases/*/launch-00/rank-*.jsonl")
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert worker_processes()
+    sweep.send_signal(number)
+    sweep.wait(30)
+    deadline = time.monotonic() + 20
+    while left := [one for one in started() if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def test_srun_outside_of_a_job_is_refused(
+    write_experiment: WriteExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURMD_NODENAME", raising=False)
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "srun").write_text("#!/bin/sh\n")
+    (folder / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    experiment = with_launchers(write_experiment([workload("Sound")], rounds=1), ["srun"])
+    result = run_cli("sweep", experiment, "--out", tmp_path / "run")
+    assert result.returncode == 2
+    assert "run the sweep in a job there" in result.stderr
+    assert not (tmp_path / "run").exists()
