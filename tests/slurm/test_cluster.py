@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -292,6 +293,31 @@ def test_who_detaches_is_told_how_to_come_back(
     code, told = submit(slurm, out)
     assert code == 0, told
     assert "nodes-1/report.html" in told
+
+
+def test_a_sweep_within_a_job_has_srun_for_a_launcher(
+    slurm: Cluster, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    experiment = write(rounds=1)
+    text = experiment.read_text().replace("[axes]", '[axes]\nlauncher = ["local", "srun"]')
+    experiment.write_text(text.replace("world_size = [1, 2]", "world_size = [2]"))
+    script = tmp_path / "job.sh"
+    line = shlex.join([sys.executable, "-m", "ddpbench", "sweep", str(experiment), "--out", str(out)])
+    script.write_text(f"#!/bin/bash\n#SBATCH --output={tmp_path}/job.out\ncd {ROOT}\n{line}\n")
+    done = subprocess.run(
+        ["sbatch", "--parsable", script],
+        env=os.environ | slurm.env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    state = slurm.wait_for(done.stdout.strip(), "COMPLETED", "FAILED", within_s=120)
+    assert state == "COMPLETED", (tmp_path / "job.out").read_text()
+    frame = ddpbench.load(out)
+    assert {(row.strategy, row.launcher, row.status) for row in frame.itertuples()} == {
+        (strategy, launcher, "ok") for strategy in ("ddp", "single") for launcher in ("local", "srun")
+    }
 
 
 @pytest.mark.parametrize(
