@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import textwrap
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags, lines
+from ddpbench.errors import RequestError
 from ddpbench.texts import clean
 
 if TYPE_CHECKING:
@@ -32,7 +34,16 @@ def add_parser(commands: Any) -> None:
         help="check what can run on this machine and what to fix",
         description="Check torch and its backends, strategies, cores, memory, GPUs, network, limits and "
         "environment in a few seconds, without training. Exits with 0 if training can run "
-        "here and with 1 if something is missing.",
+        "here and with 1 if something is missing. With --nodes the nodes of a job check each other "
+        "instead: which interface each uses, whether every pair connects, how fast, and whose clock is off.",
+    )
+    parser.add_argument(
+        "--nodes",
+        metavar="A,B",
+        help="check these nodes with each other; run the same command on each, or once under srun: --nodes slurm",
+    )
+    parser.add_argument(
+        "--port", type=flags.number("--port", "PORT"), help="a free port of the first node (29501)"
     )
     flags.as_json(parser, "the findings, the verdict last,")
     parser.set_defaults(run=_run)
@@ -41,7 +52,24 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.doctor import examine
 
-    findings = examine()
+    if arguments.nodes is not None:
+        from ddpbench.launch.doctor.nodes.checking import PORT, check_nodes
+
+        said: set[str] = set()
+
+        def waiting(text: str) -> None:
+            if text not in said:
+                said.add(text)
+                lines.say(text, sys.stderr)
+
+        found = check_nodes(arguments.nodes, arguments.port or PORT, waiting=waiting)
+        if found is None:  # the first node tells
+            return 0
+        findings = list(found)
+    elif arguments.port is not None:
+        raise RequestError("--port is for --nodes")
+    else:
+        findings = examine()
     if arguments.json:
         lines.show(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from ddpbench.errors import FabricError
 from ddpbench.fabric import Fabric, RankPlace
 from ddpbench.fabric.entering import enter
 from ddpbench.fabric.store import COUNT
+from ddpbench.launch.doctor.nodes.gathering import Node, take_part
+from ddpbench.launch.doctor.nodes.judging import judged
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.spec import Links
 
@@ -210,6 +213,29 @@ def proved(log: Path, text: str, nodes: str, ranks_per_node: str) -> dict[str, A
             "across": between(fabric, 0, len(fabric.places) - 1, 2_000_000),
             "beside": between(fabric, 0, 1, 2_000_000),
         }
+
+
+def checked(log: Path, text: str, nodes: str) -> dict[str, Any]:
+    """What `doctor --nodes` finds of a fabric's nodes: each pair's rates, and the findings that are not ok."""
+    count = int(nodes)
+    with Fabric(Links.parse(text), nodes=count, ranks_per_node=1, log=log) as fabric:
+        first = (fabric.places[0].address, PORT)
+
+        def part(number: int) -> Any:
+            me = Node(
+                number=number,
+                host=f"h{number}",
+                interface="eth0",
+                why="the fabric's",
+                address=fabric.places[number].address,
+            )
+            listed, pairs = take_part(me, count, first)
+            bad = [asdict(finding) for finding in judged(listed, pairs) if finding.level != "ok"]
+            return {"pairs": [pair.to_json() for pair in pairs], "findings": bad}
+
+        with ThreadPoolExecutor(count) as pool:
+            told = pool.map(lambda number: inside(fabric.places[number], lambda: part(number)), range(count))
+            return next(iter(list(told)))  # type: ignore[no-any-return]
 
 
 def stored(log: Path, text: str) -> dict[str, Any]:

@@ -134,6 +134,17 @@ def test_one_slow_node_slows_what_it_sends_and_gets(scene: Scene) -> None:
     assert found["beside"]["seconds"] > seconds(2_000_000, 2e8)
 
 
+def test_a_check_of_the_nodes_names_the_slow_one_and_measures_every_link(scene: Scene) -> None:
+    found = scene("root", "checked", "400 Mbit/s, 400 Mbit/s, 100 Mbit/s, 400 Mbit/s", 4)
+    assert isinstance(found, dict), found
+    for pair in found["pairs"]:
+        asked_for = 1e8 if 2 in (pair["a"], pair["b"]) else 4e8
+        for way in ("a_to_b", "b_to_a"):
+            # Headers are about 5 % of what a link carries.
+            assert 0.85 * asked_for < pair[way] < 1.02 * asked_for, pair
+    assert [finding["subject"] for finding in found["findings"]] == ["slow: node 2 (h2)"]
+
+
 def test_ranks_have_links_of_their_own(scene: Scene) -> None:
     found = scene("root", "proved", "40 Mbit/s; local 200 Mbit/s", 2, 2)
     assert [place["node"] for place in found["places"]] == [0, 0, 1, 1]

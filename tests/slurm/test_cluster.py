@@ -320,6 +320,31 @@ def test_a_sweep_within_a_job_has_srun_for_a_launcher(
     }
 
 
+def test_the_nodes_of_a_job_check_each_other(slurm: Cluster) -> None:
+    done = subprocess.run(
+        [
+            "srun",
+            "--nodes=2",
+            "--ntasks-per-node=2",
+            sys.executable,
+            "-m",
+            "ddpbench",
+            "doctor",
+            "--nodes",
+            "slurm",
+        ],
+        env=os.environ | slurm.env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    assert "these 2 nodes can train together" in done.stdout
+    assert done.stdout.count("Gbit/s there") == 1  # told once, by the first
+
+
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [

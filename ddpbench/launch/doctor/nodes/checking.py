@@ -1,0 +1,178 @@
+"""`ddpbench doctor --nodes`: this node's part of the check, and on the first node what came of it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ddpbench.errors import LaunchError, RequestError
+from ddpbench.launch.doctor.finding import Finding, ok, problem
+from ddpbench.launch.doctor.host import Host, Interface
+from ddpbench.launch.doctor.network import gloo_choice
+from ddpbench.launch.doctor.nodes.gathering import Node, take_part
+from ddpbench.launch.doctor.nodes.judging import judged
+from ddpbench.texts import shortened
+from ddpbench.version import VERSION
+
+SLURM = "slurm"
+"""In place of names: the nodes of the job that this is part of."""
+PORT = 29_501
+_TOPIC = "Nodes"
+_ASK_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seat:
+    """Which of the nodes this is, of how many, and the address of the first one."""
+
+    number: int
+    count: int
+    first: str
+    spare: bool = False
+    """A further process on a node: one is enough."""
+
+
+def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Seat:
+    """Return this process's seat, from a launcher's variables or by finding itself among the names.
+
+    Raises:
+        RequestError: the names are none, or this node is not one of them.
+    """
+    if names == SLURM and "SLURM_JOB_NODELIST" not in env:
+        raise RequestError(
+            "--nodes slurm: this is not a job of Slurm; give names, such as --nodes hostA,hostB"
+        )
+    listed = _slurm_addresses(env) if names == SLURM else [name.strip() for name in names.split(",")]
+    if len(listed) < 2 or not all(listed):
+        raise RequestError(
+            f"--nodes {shortened(names)}: give two host names or more, such as --nodes hostA,hostB"
+        )
+    for number, local in (("RANK", "LOCAL_RANK"), ("SLURM_NODEID", "SLURM_LOCALID")):
+        if not env.get(number, "").isdecimal():
+            continue
+        if number == "SLURM_NODEID" and env.get("SLURM_NTASKS", "1") == "1":
+            continue  # the batch script's own shell
+        if int(env[number]) >= len(listed):
+            raise RequestError(
+                f"--nodes names {len(listed)} nodes, and this is number {env[number]} by {number}"
+            )
+        return Seat(
+            number=int(env[number]), count=len(listed), first=listed[0], spare=env.get(local, "0") != "0"
+        )
+    own = {host.host_name, host.host_name.partition(".")[0]}
+    own |= {address for each in host.interfaces() for address in each.addresses if each.name != "lo"}
+    found = [number for number, name in enumerate(listed) if name in own or own & set(_addresses_of(name))]
+    if len(found) != 1:
+        raise RequestError(
+            f"--nodes {shortened(names)}: this node, {host.host_name}, is {'several of' if found else 'none of'} them; "
+            "run the same command on each of them, under srun, or with RANK set to its number, from 0"
+        )
+    return Seat(number=found[0], count=len(listed), first=listed[0])
+
+
+def _addresses_of(name: str) -> list[str]:
+    try:
+        return [str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return []
+
+
+def _slurm_addresses(env: Mapping[str, str]) -> list[str]:
+    """Return the addresses of a job's nodes, as Slurm itself reaches them: names need not resolve."""
+
+    def asked(*words: str) -> str:
+        try:
+            done = subprocess.run(
+                ["scontrol", *words], capture_output=True, text=True, timeout=_ASK_S, check=True
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise LaunchError(f"scontrol cannot say which nodes the job has: {error}") from None
+        return done.stdout
+
+    names = asked("show", "hostnames", env["SLURM_JOB_NODELIST"]).split()
+    told = asked("-o", "show", "node", ",".join(names))
+    known = {}
+    for line in told.splitlines():
+        fields = dict(part.partition("=")[::2] for part in line.split())
+        known[fields.get("NodeName", "")] = fields.get("NodeAddr", "")
+    return [known.get(name) or name for name in names]
+
+
+def own_node(seat: Seat, host: Host) -> Node:
+    """Return what this node says of itself.
+
+    Raises:
+        LaunchError: gloo has no interface to use here.
+    """
+    chosen, why = gloo_choice(host)
+    there = [each for each in host.interfaces() if each.up and each.addresses and each.name != "lo"]
+    if not chosen:
+        names = ", ".join(each.name for each in there) or "none"
+        raise LaunchError(
+            f"GLOO_SOCKET_IFNAME={host.env.get('GLOO_SOCKET_IFNAME', '')} names an interface that is not on "
+            f"{host.host_name} or has no address; there are: {names}"
+        )
+    one = chosen[0]
+    address = _address(one, why)
+    return Node(
+        number=seat.number,
+        host=host.host_name,
+        interface=one.name,
+        why=why,
+        address=address,
+        others=tuple(f"{each.name} {each.addresses[0]}" for each in there if each.name != one.name),
+        speed_mbps=max(one.speed_mbps, 0),
+        versions=(
+            f"Python {platform.python_version()}",
+            f"torch {_version('torch')}",
+            f"ddpbench {VERSION}",
+        ),
+    )
+
+
+def _address(interface: Interface, why: str) -> str:
+    """Return the interface's address that gloo would listen at: the one that decided, else its first."""
+    return next((one for one in interface.addresses if why.endswith(f" {one}")), interface.addresses[0])
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "none"
+
+
+def check_nodes(
+    names: str,
+    port: int = PORT,
+    *,
+    host: Host | None = None,
+    waiting: Callable[[str], None] = lambda _: None,
+) -> Sequence[Finding] | None:
+    """Return what the nodes found of each other, the verdict last; None on all but the first.
+
+    Raises:
+        RequestError: the names are none, or this node is none of them.
+        LaunchError: the nodes do not come together.
+    """
+    host = host or Host()
+    seat = seat_of(names, host)
+    if seat.spare:
+        return None
+    nodes, pairs = take_part(own_node(seat, host), seat.count, (seat.first, port), waiting=waiting)
+    if seat.number:
+        return None
+    findings = [replace(finding, topic=_TOPIC) for finding in judged(nodes, pairs)]
+    bad = sum(finding.level == "problem" for finding in findings)
+    if bad:
+        verdict = problem(
+            "verdict", f"{bad} problem{'s' if bad != 1 else ''} between these nodes", "mend what stands above"
+        )
+    else:
+        verdict = ok("verdict", f"these {len(nodes)} nodes can train together")
+    return [*findings, replace(verdict, topic="Verdict")]

@@ -1,0 +1,226 @@
+"""What nodes find of each other: on real sockets, with planted faults, and judged from made-up numbers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from ddpbench.errors import LaunchError, RequestError
+from ddpbench.launch.doctor.host import Host, Interface
+from ddpbench.launch.doctor.nodes import gathering, talking
+from ddpbench.launch.doctor.nodes.checking import own_node, seat_of
+from ddpbench.launch.doctor.nodes.gathering import Node, rounds_of, take_part
+from ddpbench.launch.doctor.nodes.judging import judged
+from ddpbench.launch.doctor.nodes.talking import Pair
+
+LOOPBACK = Interface("lo", True, ("127.0.0.1",))
+ETHERNET = Interface("eth0", True, ("10.0.0.2",), 10_000)
+
+
+def node(number: int, host: str = "", address: str = "127.0.0.1", **more: object) -> Node:
+    made = Node(
+        number=number,
+        host=host or f"h{number}",
+        interface="eth0",
+        why="x",
+        address=address,
+        versions=("torch 2",),
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("count", range(2, 12))
+def test_every_pair_comes_once_and_no_node_has_two_at_a_time(count: int) -> None:
+    rounds = rounds_of(count)
+    assert sorted(pair for pairs in rounds for pair in pairs) == list(itertools.combinations(range(count), 2))
+    for pairs in rounds:
+        assert len({number for pair in pairs for number in pair}) == 2 * len(pairs)
+    assert len(rounds) == count - 1 + count % 2
+
+
+def together(
+    nodes: list[Node], change: Callable[[Node], Node] = lambda one: one
+) -> dict[int, tuple[list[Node], list[Pair]] | Exception]:
+    port = free_port()
+    found: dict[int, tuple[list[Node], list[Pair]] | Exception] = {}
+
+    def part(one: Node) -> None:
+        try:
+            found[one.number] = take_part(change(one), len(nodes), ("127.0.0.1", port))
+        except Exception as error:  # for the test to look at
+            found[one.number] = error
+
+    threads = [threading.Thread(target=part, args=(one,)) for one in nodes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(talking, "STREAM_S", 0.05)
+    monkeypatch.setattr(talking, "WARM_S", 0.01)
+    monkeypatch.setattr(gathering, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(gathering, "JOIN_S", 5.0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_nodes_measure_each_pair_once() -> None:
+    found = together([node(number) for number in range(4)])
+    first = found[0]
+    assert not isinstance(first, Exception), first
+    nodes, pairs = first
+    assert [one.number for one in nodes] == [0, 1, 2, 3]
+    assert [(pair.a, pair.b) for pair in pairs] == list(itertools.combinations(range(4), 2))
+    for pair in pairs:
+        assert not pair.problem
+        assert pair.slower > 1e8  # memory to memory
+        assert 0 < pair.latency_s < 0.1
+        assert abs(pair.clock_s) <= pair.clock_error_s + 1e-3  # one machine has one clock
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_node_that_cannot_be_connected_to_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = gathering._connect
+
+    def connect(me: Node, other: Node) -> Pair:
+        return real(me, replace(other, address="127.0.0.2") if other.number == 2 else other)
+
+    monkeypatch.setattr(gathering, "_connect", connect)
+    first = together([node(number) for number in range(3)])[0]
+    assert not isinstance(first, Exception), first
+    bad = [(pair.a, pair.b) for pair in first[1] if pair.problem]
+    assert bad == [(0, 2), (1, 2)]
+    told = [finding for finding in judged(*first) if " - " in finding.subject and finding.level == "problem"]
+    assert [finding.subject for finding in told] == ["h0 - h2", "h1 - h2"]
+    assert "refused" in told[0].found
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_does_not_come_is_named() -> None:
+    port = free_port()
+    with pytest.raises(LaunchError, match=r"node 1, 2 did not come to 127\.0\.0\.1"):
+        take_part(node(0), 3, ("127.0.0.1", port))
+    with pytest.raises(LaunchError, match="node 0 was not reached"):
+        take_part(node(1), 3, ("127.0.0.1", port))
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    "said",
+    [b"GET / HTTP/1.1\r\n\r\n", b"ddpbench doctor\nnonsense\n", b'ddpbench doctor\n{"number": 1}\n', b""],
+)
+def test_a_stranger_at_the_port_is_passed_over(said: bytes) -> None:
+    port = free_port()
+    got: list[object] = []
+    lead = threading.Thread(target=lambda: got.append(take_part(node(0), 2, ("127.0.0.1", port))))
+    lead.start()
+    for _ in range(100):
+        try:
+            with socket.create_connection(("127.0.0.1", port), 1) as stranger:
+                stranger.sendall(said)
+            break
+        except OSError:
+            threading.Event().wait(0.02)
+    take_part(node(1), 2, ("127.0.0.1", port))
+    lead.join(30)
+    ((nodes, pairs),) = got  # type: ignore[misc]
+    assert len(nodes) == 2
+    assert not pairs[0].problem
+
+
+def links(rates: dict[tuple[int, int], float], count: int, usual: float = 1e10) -> list[Pair]:
+    return [
+        Pair(a=a, b=b, latency_s=1e-5, a_to_b=rates.get((a, b), usual), b_to_a=usual, clock_error_s=1e-5)
+        for a, b in itertools.combinations(range(count), 2)
+    ]
+
+
+def slow(nodes: list[Node], pairs: list[Pair]) -> list[str]:
+    return [finding.subject for finding in judged(nodes, pairs) if finding.subject.startswith("slow")]
+
+
+def test_a_slow_node_is_told_from_a_slow_link() -> None:
+    nodes = [node(number) for number in range(4)]
+    assert slow(nodes, links({}, 4)) == []
+    assert slow(nodes, links({(1, 3): 1e9}, 4)) == ["slow: h1 - h3"]
+    assert slow(nodes, links({(0, 2): 1e9, (1, 2): 1e9, (2, 3): 1e9}, 4)) == ["slow: node 2 (h2)"]
+    both = {(0, 2): 1e9, (1, 2): 1e9, (2, 3): 1e9, (0, 1): 2e9}
+    assert slow(nodes, links(both, 4)) == ["slow: node 2 (h2)", "slow: h0 - h1"]
+    assert slow(nodes, links({(0, 1): 8e9}, 4)) == []  # within what links differ by
+    assert slow(nodes[:2], links({(0, 1): 1.0}, 2)) == []  # nobody knows what it should be
+
+
+def test_a_link_below_what_its_interfaces_claim_is_noted() -> None:
+    nodes = [node(number, speed_mbps=100_000) for number in range(2)]
+    (told,) = [finding for finding in judged(nodes, links({}, 2)) if finding.level == "note"]
+    assert "of 100 Gbit/s that the interfaces claim" in told.found
+
+
+def test_a_loopback_name_is_said_with_the_fix() -> None:
+    nodes = [node(0, address="127.0.1.1", others=("eth0 10.0.0.2",)), node(1, address="10.0.0.3")]
+    pairs = [Pair(a=0, b=1, problem="10.0.0.3:1: timed out")]
+    first, *_ = judged(nodes, pairs)
+    assert first.level == "problem"
+    assert "GLOO_SOCKET_IFNAME to one of: eth0 10.0.0.2" in first.advice
+
+
+def test_clocks_and_versions() -> None:
+    nodes = [node(0), node(1, versions=("torch 3",))]
+    pairs = [replace(pair, clock_s=-3.0) for pair in links({}, 2)]
+    told = {finding.subject: finding for finding in judged(nodes, pairs)}
+    assert told["clocks"].level == "note"
+    assert "are 3 s apart" in told["clocks"].found
+    assert told["versions"].level == "problem"
+    assert told["versions"].found == "torch 2 on node 0 (h0); torch 3 on node 1 (h1)"
+
+
+def host(**more: object) -> Host:
+    made = Host(host_name="n2.cluster", env={})
+    made.interfaces = lambda: (LOOPBACK, ETHERNET)  # type: ignore[method-assign]
+    made.resolve = lambda _: ["10.0.0.2"]  # type: ignore[method-assign]
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_a_node_finds_itself_by_name_address_or_launcher() -> None:
+    assert seat_of("n1,n2,n3", host(), {}).number == 1
+    assert seat_of("10.0.0.1,10.0.0.2", host(), {}).number == 1
+    assert seat_of("a,b", host(), {"RANK": "1", "LOCAL_RANK": "0"}).number == 1
+    srun = {"SLURM_NODEID": "1", "SLURM_LOCALID": "2", "SLURM_NTASKS": "6"}
+    assert seat_of("a,b", host(), srun).spare
+    for names, sentence in (
+        ("n1,n3", "is none of them"),
+        ("n2,n2.cluster", "is several of them"),
+        ("n2", "two host names"),
+        ("n1,,n2", "two host names"),
+        ("slurm", "not a job of Slurm"),
+    ):
+        with pytest.raises(RequestError, match=sentence):
+            seat_of(names, host(), {})
+    with pytest.raises(RequestError, match="names 2 nodes, and this is number 7"):
+        seat_of("a,b", host(), {"RANK": "7"})
+
+
+def test_a_node_says_what_gloo_would_use() -> None:
+    seat = seat_of("n1,n2", host(), {})
+    told = own_node(seat, host())
+    assert (told.interface, told.address, told.speed_mbps) == ("eth0", "10.0.0.2", 10_000)
+    assert json.dumps(told.versions)
+    with pytest.raises(LaunchError, match="GLOO_SOCKET_IFNAME=ib0 names an interface that is not on n2"):
+        own_node(seat, host(env={"GLOO_SOCKET_IFNAME": "ib0"}))
