@@ -175,6 +175,7 @@ def _report(submission: Submission) -> int:
     """Make one report of all sizes with something measured; returns whether all cases are ok."""
     import ddpbench
     from ddpbench.cli.results import sentences, table
+    from ddpbench.errors import IdentityError
     from ddpbench.launch.merge.merge import merge
 
     measured = [size.run.path for size in submission.sizes if size.launches()]
@@ -186,8 +187,14 @@ def _report(submission: Submission) -> int:
         path = submission.path / "merged"
         if (path / "merged.json").is_file():
             shutil.rmtree(path)
-        for sentence in merge(measured, path).left_out:
-            say(f"left out: {sentence}", sys.stderr)
+        try:
+            for sentence in merge(measured, path).left_out:
+                say(f"left out: {sentence}", sys.stderr)
+        except IdentityError as error:
+            say(f"no report of all: {error}", sys.stderr)
+            for own in measured:
+                show(f"report: {ddpbench.report_on(own)[0]}")
+            return 1
     page, summary = ddpbench.report_on(path)
     show(*table(summary.cases, summary.planned, columns_here()))
     for sentence in sentences(summary):

@@ -168,7 +168,7 @@ def test_requeued_jobs_lose_and_repeat_nothing(
 ) -> None:
     out = tmp_path / "run"
     run = out / "nodes-2"
-    client = start(slurm, write(rounds=REQUEUES + 4), "--nodes", "2", "--out", out)
+    client = start(slurm, write(rounds=2 * REQUEUES + 4), "--nodes", "2", "--out", out)
     job_id = await_job(out, 2)
     draw = random.Random(REQUEUES)
     seen: dict[str, bytes] = {}
@@ -188,7 +188,7 @@ def test_requeued_jobs_lose_and_repeat_nothing(
     assert code == 0, told
     after = outcomes(run)
     assert {name: after.get(name) for name in seen} == seen
-    assert launches(run) == {REQUEUES + 4}, told
+    assert launches(run) == {2 * REQUEUES + 4}, told
     assert jobs_of(out) == {2: [job_id]}
     context = json.loads((run / "machine.json").read_text())["context"]
     assert [job["restarts"] for job in context["slurm_jobs"]] == sorted(
@@ -279,6 +279,23 @@ def test_who_leaves_finds_the_jobs_again(slurm: Cluster, write: Callable[..., Pa
     assert f"scancel {job_id}" in told
     code, told = submit(slurm, *asked)
     assert code == 0, told
+    assert jobs_of(out) == {1: [job_id]}
+
+
+def test_a_job_whose_submission_was_never_noted_is_found(
+    slurm: Cluster, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    asked = (write(rounds=3), "--nodes", "1", "--out", out)
+    code, told = submit(slurm, *asked, "--detach")
+    assert code == 0, told
+    (job_id,) = jobs_of(out)[1]
+    stored = json.loads((out / "submission.json").read_text())
+    stored["sizes"][0]["jobs"] = []  # as if it had been killed between sbatch and its note
+    (out / "submission.json").write_text(json.dumps(stored))
+    code, told = submit(slurm, *asked)
+    assert code == 0, told
+    assert f"found job {job_id}, submitted before" in told
     assert jobs_of(out) == {1: [job_id]}
 
 

@@ -65,6 +65,8 @@ class Scene:
         self.follower = Follower(submission, {1: ""}, self, sleep=self.sleep, clock=lambda: self.now)
         monkeypatch.setattr(control, "submit", self.submit)
         monkeypatch.setattr(control, "states", self.states)
+        self.strays: dict[Path, str] = {}
+        monkeypatch.setattr(control, "strays", lambda scripts, known: self.strays)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -157,3 +159,11 @@ def test_a_retry_wants_one(scene: Scene) -> None:
     scene.told = ["COMPLETED", "ENDS"]
     scene.follower.follow()
     assert scene.submitted == 1
+
+
+def test_a_job_that_nobody_noted_is_found_and_not_submitted_again(scene: Scene) -> None:
+    scene.strays = {scene.size.script: "9"}
+    scene.told = ["RUNNING", "ENDS"]
+    scene.follower.follow()
+    assert scene.submitted == 0
+    assert [job.job_id for job in scene.size.jobs] == ["9"]

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -207,18 +207,40 @@ def states(jobs: Mapping[str, Path]) -> dict[str, JobState]:
     """
     if not jobs:
         return {}
-    listed = ["squeue", "-h", "-t", "all", "-o", "%i|%T|%N|%r|%o", f"--user={os.getuid()}"]
-    done = _asked(listed)
+    queue = _queue()
+    found: dict[str, JobState] = {}
+    for job_id, script in jobs.items():
+        state, made_of = queue.get(job_id, (None, ""))
+        found[job_id] = state if state and made_of == str(script.absolute()) else _ended(job_id)
+    return found
+
+
+def strays(scripts: Collection[Path], known: Collection[str]) -> dict[Path, str]:
+    """Return active jobs made of these scripts that are not known: whoever submitted them was killed before noting it.
+
+    Raises:
+        UnreachableError: Slurm does not answer.
+    """
+    by_name = {str(script.absolute()): script for script in scripts}
+    return {
+        by_name[made_of]: job_id
+        for job_id, (state, made_of) in _queue().items()
+        if made_of in by_name and job_id not in known and state.active
+    }
+
+
+def _queue() -> dict[str, tuple[JobState, str]]:
+    """Return the user's jobs that Slurm still knows, each with the script it was made of."""
+    done = _asked(["squeue", "-h", "-t", "all", "-o", "%i|%T|%N|%r|%o", f"--user={os.getuid()}"])
     if done.returncode:
         raise UnreachableError(f"squeue: {_told(done)}")
-    found: dict[str, JobState] = {}
+    found: dict[str, tuple[JobState, str]] = {}
     for line in done.stdout.splitlines():
         job_id, *parts = line.strip().split("|", 4)
-        script = jobs.get(job_id)
-        if script is not None and len(parts) == 4 and parts[-1] == str(script.absolute()):
+        if len(parts) == 4:
             state, nodes, reason = ("" if part in ("N/A", "None") else part for part in parts[:-1])
-            found[job_id] = JobState(state=state, reason=reason, nodes=nodes)
-    return {job_id: found.get(job_id) or _ended(job_id) for job_id in jobs}
+            found[job_id] = (JobState(state=state, reason=reason, nodes=nodes), parts[-1])
+    return found
 
 
 def _ended(job_id: str) -> JobState:

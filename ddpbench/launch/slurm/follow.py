@@ -119,6 +119,7 @@ class Follower:
             RequestError: sbatch refuses a script.
             UnreachableError: Slurm does not answer.
         """
+        self._adopt()
         states = self._states()
         for size in self.submission.sizes:
             self._look(size, states)
@@ -129,6 +130,7 @@ class Follower:
         Raises:
             RequestError: sbatch refuses a script.
         """
+        self._adopt()
         while len(self._done) < len(self.submission.sizes):
             try:
                 states = self._states()
@@ -139,6 +141,19 @@ class Follower:
                 self.listener.event(f"{error}; the jobs go on, and it is asked again")
             if len(self._done) < len(self.submission.sizes):
                 self.sleep(POLL_S)
+
+    def _adopt(self) -> None:
+        """Takes over jobs of these scripts that are at work and were never noted."""
+        sizes = {size.script: size for size in self.submission.sizes}
+        known = {job.job_id for size in self.submission.sizes for job in size.jobs}
+        for script, job_id in control.strays(list(sizes), known).items():
+            progress = progress_of(sizes[script])
+            self._note(sizes[script], job_id, progress)
+            self.listener.event(f"{sizes[script].name}: found job {job_id}, submitted before")
+
+    def _note(self, size: Size, job_id: str, progress: Progress) -> None:
+        size.jobs.append(Job(job_id=job_id, launches=progress.launches, sessions=progress.sessions))
+        self.submission.save()
 
     def _states(self) -> dict[str, JobState]:
         jobs = {size.jobs[-1].job_id: size.script for size in self.submission.sizes if size.jobs}
@@ -174,10 +189,9 @@ class Follower:
 
     def _submit(self, size: Size, progress: Progress) -> None:
         job_id = control.submit(size.script)
-        size.jobs.append(Job(job_id=job_id, launches=progress.launches, sessions=progress.sessions))
+        self._note(size, job_id, progress)
         self._again.discard(size.shape.nodes)
         self._inactive.pop(size.shape.nodes, None)
-        self.submission.save()
         self.listener.event(f"{size.name}: submitted as job {job_id}")
 
 

@@ -1,0 +1,29 @@
+"""A few strategies proved over MPI as over gloo: the same gradients as one process, to 1e-10 in float64."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.failures.conftest import run_cli
+
+pytestmark = [pytest.mark.multiprocess]
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_gradients_are_those_of_one_process(backend: str) -> None:
+    what = ["--strategy", "ddp", "master", "fsdp", "--workload", "mlp:small", "--world-size", "2"]
+    result = run_cli("verify", *what, "--backend", backend, "--json")
+    assert result.returncode == 0, result
+    told = json.loads(result.stdout)
+    compared = [
+        proof
+        for entry in told
+        for proof in entry["proofs"]
+        if proof["dtype"] == "float64"
+        and proof["compared"].startswith("gradients")
+        and proof["tolerance"] <= 1e-10
+    ]
+    assert len(compared) >= 8
+    assert all(proof["passed"] and proof["error"] <= 1e-10 for proof in compared), compared
