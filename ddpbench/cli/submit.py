@@ -131,23 +131,28 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
 
 
 def _submit(submission: Submission, texts: dict[int, str], *, detach: bool, retry_failed: bool) -> int:
-    from ddpbench.errors import DdpbenchError
     from ddpbench.launch.slurm import control
     from ddpbench.launch.slurm.follow import Follower
     from ddpbench.launch.slurm.submission import needs, write_submission
     from ddpbench.records import RunDir
     from ddpbench.texts import command
 
-    nodes, seconds = needs(submission)
-    control.check_room(control.partitions(), submission.request.value("partition"), nodes, seconds)
+    if not all(size.jobs for size in submission.sizes):
+        nodes, seconds = needs(submission)
+        control.check_room(control.partitions(), submission.request.value("partition"), nodes, seconds)
     new = bool(submission.plans)
-    write_submission(submission)
+    try:
+        write_submission(submission)
+    except BaseException:  # nothing was submitted: nothing stays
+        if new:
+            shutil.rmtree(submission.path, ignore_errors=True)
+        raise
     with RunDir(submission.path).locked(by="ddpbench submit"):
         follower = Follower(submission, texts, _Lines(submission), retry_failed=retry_failed)
         try:
             follower.check()
-        except DdpbenchError:
-            if new:  # nothing was submitted: nothing stays
+        except BaseException:
+            if new:
                 shutil.rmtree(submission.path, ignore_errors=True)
             raise
         try:

@@ -102,7 +102,7 @@ class Follower:
             self._again = {size.shape.nodes for size in self.submission.sizes}
 
     def check(self) -> None:
-        """Writes the scripts and has Slurm judge each, before any is submitted.
+        """Writes the scripts and has Slurm judge each that is new, before any is submitted.
 
         Raises:
             RequestError: one of them is refused.
@@ -110,7 +110,8 @@ class Follower:
         """
         write_scripts(self.submission, self.scripts)
         for size in self.submission.sizes:
-            control.would_run(size.script)
+            if not size.jobs:
+                control.would_run(size.script)
 
     def submit_missing(self) -> None:
         """Submits jobs for what has none, or none any more, and returns at once.

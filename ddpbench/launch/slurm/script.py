@@ -20,7 +20,7 @@ def job_script(
     shape: Shape,
     request: Request,
     *,
-    cpus: int,
+    cpus: int | None,
     time_s: float,
     python: str,
     again: str,
@@ -28,14 +28,14 @@ def job_script(
 ) -> str:
     """Return the script of the job that carries out the plan of `run_dir` in an allocation of that shape.
 
-    `name` is the job's, `cpus` how many cores a rank uses, `time_s` the time limit in seconds, and `again` the command
-    that follows the job. Started again, by Slurm or by hand, the job goes on where it was.
+    `name` is the job's, `cpus` how many cores a rank has (None: as Slurm likes), `time_s` the time limit, seconds, and
+    `again` the command that follows the job. Started again, by Slurm or by hand, the job goes on where it was.
     """
     options: list[tuple[str, str | None]] = [
         ("job-name", name),
         ("nodes", str(shape.nodes)),
         ("ntasks-per-node", str(shape.ranks_per_node)),
-        ("cpus-per-task", str(cpus)),
+        *([] if cpus is None else [("cpus-per-task", str(cpus))]),
         ("time", slurm_time(time_s)),
         ("output", str(run_dir).replace("%", "%%") + "/slurm-%j.out"),
         ("open-mode", "append"),
@@ -62,7 +62,8 @@ def job_script(
         "MASTER_ADDR=$(scontrol -o show node \"$first\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')",
         f"MASTER_PORT={_port(request)}",
         'export MASTER_ADDR="${MASTER_ADDR:-$first}" MASTER_PORT',
-        'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
+        # srun does not take it over by itself.
+        '[ -z "$SLURM_CPUS_PER_TASK" ] || export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
         "",
         f"{srun(shape.nodes, shape.ranks_per_node)} --mpi=none bash -c \\",
         f"  {shlex.quote(f'{SLURM_PLACE} exec {worker}')}",

@@ -27,7 +27,7 @@ from ddpbench.records.files import damaged, read_text
 from ddpbench.records.machine import first_problem
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import checked_name, explain_os_error
-from ddpbench.spec import PlannedCase
+from ddpbench.spec import Case, PlannedCase
 from ddpbench.texts import command, unprintable
 
 FILE = "submission.json"
@@ -249,6 +249,13 @@ def needs(submission: Submission) -> tuple[int, float]:
     return max(size.shape.nodes for size in submission.sizes), max(times)
 
 
+def _cpus(cases: Sequence[Case]) -> int | None:
+    """Return how many cores a rank is to have: its threads and loader workers; of a GPU's rank Slurm knows better."""
+    if any(case.device == "cuda" for case in cases):
+        return None
+    return max(case.threads_per_rank + case.loader_workers for case in cases)
+
+
 def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, str]:
     """Return the script of each job, by its number of nodes.
 
@@ -265,10 +272,10 @@ def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, 
             f"{name}-{size.shape.nodes}",
             size.shape,
             request,
-            cpus=max(case.threads_per_rank + case.loader_workers for case in cases),
+            cpus=_cpus(cases),
             time_s=_time_s(submission, size, plan),
             python=sys.executable,
-            again=submission.again,
+            again=command("ddpbench", "submit", submission.path.absolute()),
             retry_failed=retry_failed,
         )
     return found
