@@ -16,6 +16,10 @@ from ddpbench.workloads.shipped import PREFIX
 SERVER_START_S = 2.5
 LAUNCH_OVERHEAD_S = 0.4
 """Start, building, end."""
+STARTED_ANEW_S = 4.0
+"""What a launch takes longer whose ranks a launcher starts anew: each imports torch."""
+_STARTING_ANEW = ("spawn", "srun", "mpiexec")
+"""torchrun's launches are the slots' of a plan, mostly, which have fork servers; others correct the first guess."""
 PROOF_S = 0.7
 WARMUP_AND_INSTRUMENTED = 0.5
 """Warm-up and instrumented steps as a share of the timed steps."""
@@ -102,24 +106,29 @@ def launch_s(case: Case, budget: Budget, tried: Tried | None = None) -> float:
         extra_s += tried.made_s
         steps_s = max(steps_s, budget.measured_s + OTHER_STEPS * step_s, (TIMED_STEPS + OTHER_STEPS) * step_s)
     ranks_s = EMULATED_RANK_S * case.world_size if case.fabric else 0.0
-    return steps_s + LAUNCH_OVERHEAD_S + ranks_s + extra_s
+    return steps_s + LAUNCH_OVERHEAD_S + _anew_s(case) + ranks_s + extra_s
 
 
 def proof_s(case: Case, tried: Tried | None = None) -> float:
     """Return what its proof takes, seconds."""
+    begun_s = PROOF_S + _anew_s(case)
     replay = replay_of(case)
     if replay is None and tried is not None:
         steps = TRIED_PROOF_STEPS + TRIED_PROOF_STEPS_PER_RANK * case.world_size
-        return PROOF_S + PROOF_MODELS * tried.made_s + steps * tried.step_of(case)
+        return begun_s + PROOF_MODELS * tried.made_s + steps * tried.step_of(case)
     if replay is None:
-        return PROOF_S
+        return begun_s
     compared_s = PROOF_S_PER_BYTE * case.world_size * gradient_bytes(case, replay) / case.shrink
     return (
-        PROOF_S
+        begun_s
         + PROOF_STEPS * _computation_s(case, replay)
         + PROOF_TRANSFERS * _transfer_s(case, replay)
         + compared_s
     )
+
+
+def _anew_s(case: Case) -> float:
+    return STARTED_ANEW_S if case.launcher in _STARTING_ANEW else 0.0
 
 
 def replay_of(case: Case) -> Replay | None:

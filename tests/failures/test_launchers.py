@@ -60,9 +60,9 @@ def test_a_rank_that_fails_is_named_with_its_cause(
     assert "the forward pass is broken" in error, error
 
 
-@pytest.mark.parametrize("launcher", ["spawn", "torchrun", "mpiexec"])
+@pytest.mark.parametrize("launcher", ["torchrun"])
 def test_a_rank_that_hangs_is_ended(write_experiment: WriteExperiment, tmp_path: Path, launcher: str) -> None:
-    experiment = write_experiment([workload("HangsInDataOnRank1")], rounds=1, hang_timeout="8 s")
+    experiment = write_experiment([workload("HangsInDataOnRank1")], rounds=1, hang_timeout="6 s")
     result = run_cli("sweep", with_launchers(experiment, [launcher]), "--out", tmp_path / "run")
     assert result.returncode == 1, result
     frame = ddpbench.load(tmp_path / "run")
@@ -72,8 +72,15 @@ def test_a_rank_that_hangs_is_ended(write_experiment: WriteExperiment, tmp_path:
     assert "faulty.py" in row.error, row.error  # its stack tells where
 
 
-@pytest.mark.parametrize("launcher", ["spawn", "torchrun", "mpiexec"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("launcher", "number"),
+    [
+        ("spawn", signal.SIGKILL),
+        ("torchrun", signal.SIGKILL),
+        ("mpiexec", signal.SIGKILL),
+        ("torchrun", signal.SIGINT),
+    ],
+)
 def test_nothing_is_left_of_an_ended_sweep(
     write_experiment: WriteExperiment, tmp_path: Path, launcher: str, number: signal.Signals
 ) -> None:

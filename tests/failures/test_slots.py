@@ -291,13 +291,10 @@ def test_one_rank_of_one_launch_still_runs_under_torchrun(
     assert f"has no case 'ddp-w2-nothing'; known: {case_id}" in unknown.stderr
 
 
-def test_a_sweep_of_another_launchers_experiment_says_what_to_do(
+def test_a_sweep_of_a_run_that_was_planned_for_a_launcher_says_what_to_do(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
     experiment = write_experiment([workload("Sound")])
-    refused = run_cli("sweep", experiment, "--set", "base.launcher=torchrun")
-    assert refused.returncode == 2
-    assert f"ddpbench plan {experiment} --nodes hostA,hostB" in refused.stderr
     run = plan(experiment, tmp_path / "run")
     resumed = run_cli("sweep", run)
     assert resumed.returncode == 2

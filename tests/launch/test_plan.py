@@ -10,7 +10,7 @@ import pytest
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import Plan, make_plan, plan_launch
-from ddpbench.machine.estimate import SERVER_START_S, about
+from ddpbench.machine.estimate import SERVER_START_S, STARTED_ANEW_S, about
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, RunDir
@@ -131,6 +131,13 @@ def test_an_estimate_counts_launches_rounds_and_proofs() -> None:
     assert two - one > 2
     assert plan.estimate_s(1) > plan.estimate_s(1, proofs=[])
     assert plan.estimate_s(3) - plan.estimate_s(2) > 2 * len(ids)
+
+
+def test_an_estimate_counts_that_another_launchers_ranks_import_torch_anew() -> None:
+    forked, spawned = (plan_of(f'[base]\nlauncher = "{launcher}"') for launcher in ("local", "spawn"))
+    for of in (Plan.launch_s, Plan.proof_s):
+        one, other = (of(plan, plan.runnable[0].case) for plan in (forked, spawned))
+        assert other == pytest.approx(one + STARTED_ANEW_S)
 
 
 def test_an_estimate_counts_all_the_time_that_a_loss_may_take_and_says_so() -> None:
