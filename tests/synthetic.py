@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.records import SCHEMA_VERSION, RunDir
+from ddpbench.records.schema import as_json
 from ddpbench.spec import Budget, Case, PlannedCase
 
 MS = 1_000_000
@@ -94,6 +95,8 @@ class RankLaunch:
     """A server's: of the gradients applied in a timed block how many were 0, 1, 2 ... updates old."""
     held: tuple[int, int, int] | None = None
     """Bytes of parameters, gradients and optimizer state, told after the instrumented steps."""
+    more: Sequence[Any] = ()
+    """Further records, as they are, before its outcome."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +217,7 @@ def rank_lines(
                 "losses": list(losses),
             }
         )
+    records += [as_json(record) for record in what.more]
     records += [
         {
             "kind": "outcome",

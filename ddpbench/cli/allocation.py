@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from ddpbench.cli import flags
@@ -58,6 +59,18 @@ def add_parser(commands: Any) -> None:
         metavar="RANKS=TIME,...",
         help='how long jobs wait, such as "1=5min,8=2h"; time to finish is wait and run time',
     )
+    parser.add_argument(
+        "--mtbf",
+        type=flags.number("--mtbf", "MTBF_S"),
+        metavar="TIME",
+        help='mean time between failures of the job, such as "12h": how often to save, and what is lost',
+    )
+    parser.add_argument(
+        "--recovery",
+        type=Path,
+        metavar="RUN_DIR",
+        help="for --mtbf: the run in which failures were measured (default: this one, or its checkpoints)",
+    )
     flags.out(parser, "where the files go (default: RUN_DIR)")
     parser.set_defaults(run=_run)
 
@@ -80,6 +93,8 @@ def _run(arguments: argparse.Namespace) -> int:
         epochs=arguments.epochs,
         steps=arguments.steps,
         waits_s=_waits(arguments.queue_wait or ""),
+        mtbf_s=arguments.mtbf,
+        recovery=RunDir(arguments.recovery) if arguments.recovery is not None else None,
     )
     allocation = allocation_of(RunDir(arguments.run_dir), request)
     paths = write_allocation(allocation, arguments.out or arguments.run_dir)

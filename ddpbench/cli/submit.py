@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from contextlib import suppress
@@ -80,13 +81,13 @@ def _run(arguments: argparse.Namespace) -> int:
     submission = _asked_for(arguments)
     for note in submission.notes:
         say(note, sys.stderr)
-    texts = scripts(submission, retry_failed=arguments.retry_failed)
     if arguments.dry_run:
+        texts = scripts(submission, retry_failed=arguments.retry_failed)
         for size in submission.sizes:
             show(f"# {size.script}", texts[size.shape.nodes])
         return 0
     control.check_here()
-    return _submit(submission, texts, detach=arguments.detach, retry_failed=arguments.retry_failed)
+    return _submit(submission, detach=arguments.detach, retry_failed=arguments.retry_failed)
 
 
 def _asked_for(arguments: argparse.Namespace) -> Submission:
@@ -130,28 +131,28 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
     return plan_submission(source, request, overrides=arguments.overrides, out=arguments.out)
 
 
-def _submit(submission: Submission, texts: dict[int, str], *, detach: bool, retry_failed: bool) -> int:
+def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
     from ddpbench.launch.slurm import control
     from ddpbench.launch.slurm.follow import Follower
-    from ddpbench.launch.slurm.submission import needs, write_submission
+    from ddpbench.launch.slurm.submission import current, needs, scripts, write_submission
     from ddpbench.records import RunDir
     from ddpbench.texts import command
 
     if not all(size.jobs for size in submission.sizes):
         nodes, seconds = needs(submission)
-        control.check_room(control.partitions(), submission.request.value("partition"), nodes, seconds)
+        asked = submission.request.value("partition") or os.environ.get("SBATCH_PARTITION")
+        control.check_room(control.partitions(), asked, nodes, seconds)
     new = bool(submission.plans)
-    try:
-        write_submission(submission)
-    except BaseException:  # nothing was submitted: nothing stays
-        if new:
-            shutil.rmtree(submission.path, ignore_errors=True)
-        raise
+    _make(submission.path)
     with RunDir(submission.path).locked(by="ddpbench submit"):
-        follower = Follower(submission, texts, _Lines(submission), retry_failed=retry_failed)
+        submission = current(submission)  # another call may have noted jobs since it was read
         try:
+            write_submission(submission)
+            texts = scripts(submission)
+            retrying = scripts(submission, retry_failed=True) if retry_failed else {}
+            follower = Follower(submission, texts, _Lines(submission), retrying)
             follower.check()
-        except BaseException:
+        except BaseException:  # nothing was submitted: nothing stays
             if new:
                 shutil.rmtree(submission.path, ignore_errors=True)
             raise
@@ -162,8 +163,9 @@ def _submit(submission: Submission, texts: dict[int, str], *, detach: bool, retr
                 follower.follow()
         except KeyboardInterrupt:
             jobs = [size.jobs[-1].job_id for size in submission.sizes if size.jobs]
-            say(f"the jobs go on; follow them again with: {submission.again}", sys.stderr)
-            say(f"or end them with: {command('scancel', *jobs)}", sys.stderr)
+            if jobs:
+                say(f"the jobs go on; follow them again with: {submission.again}", sys.stderr)
+                say(f"or end them with: {command('scancel', *jobs)}", sys.stderr)
             raise
         if detach:
             say(f"to follow the jobs and make the report: {submission.again}")
@@ -176,6 +178,21 @@ def _submit(submission: Submission, texts: dict[int, str], *, detach: bool, retr
         return 1 if follower.given_up else code
 
 
+def _make(path: Path) -> None:
+    """Sees that the directory is there, to be locked.
+
+    Raises:
+        OutputError: it cannot be made.
+    """
+    from ddpbench.errors import OutputError
+    from ddpbench.records.rundir import explain_os_error
+
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
+
+
 def _report(submission: Submission) -> int:
     """Make one report of all sizes with something measured; returns whether all cases are ok."""
     import ddpbench
@@ -185,16 +202,24 @@ def _report(submission: Submission) -> int:
 
     measured = [size.run.path for size in submission.sizes if size.launches()]
     if not measured:
-        say("nothing was measured", sys.stderr)
+        say("nothing was measured; what the jobs printed says why:", sys.stderr)
+        for size in submission.sizes:
+            for job in size.jobs[-1:]:
+                say(f"    {size.output(job.job_id)}", sys.stderr)
         return 1
     path = measured[0]
     if len(measured) > 1:
         path = submission.path / "merged"
-        if (path / "merged.json").is_file():
-            shutil.rmtree(path)
+        fresh, old = submission.path / ".merged-new", submission.path / ".merged-old"
+        for left in (fresh, old):  # of a call that was ended
+            shutil.rmtree(left, ignore_errors=True)
         try:
-            for sentence in merge(measured, path).left_out:
+            for sentence in merge(measured, fresh).left_out:
                 say(f"left out: {sentence}", sys.stderr)
+            if path.exists():
+                path.rename(old)
+            fresh.rename(path)
+            shutil.rmtree(old, ignore_errors=True)
         except IdentityError as error:
             say(f"no report of all: {error}", sys.stderr)
             for own in measured:

@@ -152,6 +152,8 @@ def _on_fewest(case: Case, shape: Shape) -> Case:
 
 def _reason(case: Case, shape: Shape, *, one_process: bool) -> str | None:
     """Return why a case does not fit, or None."""
+    if case.recovery != "off":
+        return "recovery is measured on one machine, by ddpbench sweep"
     if one_process:
         if case.nodes > 1:
             return f"{case.strategy} is one process, which cannot stand on {case.nodes} nodes"

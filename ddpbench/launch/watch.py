@@ -20,6 +20,9 @@ from ddpbench.records.heartbeat import Pulse
 from ddpbench.spec import TargetLoss
 from ddpbench.units import utc_now
 
+RESTART_S = 40.0
+"""torchrun kills ranks that do not end when asked after 30 s, and those that it starts then import torch."""
+
 
 class LaunchRunner:
     """Runs launches on a fork server and writes their outcomes."""
@@ -84,7 +87,9 @@ class LaunchRunner:
         )
         oom_before = oom_kills()
         start = time.monotonic()
-        seen = Seen(ranks=len(plan.ranks), alive_at=start)
+        recovers = plan.case.recovery != "off"
+        still_s = plan.case.collective_timeout + RESTART_S if recovers else 0.0
+        seen = Seen(ranks=len(plan.ranks), alive_at=start, still_s=still_s)
         try:
             asked = {"DDPBENCH_ASKED_NS": str(time.perf_counter_ns())}
             server.launch([rank.env | asked for rank in plan.ranks], directory)
@@ -95,7 +100,9 @@ class LaunchRunner:
         server.pids = ()
         wall_s = time.monotonic() - start
         directory.rendezvous.unlink(missing_ok=True)
-        if plan.case.checkpoint:  # what a rank that was killed could not remove
+        if (
+            plan.case.checkpoint or plan.case.recovery != "off"
+        ):  # what a rank that was killed could not remove
             shutil.rmtree(directory.checkpoints(plan.case.checkpoint_dir), ignore_errors=True)
         return conclude(
             directory,

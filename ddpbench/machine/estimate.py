@@ -23,6 +23,16 @@ _STARTING_ANEW = ("spawn", "srun", "mpiexec")
 PROOF_S = 0.7
 WARMUP_AND_INSTRUMENTED = 0.5
 """Warm-up and instrumented steps as a share of the timed steps."""
+RECOVERY_S = {
+    "uninterrupted": 8.0,
+    "exception": 12.0,
+    "SIGKILL": 12.0,
+    "snapshot": 12.0,
+    "agent": 25.0,
+    "SIGSTOP": 44.0,
+    "leave": 40.0,
+}
+"""What a training with snapshots takes about, by what fails in it; with torchrun's start, and without time-outs."""
 EVALUATION = 0.3
 """Evaluation as a share of the timed steps, its warm-up included."""
 CHECKPOINTS_S = 1.0
@@ -106,6 +116,10 @@ def launch_s(case: Case, budget: Budget, tried: Tried | None = None) -> float:
         extra_s += tried.made_s
         steps_s = max(steps_s, budget.measured_s + OTHER_STEPS * step_s, (TIMED_STEPS + OTHER_STEPS) * step_s)
     ranks_s = EMULATED_RANK_S * case.world_size if case.fabric else 0.0
+    if case.recovery != "off":
+        extra_s += RECOVERY_S[case.recovery] + (
+            case.collective_timeout if case.recovery == "SIGSTOP" else 0.0
+        )
     return steps_s + LAUNCH_OVERHEAD_S + _anew_s(case) + ranks_s + extra_s
 
 

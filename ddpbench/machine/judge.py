@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddpbench.errors import LaunchError, UnreadableError
+from ddpbench.machine.launched import RESTARTS
 from ddpbench.machine.seen import Seen
 from ddpbench.records import (
     Block,
@@ -162,6 +163,8 @@ def _said_what_failed(records: LaunchRecords) -> Verdict | None:
     bad.sort(key=lambda item: (_is_peer_error(item[1]), item[1].finished_ns))
     rank, outcome = bad[0]
     error = f"rank {rank} {f'in {outcome.phase}' if outcome.phase else ''}: {outcome.error}"
+    if max(each.attempt for each in records.ranks) >= RESTARTS:
+        error += f" (torchrun started its ranks anew {RESTARTS} times, as often as it may)"
     return Verdict(status=outcome.status, error=error, rank=rank, phase=outcome.phase)
 
 

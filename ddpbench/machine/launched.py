@@ -32,6 +32,7 @@ from ddpbench.records.files import open_to_append, write_anew
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
 from ddpbench.records.reader import read_launch
 from ddpbench.records.schema import RankOutcome
+from ddpbench.spec import Case
 from ddpbench.spec.limits import MAX_RANKS
 
 RANKS_VARIABLE = "DDPBENCH_RANKS"
@@ -44,6 +45,8 @@ _PLACES = {
     "mpiexec": "RANK=$PMI_RANK WORLD_SIZE=$PMI_SIZE LOCAL_RANK=$MPI_LOCALRANKID",
     "srun": "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID",
 }
+RESTARTS = 3
+"""How often torchrun starts failed ranks anew: one failure is planned, and what else fails may do so twice."""
 _PIDS_BYTES = 8 * MAX_RANKS
 """Behind the page of pulses: a word for each rank's process id."""
 _END_S = 10.0
@@ -91,13 +94,25 @@ def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
     return [program, *shape, "--overlap", "--mpi=none", "--kill-on-bad-exit=1", *line]
 
 
+def elastic_command(case: Case, folder: Path, worker: Sequence[str]) -> list[str]:
+    """Return what has agents of torchrun start a case's ranks, again and again, until they have recovered."""
+    fewest = "1:" if case.recovery == "leave" else ""
+    shape = [
+        str(RESTARTS),
+        f"{fewest}{case.agents}",
+        str(case.world_size // case.agents),
+        str(folder.absolute()),
+    ]
+    return [sys.executable, "-P", "-m", "ddpbench.worker.elastic", *shape, *worker]
+
+
 class LaunchedRanks:
     """One launch by another launcher. Use it as a context; leaving it leaves no process behind."""
 
     start_s = 0.0
 
-    def __init__(self, launcher: str, log: Path) -> None:
-        self._launcher, self._log = launcher, log
+    def __init__(self, case: Case, log: Path) -> None:
+        self._case, self._launcher, self._log = case, case.launcher, log
         self._page_file = tempfile.NamedTemporaryFile(prefix="ddpbench-page-")  # noqa: SIM115  closed with this
         self._page_file.truncate(PAGE_BYTES + _PIDS_BYTES)
         self._page = mmap.mmap(self._page_file.fileno(), PAGE_BYTES + _PIDS_BYTES)
@@ -139,8 +154,11 @@ class LaunchedRanks:
         self._directory = directory
         table = self._page_file.name + ".json"
         own = [{name: value for name, value in env.items() if name not in _OWN} for env in envs]
-        write_anew(Path(table), json.dumps({"page": self._page_file.name, "ranks": own}))
         case = directory.path.parent
+        gangs = directory.checkpoints(self._case.checkpoint_dir)
+        recovers = self._case.recovery != "off" and directory.path.name != "proof"
+        told = {"page": self._page_file.name, "ranks": own, "gangs": str(gangs) if recovers else ""}
+        write_anew(Path(table), json.dumps(told))
         what = "proof" if directory.path.name == "proof" else directory.path.name.removeprefix("launch-")
         worker = [str(case.parent.parent.absolute()), case.name, str(int(what)) if what != "proof" else what]
         env = applied(child_environment(str(Path.cwd())), dict(envs[0]))
@@ -151,10 +169,15 @@ class LaunchedRanks:
         if self._launcher != "torchrun":
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         parent = os.getpid()
+        line = (
+            elastic_command(self._case, gangs, worker)
+            if recovers
+            else command_of(self._launcher, len(envs), worker)
+        )
         with open_to_append(self._log) as output:
             try:
                 self._process = subprocess.Popen(
-                    command_of(self._launcher, len(envs), worker),
+                    line,
                     env=env,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -179,7 +202,8 @@ class LaunchedRanks:
             time.sleep(min(0.01, timeout_s))
         code = os.waitstatus_to_exitcode(status)
         self._process.returncode = code
-        kill_all(descendants(self._process.pid))
+        # What it has left has another parent by now; ranks have told their own numbers.
+        kill_all(pid for pid in self.pids if pid != self._process.pid and _is_rank(pid))
         ranks, self._ranks = self._ranks, 0
         ends = self._ends(ranks)
         cpu_s = max(usage.ru_utime + usage.ru_stime, sum(end.cpu_s or 0.0 for end in ends.values())) / ranks
@@ -215,7 +239,7 @@ class LaunchedRanks:
         if process is None or process.returncode is not None:
             return
         below = descendants(process.pid)
-        process.send_signal(signal.SIGTERM)
+        os.kill(process.pid, signal.SIGTERM)  # Popen's own would take note of its end, which `events` does
         deadline = time.monotonic() + _END_S
         while (
             time.monotonic() < deadline
@@ -226,13 +250,15 @@ class LaunchedRanks:
 
     def close(self) -> None:
         """Ends what is left, and forgets the page."""
-        self._end()
-        if self._process is not None and self._process.returncode is None:
-            self._process.wait()
-        self._words.release()
-        self._page.close()
-        Path(self._page_file.name + ".json").unlink(missing_ok=True)
-        self._page_file.close()
+        try:
+            self._end()
+            if self._process is not None and self._process.returncode is None:
+                self._process.wait()
+        finally:
+            self._words.release()
+            self._page.close()
+            Path(self._page_file.name + ".json").unlink(missing_ok=True)
+            self._page_file.close()
 
     def __enter__(self) -> LaunchedRanks:
         return self
@@ -241,6 +267,14 @@ class LaunchedRanks:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _is_rank(pid: int) -> bool:
+    """Return whether a process is a rank still: its number may be another's by now."""
+    try:
+        return b"ddpbench.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _free_port() -> int:

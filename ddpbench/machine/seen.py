@@ -24,6 +24,8 @@ class Seen:
 
     ranks: int
     alive_at: float
+    still_s: float = 0.0
+    """How much longer than others these ranks may make no progress: those of a launch that fails as planned."""
     codes: dict[int, int] = field(default_factory=dict)
     cpu_s: float = 0.0
     pulses: dict[int, Pulse] = field(default_factory=dict)
@@ -77,7 +79,7 @@ class Seen:
 
     def hangs(self, now: float, timeout_s: float) -> bool:
         """Return whether no rank has shown life for so long; False once that has been explained."""
-        return not self.hang and now - self.alive_at > timeout_s
+        return not self.hang and now - self.alive_at > timeout_s + self.still_s
 
     def end(self, now: float) -> None:
         """Notes that all ranks that are left are being ended."""

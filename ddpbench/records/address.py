@@ -56,7 +56,7 @@ class Address:
 
     def _lent(self, case_id: str, directory: LaunchDir) -> bool:
         """Return whether a proof is that of a case that trains alike: their launch.json has its contents."""
-        if self.purpose != "proof" or not self.case.fabric:
+        if self.purpose != "proof" or not (self.case.fabric or self.case.recovery != "off"):
             return False
         try:
             lender = LaunchRequest.read(directory.request).case
@@ -79,7 +79,13 @@ class Address:
             return f"it is of case {start.case_id!r}"
         if start.round != self.round:
             return f"it is of round {start.round}"
-        if outcome is not None and outcome.exit_codes and start.ranks != len(outcome.exit_codes):
+        elastic = self.case.recovery == "leave"  # there may have been fewer for a while
+        if (
+            outcome is not None
+            and outcome.exit_codes
+            and not elastic
+            and start.ranks != len(outcome.exit_codes)
+        ):
             return f"it is of a launch of {start.ranks} ranks, not of {len(outcome.exit_codes)}"
         return ""
 

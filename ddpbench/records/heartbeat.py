@@ -22,6 +22,7 @@ PHASES: Sequence[str] = (
     "evaluation",
     "checkpoints",
     "training to a loss",
+    "training with snapshots",
     "finishing",
 )
 _SLOT_WORDS = 2  # steps made, and the index of the phase

@@ -16,7 +16,7 @@ from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import CASE_ID, Purpose, RunDir
 from ddpbench.spec import Budget, Case, Links, PlannedCase, environment
 from ddpbench.spec.limits import MAX_RANKS, MAX_RATE
-from ddpbench.spec.settings import BucketSetting
+from ddpbench.spec.settings import BucketSetting, Recovery
 from ddpbench.texts import shortened, unprintable
 
 
@@ -149,6 +149,10 @@ class _Entry(BaseModel, strict=True, frozen=True):
     checkpoint_dir: str = ""
     shrink: Annotated[int, Field(ge=1, le=MOST_SHRINK)] = 1
     env_json: Annotated[str, AfterValidator(_env)] = "{}"
+    recovery: Recovery = "off"
+    snapshot_every: _Positive = 50
+    agents: _Positive = 1
+    collective_timeout: Annotated[float, Field(gt=0, lt=1e9, strict=True)] = 10.0
     skip_reason: str | None
     added_as_baseline: bool
     oversubscribed: bool

@@ -12,7 +12,15 @@ from ddpbench.records.address import Address, LeftOut, rank_of
 from ddpbench.records.files import MOST_OUTCOME, MOST_RECORDS, read_bytes
 from ddpbench.records.outcome import LaunchOutcome, outcome_from_json
 from ddpbench.records.rundir import LaunchDir, rank_file
-from ddpbench.records.schema import SCHEMA_VERSION, RankStart, Record, record_from_json, records_from_json
+from ddpbench.records.schema import (
+    SCHEMA_VERSION,
+    Met,
+    RankOutcome,
+    RankStart,
+    Record,
+    record_from_json,
+    records_from_json,
+)
 
 _R = TypeVar("_R", bound=Record)
 
@@ -38,6 +46,11 @@ class RankRecords:
     def rank(self) -> int:
         """The rank that wrote them, from the file's name."""
         return rank_of(self.path)[0]
+
+    @property
+    def attempt(self) -> int:
+        """Which of its starts wrote them; of those of several, the last."""
+        return rank_of(self.path)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +119,9 @@ def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchR
         damage.append(str(error))
     if outcome is not None and address is not None and (why := address.misfit(outcome, directory)):
         return LaunchRecords(directory, (), left_out=(LeftOut("mixed up", directory.path, why),))
-    for path in directory.rank_files():
+    files = directory.rank_files()
+    last = _last_attempts(files)
+    for path in files:
         if stray := stray_rank(path, outcome):
             left_out.append(stray)
             continue
@@ -118,10 +133,39 @@ def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchR
         if address is not None and (why := _misfit(rank, address, outcome)):
             left_out.append(LeftOut("rank", path, why))
             continue
-        if rank.torn_line is not None:
+        if rank.torn_line is not None and (rank.rank, rank.attempt) in last:
             damage.append(f"{path}, line {rank.torn_line}: torn (its end is missing)")
         ranks.append(rank)
-    return LaunchRecords(directory, tuple(ranks), outcome, tuple(damage), tuple(left_out))
+    return LaunchRecords(directory, _merged(ranks), outcome, tuple(damage), tuple(left_out))
+
+
+def _last_attempts(files: Sequence[Path]) -> set[tuple[int, int]]:
+    """Return rank and attempt of those files that no later attempt of the rank follows: others may end anywhere."""
+    last: dict[int, int] = {}
+    for rank, attempt in (rank_of(path) for path in files if rank_file(path.name)):
+        last[rank] = max(last.get(rank, 0), attempt)
+    return set(last.items())
+
+
+def _merged(ranks: Sequence[RankRecords]) -> tuple[RankRecords, ...]:
+    """Return one a rank: the records of all its attempts, with the first one's start and the last one's outcome."""
+    by_rank: dict[int, list[RankRecords]] = {}
+    for rank in ranks:
+        by_rank.setdefault(rank.rank, []).append(rank)
+    if len(by_rank) == len(ranks):
+        return tuple(ranks)
+    merged: list[RankRecords] = []
+    for attempts in by_rank.values():
+        first, *later = sorted(attempts, key=lambda each: each.attempt)
+        found = [record for record in first.records if not isinstance(record, RankOutcome)]
+        for each in later:
+            found += [
+                record for record in each.records if not isinstance(record, RankStart | Met | RankOutcome)
+            ]
+        ends = [end for each in (first, *later) for end in each.of(RankOutcome)]
+        torn = later[-1].torn_line if later else first.torn_line
+        merged.append(RankRecords((later or [first])[-1].path, (*found, *ends[-1:]), torn))
+    return tuple(merged)
 
 
 def _misfit(rank: RankRecords, address: Address, outcome: LaunchOutcome | None) -> str:

@@ -229,6 +229,81 @@ class LossCurve:
     """This rank's loss of each step, before its update, in seven digits; empty where it knows none, as a server."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gang:
+    """A training with snapshots begins, or goes on from one: its ranks were started together, and have met.
+
+    What an agent of torchrun did before, it has told this rank, which it started: None of the first gang, and of an
+    agent that was started anew itself.
+    """
+
+    kind: Literal["gang"] = "gang"
+    number: Whole
+    """From 0, whatever agents count."""
+    world_size: Count
+    noticed_ns: Number | None
+    """When its agent saw that a rank had failed, or that a node had come."""
+    stopped_ns: Number | None
+    """When the agent's earlier ranks had all ended."""
+    placed_ns: Number | None
+    """When the agents had agreed who is there: ranks are started from here on."""
+    entered_ns: Number | None
+    started_ns: Number
+    meeting_ns: Number
+    met_ns: Number
+    ready_ns: Number
+    """When the model was as it had been saved, and the next step could begin."""
+    step: Whole
+    """Steps made before, of which the snapshot tells."""
+    samples: Whole
+    """Of the job, trained on in these."""
+    unreadable: tuple[str, ...] = ()
+    """Later snapshots that could not be used, and why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """Model, optimizer, generators and place in the data, saved by rank 0 while the others wait."""
+
+    kind: Literal["state"] = "state"
+    gang: Whole
+    step: Whole
+    """Steps made by then."""
+    bytes: Whole
+    """What this rank wrote."""
+    start_ns: Number
+    end_ns: Number
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """Consecutive steps of a training with snapshots, which ends at a snapshot, a failure or its last step."""
+
+    kind: Literal["trained"] = "trained"
+    gang: Whole
+    first: Whole
+    """The number of its first step, from 0."""
+    start_ns: Number
+    ends_ns: tuple[Number, ...]
+    """The end of each step."""
+    losses: tuple[float, ...]
+    """This rank's, in seven digits; empty where it knows none."""
+    samples: tuple[tuple[Whole, Whole], ...]
+    """What this rank trained on, by place in the job's order of samples: runs, each its first and how many."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failure:
+    """What was planned to fail fails now: the last that its rank, or a rank beside it, notes."""
+
+    kind: Literal["failure"] = "failure"
+    gang: Whole
+    what: str
+    step: Whole
+    """Steps made by then."""
+    at_ns: Number
+
+
 Compared = Literal[
     "initial state",
     "gradients, same shards",
@@ -353,6 +428,10 @@ Record = (
     | CommRecord
     | Checkpoint
     | LossCurve
+    | Gang
+    | Snapshot
+    | Trained
+    | Failure
     | Proof
     | Costs
     | Traffic

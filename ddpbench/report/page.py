@@ -41,6 +41,7 @@ from ddpbench.report.sections import (
     network,
     one_step,
     precision,
+    recovery,
     scaling,
     startup,
     strategies,
@@ -77,6 +78,7 @@ FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
     communication.section,
     memory.section,
     checkpoints.section,
+    recovery.section,
     startup.section,
 )
 """The sections with figures, in the page's order: one file or folder and one entry here for each."""

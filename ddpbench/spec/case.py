@@ -16,6 +16,8 @@ DataSource = Literal["loader", "memory"]
 BASE = "single"
 """The strategy of every base case."""
 _NOTHING = object()
+UNUSED_RECOVERY = {"snapshot_every": 50, "agents": 1, "collective_timeout": 10.0}
+"""Of a case without recovery, whatever the settings are: it has neither snapshots nor failures."""
 _ADDED_LATER = {
     "precision": "full",
     "data": "loader",
@@ -24,6 +26,8 @@ _ADDED_LATER = {
     "checkpoint_dir": "",
     "shrink": 1,
     "env_json": environment.NONE,
+    "recovery": "off",
+    **UNUSED_RECOVERY,
 }
 """Fields that cases once lacked: at these values they are left out of the id, so that old runs keep theirs."""
 _OPTIONS_ADDED_LATER = {
@@ -60,6 +64,10 @@ class Case:
     with `shrink` m gradient bytes, bucket caps and links are all divided by m.
 
     `env_json` holds the environment variables that were asked for, sorted; an empty text is one that is not set.
+
+    `recovery` says what fails in the training with snapshots that a launch makes too, one every `snapshot_every`
+    steps; `off`: it makes none. Its ranks are shared by so many `agents` of torchrun, and wait `collective_timeout`
+    seconds for each other.
     """
 
     experiment: str = ""
@@ -94,6 +102,10 @@ class Case:
     checkpoint_dir: str = ""
     shrink: int = 1
     env_json: str = environment.NONE
+    recovery: str = "off"
+    snapshot_every: int = 50
+    agents: int = 1
+    collective_timeout: float = 10.0
 
     @property
     def case_id(self) -> str:
@@ -148,6 +160,8 @@ class Case:
             words.append("data in memory")
         elif self.loader_workers:
             words.append(f"{self.loader_workers} loader worker{'s' if self.loader_workers != 1 else ''}")
+        if self.recovery != "off":
+            words.append(self.recovery)
         return " · ".join(words)
 
     @property
@@ -208,12 +222,15 @@ class Case:
             fabric="",
             replicate=0,
             env_json=environment.own_json(self.env_json),
+            recovery="off",
+            **UNUSED_RECOVERY,  # type: ignore[arg-type]
         )
 
     @property
     def proof_key(self) -> str:
         """Cases of one key train alike: how fast their links are, and by how much time is dilated, is no part of it."""
-        return replace(self, fabric="links", dilation=1.0).case_id if self.fabric else self.case_id
+        alike = replace(self, recovery="off", **UNUSED_RECOVERY) if self.recovery != "off" else self  # type: ignore[arg-type]
+        return replace(alike, fabric="links", dilation=1.0).case_id if self.fabric else alike.case_id
 
     def to_json(self) -> dict[str, Any]:
         """Return the case as a JSON object, its id included for the reader's convenience."""

@@ -105,6 +105,16 @@ def _launched(case: Case) -> str:
     return f"launched by {_LAUNCHERS.get(case.launcher, case.launcher)}"
 
 
+RECOVERIES = {
+    "off": "no failure",
+    "uninterrupted": "uninterrupted",
+    "exception": "a rank raises",
+    "SIGKILL": "a rank is killed",
+    "SIGSTOP": "a rank is stopped",
+    "snapshot": "killed in a snapshot",
+    "agent": "an agent is killed",
+    "leave": "a node leaves and returns",
+}
 _LAUNCHERS = {"local": "a fork server", "spawn": "mp.spawn"}
 _ALL: tuple[Decided, ...] = ("loss", "state", "compute")
 
@@ -227,6 +237,28 @@ FACETS: dict[str, Facet] = {
         lambda case: ", ".join(options_words(_shown_env(case))),
         told=lambda case: case.env_json != environment.NONE,
         in_label=True,
+    ),
+    "recovery": Facet(
+        "variant",
+        "Failure",
+        lambda case: RECOVERIES.get(case.recovery, case.recovery),
+        in_label=True,
+    ),
+    "snapshot_every": Facet(
+        "panel",
+        "Snapshots",
+        lambda case: f"a snapshot every {counted(case.snapshot_every, 'step')}",
+    ),
+    "agents": Facet(
+        "scale",
+        "Agents",
+        lambda case: counted(case.agents, "agent"),
+        in_label=True,
+    ),
+    "collective_timeout": Facet(
+        "panel",
+        "Timeout",
+        lambda case: f"collectives time out after {case.collective_timeout:g} s",
     ),
     "shrink": Facet(
         "panel",

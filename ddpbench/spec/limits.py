@@ -196,6 +196,13 @@ HANG_TIMEOUT_S = _duration(
 )
 UNTIL_LOSS = Range(low=0, high=1e9, above=True)
 UNTIL_STEPS = _count(1, 10_000_000, "each step's loss is kept")
+SNAPSHOT_STEPS = _count(1, 1_000_000, "each launch trains for three times as many steps")
+COLLECTIVE_TIMEOUT_S = _duration(
+    1,
+    _DAY_S,
+    "a rank that is stopped is noticed only then",
+    "ranks may be apart by as much in sound training",
+)
 UNTIL_S = _duration(1e-3, _DAY_S, "each launch trains as long")
 
 # The section [fabric].
@@ -251,4 +258,5 @@ PORT = _count(1, 65_535, "a port has 16 bits")
 EFFICIENCY = Range(low=0, high=1, above=True)
 JOB_LENGTH = _count(1, 10**15, "no job is as long")
 TIME_LIMIT_S = _duration(60, 365 * _DAY_S, "no queue takes as long a job", "Slurm counts minutes")
+MTBF_S = _duration(1, 3650 * _DAY_S, "it does not fail then", "nothing gets done between two failures")
 WAIT_S = _duration(0, 3650 * _DAY_S, "no queue is as long")

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ddpbench.errors import ExperimentError, Problem, nearest
 from ddpbench.spec import environment
 from ddpbench.spec.auto import resolve
-from ddpbench.spec.case import BucketCap, Case
+from ddpbench.spec.case import UNUSED_RECOVERY, BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo, WorkloadInfo
 from ddpbench.spec.crossing import crossed_axis, misfits
 from ddpbench.spec.experiment import explain
@@ -205,10 +205,13 @@ def _case(
         "bucket_cap_mb": setting["bucket_cap_mb"] if strategy.uses_buckets else None,
         "local_batch": laid.local_batch,
         "global_batch": laid.global_batch,
-        "checkpoint_dir": setting["checkpoint_dir"] if setting["checkpoint"] else "",
+        "checkpoint_dir": setting["checkpoint_dir"]
+        if setting["checkpoint"] or setting["recovery"] != "off"
+        else "",
         "fabric": laid.fabric,
         "compute": workload.compute,
         "env_json": _env_json(setting, uses_backend=strategy.uses_backend),
+        **(UNUSED_RECOVERY if setting["recovery"] == "off" else {}),
     }
     return Case(**{**{name: setting[name] for name in _AS_SET}, **decided})
 

@@ -23,6 +23,7 @@ def skip_reason(
         or _processes_reason(case)
         or _virtual_reason(case)
         or _loss_reason(case, experiment)
+        or _recovery_reason(case, trainers, one_process=strategy.one_process)
         or strategy.check(case)
         or _trainers_reason(case, trainers)
         or _pieces_reason(case, strategy, workload, catalog)
@@ -79,6 +80,27 @@ def _loss_reason(case: Case, experiment: Experiment) -> str | None:
     if experiment.budget.until_loss is None or case.compute == "real":
         return None
     return "a replay has no loss to bring down: leave budget.until_loss out, or train the workload itself"
+
+
+def _recovery_reason(case: Case, trainers: int, *, one_process: bool) -> str | None:
+    """Return why a failure of this case cannot be planned and recovered from, or None."""
+    if case.recovery == "off":
+        return None
+    if case.launcher != "torchrun":
+        return 'it is torchrun that starts failed ranks anew: set launcher = "torchrun"'
+    if case.nodes > 1:
+        return "recovery is measured on one machine, where agents stand for nodes: set agents, and nodes = 1"
+    if case.backend == "mpi":
+        return "MPI ends all ranks when one fails, so that none can be started anew: use gloo or nccl"
+    if trainers != case.world_size or (one_process and case.world_size > 1):
+        return f"recovery is measured where every rank trains its own share, which {case.strategy} does not"
+    if case.compute != "real":
+        return "a replay has no state to save and restore: train the workload itself"
+    if case.world_size % case.agents:
+        return f"{case.world_size} ranks do not divide evenly over {case.agents} agents"
+    if case.agents < 2 and case.recovery in ("agent", "leave"):
+        return f'recovery = "{case.recovery}" needs an agent that stays: set agents = 2 or more'
+    return None
 
 
 def _layout_reason(case: Case) -> str | None:

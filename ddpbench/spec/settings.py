@@ -13,6 +13,7 @@ from ddpbench.spec.target_loss import TargetLoss
 from ddpbench.units import Unit
 
 Duration = Unit("s", type="duration")
+Recovery = Literal["off", "uninterrupted", "exception", "SIGKILL", "SIGSTOP", "snapshot", "agent", "leave"]
 BucketSetting = Literal["default"] | Annotated[float, limits.BUCKET_CAP_MB, Unit("MiB")]
 
 
@@ -69,6 +70,16 @@ class Base(BaseModel, extra="forbid", frozen=True):
     """Also time checkpoints of model and optimizer in every launch."""
     checkpoint_dir: str = ""
     """Folder for the timed checkpoints, which are deleted afterwards; the run directory if empty."""
+    recovery: Recovery = "off"
+    """Also train with snapshots in every launch and have this fail, once, at a planned step: torchrun starts all ranks
+    anew. SIGKILL, SIGSTOP and exception befall the last rank, snapshot kills rank 0 while it writes one, agent is
+    torchrun's on the last node, leave a node that goes and comes back; uninterrupted is the same training without."""
+    snapshot_every: Annotated[int, limits.SNAPSHOT_STEPS, Unit("steps")] = 50
+    """Steps from one snapshot to the next where `recovery` is measured."""
+    agents: Annotated[int, limits.NODES, Unit("agents")] = 1
+    """Agents of torchrun, each with as many ranks, where `recovery` is measured: each stands for a node."""
+    collective_timeout: Annotated[float, limits.COLLECTIVE_TIMEOUT_S, Duration] = 10.0
+    """How long a rank waits for others in a collective where `recovery` is measured; torch's own is 10 min or more."""
     launcher: Literal["local", "spawn", "torchrun", "srun", "mpiexec", "slurm"] = "local"
     """What starts the ranks: a fork server, torch's mp.spawn, torchrun, srun or mpiexec. slurm: see ddpbench submit."""
     nodes: Annotated[int, limits.NODES, Unit("nodes")] = 1

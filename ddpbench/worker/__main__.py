@@ -10,16 +10,21 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddpbench.errors import DdpbenchError, RequestError, nearest
-from ddpbench.guard import end_if_stopped, supervised
+from ddpbench.guard import die_with_parent, end_if_stopped, supervised
+from ddpbench.last_words import flush
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, LaunchRequest, RunDir
 from ddpbench.records.files import open_to_append
 from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat, shared_page
 from ddpbench.spec import environment
+
+if TYPE_CHECKING:
+    from ddpbench.worker.place import Place
 
 ENTERED_NS = time.perf_counter_ns()
 """When this process began to be ddpbench's."""
@@ -58,7 +63,9 @@ def main() -> None:
         )
         from ddpbench.worker.slot import entry
 
-        code = entry.run(arguments.run_dir, retry_failed=arguments.retry_failed)
+        # A job that Slurm has started again did its failed launches again the first time.
+        retry = arguments.retry_failed and os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
+        code = entry.run(arguments.run_dir, retry_failed=retry)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # the store's threads may abort an orderly interpreter exit
@@ -73,6 +80,8 @@ def main() -> None:
         run.check()
         directory, request = _asked(run, arguments.case_id, arguments.round)
         directory.path.mkdir(parents=True, exist_ok=True)
+        if table is not None and table.get("gangs"):
+            place = _started_again(place, directory, Path(table["gangs"]))
     except (ValueError, DdpbenchError, OSError) as error:
         parser.exit(2, f"ddpbench: {error}\n")
     wanted = request.case.env
@@ -98,7 +107,13 @@ def main() -> None:
 
         return Rank(directory, place, Heartbeat(page, slot), request).run()
 
-    supervised(run.path, rank)
+    if table is None or not table.get("gangs"):
+        supervised(run.path, rank)
+    # Its agent must see how it ends, and end it, as it does with people's own scripts: nobody stands between them.
+    die_with_parent(os.getppid())
+    code = rank()
+    flush()
+    os._exit(code)
 
 
 def _launched() -> dict[str, Any] | None:
@@ -118,8 +133,22 @@ def _launched() -> dict[str, Any] | None:
     os.environ |= {name: value for name, value in own.items() if value}
     for name in [name for name, value in own.items() if not value]:
         os.environ.pop(name, None)
-    os.environ["DDPBENCH_ENTERED_NS"] = str(ENTERED_NS)
+    os.environ["DDPBENCH_ENTERED_NS"] = os.environ.get("DDPBENCH_BEGAN_NS", str(ENTERED_NS))
     return table
+
+
+def _started_again(place: Place, directory: LaunchDir, gangs: Path) -> Place:
+    """Return the place with the number of this start of the rank, which agents do not know of one another's ranks.
+
+    Raises:
+        ValueError: the ranks before ended before there was anything to go on from.
+    """
+    attempt = 0
+    while directory.records(place.rank, attempt).exists():
+        attempt += 1
+    if attempt and not (gangs / "plan.json").is_file():
+        raise ValueError("the ranks before failed while they measured: there is nothing to go on from")
+    return replace(place, attempt=attempt)
 
 
 def _asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchRequest]:

@@ -73,6 +73,16 @@ class RaisesOnRank1(Sound):
         return RaisesInForward.trouble(self) if RANK == 1 else None  # type: ignore[arg-type]
 
 
+class RaisesAfterTheFailure(Sound):
+    """Every rank raises that an agent of torchrun has started again."""
+
+    def trouble(self) -> Any:
+        def fail(_: torch.Tensor) -> torch.Tensor:
+            raise ValueError("this model has had enough")
+
+        return fail if "DDPBENCH_AGENT_NOTICED_NS" in os.environ else None
+
+
 class GivesNan(Sound):
     """The loss becomes NaN."""
 

@@ -52,6 +52,10 @@ AXES: dict[str, Any] = {
     "checkpoint_dir": "/scratch",
     "shrink": 4,
     "env_json": '{"NCCL_ALGO": "Ring"}',
+    "recovery": "SIGKILL",
+    "snapshot_every": 20,
+    "agents": 2,
+    "collective_timeout": 30.0,
 }
 """Of each field that an experiment may vary another value."""
 FOLLOWS = {

@@ -14,6 +14,7 @@ from ddpbench.analysis.findings.choice import Choice, choices_of, planned_panels
 from ddpbench.analysis.findings.first_to_loss import first_to_loss
 from ddpbench.analysis.findings.groups import exchanges_gradients, reference_of
 from ddpbench.analysis.findings.growth import growth_finding
+from ddpbench.analysis.findings.recovery import recovery_finding
 from ddpbench.analysis.findings.wording import (
     MARGIN_WORDS,
     RATIO_THRESHOLD,
@@ -65,6 +66,8 @@ def answer_of(cases: Sequence[CaseRun], findings: Sequence[Finding]) -> tuple[Fi
     told = [*([found] if found else []), *asked] if ranked else [*asked, *([found] if found else [])]
     saved = _checkpoint(cases)
     told = [saved, *told][:2] if saved is not None else told
+    recovered = recovery_finding(cases)
+    told = [recovered] if recovered is not None else told  # the rest is of the training that nothing befell
     growth = growth_finding(cases)
     told = [growth, *told][:2] if growth is not None else told
     return tuple(told) or (_none(cases, panels),)

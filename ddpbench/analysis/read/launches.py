@@ -15,6 +15,7 @@ from ddpbench.analysis.checkpoints import CheckpointRun
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
 from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.read.traffic import NodeTraffic
+from ddpbench.analysis.recovery import Recovered
 from ddpbench.analysis.startup import StartUp
 from ddpbench.analysis.statistics.stats import Timing
 from ddpbench.analysis.time_to_loss import LossCurveRun
@@ -82,6 +83,8 @@ class Launch:
     """Of gradients that a server applied in timed blocks: how many were 0, 1, 2 ... updates old."""
     start_up: StartUp | None = None
     """What its start took, where its ranks tell."""
+    recovered: Recovered | None = None
+    """What its training with snapshots went through, where it had one."""
     damage: tuple[str, ...] = ()
     session: str = ""
     """The sweep that ran it."""

@@ -22,6 +22,7 @@ from ddpbench.analysis.read.staleness import added
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.read.traffic import node_traffic
 from ddpbench.analysis.read.virtual import nominal
+from ddpbench.analysis.recovery import RankTold, recovered_of
 from ddpbench.analysis.startup import start_up_of
 from ddpbench.analysis.statistics.steady import NOT_READY, launch_change
 from ddpbench.analysis.time_to_loss import loss_curve_of
@@ -31,6 +32,8 @@ from ddpbench.records import (
     Buckets,
     Checkpoint,
     CommRecord,
+    Failure,
+    Gang,
     Held,
     LaunchDir,
     LaunchOutcome,
@@ -43,9 +46,11 @@ from ddpbench.records import (
     RankRecords,
     RankStart,
     Record,
+    Snapshot,
     Staleness,
     StepRecord,
     Traffic,
+    Trained,
     Warmup,
     read_launch,
 )
@@ -170,6 +175,7 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
         evaluation=replace(evaluation, session=launch.session) if evaluation is not None else None,
         checkpoints=checkpoint_runs(launch.round, [rank.of(Checkpoint) for rank in every], one_host=one_host),
         loss_curve=replace(loss_curve, session=launch.session) if loss_curve is not None else None,
+        recovered=recovered_of(launch.round, [_recovery(rank) for rank in every], case) if one_host else None,
         pace=pacing(blocks, paces, cores=cores, dilation=case.dilation),
     )
     if timing is None:
@@ -217,6 +223,10 @@ def _beginning(rank: _Sorted) -> tuple[RankStart | None, Met | None, Warmup | No
     """Return what a rank noted until its first step."""
     start, met, warmup = rank.of(RankStart), rank.of(Met), rank.of(Warmup)
     return (start[-1] if start else None, met[-1] if met else None, warmup[-1] if warmup else None)
+
+
+def _recovery(rank: _Sorted) -> RankTold:
+    return RankTold(rank.of(Gang), rank.of(Snapshot), rank.of(Trained), rank.of(Failure))
 
 
 def _starts(ranks: Mapping[int, _Sorted]) -> list[RankStart]:

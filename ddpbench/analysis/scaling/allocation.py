@@ -15,6 +15,7 @@ from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.choice import AllocationRequest, check, choose
 from ddpbench.analysis.scaling.curves import CaseCurve
+from ddpbench.analysis.scaling.saving import Saving, saving_of
 from ddpbench.analysis.statistics.stats import Interval, compare, samples_rate, step_time
 from ddpbench.errors import RequestError
 from ddpbench.records import RunDir
@@ -83,6 +84,8 @@ class Allocation:
     disturbed: int
     """Launches of these cases that were flagged as disturbed."""
     launches: int
+    saving: Saving | None
+    """How often to save, where it is told how often the job fails."""
     left_out: str
     """A sentence on job sizes that are not in the table, if there are any."""
     elsewhere: str
@@ -132,8 +135,20 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
         proved=all(one.proof is not None and one.proof.status == "ok" for one in members),
         disturbed=sum(bool(launch.flags) for one in members for launch in one.good),
         launches=sum(len(one.good) for one in members),
+        saving=_saving(cases, case.workload, request),
         left_out=_left_out(curve),
         elsewhere=elsewhere,
+    )
+
+
+def _saving(cases: Sequence[CaseRun], workload: str, request: AllocationRequest) -> Saving | None:
+    if request.mtbf_s is None:
+        if request.recovery is not None:
+            raise RequestError("--recovery is for --mtbf: say how often the job fails, such as --mtbf 12h")
+        return None
+    other = request.recovery
+    return saving_of(
+        cases if other is None else read_cases(other, read_plan(other)), workload, request.mtbf_s
     )
 
 

@@ -33,6 +33,10 @@ class AllocationRequest:
     epochs: int | None = None
     steps: int | None = None
     waits_s: Mapping[int, float] = field(default_factory=dict)
+    mtbf_s: float | None = None
+    """Mean time between failures of the job, seconds; a given."""
+    recovery: RunDir | None = None
+    """The run in which failures were measured; None: this one."""
 
 
 def check(request: AllocationRequest) -> None:

@@ -29,6 +29,7 @@ Source = Literal[
     "links",
     "replay",
     "training to a loss",
+    "recovery",
 ]
 
 
@@ -290,6 +291,63 @@ def _table() -> list[Column]:
         *_number(
             "launches", "server_share_s", "s", "a launch's share of its fork server's start, not in startup_s"
         ),
+        *_one("recovery", "whole", "failures", "", "planned failures that came, one a launch"),
+        *_one("recovery", "whole", "recoveries", "", "of failures: those after which training went on"),
+        *_measured(
+            "recovery",
+            "recovery{}_s",
+            "s",
+            "from the failure until the step that it came before is made again",
+        ),
+        *_number("recovery", "recovery_detection_s", "s", "until torchrun's first agent notices"),
+        *_number("recovery", "recovery_stopping_s", "s", "until all earlier ranks are gone"),
+        *_number("recovery", "recovery_rendezvous_s", "s", "until the agents have agreed who is there"),
+        *_number("recovery", "recovery_starting_s", "s", "until new processes have imported and built all"),
+        *_number("recovery", "recovery_meeting_s", "s", "until the ranks have process groups"),
+        *_number("recovery", "recovery_restoring_s", "s", "until the snapshot is loaded into the model"),
+        *_number("recovery", "recovery_recomputing_s", "s", "until steps since the snapshot are made again"),
+        *_number("recovery", "recomputed_steps", "steps", "made again after a failure, mean over launches"),
+        *_measured(
+            "recovery",
+            "recovery_at_pace{}_s",
+            "s",
+            "from the failure until steps take at most 2 % longer than before it",
+        ),
+        *_number("recovery", "recoveries_at_pace", "", "of recoveries: those in which they did"),
+        *_measured("recovery", "restored{}_s", "s", "from the failure until training goes on: R"),
+        *_measured("recovery", "recovery_snapshot{}_s", "s", "a snapshot, but for a launch's first: C"),
+        *_one("recovery", "whole", "recovery_snapshot_bytes", "bytes", "of a snapshot"),
+        *_one("recovery", "whole", "samples_lost", "samples", "that no step was made with, of all launches"),
+        *_one(
+            "recovery",
+            "whole",
+            "samples_repeated",
+            "samples",
+            "that two steps were made with, of all launches",
+        ),
+        *_number(
+            "recovery",
+            "recovery_loss_difference",
+            "1",
+            "largest relative difference of a step's loss from the uninterrupted training's",
+        ),
+        *_one(
+            "recovery",
+            "text",
+            "snapshots_unreadable",
+            "",
+            "snapshots that could not be used, and why: the one before was",
+        ),
+        *_measured(
+            "recovery", "before_samples_per_s{}", "samples/s", "throughput of steps before the failure"
+        ),
+        *_measured(
+            "recovery", "away_samples_per_s{}", "samples/s", "throughput of steps while a node is away"
+        ),
+        *_measured(
+            "recovery", "after_samples_per_s{}", "samples/s", "throughput of steps after the last restart"
+        ),
+        *_measured("recovery", "joining{}_s", "s", "that training pauses for a node that comes back"),
         *_one("launches", "whole", "parameters", "parameters", "trained parameters of the model"),
         *_one(
             "plan",
@@ -389,6 +447,10 @@ def _table() -> list[Column]:
         *_one("plan", "whole", "seed", "", "seed of initial parameters and data"),
         *_one("plan", "whole", "replicate", "", "number that distinguishes equal cases in an A/A test"),
         *_one("plan", "truth", "evaluation", "", "launches also time evaluation"),
+        *_one("plan", "text", "recovery", "", "what fails in a training with snapshots; off: there is none"),
+        *_one("plan", "whole", "snapshot_every", "steps", "from one snapshot to the next, for recovery"),
+        *_one("plan", "whole", "agents", "", "of torchrun, each of which stands for a node, for recovery"),
+        *_one("plan", "number", "collective_timeout", "s", "of a collective, for recovery"),
         *_one("plan", "truth", "checkpoint", "", "launches also time checkpoints"),
         *_one(
             "plan",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pandas as pd
 
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.recovery import loss_difference
 from ddpbench.analysis.table.columns import COLUMNS, DTYPES, TABLE
 from ddpbench.analysis.table.row import compute_times, row_of
 from ddpbench.errors import OutputError
@@ -39,12 +41,30 @@ def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str,
     """Return the table of cases already read; `machine` is machine.json."""
     by_id = {case.case_id: case for case in cases}
     computing, target = compute_times(cases), plan.budget.target_half_width
-    rows = [row_of(case, by_id.get(case.baseline_id), computing, target, machine) for case in cases]
+    rows = [
+        row_of(case, by_id.get(case.baseline_id), computing, target, machine)
+        | {"recovery_loss_difference": _loss_difference(case, by_id)}
+        for case in cases
+    ]
     columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in COLUMNS}
     for column in TABLE:
         if column.kind == "text":
             columns[column.name] = [value if value != "" else None for value in columns[column.name]]
     return pd.DataFrame({name: pd.Series(columns[name], dtype=DTYPES[name]) for name in COLUMNS})
+
+
+def _loss_difference(run: CaseRun, by_id: Mapping[str, CaseRun]) -> float | None:
+    """Return how far a case's losses are from the uninterrupted training's, launch by launch of the same round."""
+    if run.case.recovery in ("off", "uninterrupted", "leave"):  # with fewer ranks other losses are right
+        return None
+    wanted = by_id.get(replace(run.case, recovery="uninterrupted").case_id)
+    curves = {each.round: each.recovered.losses for each in (wanted.good if wanted else ()) if each.recovered}
+    pairs = (
+        loss_difference(each.recovered.losses, curves[each.round])
+        for each in run.good
+        if each.recovered is not None and each.round in curves
+    )
+    return max((found for found in pairs if found is not None), default=None)
 
 
 def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
@@ -83,7 +103,7 @@ def read_csv(path: Path) -> pd.DataFrame:
         keep_default_na=False,
         na_values=[""],
     )
-    for name in COLUMNS:
-        if name not in names:
-            frame[name] = pd.Series([None] * len(frame), dtype=DTYPES[name])
-    return frame
+    lacking = {
+        name: pd.Series([None] * len(frame), dtype=DTYPES[name]) for name in COLUMNS if name not in names
+    }
+    return pd.concat([frame, pd.DataFrame(lacking, index=frame.index)], axis=1) if lacking else frame

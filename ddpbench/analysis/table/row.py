@@ -14,6 +14,7 @@ from ddpbench.analysis.read.launches import CaseRun, noise_words
 from ddpbench.analysis.read.pace import dilation_needed, host_share, lateness_p95_s
 from ddpbench.analysis.read.staleness import added, mean_of
 from ddpbench.analysis.read.traffic import mean_traffic
+from ddpbench.analysis.recovery import recovery_cost
 from ddpbench.analysis.rounds import width_of
 from ddpbench.analysis.startup import mean_start
 from ddpbench.analysis.statistics.stats import Comparison, Interval, Timing, compare, samples_rate, step_time
@@ -76,7 +77,7 @@ def row_of(
     row |= _model(run) | _memory(run) | _evaluation(run) | _start_up(run)
     row["mfu"] = mfu(run.case, row["flops_per_sample"], row["samples_per_s"], peak_of(run.case, machine))
     row |= _checkpoints(run, row["step_time_s"]) | _traffic(run) | _pace(run)
-    return row | _staleness(run) | _to_loss(run, baseline)
+    return row | _staleness(run) | _to_loss(run, baseline) | _recovery(run)
 
 
 def _settings(run: CaseRun) -> dict[str, Any]:
@@ -170,6 +171,33 @@ def _start_up(run: CaseRun) -> dict[str, Any]:
         | {f"startup_{name}": value for name, value in parts.items()}
         | {"server_share_s": share_s}
     )
+
+
+def _recovery(run: CaseRun) -> dict[str, Any]:
+    cost = recovery_cost([launch.recovered for launch in run.good if launch.recovered is not None])
+    if cost is None:
+        return {}
+    intervals = {
+        "recovery{}_s": cost.total,
+        "restored{}_s": cost.restored,
+        "recovery_at_pace{}_s": cost.regained,
+        "recovery_snapshot{}_s": cost.snapshot,
+        "joining{}_s": cost.joined,
+        **{f"{name}_samples_per_s{{}}": rate for name, rate in cost.rates.items()},
+    }
+    row: dict[str, Any] = {
+        "recovery_snapshot_bytes": cost.snapshot_bytes,
+        "samples_lost": cost.lost,
+        "samples_repeated": cost.repeated,
+        "snapshots_unreadable": "; ".join(cost.unreadable),
+        **{f"recovery_{name}": value for name, value in cost.parts.items()},
+    }
+    if run.case.recovery != "uninterrupted":
+        row |= {"failures": cost.failures, "recoveries": cost.recoveries}
+        row |= {"recomputed_steps": cost.recomputed_steps, "recoveries_at_pace": cost.regained_launches}
+    for pattern, interval in intervals.items():
+        row |= _with_ends(pattern, interval) if interval is not None else {}
+    return row
 
 
 def _evaluation(run: CaseRun) -> dict[str, Any]:

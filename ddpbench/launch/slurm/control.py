@@ -66,24 +66,47 @@ class Partition:
     default: bool
 
 
-def _asked(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Return what a command answered.
+_VARIABLES = {"time": "TIMELIMIT", "array": "ARRAY_INX"}
+"""Options of sbatch whose variable has another name."""
+_NEVER = frozenset(
+    [
+        *("ARRAY_INX", "CLUSTERS", "ERROR", "NO_REQUEUE", "NTASKS", "OPEN_MODE", "OUTPUT", "REQUEUE", "WAIT"),
+        *("IGNORE_PBS", "QUIET"),
+    ]
+)
+"""Variables that would change what every submission relies on."""
+
+
+def _environment(script: Path | None) -> dict[str, str]:
+    """Return this environment without what would be taken for options of a job before those that its script has.
+
+    What a job tells its own steps would be, and so are SBATCH_ variables: those of options that the script leaves open
+    stay, such as a login's own account.
+    """
+    text = script.read_text(encoding="utf-8") if script is not None else ""
+    names = re.findall(r"^#SBATCH --([a-z0-9-]+)", text, flags=re.MULTILINE)
+    own = {_VARIABLES.get(name, name.upper().replace("-", "_")) for name in names} | _NEVER
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name == "SLURM_CONF" or not (name.startswith("SLURM_") or name.removeprefix("SBATCH_") in own)
+    }
+
+
+def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Return what a command answered; `script` is what it submits.
 
     Raises:
         UnreachableError: nothing, for a minute.
     """
-    # What a job tells its own steps would be taken for options of the job to be submitted.
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if name == "SLURM_CONF" or not name.startswith("SLURM_")
-    }
+    env = _environment(script)
+    who = "the accounts (slurmdbd) do" if argv[0] == "sacct" else "the controller (slurmctld) does"
     try:
         return subprocess.run(
             argv, env=env, capture_output=True, text=True, errors="replace", timeout=ASK_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise UnreachableError(f"{argv[0]}: Slurm's controller (slurmctld) does not answer") from None
+        raise UnreachableError(f"{argv[0]}: Slurm's {who.removeprefix('the ')} not answer") from None
     except OSError as error:
         raise UnreachableError(f"{argv[0]} cannot be run: {error.strerror}") from None
 
@@ -115,7 +138,7 @@ def partitions() -> tuple[Partition, ...]:
     Raises:
         UnreachableError: Slurm does not say.
     """
-    done = _asked(["sinfo", "-h", "-o", "%P|%D|%l"])
+    done = _asked(["sinfo", "-a", "-h", "-o", "%P|%D|%l"])
     if done.returncode:
         raise UnreachableError(f"sinfo: {_told(done)}")
     found: dict[str, Partition] = {}
@@ -173,7 +196,7 @@ def would_run(script: Path) -> None:
         RequestError: it refuses the script; its own words say why.
         UnreachableError: it does not answer.
     """
-    done = _asked(["sbatch", "--test-only", str(script.absolute())])
+    done = _asked(["sbatch", "--test-only", str(script.absolute())], script)
     if done.returncode:
         _refused(script, done)
 
@@ -185,7 +208,7 @@ def submit(script: Path) -> str:
         RequestError: sbatch refuses it.
         UnreachableError: it does not answer.
     """
-    done = _asked(["sbatch", "--parsable", str(script.absolute())])
+    done = _asked(["sbatch", "--parsable", str(script.absolute())], script)
     job_id = done.stdout.strip().partition(";")[0]
     if done.returncode or not job_id.isdecimal():
         _refused(script, done)
@@ -211,7 +234,7 @@ def states(jobs: Mapping[str, Path]) -> dict[str, JobState]:
     found: dict[str, JobState] = {}
     for job_id, script in jobs.items():
         state, made_of = queue.get(job_id, (None, ""))
-        found[job_id] = state if state and made_of == str(script.absolute()) else _ended(job_id)
+        found[job_id] = state if state and _place(made_of) == _place(script) else _ended(job_id)
     return found
 
 
@@ -221,12 +244,17 @@ def strays(scripts: Collection[Path], known: Collection[str]) -> dict[Path, str]
     Raises:
         UnreachableError: Slurm does not answer.
     """
-    by_name = {str(script.absolute()): script for script in scripts}
+    by_place = {_place(script): script for script in scripts}
     return {
-        by_name[made_of]: job_id
+        by_place[_place(made_of)]: job_id
         for job_id, (state, made_of) in _queue().items()
-        if made_of in by_name and job_id not in known and state.active
+        if _place(made_of) in by_place and job_id not in known and state.active
     }
+
+
+def _place(script: Path | str) -> str:
+    """Return where a script is, whatever links lead there: a login's folder may have several names."""
+    return os.path.realpath(script)
 
 
 def _queue() -> dict[str, tuple[JobState, str]]:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from ddpbench.errors import DdpbenchError
+from ddpbench.errors import DdpbenchError, RequestError
 from ddpbench.launch.slurm import control
 from ddpbench.launch.slurm.control import GONE, JobState, UnreachableError
-from ddpbench.launch.slurm.submission import Job, Size, Submission, write_scripts
+from ddpbench.launch.slurm.submission import Job, Size, Submission, write_script, write_scripts
 from ddpbench.records.files import read_text
 from ddpbench.records.sessions import read_sessions
 
@@ -20,8 +20,9 @@ SETTLE_S = 15.0
 """How long the records of a job that has ended may take to be seen here, on a shared file system."""
 _LAST_LINES = 5
 _MOST_OUTPUT = 1 << 26
-_CARRIED_OUT = frozenset({"rounds_max", "budget", "no case can be measured"})
-"""Stop reasons of a session that has done all that the plan leaves to do."""
+_BUDGET = "budget"
+_CARRIED_OUT = frozenset({"rounds_max", _BUDGET, "no case can be measured"})
+"""Stop reasons of a session that has done all that the plan leaves to do; of the budget's all that it paid for."""
 _GO_ON = frozenset({"TIMEOUT", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "REVOKED", GONE})
 """How jobs end that were ended by Slurm, through no fault of theirs."""
 
@@ -30,11 +31,13 @@ Step = Literal["wait", "submit", "done", "give up"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far a run has come. `carried_out`: since its last job was submitted a session has done all there was."""
+    """How far a run has come: `finished` launches and proofs. `carried_out`: since its last job was submitted a session
+    has done all there was; `left_out`: all but what the budget did not pay for."""
 
-    launches: int
+    finished: int
     sessions: int
     carried_out: bool
+    left_out: bool = False
 
 
 def progress_of(size: Size) -> Progress:
@@ -44,8 +47,12 @@ def progress_of(size: Size) -> Progress:
         sessions = read_sessions(size.run)
     except DdpbenchError:  # the report says what is wrong with it
         sessions = []
-    carried_out = any(session.get("stop_reason") in _CARRIED_OUT for session in sessions[since:])
-    return Progress(launches=size.launches(), sessions=len(sessions), carried_out=carried_out)
+    reasons = [session.get("stop_reason") for session in sessions[since:]]
+    carried_out = any(reason in _CARRIED_OUT for reason in reasons)
+    left_out = carried_out and reasons[-1] == _BUDGET and size.launches() < size.promised()
+    return Progress(
+        finished=size.finished(), sessions=len(sessions), carried_out=carried_out, left_out=left_out
+    )
 
 
 def next_step(
@@ -62,11 +69,11 @@ def next_step(
         return "wait"
     if again:
         return "submit"
-    if progress.carried_out:
+    if progress.carried_out and not (first and progress.left_out):
         return "done"
     if first:  # whoever gives the command again wants it to go on
         return "submit"
-    if state is not None and state.state in _GO_ON and progress.launches > last.launches:
+    if state is not None and state.state in _GO_ON and progress.finished > last.launches:
         return "submit"
     return "give up"
 
@@ -88,7 +95,8 @@ class Follower:
     submission: Submission
     scripts: Mapping[int, str]
     listener: Listener
-    retry_failed: bool = False
+    retrying: Mapping[int, str] = field(default_factory=dict)
+    """Scripts of jobs that do failed launches again: each is submitted once, where there are any."""
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     given_up: dict[int, str] = field(default_factory=dict)
@@ -96,10 +104,12 @@ class Follower:
     _looked: set[int] = field(default_factory=set)
     _inactive: dict[int, float] = field(default_factory=dict)
     _done: set[int] = field(default_factory=set)
+    _away: bool = False
+    """Slurm did not answer when it was asked last, and that was said."""
 
     def __post_init__(self) -> None:
-        if self.retry_failed:
-            self._again = {size.shape.nodes for size in self.submission.sizes}
+        if self.retrying:
+            self._again = {size.shape.nodes for size in self.submission.sizes if size.has_failed()}
 
     def check(self) -> None:
         """Writes the scripts and has Slurm judge each that is new, before any is submitted.
@@ -138,14 +148,17 @@ class Follower:
                 for size in self.submission.sizes:
                     if size.shape.nodes not in self._done:
                         self._look(size, states)
+                self._away = False
             except UnreachableError as error:
-                self.listener.event(f"{error}; the jobs go on, and it is asked again")
+                if not self._away:
+                    self.listener.event(f"{error}; the jobs go on, and it is asked again")
+                self._away = True
             if len(self._done) < len(self.submission.sizes):
                 self.sleep(POLL_S)
 
-    def _adopt(self) -> None:
-        """Takes over jobs of these scripts that are at work and were never noted."""
-        sizes = {size.script: size for size in self.submission.sizes}
+    def _adopt(self, *only: Size) -> None:
+        """Takes over jobs of these scripts, or of those sizes', that are at work and were never noted."""
+        sizes = {size.script: size for size in only or self.submission.sizes}
         known = {job.job_id for size in self.submission.sizes for job in size.jobs}
         for script, job_id in control.strays(list(sizes), known).items():
             progress = progress_of(sizes[script])
@@ -153,11 +166,12 @@ class Follower:
             self.listener.event(f"{sizes[script].name}: found job {job_id}, submitted before")
 
     def _note(self, size: Size, job_id: str, progress: Progress) -> None:
-        size.jobs.append(Job(job_id=job_id, launches=progress.launches, sessions=progress.sessions))
+        size.jobs.append(Job(job_id=job_id, launches=progress.finished, sessions=progress.sessions))
         self.submission.save()
 
     def _states(self) -> dict[str, JobState]:
-        jobs = {size.jobs[-1].job_id: size.script for size in self.submission.sizes if size.jobs}
+        left = [size for size in self.submission.sizes if size.shape.nodes not in self._done]
+        jobs = {size.jobs[-1].job_id: size.script for size in left if size.jobs}
         return control.states(jobs)
 
     def _look(self, size: Size, states: Mapping[str, JobState]) -> None:
@@ -179,20 +193,34 @@ class Follower:
             self._submit(size, progress)
         elif step == "done":
             self._done.add(nodes)
-            self.listener.state(size, "measured", progress.launches)
+            told = "measured; budget.total left launches out" if progress.left_out else "measured"
+            self.listener.state(size, told, size.launches())
         elif step == "give up":
             assert last is not None
             self._done.add(nodes)
             self.given_up[nodes] = _why(size, last, state, progress)
-            self.listener.state(size, "given up", progress.launches)
+            self.listener.state(size, "given up", size.launches())
         elif last is not None and state is not None:
-            self.listener.state(size, _words(last, state), progress.launches)
+            self.listener.state(size, _words(last, state), size.launches())
 
     def _submit(self, size: Size, progress: Progress) -> None:
-        job_id = control.submit(size.script)
+        nodes, before = size.shape.nodes, len(size.jobs)
+        self._adopt(size)  # sbatch may have been heard though it was not answered
+        if len(size.jobs) > before:
+            return
+        write_script(size, (self.retrying if nodes in self._again else self.scripts)[nodes])
+        try:
+            job_id = control.submit(size.script)
+        except RequestError as error:
+            if not any(other.jobs for other in self.submission.sizes):
+                raise
+            self._done.add(nodes)  # the other jobs go on, and are followed
+            self.given_up[nodes] = f"{size.name}: {error}"
+            self.listener.state(size, "given up", size.launches())
+            return
         self._note(size, job_id, progress)
-        self._again.discard(size.shape.nodes)
-        self._inactive.pop(size.shape.nodes, None)
+        self._again.discard(nodes)
+        self._inactive.pop(nodes, None)
         self.listener.event(f"{size.name}: submitted as job {job_id}")
 
 
@@ -212,9 +240,11 @@ def _why(size: Size, last: Job, state: JobState | None, progress: Progress) -> s
     output = size.output(last.job_id)
     if ended.startswith("CANCELLED"):
         return f"{size.name}: job {last.job_id} was cancelled"
-    if ended in _GO_ON and progress.launches <= last.launches:
+    if ended in _GO_ON and progress.finished <= last.launches:
         longer = "; give a longer --time" if ended == "TIMEOUT" else ""
-        return f"{size.name}: job {last.job_id} ended as {ended} before one launch was finished{longer}"
+        return (
+            f"{size.name}: job {last.job_id} ended as {ended} before one launch or proof was finished{longer}"
+        )
     lines: list[str] = []
     try:
         lines = [line.strip() for line in read_text(output, _MOST_OUTPUT).splitlines() if line.strip()]

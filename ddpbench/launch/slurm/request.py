@@ -26,6 +26,7 @@ _OWN = {
     **dict.fromkeys(
         ("output", "error", "open-mode"), "a job's output goes into its run directory, where it is looked for"
     ),
+    **dict.fromkeys(("clusters", "cluster"), "submit from a login node of that cluster"),
     **dict.fromkeys(("parsable", "wait", "test-only", "quiet"), "ddpbench submit does what it is for"),
 }
 """Options of sbatch that a submission sets itself, and what to do instead."""
@@ -100,8 +101,10 @@ def parse_option(text: str) -> Option:
         raise RequestError(
             f"--sbatch {shortened(text)}: give an option of sbatch by its long name, such as qos=high or hold"
         )
-    if name in _OWN:
-        raise RequestError(f"--sbatch {name} is not taken: {_OWN[name]}")
+    if own := next(
+        (one for one in _OWN if one.startswith(name)), None
+    ):  # sbatch takes a name's beginning too
+        raise RequestError(f"--sbatch {name} is not taken: {_OWN[own]}")
     return option(name, value if equals else None)
 
 

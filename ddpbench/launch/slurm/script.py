@@ -56,7 +56,11 @@ def job_script(
         "# Submitted again, after whatever ended it, it goes on with the launches that are left.",
         *(f"#SBATCH --{key}{'' if value is None else f'={_word(value)}'}" for key, value in options),
         "",
-        *([*request.setup, ""] if request.setup else []),
+        *(
+            ["set -e  # a job without these would measure something else", *request.setup, "set +e", ""]
+            if request.setup
+            else []
+        ),
         "# The slots of the job meet at its first node.",
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         "MASTER_ADDR=$(scontrol -o show node \"$first\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')",

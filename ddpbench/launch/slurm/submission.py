@@ -22,7 +22,7 @@ from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.launch.slurm.request import Request, option
 from ddpbench.launch.slurm.script import job_script
 from ddpbench.machine.identity import submitted_record
-from ddpbench.records import SCHEMA_VERSION, RunDir, write_atomically
+from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir, write_atomically
 from ddpbench.records.files import damaged, read_text
 from ddpbench.records.machine import first_problem
 from ddpbench.records.plan import StoredPlan, read_plan
@@ -39,7 +39,7 @@ _MOST_FILE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A job that was submitted, and how far its run had come by then: launches with an outcome, sessions noted."""
+    """A job that was submitted, and how far its run was by then: launches and proofs finished, sessions noted."""
 
     job_id: str
     launches: int = 0
@@ -67,8 +67,27 @@ class Size:
         return "1 node" if self.shape.nodes == 1 else f"{self.shape.nodes} nodes"
 
     def launches(self) -> int:
-        """Return how many launches have an outcome."""
-        return sum(1 for _ in self.run.path.glob("cases/*/launch-*/outcome.json"))
+        """Return how many measuring launches have an outcome."""
+        return sum(1 for path in self._outcomes() if not path.parent.name.startswith("proof"))
+
+    def finished(self) -> int:
+        """Return how many launches and proofs have an outcome; those that were set aside are none."""
+        return len(self._outcomes())
+
+    def _outcomes(self) -> list[Path]:
+        found = self.run.path.glob("cases/*/*/outcome.json")
+        return [
+            path for path in found if path.parent.name == "proof" or LaunchDir(path.parent).number is not None
+        ]
+
+    def promised(self) -> int:
+        """Return how many measuring launches the plan promises."""
+        plan = read_plan(self.run)
+        return plan.budget.rounds_min * sum(entry.skip_reason is None for entry in plan.cases)
+
+    def has_failed(self) -> bool:
+        """Return whether a launch or a proof is not ok."""
+        return any(b'"status": "ok"' not in path.read_bytes() for path in self._outcomes())
 
     def output(self, job_id: str) -> Path:
         """Return where a job prints to."""
@@ -137,6 +156,7 @@ def plan_submission(
     """
     largest = Shape(request.sizes[-1], request.ranks_per_node)
     planned = planned_for(source, largest, launcher="slurm", overrides=overrides)
+    _check_device(request, planned, overrides)
     path = checked_name(out if out is not None else Path("reports") / f"{planned.experiment.name}-slurm")
     if unprintable(str(path.absolute())) or "\n" in str(path.absolute()) or "\\" in str(path.absolute()):
         raise OutputError(
@@ -154,7 +174,7 @@ def plan_submission(
         found = open_submission(path)
         _check_same(found, asked)
         return replace(found, request=request, notes=tuple(notes))
-    if path.exists() and any(path.iterdir()):
+    if path.exists() and any(one.name != ".lock" for one in path.iterdir()):
         raise OutputError(f"{path} is not empty, and no submission: choose another --out")
     sizes, plans = [], {}
     for nodes in request.sizes:
@@ -173,6 +193,22 @@ def plan_submission(
             )
         )
     return Submission(path=path, sizes=sizes, asked=asked, request=request, plans=plans, notes=tuple(notes))
+
+
+def _check_device(request: Request, planned: PlannedFor, overrides: Sequence[str]) -> None:
+    """Whether jobs that ask for GPUs would use them: a login node, which has none, makes CPUs of `auto`.
+
+    Raises:
+        RequestError: they would not, and nobody has said so.
+    """
+    asks = [one for one in request.options if one.name.startswith("gpu") or "gpu" in (one.value or "")]
+    asks = [one for one in asks if one.name.startswith("gpu") or one.name in ("gres", "tres-per-task")]
+    said = any(text.strip().startswith(("base.device", "axes.device")) for text in overrides)
+    if asks and not said and all(entry.case.device == "cpu" for entry in planned.cases):
+        raise RequestError(
+            f"--{asks[0].name} asks for GPUs, and the cases are planned for CPUs, as this machine has no GPU: add "
+            "--set base.device=cuda (or base.device=cpu, if that is meant)"
+        )
 
 
 def _check_same(found: Submission, asked: Mapping[str, Any]) -> None:
@@ -231,6 +267,22 @@ def write_submission(submission: Submission) -> None:
     submission.save()
 
 
+def current(submission: Submission) -> Submission:
+    """Return the submission as its directory, which is locked by now, has it; what is asked of Slurm is this one's.
+
+    Raises:
+        RequestError: the directory has become another submission's meanwhile.
+        IdentityError: its file is damaged.
+    """
+    if not (submission.path / FILE).exists():
+        return submission
+    if submission.plans:
+        raise RequestError(
+            f"{submission.path} has just become a submission's: go on with that one: {submission.again}"
+        )
+    return replace(open_submission(submission.path), request=submission.request, notes=submission.notes)
+
+
 def _time_s(submission: Submission, size: Size, plan: Plan | StoredPlan) -> float:
     given = submission.request.time_s
     return time_limit_s(plan.budget.total, size.estimated_s) if given is None else given
@@ -253,7 +305,7 @@ def _cpus(cases: Sequence[Case]) -> int | None:
     """Return how many cores a rank is to have: its threads and loader workers; of a GPU's rank Slurm knows better."""
     if any(case.device == "cuda" for case in cases):
         return None
-    return max(case.threads_per_rank + case.loader_workers for case in cases)
+    return max((case.threads_per_rank + case.loader_workers for case in cases), default=None)
 
 
 def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, str]:
@@ -281,6 +333,18 @@ def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, 
     return found
 
 
+def write_script(size: Size, text: str) -> None:
+    """Writes a job's script into its run.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        write_atomically(size.script, text)
+    except OSError as error:
+        raise OutputError(f"{size.script} cannot be written: {explain_os_error(error)}") from None
+
+
 def write_scripts(submission: Submission, texts: Mapping[int, str]) -> None:
     """Writes the scripts into the runs.
 
@@ -288,10 +352,7 @@ def write_scripts(submission: Submission, texts: Mapping[int, str]) -> None:
         OutputError: one cannot be written.
     """
     for size in submission.sizes:
-        try:
-            write_atomically(size.script, texts[size.shape.nodes])
-        except OSError as error:
-            raise OutputError(f"{size.script} cannot be written: {explain_os_error(error)}") from None
+        write_script(size, texts[size.shape.nodes])
 
 
 class _StoredJob(BaseModel, strict=True):

@@ -258,7 +258,7 @@ class Sweep:
                 began = self._clock()
             else:
                 log = self._run.path / "server.log"
-                server = stack.enter_context(LaunchedRanks(case.launcher, log))
+                server = stack.enter_context(LaunchedRanks(case, log))
                 share_s = 0.0
             outcome = self._runner.run_launch(
                 server,

@@ -8,7 +8,7 @@ import unicodedata
 from ddpbench.analysis.scaling.allocation import Allocation
 from ddpbench.report.allocation.columns import columns_of
 from ddpbench.report.allocation.figure import picture
-from ddpbench.report.allocation.sentences import choice, length, method, paragraphs
+from ddpbench.report.allocation.sentences import choice, length, method, paragraphs, saving
 from ddpbench.texts import clean
 
 
@@ -22,7 +22,7 @@ def latex(allocation: Allocation) -> str:
             cells = [f"\\textbf{{{cell}}}" if cell else "" for cell in cells]
         rows.append("      " + " & ".join(cells) + r" \\")
     caption = escape(f"Resources for {allocation.name}: {allocation.setting}. In bold: the chosen job size.")
-    notes = [escape(text) for text in (length(allocation), choice(allocation)) if text]
+    notes = [escape(text) for text in (length(allocation), choice(allocation), saving(allocation)) if text]
     drawn = picture(allocation)
     left_out = f"\n\n{escape(allocation.left_out)}" if allocation.left_out else ""
     return "\n".join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddpbench.analysis.scaling.allocation import Allocation
 from ddpbench.report.allocation.columns import columns_of
 from ddpbench.report.allocation.figure import picture
-from ddpbench.report.allocation.sentences import choice, length, method, paragraphs
+from ddpbench.report.allocation.sentences import choice, length, method, paragraphs, saving
 from ddpbench.texts import clean
 
 
@@ -21,7 +21,7 @@ def markdown(allocation: Allocation) -> str:
             cells = [f"**{cell}**" if cell else "" for cell in cells]
         lines.append("| " + " | ".join(map(_markdown, cells)) + " |")
     bold = "In bold: the chosen job size."
-    parts = [f"{bold} {length(allocation)}".rstrip(), choice(allocation)]
+    parts = [f"{bold} {length(allocation)}".rstrip(), choice(allocation), *filter(None, [saving(allocation)])]
     lines += ["", *paragraphs(parts), "", f"![{picture(allocation).alt}](allocation.png)", ""]
     lines += ["## Method", "", method(allocation)]
     if allocation.left_out:

@@ -110,6 +110,24 @@ def length(allocation: Allocation) -> str:
     return " ".join(words)
 
 
+def saving(allocation: Allocation) -> str:
+    """Return how often to save, in a few sentences; empty where it is not told how often the job fails."""
+    found = allocation.saving
+    if found is None:
+        return ""
+    recovery = (
+        f"{format_seconds(found.restored_s)} until training goes on after a failure"
+        if found.restored_s is not None
+        else "a recovery was not measured and is left out"
+    )
+    return (
+        f"With a failure every {format_seconds(found.mtbf_s)} (given), the best period between snapshots is "
+        f"{format_seconds(found.period_s)} of training (Young {format_seconds(found.young_s)}, Daly "
+        f"{format_seconds(found.daly_s)}); {100 * found.ettr:.2f} % of the time then trains, and the rest comes on top "
+        f"of the times above. Measured: {format_seconds(found.snapshot_s)} a snapshot, {recovery} ({found.measured})."
+    )
+
+
 def method(allocation: Allocation) -> str:
     """Return how the numbers were made, on what, with which programs: a paragraph."""
     identity = allocation.machine.get("identity") or {}

@@ -110,7 +110,7 @@ class Saver:
         number = self.control.agree(number)  # all ranks say the same, whichever is heard first
         if number:
             found = failure or OSError(number, os.strerror(number) if number > 0 else "see rank 0's log")
-            raise CheckpointError(_sentence(self.folder, found)) from failure
+            raise CheckpointError(sentence(self.folder, found)) from failure
         return took
 
     def _dcp(self, path: Path) -> int:
@@ -127,7 +127,7 @@ class Saver:
                 alone = self.processes == 1 or not dist.is_initialized()
                 save(self._state(), checkpoint_id=path, process_group=group, no_dist=alone)
         except (OSError, RuntimeError, CheckpointException) as error:
-            raise CheckpointError(_sentence(self.folder, error)) from error
+            raise CheckpointError(sentence(self.folder, error)) from error
         took = self.clock.now() - start_ns
         self.control.agree(0)
         return took
@@ -152,7 +152,7 @@ def _cause(error: BaseException) -> OSError | None:
     return None
 
 
-def _sentence(folder: Path, error: BaseException) -> str:
+def sentence(folder: Path, error: BaseException) -> str:
     """Return why a checkpoint could not be written, and what to do."""
     cause = _cause(error)
     here = next(path for path in folder.parents if path.exists())

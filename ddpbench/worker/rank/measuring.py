@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,10 +27,11 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import Block, Buckets, Held, LaunchDir, LaunchRequest, RecordWriter
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.strategies import Replica
-from ddpbench.worker.rank.checkpoints import Saver
+from ddpbench.worker.rank.checkpoints import CheckpointError, Saver, sentence
 from ddpbench.worker.rank.edges import Edges
 from ddpbench.worker.rank.evaluation import evaluate
 from ddpbench.worker.rank.memory import peak_memory, reset_peak_memory
+from ddpbench.worker.rank.recovering import Marks, Plan
 from ddpbench.worker.rank.time_to_loss import train_to
 from ddpbench.worker.rank.traffic import link_of
 from ddpbench.worker.training.batches import in_memory
@@ -68,6 +70,7 @@ class Measurement:
         self._training, self._model, self._control = training, model, control
         self._directory, self._heartbeat, self._writer = directory, heartbeat, writer
         self._measured_s, self._target_loss = request.measured_s, request.target_loss
+        self._launch = request.round
         self._case, self._known = training.case, known
         self._least = TRAINING if self._case.compute == "real" else REPLAYING
         self._distributed = dist.is_initialized() and training.strategy.uses_backend
@@ -95,6 +98,8 @@ class Measurement:
             self._save()
         self._replica.close()
         self._train_to_the_loss()
+        if self._case.recovery != "off":
+            self._plan_the_failure(step_ns / 1e9)
 
     def _batches_from_the_first(self) -> Iterator[tuple[Any, Any]]:
         """Return the rank's batches from their first on, as the case wants them."""
@@ -224,6 +229,24 @@ class Measurement:
             on_checkpoint=self._heartbeat.beat,
         )
         self._writer.write(*saver.run())
+
+    def _plan_the_failure(self, step_s: float) -> None:
+        """Leaves a plan of where a training with snapshots is to fail, which all ranks read; `step_s` is a step's time.
+
+        Raises:
+            CheckpointError: it cannot be written, on all ranks.
+        """
+        case, rank = self._case, self._training.place.rank
+        folder = self._directory.checkpoints(case.checkpoint_dir)
+        problem: OSError | None = None
+        if rank == 0:
+            try:
+                shutil.rmtree(folder, ignore_errors=True)
+                Marks(folder).write(Plan.of(case, step_s, self._launch))
+            except OSError as error:
+                problem = error
+        if self._control.agree(int(problem is not None)):
+            raise CheckpointError(sentence(folder, problem or OSError("see rank 0's log"))) from problem
 
     def _train_to_the_loss(self) -> None:
         """Trains a fresh model down to the loss, if one is asked for; the replica is given up for it."""

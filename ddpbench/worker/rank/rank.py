@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import traceback
+from dataclasses import replace
 
 import torch
 
@@ -23,9 +24,11 @@ from ddpbench.records import (
 )
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.records.writer import leave_forked
+from ddpbench.spec import Case
 from ddpbench.worker.place import Place
 from ddpbench.worker.rank.checkpoints import CheckpointError
 from ddpbench.worker.rank.measuring import Known, Measurement
+from ddpbench.worker.rank.recovering import Marks, Recovering
 from ddpbench.worker.training.control import leave, meet
 from ddpbench.worker.training.training import DivergedError, Training
 from ddpbench.worker.verify.proof import Prover
@@ -45,7 +48,9 @@ class Rank:
         """Without a `request` the one in the directory is read."""
         self.directory, self.place, self.heartbeat = directory, place, heartbeat
         self.request = request or LaunchRequest.read(directory.request)
-        self.case = self.request.case
+        case = self.request.case
+        self._planned = case
+        self.case = case if case.recovery == "off" else _of_as_many(case, place.processes)
         self.host_clock = HostClock()
         self._known = Known()
 
@@ -101,7 +106,7 @@ class Rank:
         writer.write(
             RankStart(
                 rank=self.place.rank,
-                world_size=self.case.world_size,
+                world_size=self._planned.world_size,
                 attempt=self.place.attempt,
                 pid=os.getpid(),
                 host=self.place.host,
@@ -116,7 +121,7 @@ class Rank:
                 parameters=sum(count for count, _ in sizes),
                 gradient_bytes=sum(count * size for count, size in sizes),
                 own_step=training.workload.owns_step,
-                case_id=self.case.case_id,
+                case_id=self._planned.case_id,
                 round=self.request.round,
                 ranks=self.place.processes,
                 run_id=self.request.run_id,
@@ -125,10 +130,12 @@ class Rank:
         self.heartbeat.enter("meeting the other ranks")
         meeting_ns = self.host_clock.now()
         control = meet(self.case, self.place, uses_backend=training.strategy.uses_backend, device=device)
-        writer.write(Met(start_ns=meeting_ns, end_ns=self.host_clock.now()))
+        met_ns = self.host_clock.now()
+        writer.write(Met(start_ns=meeting_ns, end_ns=met_ns))
+        marks = Marks(self.directory.checkpoints(self.case.checkpoint_dir))
         if self.request.purpose == "proof":
             self._prove(writer, training, control)
-        else:
+        elif not self.place.attempt:
             Measurement(
                 training,
                 model,
@@ -138,6 +145,18 @@ class Rank:
                 heartbeat=self.heartbeat,
                 writer=writer,
                 known=self._known,
+            ).run()
+        if self.request.purpose == "measure" and self.case.recovery != "off":
+            self._known.params_checksum = Recovering(
+                training,
+                control,
+                marks,
+                ranks=self._planned.world_size,
+                started_ns=started_ns,
+                meeting_ns=meeting_ns,
+                met_ns=met_ns,
+                heartbeat=self.heartbeat,
+                writer=writer,
             ).run()
         self.heartbeat.enter("finishing")
         leave(control)
@@ -164,6 +183,11 @@ class Rank:
                 failed.append(f"{record.compared} ({record.dtype}): {error}")
         if failed:
             raise DivergedError(f"the strategy does not train as one process does: {'; '.join(failed)}")
+
+
+def _of_as_many(case: Case, ranks: int) -> Case:
+    """Return a case as these ranks train it, which may be fewer than it has; each has the local batch that it had."""
+    return replace(case, world_size=ranks, global_batch=case.local_batch * ranks)
 
 
 def _told_ns(name: str) -> int | None:

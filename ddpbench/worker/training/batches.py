@@ -51,24 +51,31 @@ def make_loader(
         sampler = DistributedSampler(
             dataset, num_replicas=processes, rank=rank, shuffle=True, seed=case.seed, drop_last=True
         )
+    return DataLoader(
+        dataset,
+        batch_size=case.global_batch // processes,
+        sampler=sampler,
+        collate_fn=collate,
+        drop_last=True,
+        **worker_settings(case, loader_cores),
+    )
+
+
+def worker_settings(case: Case, cores: tuple[int, ...]) -> dict[str, Any]:
+    """Return the arguments of a DataLoader that say which processes load, on these cores, and into which memory."""
     workers = case.loader_workers
     if workers:
         # Workers are forked from a process of the rank's own, which else would import torch in each of them.
         preloaded = ["ddpbench.worker.training.loader_server", "torch.utils.data"]
         multiprocessing.get_context("forkserver").set_forkserver_preload(preloaded)
         os.environ[PARENT] = str(os.getpid())
-    return DataLoader(
-        dataset,
-        batch_size=case.global_batch // processes,
-        sampler=sampler,
-        num_workers=workers,
-        collate_fn=collate,
-        drop_last=True,
-        pin_memory=case.device == "cuda",
-        persistent_workers=workers > 0,
-        multiprocessing_context="forkserver" if workers else None,
-        worker_init_fn=partial(_pin_worker, loader_cores) if workers else None,
-    )
+    return {
+        "num_workers": workers,
+        "pin_memory": case.device == "cuda",
+        "persistent_workers": workers > 0,
+        "multiprocessing_context": "forkserver" if workers else None,
+        "worker_init_fn": partial(_pin_worker, cores) if workers else None,
+    }
 
 
 def steps_a_pass(loader: Iterable[Any]) -> int | None:

@@ -44,18 +44,20 @@ def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) 
         process_group.register()
         backend = process_group.NAME
     store = _store(place)
+    # A gang must notice by itself, as people's scripts do, that a rank of it is stopped: it is what is measured.
+    timeout = _TIMEOUT if case.recovery == "off" else timedelta(seconds=case.collective_timeout)
     dist.init_process_group(
         backend,
         store=store,
         init_method=None if store else "env://",
         rank=place.rank,
         world_size=place.processes,
-        timeout=_TIMEOUT,
+        timeout=timeout,
         device_id=device if backend == "nccl" else None,
     )
     if place.processes == 1:
         return AloneControl()
-    group = dist.new_group(backend="gloo", timeout=_TIMEOUT) if uses_backend else None
+    group = dist.new_group(backend="gloo", timeout=timeout) if uses_backend else None
     return GroupControl(group, place.rank)
 
 

@@ -1,0 +1,61 @@
+"""How often to save: the share of time that trains, of a job that fails at random, by the period of its snapshots.
+
+C is what a snapshot costs, R what passes from a failure until training goes on, M the mean time between failures, and
+tau the training between two snapshots; all in the same unit. Failures are a Poisson process, which also strikes while a
+snapshot is written and while the job recovers; what was trained since the last snapshot is lost. A segment of training
+and its snapshot are done after M exp(R/M) (exp((tau + C)/M) - 1) on average (Daly 2006, "A higher order estimate of the
+optimum checkpoint interval for restart dumps", eq. 13 for one segment).
+"""
+
+from __future__ import annotations
+
+import math
+
+from scipy import special
+
+
+def ettr(period: float, snapshot: float, recovery: float, mtbf: float) -> float:
+    """Return the effective training time ratio: training that is kept, over wall time; 0 where it never gets on.
+
+    Raises:
+        ValueError: a time is not positive (a recovery may be 0).
+    """
+    _check(snapshot, recovery, mtbf)
+    if not period > 0:
+        raise ValueError(f"a period of {period:g} is not positive")
+    exponent = (period + snapshot) / mtbf
+    if exponent + recovery / mtbf > 700:  # exp overflows: less than one in 10^300
+        return 0.0
+    return period / (mtbf * math.exp(recovery / mtbf) * math.expm1(exponent))
+
+
+def young(snapshot: float, mtbf: float) -> float:
+    """Return Young's period, sqrt(2 C M) (CACM 17, 1974): for snapshots that are short beside M."""
+    _check(snapshot, 0.0, mtbf)
+    return math.sqrt(2 * snapshot * mtbf)
+
+
+def daly(snapshot: float, mtbf: float) -> float:
+    """Return Daly's period (2006, eq. 37); of M where a snapshot takes 2 M or longer."""
+    _check(snapshot, 0.0, mtbf)
+    if snapshot >= 2 * mtbf:
+        return mtbf
+    root = math.sqrt(snapshot / (2 * mtbf))
+    return math.sqrt(2 * snapshot * mtbf) * (1 + root / 3 + snapshot / (18 * mtbf)) - snapshot
+
+
+def best(snapshot: float, mtbf: float) -> float:
+    """Return the period at which `ettr` is largest, exactly: M (1 + W(-exp(-1 - C/M))), W Lambert's.
+
+    A recovery's length does not move it: it is paid once a failure, whatever the period.
+    """
+    _check(snapshot, 0.0, mtbf)
+    return mtbf * (1 + float(special.lambertw(-math.exp(-1 - snapshot / mtbf)).real))
+
+
+def _check(snapshot: float, recovery: float, mtbf: float) -> None:
+    for name, value in (("a snapshot", snapshot), ("a mean time between failures", mtbf)):
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{name} of {value:g} is not positive")
+    if not (recovery >= 0 and math.isfinite(recovery)):
+        raise ValueError(f"a recovery of {recovery:g} is negative")

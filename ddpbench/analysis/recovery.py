@@ -1,0 +1,369 @@
+"""What a failure costs: a launch's training with snapshots, from the moment at which it fails until it has recovered.
+
+All moments are on one host's clock. A part ends when the last rank, or agent, has come as far, so that the parts follow
+one another and add up. What counts as trained is the history that the final parameters come from: of each gang the
+steps up to the snapshot that the next one has gone on from.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ddpbench.analysis.statistics.stats import Interval, half_width
+from ddpbench.records import Failure, Gang, Snapshot, Trained
+from ddpbench.spec import Case
+from ddpbench.spec.target_loss import mean_losses
+
+PARTS = (
+    "detection_s",
+    "stopping_s",
+    "rendezvous_s",
+    "starting_s",
+    "meeting_s",
+    "restoring_s",
+    "recomputing_s",
+)
+AT_PACE = 1.02
+"""A pace is the steady one again where steps take at most so many times as long."""
+WINDOW_S = 1.0
+WINDOW_STEPS = 20
+"""Of how much training a pace is told: of both at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTold:
+    """What one rank recorded of it, over all its starts."""
+
+    gangs: Sequence[Gang]
+    snapshots: Sequence[Snapshot]
+    trained: Sequence[Trained]
+    failures: Sequence[Failure]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """What a gang made of time: samples a second of the job, and how many ranks it had. Snapshots are not in it."""
+
+    ranks: int
+    step_s: float
+    samples_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recovered:
+    """One launch's training with snapshots. Without a planned failure, or before one, the parts are None."""
+
+    round: int
+    failed: bool
+    parts: Mapping[str, float] | None
+    """Seconds from the failure until the step is made again before which it came, by `PARTS`."""
+    recomputed_steps: int | None
+    regained_s: float | None
+    """Seconds from the failure until steps take at most `AT_PACE` of what they took before; None: they never did."""
+    joined_s: float | None
+    """Seconds that training paused for a node that came back: from the last step without it to the first with it."""
+    joined_recomputed_steps: int | None
+    snapshot_s: float | None
+    """A snapshot, mean of all but the first, seconds."""
+    snapshot_bytes: int
+    lost: int
+    """Samples that the job's order has, up to the last that was trained on, and no step that counts was made with."""
+    repeated: int
+    """Samples that more than one such step was made with."""
+    unreadable: tuple[str, ...]
+    paces: tuple[Pace, ...]
+    """Of each gang, in their order."""
+    losses: tuple[float, ...]
+    """The job's, of each step that counts."""
+
+    @property
+    def total_s(self) -> float | None:
+        """All parts together, seconds."""
+        return None if self.parts is None else math.fsum(self.parts.values())
+
+    @property
+    def restored_s(self) -> float | None:
+        """Seconds from the failure until training goes on; what is computed again is not in it."""
+        if self.parts is None:
+            return None
+        return math.fsum(value for name, value in self.parts.items() if name != "recomputing_s")
+
+
+def recovered_of(number: int, ranks: Sequence[RankTold], case: Case) -> Recovered | None:
+    """Return what the ranks of launch `number` tell, rank 0 first; None where there was no such training."""
+    if case.recovery == "off" or not ranks or not ranks[0].gangs:
+        return None
+    gangs = _gangs(ranks)
+    lead = ranks[0]
+    failure = next((each for rank in ranks for each in rank.failures), None)
+    kept = _kept(gangs)
+    places, distinct, highest = _places(ranks, kept, case.local_batch)
+    ends = _ends(lead, kept)
+    snapshots = [_length_s(group) for group in _snapshots(ranks)]
+    found = Recovered(
+        round=number,
+        failed=failure is not None,
+        parts=None,
+        recomputed_steps=None,
+        regained_s=None,
+        joined_s=None,
+        joined_recomputed_steps=None,
+        snapshot_s=math.fsum(snapshots[1:]) / len(snapshots[1:]) if len(snapshots) > 1 else None,
+        snapshot_bytes=max((each.bytes for rank in ranks for each in rank.snapshots), default=0),
+        lost=highest + 1 - distinct,
+        repeated=places - distinct,
+        unreadable=tuple(
+            dict.fromkeys(words for group in gangs.values() for each in group for words in each.unreadable)
+        ),
+        paces=tuple(_pace(lead, group[0], case) for group in gangs.values()),
+        losses=tuple(_losses(ranks, kept)),
+    )
+    if failure is None:
+        return found
+    final = next((n for n in gangs if n > failure.gang and failure.step - 1 in ends.get(n, {})), None)
+    if final is None:
+        return found
+    found = replace(
+        found,
+        parts=_parts(failure, gangs, final, ends[final][failure.step - 1]),
+        recomputed_steps=failure.step - gangs[final][0].step,
+        regained_s=_regained_s(failure, lead, final, found.paces[list(gangs).index(failure.gang)], case),
+    )
+    back = (
+        n
+        for n, group in gangs.items()
+        if n > final and group[0].world_size == case.world_size and ends.get(n)
+    )
+    joined = next(back, None)
+    if case.recovery != "leave" or joined is None:
+        return found
+    made = ends[max(n for n in ends if n < joined and ends[n])]
+    again = gangs[joined][0].step
+    return replace(
+        found,
+        joined_s=(min(ends[joined].values()) - max(made.values())) / 1e9,
+        joined_recomputed_steps=max(made) + 1 - again,
+    )
+
+
+def _gangs(ranks: Sequence[RankTold]) -> dict[int, list[Gang]]:
+    """Return the gangs by number, each as its ranks told of it."""
+    found: dict[int, list[Gang]] = {}
+    for gang in sorted((gang for rank in ranks for gang in rank.gangs), key=lambda gang: gang.number):
+        found.setdefault(gang.number, []).append(gang)
+    return found
+
+
+def _kept(gangs: Mapping[int, Sequence[Gang]]) -> dict[int, tuple[int, float]]:
+    """Return from which step on and up to which the steps of each gang count."""
+    firsts = [(number, group[0].step) for number, group in gangs.items()]
+    nexts = [step for _, step in firsts[1:]] + [math.inf]
+    return {number: (step, until) for (number, step), until in zip(firsts, nexts, strict=True)}
+
+
+def _ends(rank: RankTold, gangs: Iterable[int]) -> dict[int, dict[int, int]]:
+    """Return the end of each step of each gang, ns, by the step's number."""
+    found: dict[int, dict[int, int]] = {number: {} for number in gangs}
+    for each in rank.trained:
+        if each.gang in found:
+            found[each.gang].update(zip(itertools.count(each.first), each.ends_ns, strict=False))
+    return found
+
+
+def _places(
+    ranks: Sequence[RankTold], kept: Mapping[int, tuple[int, float]], local_batch: int
+) -> tuple[int, int, int]:
+    """Return how many samples the steps that count were made with, how many different ones, and the last's place."""
+    taken: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+    for rank in ranks:
+        for each in rank.trained:
+            _, until = kept.get(each.gang, (0, 0))
+            steps = min(len(each.ends_ns), max(0, until - each.first))
+            runs = [np.arange(first, first + count, dtype=np.int64) for first, count in each.samples]
+            if runs:
+                taken.append(np.concatenate(runs)[: int(steps) * local_batch])
+    places = np.concatenate(taken) if taken else np.empty(0, dtype=np.int64)
+    if not places.size:
+        return 0, 0, -1
+    return int(places.size), int(np.unique(places).size), int(places.max())
+
+
+def _snapshots(ranks: Sequence[RankTold]) -> list[list[Snapshot]]:
+    """Return each gang's snapshots but for its first, whose cost is not what later ones cost, then all by time."""
+    groups: dict[tuple[int, int], list[Snapshot]] = {}
+    for each in (each for rank in ranks for each in rank.snapshots):
+        groups.setdefault((each.gang, each.step), []).append(each)
+    return [groups[key] for key in sorted(groups)]
+
+
+def _length_s(group: Sequence[Snapshot]) -> float:
+    return (max(each.end_ns for each in group) - min(each.start_ns for each in group)) / 1e9
+
+
+def _durations(rank: RankTold, gang: int) -> list[tuple[int, int, float]]:
+    """Return number, begin (ns) and length (s) of each step of a gang; what is between them is no step's."""
+    found: list[tuple[int, int, float]] = []
+    for each in rank.trained:
+        if each.gang != gang:
+            continue
+        begins = (each.start_ns, *each.ends_ns[:-1])
+        found += [
+            (each.first + index, begin, (end - begin) / 1e9)
+            for index, (begin, end) in enumerate(zip(begins, each.ends_ns, strict=True))
+        ]
+    return found
+
+
+def _pace(rank: RankTold, gang: Gang, case: Case) -> Pace:
+    """Return a gang's pace, from its first snapshot on where it made enough steps after that."""
+    steps = [length for _, _, length in _durations(rank, gang.number)]
+    counted = steps[case.snapshot_every :] if len(steps) >= case.snapshot_every + WINDOW_STEPS else steps
+    step_s = math.fsum(counted) / len(counted) if counted else math.nan
+    return Pace(
+        ranks=gang.world_size,
+        step_s=step_s,
+        samples_per_s=gang.world_size * case.local_batch / step_s if counted else math.nan,
+    )
+
+
+def _losses(ranks: Sequence[RankTold], kept: Mapping[int, tuple[int, float]]) -> list[float]:
+    """Return the job's loss of each step that counts."""
+    found: list[float] = []
+    for number, (first, until) in kept.items():
+        by_rank: list[list[float]] = []
+        for rank in ranks:
+            own = [each for each in rank.trained if each.gang == number]
+            if own:
+                losses = [loss for each in own for loss in each.losses]
+                by_rank.append(losses if math.isinf(until) else losses[: int(until) - first])
+        shortest = min((len(each) for each in by_rank), default=0)
+        found += mean_losses([each[:shortest] for each in by_rank])
+    return found
+
+
+def _parts(
+    failure: Failure, gangs: Mapping[int, Sequence[Gang]], final: int, again_ns: int
+) -> dict[str, float]:
+    """Return what passed between the moments at which the last has come as far."""
+    group = gangs[final]
+    noticed = [
+        each.noticed_ns
+        for number, told in gangs.items()
+        if failure.gang < number <= final
+        for each in told
+        if each.noticed_ns is not None and each.noticed_ns >= failure.at_ns
+    ]
+    moments = [
+        min(noticed, default=failure.at_ns),
+        max((each.stopped_ns for each in group if each.stopped_ns is not None), default=failure.at_ns),
+        max((each.placed_ns for each in group if each.placed_ns is not None), default=failure.at_ns),
+        max(each.meeting_ns for each in group),
+        max(each.met_ns for each in group),
+        max(each.ready_ns for each in group),
+        again_ns,
+    ]
+    latest = list(itertools.accumulate(moments, max, initial=failure.at_ns))
+    return {
+        name: (after - before) / 1e9
+        for name, (before, after) in zip(PARTS, itertools.pairwise(latest), strict=True)
+    }
+
+
+def _regained_s(failure: Failure, rank: RankTold, gang: int, before: Pace, case: Case) -> float | None:
+    """Return when steps began to take as long as before again, seconds after the failure."""
+    steps = _durations(rank, gang)
+    window = max(WINDOW_STEPS, math.ceil(WINDOW_S / before.step_s)) if before.step_s > 0 else WINDOW_STEPS
+    for first in range(len(steps) - window + 1):
+        mean_s = math.fsum(length for _, _, length in steps[first : first + window]) / window
+        if mean_s <= AT_PACE * before.step_s:
+            return (steps[first][1] - failure.at_ns) / 1e9
+    return None
+
+
+def loss_difference(found: Sequence[float], wanted: Sequence[float]) -> float | None:
+    """Return the largest relative difference of two curves as far as both go; None where one has no step."""
+    pairs = list(zip(found, wanted, strict=False))
+    return max((abs(a - b) / max(abs(b), 1e-12) for a, b in pairs), default=None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecoveryCost:
+    """A case's failures over its launches."""
+
+    failures: int
+    recoveries: int
+    total: Interval | None
+    """From the failure until the step that it came before is made again, seconds."""
+    restored: Interval | None
+    """Until training goes on, seconds."""
+    parts: Mapping[str, float]
+    """Their means, seconds."""
+    recomputed_steps: float | None
+    regained: Interval | None
+    regained_launches: int
+    snapshot: Interval | None
+    snapshot_bytes: int
+    lost: int
+    repeated: int
+    joined: Interval | None
+    unreadable: tuple[str, ...]
+    """Snapshots that could not be used, and why; the one before was."""
+    rates: Mapping[str, Interval]
+    """Samples per second of the job's steps: `before` the failure, `away` (a node is), `after` the last restart."""
+
+
+def recovery_cost(found: Sequence[Recovered]) -> RecoveryCost | None:
+    """Return what launches' trainings with snapshots tell together; None without any."""
+    if not found:
+        return None
+    done = [each for each in found if each.parts is not None]
+    steps = [each.recomputed_steps for each in done if each.recomputed_steps is not None]
+    return RecoveryCost(
+        failures=sum(each.failed for each in found),
+        recoveries=len(done),
+        total=_mean(each.total_s for each in done),
+        restored=_mean(each.restored_s for each in done),
+        parts={
+            name: math.fsum(each.parts[name] for each in done if each.parts) / len(done)
+            for name in PARTS
+            if done
+        },
+        recomputed_steps=sum(steps) / len(steps) if steps else None,
+        regained=_mean(each.regained_s for each in done),
+        regained_launches=sum(each.regained_s is not None for each in done),
+        snapshot=_mean(each.snapshot_s for each in found),
+        snapshot_bytes=max(each.snapshot_bytes for each in found),
+        lost=sum(each.lost for each in found),
+        repeated=sum(each.repeated for each in found),
+        joined=_mean(each.joined_s for each in done),
+        unreadable=tuple(dict.fromkeys(words for each in found for words in each.unreadable)),
+        rates=_rates(done),
+    )
+
+
+def _rates(found: Sequence[Recovered]) -> dict[str, Interval]:
+    rates: dict[str, list[float]] = {}
+    for each in found:
+        first, *later = each.paces
+        told = {"before": first, "after": later[-1]} if later else {"before": first}
+        if each.joined_s is not None:
+            told["away"] = [pace for pace in later if pace.ranks < first.ranks][-1]
+        for name, pace in told.items():
+            if math.isfinite(pace.samples_per_s):
+                rates.setdefault(name, []).append(pace.samples_per_s)
+    means = {name: _mean(values) for name, values in rates.items()}
+    return {name: mean for name, mean in means.items() if mean is not None}
+
+
+def _mean(values: Iterable[float | None]) -> Interval | None:
+    """Return the mean with its 95 % t-interval (of logs); None without any."""
+    told = [value for value in values if value is not None]
+    if not told:
+        return None
+    logs = [math.log(value) for value in told] if min(told) > 0 else []
+    return Interval.around(math.fsum(told) / len(told), half_width(logs))

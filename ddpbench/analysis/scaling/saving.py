@@ -1,0 +1,68 @@
+"""How often a job is to save, from what failures and snapshots were measured to cost and how often it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpbench.analysis.checkpoints import checkpoint_costs
+from ddpbench.analysis.goodput import best, daly, ettr, young
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.recovery import recovery_cost
+from ddpbench.analysis.statistics.stats import step_time
+from ddpbench.errors import RequestError
+from ddpbench.spec.grouping import RECOVERIES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saving:
+    """The best period between snapshots, seconds of training, and what share of time then trains."""
+
+    mtbf_s: float
+    snapshot_s: float
+    restored_s: float | None
+    """From a failure until training goes on; None: not measured, and left out."""
+    measured: str
+    """With what: strategy, ranks and, where failures were measured, which."""
+    period_s: float
+    young_s: float
+    daly_s: float
+    ettr: float
+
+
+def saving_of(cases: Sequence[CaseRun], workload: str, mtbf_s: float) -> Saving:
+    """Return how often to save, from the case of this workload with the most ranks: failures first, else checkpoints.
+
+    Raises:
+        RequestError: no case of it tells what a snapshot takes.
+    """
+    able = [run for run in cases if run.status == "ok" and run.case.workload == workload]
+    able.sort(key=lambda run: (run.case.recovery != "SIGKILL", -run.case.world_size))
+    for run in able:
+        cost = recovery_cost([one.recovered for one in run.good if one.recovered is not None])
+        if cost is not None and cost.restored is not None and cost.snapshot is not None:
+            how = f", {RECOVERIES[run.case.recovery]}"
+            return _saving(run, mtbf_s, cost.snapshot.value, cost.restored.value, how)
+    for run in able:
+        costs = checkpoint_costs([one.checkpoints for one in run.good], step_time(run.timings).value)
+        if costs:
+            return _saving(run, mtbf_s, min(cost.cost.value for cost in costs), None, "")
+    raise RequestError(
+        f"--mtbf: no case of {workload} tells what a snapshot takes: give --recovery RUN_DIR, a run of "
+        f"`ddpbench sweep recovery --set base.workload={workload}`, or measure with base.checkpoint = true"
+    )
+
+
+def _saving(run: CaseRun, mtbf_s: float, snapshot_s: float, restored_s: float | None, how: str) -> Saving:
+    period_s = best(snapshot_s, mtbf_s)
+    ranks = f"{run.case.world_size} rank{'s' if run.case.world_size != 1 else ''}"
+    return Saving(
+        mtbf_s=mtbf_s,
+        snapshot_s=snapshot_s,
+        restored_s=restored_s,
+        measured=f"{run.case.strategy}, {ranks}{how}",
+        period_s=period_s,
+        young_s=young(snapshot_s, mtbf_s),
+        daly_s=daly(snapshot_s, mtbf_s),
+        ettr=ettr(period_s, snapshot_s, restored_s or 0.0, mtbf_s),
+    )

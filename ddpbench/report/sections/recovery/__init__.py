@@ -1,0 +1,47 @@
+"""The section on failures: what one costs, part by part, and how often a snapshot is worth while."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.parts import Section
+from ddpbench.report.rows import Row
+from ddpbench.report.sections.recovery.costs import costs_of, failures_table, rates_table
+from ddpbench.report.sections.recovery.goodput import goodput_picture
+from ddpbench.report.sections.recovery.parts import parts_picture
+from ddpbench.spec.grouping import RECOVERIES
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+    """Return the section on failures; None where none was planned, or none came."""
+    costs = costs_of(summary, rows)
+    if not costs:
+        return None
+    timed = [cost for cost in costs if cost.total is not None]
+    pictures = [parts_picture(timed)] if timed else []
+    saved = [cost for cost in timed if cost.snapshot is not None and cost.restored is not None]
+    if saved:
+        usual = next((cost for cost in saved if cost.row.case.recovery == "SIGKILL"), saved[0])
+        pictures.append(goodput_picture(usual))
+    notes = [
+        f"{cost.failures - cost.recoveries} of {cost.failures} failures ({RECOVERIES[cost.row.case.recovery]}) were "
+        "not recovered from within the launch."
+        for cost in costs
+        if cost.recoveries < cost.failures
+    ]
+    notes += [
+        f"Where {cost.name}: {cost.unreadable}; training went on from the snapshot before."
+        for cost in costs
+        if cost.unreadable
+    ]
+    if any(cost.row.case.agents > 1 for cost in costs):
+        notes.append("Agents share this machine: each stands for a node, and no network lies between them.")
+    return Section(
+        anchor="recovery",
+        title="Recovery",
+        question="What does a failure cost, and how often is a snapshot worth while?",
+        pictures=tuple(pictures),
+        tables=(failures_table(costs), *rates_table(timed)),
+        notes=tuple(notes),
+    )

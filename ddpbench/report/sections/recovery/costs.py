@@ -1,0 +1,196 @@
+"""What failures cost, by case, from the table of cases; and the tables that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.parts import Cell, Column, Table
+from ddpbench.report.rows import Row
+from ddpbench.report.words import Estimate
+from ddpbench.spec.grouping import RECOVERIES
+from ddpbench.spec.labels import labels
+
+PARTS = {
+    "recovery_detection_s": "Detection",
+    "recovery_stopping_s": "Stopping ranks",
+    "recovery_rendezvous_s": "Rendezvous",
+    "recovery_starting_s": "Starting ranks",
+    "recovery_meeting_s": "Process groups",
+    "recovery_restoring_s": "Restoring",
+    "recovery_recomputing_s": "Recomputing",
+}
+"""Columns of the parts of a recovery, in their order, and what they are called."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """A case's failures. Times are seconds."""
+
+    row: Row
+    name: str
+    failures: int
+    recoveries: int
+    total: Estimate | None
+    restored: Estimate | None
+    at_pace: Estimate | None
+    at_pace_count: int
+    parts: tuple[float, ...]
+    steps: float | None
+    snapshot: Estimate | None
+    snapshot_bytes: int
+    lost: int
+    repeated: int
+    difference: float | None
+    joining: Estimate | None
+    rates: tuple[Estimate | None, Estimate | None, Estimate | None]
+    """Samples per second before, while a node was away, and after."""
+    step_s: float
+    unreadable: str
+
+
+def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
+    """Return what failures cost, the least first."""
+    by_id = {row.case_id: row for row in rows if row.ok}
+    failed: list[tuple[Row, dict[str, Any]]] = []
+    for record in summary.cases.to_dict("records"):
+        row = by_id.get(str(record["case_id"]))
+        if row is not None and not pd.isna(record["failures"]) and record["failures"]:
+            failed.append((row, {str(name): value for name, value in record.items()}))
+    names = _names([row for row, _ in failed])
+    found = [_cost(row, record, names[row.case_id]) for row, record in failed]
+    return sorted(found, key=lambda cost: cost.total.value if cost.total is not None else float("inf"))
+
+
+def _names(rows: Sequence[Row]) -> dict[str, str]:
+    """Return what fails in each case, and whatever else tells it from others."""
+    kinds = [row.case.recovery for row in rows]
+    if len(set(kinds)) == len(kinds):
+        return {row.case_id: RECOVERIES[row.case.recovery] for row in rows}
+    return dict(labels(row.case for row in rows))
+
+
+def _cost(row: Row, record: dict[str, Any], name: str) -> Cost:
+    return Cost(
+        row=row,
+        name=name,
+        failures=int(record["failures"]),
+        recoveries=int(record["recoveries"]),
+        total=_estimate(record, "recovery{}_s"),
+        restored=_estimate(record, "restored{}_s"),
+        at_pace=_estimate(record, "recovery_at_pace{}_s"),
+        at_pace_count=0 if pd.isna(record["recoveries_at_pace"]) else int(record["recoveries_at_pace"]),
+        parts=tuple(0.0 if pd.isna(record[part]) else float(record[part]) for part in PARTS),
+        steps=_optional(record["recomputed_steps"]),
+        snapshot=_estimate(record, "recovery_snapshot{}_s"),
+        snapshot_bytes=int(record["recovery_snapshot_bytes"]),
+        lost=int(record["samples_lost"]),
+        repeated=int(record["samples_repeated"]),
+        difference=_optional(record["recovery_loss_difference"]),
+        joining=_estimate(record, "joining{}_s"),
+        rates=(
+            _estimate(record, "before_samples_per_s{}"),
+            _estimate(record, "away_samples_per_s{}"),
+            _estimate(record, "after_samples_per_s{}"),
+        ),
+        step_s=float(record["step_time_s"]),
+        unreadable="" if pd.isna(record["snapshots_unreadable"]) else str(record["snapshots_unreadable"]),
+    )
+
+
+def _optional(value: Any) -> float | None:
+    return None if pd.isna(value) else float(value)
+
+
+def _estimate(record: dict[str, Any], pattern: str) -> Estimate | None:
+    value = _optional(record[pattern.format("")])
+    if value is None:
+        return None
+    low, high = (_optional(record[pattern.format(f"_ci_{end}")]) for end in ("low", "high"))
+    return Estimate(value, low, high)
+
+
+def failures_table(costs: Sequence[Cost]) -> Table:
+    """Return the table of failures: how many, what came of them, and what they cost."""
+    return Table(
+        caption=(
+            "Failures, s: means over launches, with 95 % t-intervals. Recovery ends when the step that the failure "
+            "came before is made again; at pace again is when steps take at most 2 % longer than before it. Samples "
+            "are those of the history that the final parameters come from. The loss is held against that of the "
+            "uninterrupted training, step by step."
+        ),
+        columns=(
+            Column("What fails"),
+            Column("Failures", number=True),
+            Column("Recovered", number=True),
+            Column("Recovery, s", number=True),
+            Column("At pace again, s", number=True),
+            Column("Steps recomputed", number=True),
+            Column("Samples lost", number=True),
+            Column("Samples repeated", number=True),
+            Column("Loss differs by", number=True),
+        ),
+        rows=tuple(
+            (
+                Cell(text=cost.name),
+                Cell.count(cost.failures),
+                Cell.count(cost.recoveries),
+                Cell.estimate(cost.total),
+                _at_pace(cost),
+                Cell(text="" if cost.steps is None else f"{cost.steps:.1f}", key=cost.steps, number=True),
+                Cell.count(cost.lost),
+                Cell.count(cost.repeated),
+                _difference(cost.difference),
+            )
+            for cost in costs
+        ),
+    )
+
+
+def _at_pace(cost: Cost) -> Cell:
+    """Return when steps were as fast as before, where they were in every launch; else in how many."""
+    if cost.at_pace_count == cost.recoveries:
+        return Cell.estimate(cost.at_pace)
+    return Cell(text=f"in {cost.at_pace_count} of {cost.recoveries}", key=float("inf"), number=True)
+
+
+def _difference(value: float | None) -> Cell:
+    if value is None:
+        return Cell(text="", number=True)
+    return Cell(text="0, bit by bit" if value == 0 else f"{value:.1g}", key=value, number=True)
+
+
+def rates_table(costs: Sequence[Cost]) -> tuple[Table, ...]:
+    """Return the table of throughput before, while a node is away and after; none where no node came back."""
+    left = [cost for cost in costs if cost.joining is not None]
+    if not left:
+        return ()
+    return (
+        Table(
+            caption=(
+                "A node that leaves and comes back: samples per second of the job's steps, without snapshots, and the "
+                "pauses in which it trains nothing, s. Each rank keeps its local batch."
+            ),
+            columns=(
+                Column("Case"),
+                Column("Before, samples/s", number=True),
+                Column("While it is away, samples/s", number=True),
+                Column("After, samples/s", number=True),
+                Column("Pause as it leaves, s", number=True),
+                Column("Pause as it returns, s", number=True),
+            ),
+            rows=tuple(
+                (
+                    Cell(text=f"{cost.row.name}, {cost.row.case.agents} agents"),
+                    *(Cell.estimate(rate) for rate in cost.rates),
+                    Cell.estimate(cost.restored),
+                    Cell.estimate(cost.joining),
+                )
+                for cost in left
+            ),
+        ),
+    )

@@ -1,0 +1,166 @@
+"""The figure of what a failure costs: a bar of its parts for each kind; much longer ones on a scale of their own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ddpbench.report.captions import label_of, setting_of
+from ddpbench.report.draw import style
+from ddpbench.report.draw.rows import block, over_bar
+from ddpbench.report.parts import Cell, Column, Picture, Table
+from ddpbench.report.sections.recovery.costs import PARTS, Cost
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.draw.canvas import Sheet
+
+_FILLS = (
+    style.Fill("detection", "#C4502F"),
+    style.Fill("stopping ranks", "#F2C3B2", hatch="////", edge="#A14326"),
+    style.Fill("rendezvous", "#1C4670"),
+    style.Fill("starting ranks", "#6696C5"),
+    style.Fill("process groups", style.GROUND, hatch="xxxx", edge=style.MUTED),
+    style.Fill("restoring", "#009E73"),
+    style.Fill("recomputing", "#A8862A", hatch="\\\\\\\\"),
+)
+_MUCH_LONGER = 2.5
+_PITCH_IN, _NARROW_PITCH_IN, _AXIS_IN, _LEGEND_IN = 0.42, 0.52, 0.62, 0.55
+
+
+def _groups(costs: Sequence[Cost]) -> list[list[Cost]]:
+    """Return the costs, from the least on, apart where one is so much longer that it would crush those before."""
+    groups = [[costs[0]]]
+    for before, cost in itertools.pairwise(costs):
+        if sum(cost.parts) > _MUCH_LONGER * sum(before.parts):
+            groups.append([])
+        groups[-1].append(cost)
+    return groups
+
+
+def parts_picture(costs: Sequence[Cost]) -> Picture:
+    """Return the figure of the parts of recoveries, of costs that were timed, the least first."""
+    groups = _groups(costs)
+    heading = _heading(costs)
+    settings = {setting_of(cost.row, but=("recovery",)) for cost in costs}
+    caption = " ".join(
+        [
+            *([f"{next(iter(settings))}."] if len(settings) == 1 else []),
+            "From the failure until the step that it came before is made again: means over launches.",
+            "A part ends when the last agent or rank has come as far.",
+            "Detection lasts until torchrun's first agent sees it. Starting ranks is new processes, imports, data and",
+            "model. Restoring is reading the snapshot and making the replica.",
+            *(["Much longer ones have a scale of their own, below."] if len(groups) > 1 else []),
+        ]
+    )
+    height = _LEGEND_IN + sum(_AXIS_IN + _PITCH_IN * len(group) for group in groups)
+    narrow = 1.15 + sum(_AXIS_IN + _NARROW_PITCH_IN * len(group) for group in groups)
+    return Picture(
+        file_name="recovery",
+        heading=heading,
+        caption=caption,
+        alt=f"Horizontal stacked bars of the time that a failure costs, s, by part and by what fails. {heading}.",
+        table=_table(costs),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=max(2.4, height),
+        paint=partial(_paint, groups=groups),
+        narrow=partial(_paint_narrow, groups=groups),
+        narrow_in=(style.NARROW_WIDTH_IN, narrow),
+        label=label_of(cost.row for cost in costs),
+        missing={},
+    )
+
+
+def _heading(costs: Sequence[Cost]) -> str:
+    first, last = costs[0], costs[-1]
+    assert first.total is not None
+    assert last.total is not None
+    told = f"{first.name}: {first.total.number} s {first.total.interval}".strip()
+    if last is first:
+        return f"A failure costs {told.partition(': ')[2]} ({first.name})"
+    return (
+        f"A failure costs from {first.total.number} s ({first.name}) to {last.total.number} s ({last.name})"
+    )
+
+
+def _table(costs: Sequence[Cost]) -> Table:
+    return Table(
+        caption="Parts of a recovery, s",
+        columns=(
+            Column("What fails"),
+            Column("Recovery, s", number=True),
+            *(Column(f"{title}, s", number=True) for title in PARTS.values()),
+        ),
+        rows=tuple(
+            (
+                Cell(text=cost.name),
+                Cell.estimate(cost.total),
+                *(Cell(text=f"{part:.2f}", key=part, number=True) for part in cost.parts),
+            )
+            for cost in costs
+        ),
+    )
+
+
+def _legend(sheet: Sheet, columns: int) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=fill.colour, label=fill.name, **fill.outline) for fill in _FILLS]
+    sheet.legend(handles, columns=columns)
+
+
+def _paint(sheet: Sheet, *, groups: Sequence[Sequence[Cost]]) -> None:
+    from ddpbench.report.draw.canvas import text_width_in
+
+    left = 0.3 + max(text_width_in(cost.name, style.TICK_PT) for group in groups for cost in group)
+    top = sheet.height_in - _LEGEND_IN
+    for index, group in enumerate(groups):
+        height = _PITCH_IN * len(group)
+        axes = sheet.axes(left, top - height, sheet.width_in - left - 0.95, height)
+        _bars(axes, group, 0.5, above=0.0)
+        axes.set_yticks(range(len(group)), [cost.name for cost in group])
+        for place, cost in enumerate(group):
+            assert cost.total is not None
+            axes.annotate(
+                f"{cost.total.number} s",
+                (1.01, place),
+                xycoords=("axes fraction", "data"),
+                fontsize=style.NOTE_PT,
+                va="center",
+                annotation_clip=False,
+            )
+        axes.set_xlabel("s" if index == len(groups) - 1 else "")
+        top -= height + _AXIS_IN
+    _legend(sheet, len(_FILLS))
+
+
+def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[Cost]]) -> None:
+    top = sheet.height_in - 1.1
+    for index, group in enumerate(groups):
+        height = _NARROW_PITCH_IN * len(group)
+        axes = sheet.axes(0.12, top - height, sheet.width_in - 0.3, height)
+        _bars(axes, group, 0.32, above=0.28)
+        for place, cost in enumerate(group):
+            assert cost.total is not None
+            over_bar(axes, place + 0.08, cost.name, f"{cost.total.number} s")
+        axes.set_yticks([])
+        axes.set_xlabel("s" if index == len(groups) - 1 else "")
+        axes.locator_params(axis="x", nbins=6)
+        top -= height + _AXIS_IN
+    _legend(sheet, 2)
+
+
+def _bars(axes: Axes, group: Sequence[Cost], height: float, *, above: float) -> None:
+    axes.set_xlim(0, 1.02 * max(sum(cost.parts) for cost in group))
+    axes.set_ylim(len(group) - 0.5, -0.5)
+    for place, cost in enumerate(group):
+        at = 0.0
+        for fill, part in zip(_FILLS, cost.parts, strict=True):
+            block(axes, fill, (at, at + part), centre=place + above, height=height)
+            at += part
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=True, axis="x")
+    axes.spines["left"].set_visible(False)

@@ -1,0 +1,119 @@
+"""`python -m ddpbench.worker.elastic RESTARTS N M FOLDER RUN_DIR CASE_ID ROUND`: N agents of torchrun, M ranks each.
+
+They stand for nodes, and this process for who starts nodes: an agent that was killed is started anew at once, one that
+has left when the mark `join` is in the folder. Agent 0 holds the store in which they meet.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from ddpbench.guard import descendants, die_with_parent, kill_all
+
+LAST_CALL_S = 5
+"""How long nodes wait for more once the fewest are there, where nodes come and go; torchrun's own is 30 s."""
+_LOOK_S = 0.01
+_END_S = 5.0
+
+
+class Agents:
+    """The agents of one launch."""
+
+    def __init__(
+        self, count: int, ranks: int, folder: Path, worker: list[str], *, fewest: int, restarts: int
+    ) -> None:
+        """`fewest` agents are enough to train; each starts its ranks anew so many times."""
+        self._count, self._folder = count, folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        nodes = str(count) if fewest == count else f"{fewest}:{count}"
+        self._line = [
+            *(sys.executable, "-P", "-m", "ddpbench.worker.agent"),
+            f"--nnodes={nodes}",
+            f"--nproc-per-node={ranks}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint=127.0.0.1:{port}",
+            f"--rdzv-id={port}",
+            "--local-addr=127.0.0.1",
+            f"--max-restarts={restarts}",
+        ]
+        self._worker = ["-m", "ddpbench.worker", *worker]
+        self._leaves = fewest < count
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._away: set[int] = set()
+
+    def start(self, number: int) -> None:
+        """Starts one."""
+        parent = os.getpid()
+        options = f"is_host={int(number == 0)},last_call_timeout={LAST_CALL_S}"
+        # With the agents' own store ranks that are started anew may read addresses of those before (torch 2.13, gloo).
+        env = os.environ | {"DDPBENCH_NODE": str(number), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        self._running[number] = subprocess.Popen(
+            [*self._line, f"--rdzv-conf={options}", *self._worker],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509  one prctl
+        )
+
+    def run(self) -> int:
+        """Return 0 once all have ended well, 1 when one has not; starts again what has to be."""
+        for number in range(self._count):
+            self.start(number)
+        while self._running:
+            time.sleep(_LOOK_S)
+            if self._away and (self._folder / "join").exists():
+                self.start(self._away.pop())
+            for number, process in list(self._running.items()):
+                code = process.poll()
+                if code is None:
+                    continue
+                del self._running[number]
+                planned = number == self._count - 1 and number > 0 and (self._folder / "failed").exists()
+                if code == -signal.SIGKILL and planned and not self._leaves:
+                    self.start(number)
+                elif code != 0 and planned and self._leaves and not (self._folder / "join").exists():
+                    self._away.add(number)
+                elif code != 0:
+                    return 1
+        return 0
+
+    def end(self) -> None:
+        """Asks what is left to end, and kills it."""
+        for process in self._running.values():
+            process.terminate()
+        deadline = time.monotonic() + _END_S
+        while time.monotonic() < deadline and any(one.poll() is None for one in self._running.values()):
+            time.sleep(_LOOK_S)
+        kill_all(descendants(os.getpid()))
+
+
+def main() -> None:
+    """Runs a launch's agents, and ends as they do."""
+    restarts, count, ranks, folder, *worker = sys.argv[1:]
+    fewest, _, most = count.rpartition(":")
+    agents = Agents(
+        int(most), int(ranks), Path(folder), worker, fewest=int(fewest or most), restarts=int(restarts)
+    )
+
+    def asked_to_end(_number: int, _frame: FrameType | None) -> None:
+        agents.end()
+        os._exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, asked_to_end)
+    try:
+        code = agents.run()
+    finally:
+        agents.end()
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,409 @@
+"""A training with snapshots in which something fails once, as planned, and which goes on from the last snapshot.
+
+The first gang of ranks has measured before, and plans where to fail; a later one only goes on. What both share is a
+folder: the plan, the snapshots, and marks of what has happened.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ddpbench.measure.blocks import Control
+from ddpbench.measure.clock import HostClock
+from ddpbench.measure.recorder import NullRecorder
+from ddpbench.records import Failure, Gang, RecordWriter, Snapshot, Trained
+from ddpbench.records.files import create_file, write_atomically
+from ddpbench.records.heartbeat import Heartbeat
+from ddpbench.spec import Case
+from ddpbench.worker.rank.checkpoints import CheckpointError, sentence
+from ddpbench.worker.rank.snapshots import Snapshots
+from ddpbench.worker.training.batches import worker_settings
+from ddpbench.worker.training.positions import Order, Runs, batches_from
+from ddpbench.worker.training.precision import precision_of
+from ddpbench.worker.training.training import DivergedError, StepLoop, Training, all_equal, checksum
+
+WINDOW_S = 1.0
+"""A pace is that of so much training, and of `WINDOW` steps at least and at most."""
+WINDOW = (20, 500)
+AWAY_S = 120.0
+"""How long ranks train on without a node that was called back."""
+NOTED_S = 0.25
+"""Steps are noted this often at least: of a rank that is ended those since are not known."""
+AGENT = "DDPBENCH_AGENT"
+"""The process id of the agent that started this rank."""
+NODE = "DDPBENCH_NODE"
+"""That agent's number among all."""
+PLANNED = "a failure that was planned"
+
+
+class PlannedError(RuntimeError):
+    """What `recovery = "exception"` raises."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Where the training fails and ends, in steps made."""
+
+    fails: int
+    joins: int | None
+    """Where a node that left comes back."""
+    ends: int
+
+    @classmethod
+    def of(cls, case: Case, step_s: float, number: int) -> Plan:
+        """Return the plan of launch `number`: at least two snapshots before the failure, which is anywhere after."""
+        window = min(max(math.ceil(WINDOW_S / step_s), WINDOW[0]), WINDOW[1])
+        every = case.snapshot_every
+        drawn = random.Random(f"{case.seed} {number}").randint(1, every)
+        fails = max(2, -(-window // every)) * every + (every if case.recovery == "snapshot" else drawn)
+        joins = fails + 2 * window if case.recovery == "leave" else None
+        return cls(fails=fails, joins=joins, ends=(joins or fails) + 2 * window)
+
+
+class Marks:
+    """The folder that all gangs of a launch share."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._plan = folder / "plan.json"
+
+    @property
+    def planned(self) -> bool:
+        """Whether a first gang has come as far as to plan a failure."""
+        return self._plan.is_file()
+
+    def write(self, plan: Plan) -> None:
+        """Writes the plan.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self._plan, json.dumps(asdict(plan)))
+
+    def read(self) -> Plan:
+        """Return the plan that a first gang has made."""
+        return Plan(**json.loads(self._plan.read_bytes()))
+
+    def first(self, name: str) -> bool:
+        """Return whether nobody has made this mark before; makes it."""
+        try:
+            create_file(self.folder / name).close()
+        except FileExistsError:
+            return False
+        return True
+
+    def next_gang(self) -> int:
+        """Return the number of a gang that begins now."""
+        number = 0
+        while not self.first(f"gang-{number}"):
+            number += 1
+        return number
+
+
+class Recovering:
+    """One rank's part in such a training, from where the last snapshot is, or from the beginning, to its end."""
+
+    def __init__(
+        self,
+        training: Training,
+        control: Control,
+        marks: Marks,
+        *,
+        ranks: int,
+        started_ns: int,
+        meeting_ns: int,
+        met_ns: int,
+        heartbeat: Heartbeat,
+        writer: RecordWriter,
+    ) -> None:
+        """`ranks` is how many there are when all are there.
+
+        The moments are those of this rank: its imports done, and its meeting with the others.
+        """
+        self._ranks = ranks
+        self._training, self._control, self._marks = training, control, marks
+        self._started_ns, self._meeting_ns, self._met_ns = started_ns, meeting_ns, met_ns
+        self._heartbeat, self._writer = heartbeat, writer
+        self._case, self._place = training.case, training.place
+        self._clock = HostClock()
+        self._snapshots = Snapshots(marks.folder)
+        self._runs: list[Runs] = []
+        self._ends_ns: list[int] = []
+        self._losses: list[float] = []
+        self._start_ns = self._gang = self._called_ns = 0
+        self._first = self._samples_before = 0
+        """This gang's first step, and the samples of the job before it."""
+        self._written = 0
+        """Bytes of the last snapshot."""
+
+    def run(self) -> str:
+        """Trains to the end of the plan; returns the checksum of the parameters.
+
+        Raises:
+            DivergedError: the ranks' parameters differ at the end, or the loss is not finite.
+            CheckpointError: a snapshot cannot be written.
+            PlannedError: the failure that was planned, where it is one.
+        """
+        self._heartbeat.enter("training with snapshots")
+        check(self._training)
+        plan = self._marks.read()
+        loop, made = self._resumed()
+        victim = self._is_victim()
+        self._start_ns = self._clock.now()
+        try:
+            for step in itertools.takewhile(self._goes_on(plan, made), itertools.count(made)):
+                loop.step()
+                self._losses.append(float(f"{loop.check_loss():.7g}"))
+                self._ends_ns.append(self._clock.now())
+                made = step + 1
+                if made % self._case.snapshot_every == 0:
+                    self._note(made)
+                    self._save(made, loop, plan)
+                    self._start_ns = self._clock.now()
+                elif self._ends_ns[-1] - self._start_ns > NOTED_S * 1e9:
+                    self._note(made)
+                if victim and made == plan.fails and self._marks.first("failed"):
+                    self._note(made)
+                    self._fail(made)
+                if made == plan.joins:
+                    self._called_ns = self._clock.now()
+                    if self._place.rank == 0:
+                        self._marks.first("join")
+        except BaseException:
+            self._note(made)
+            raise
+        self._note(made)
+        return self._same_on_all_ranks(loop)
+
+    def _goes_on(self, plan: Plan, first: int) -> Callable[[int], bool]:
+        """Return whether a step is to be made, of a gang whose first is `first`: as far as its ranks can know.
+
+        While a node is away there is no end: the ranks are stopped when it is there. Those after train for a while.
+        """
+        away = self._place.processes < self._ranks
+        ends = max(plan.ends, first + plan.ends - (plan.joins or plan.ends))
+
+        def goes_on(step: int) -> bool:
+            if away and self._called_ns and self._clock.now() - self._called_ns > AWAY_S * 1e9:
+                raise RuntimeError(f"the node that left did not come back within {AWAY_S:g} s")
+            return away or step < ends
+
+        return goes_on
+
+    def _resumed(self) -> tuple[StepLoop, int]:
+        """Return the loop that goes on, and how many steps were made before."""
+        training, case, place = self._training, self._case, self._place
+        found, unreadable = self._snapshots.newest() if place.rank == 0 else (None, ())
+        found = self._control.agree(-1 if found is None else found)
+        state = self._snapshots.read(found) if found >= 0 else None
+        self._gang = self._control.agree(self._marks.next_gang() if place.rank == 0 else 0)
+        precision = precision_of(case.precision, training.device)
+        model = training.fresh_model(precision=precision)
+        if state is not None:
+            model.load_state_dict(state["model"])
+        distributed = dist.is_initialized() and training.strategy.uses_backend
+        replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
+        step = samples = 0
+        if state is not None:
+            replica.optimizer.load_state_dict(state["optimizer"])
+            step, samples = state["step"], state["samples"]
+            if place.rank < len(state["generators"]):
+                torch.set_rng_state(state["generators"][place.rank])
+        self._first, self._samples_before = step, samples
+        loop = StepLoop(replica, self._batches(samples), NullRecorder(), self._heartbeat, precision)
+        self._control.agree(0)
+        self._writer.write(
+            Gang(
+                number=self._gang,
+                world_size=place.processes,
+                noticed_ns=_moment("NOTICED"),
+                stopped_ns=_moment("STOPPED"),
+                placed_ns=_moment("PLACED"),
+                entered_ns=_told_ns(os.environ, "DDPBENCH_ENTERED_NS"),
+                started_ns=self._started_ns,
+                meeting_ns=self._meeting_ns,
+                met_ns=self._met_ns,
+                ready_ns=self._clock.now(),
+                step=step,
+                samples=samples,
+                unreadable=unreadable,
+            )
+        )
+        return loop, step
+
+    def _batches(self, first: int) -> Iterator[tuple[Any, Any]]:
+        """The rank's batches from a place in the job's order on; notes what is in each."""
+        training, case = self._training, self._case
+        dataset: Any = getattr(training.loader, "dataset")  # noqa: B009 - `check` has seen to it
+        found = batches_from(
+            dataset,
+            Order(len(dataset), case.seed),
+            first=first,
+            rank=self._place.rank,
+            world_size=self._place.processes,
+            local_batch=case.local_batch,
+            device=training.device,
+            dtype=training.dtype,
+            collate=training.workload.collate,
+            loader=worker_settings(case, self._place.loader_cores),
+        )
+        for runs, batch in found:
+            self._runs.append(runs)
+            yield (batch, None) if training.workload.whole_batches else batch
+
+    def _note(self, made: int) -> None:
+        """Writes the steps since the last note."""
+        if not self._ends_ns:
+            return
+        count = len(self._ends_ns)
+        runs = [run for step in self._runs[:count] for run in step]
+        self._writer.write(
+            Trained(
+                gang=self._gang,
+                first=made - count,
+                start_ns=self._start_ns,
+                ends_ns=tuple(self._ends_ns),
+                losses=tuple(self._losses),
+                samples=tuple(runs),
+            )
+        )
+        del self._runs[:count]
+        self._start_ns = self._ends_ns[-1]
+        self._ends_ns.clear()
+        self._losses.clear()
+
+    def _save(self, made: int, loop: StepLoop, plan: Plan) -> None:
+        """One snapshot: rank 0 writes it, and the others wait.
+
+        Raises:
+            CheckpointError: it cannot be written, on all ranks.
+        """
+        start_ns = self._clock.now()
+        generators = self._generators()
+        number, written, failure = 0, 0, None
+        if self._place.rank == 0:
+            torn = self._case.recovery == "snapshot" and made == plan.fails and self._marks.first("failed")
+            if torn:
+                self._writer.write(self._failure(made))
+            state = {
+                "model": loop.replica.job.model.state_dict(),
+                "optimizer": loop.replica.optimizer.state_dict(),
+                "step": made,
+                "samples": self._samples(made),
+                "generators": generators,
+            }
+            try:
+                written = self._snapshots.write(made, state, self._kill_half_way if torn else _nothing)
+            except (OSError, RuntimeError) as error:
+                failure, number = error, 1
+        if self._control.agree(number):
+            raise CheckpointError(
+                sentence(self._marks.folder, failure or OSError("see rank 0's log"))
+            ) from failure
+        self._written = written
+        self._writer.write(
+            Snapshot(gang=self._gang, step=made, bytes=written, start_ns=start_ns, end_ns=self._clock.now())
+        )
+        self._heartbeat.beat()
+
+    def _samples(self, made: int) -> int:
+        """Return how many samples the job was trained on by then."""
+        return self._samples_before + (made - self._first) * self._place.processes * self._case.local_batch
+
+    def _generators(self) -> list[torch.Tensor]:
+        """Return the state of each rank's generator."""
+        own = torch.get_rng_state()
+        if self._place.processes == 1:
+            return [own]
+        gathered = [torch.empty_like(own) for _ in range(self._place.processes)]
+        dist.all_gather(gathered, own, group=getattr(self._control, "group", None))
+        return gathered
+
+    def _is_victim(self) -> bool:
+        """Whether this rank fails, or its agent: of the others' choice it is the last."""
+        kind = self._case.recovery
+        if kind in ("agent", "leave"):
+            return os.environ.get(NODE) == str(self._case.agents - 1) and self._place.local_rank == 0
+        return kind in ("SIGKILL", "SIGSTOP", "exception") and self._place.rank == self._place.processes - 1
+
+    def _failure(self, made: int) -> Failure:
+        return Failure(gang=self._gang, what=self._case.recovery, step=made, at_ns=self._clock.now())
+
+    def _fail(self, made: int) -> None:
+        """Fails as the case asks for.
+
+        Raises:
+            PlannedError: that is what it asks for.
+        """
+        self._writer.write(self._failure(made))
+        kind = self._case.recovery
+        if kind == "exception":
+            raise PlannedError(PLANNED)
+        if kind in ("SIGKILL", "SIGSTOP"):
+            os.kill(os.getpid(), signal.Signals[kind])
+            return
+        os.kill(int(os.environ[AGENT]), signal.SIGKILL if kind == "agent" else signal.SIGTERM)
+        time.sleep(self._case.collective_timeout)  # it ends with its agent
+
+    def _kill_half_way(self, written: int) -> None:
+        if written * 2 > self._written:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def _same_on_all_ranks(self, loop: StepLoop) -> str:
+        """Return the checksum of all parameters.
+
+        Raises:
+            DivergedError: ranks have others.
+        """
+        found = checksum(loop.replica.job.model)
+        if not all_equal(found, self._control, self._place.processes):
+            raise DivergedError("the ranks' parameters differ after the training with snapshots")
+        return found
+
+
+def check(training: Training) -> None:
+    """Whether a training can be saved whole and gone on from.
+
+    Raises:
+        ValueError: it cannot; the sentence says why.
+    """
+    case, strategy = training.case, training.strategy
+    whole = strategy.whole_state and (strategy.replicas_equal or case.world_size == 1)
+    if not whole or training.place.processes != case.world_size or training.samples != case.local_batch:
+        raise ValueError(
+            f"recovery is measured where every rank holds the whole model, which under {case.strategy} it does not: "
+            'set recovery = "off"'
+        )
+    if training.shards_itself or training.workload.owns_step:
+        raise ValueError(
+            f"a training of {case.workload} cannot be gone on from in the middle of its data: give a map-style "
+            'dataset, and no loader or step of its own; or set recovery = "off"'
+        )
+
+
+def _nothing(_written: int) -> None:
+    pass
+
+
+def _told_ns(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _moment(name: str) -> int | None:
+    """Return when this rank's agent has done that, ns of the host's clock; None where it did not."""
+    return _told_ns(os.environ, f"DDPBENCH_AGENT_{name}_NS")

@@ -1,0 +1,120 @@
+"""Snapshots of a training that can be gone on from: written by rank 0, whole or not at all, and read by all ranks.
+
+A snapshot counts once the file beside it that tells its length and checksum is there. torch.load finds out that a file
+is cut short, but not that bytes in it are others (seen with torch 2.13), so that its own word is not enough.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from ddpbench.errors import UnreadableError
+from ddpbench.records.files import create_file, open_file, write_atomically
+
+KEPT = 2
+"""The newest, and one more in case that one cannot be read."""
+
+
+class _Summing:
+    """A file that is written once, from its beginning; its length and checksum are known at the end."""
+
+    def __init__(self, file: BinaryIO, on_bytes: Callable[[int], None]) -> None:
+        self._file, self._on_bytes = file, on_bytes
+        self.length = self.checksum = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.checksum = zlib.crc32(view, self.checksum)
+        self._file.write(view)
+        self.length += len(view)
+        self._on_bytes(self.length)
+        return len(view)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshots:
+    """A folder of snapshots, which all ranks see."""
+
+    folder: Path
+
+    def _data(self, step: int) -> Path:
+        return self.folder / f"snapshot-{step:09d}.pt"
+
+    def _told(self, step: int) -> Path:
+        return self._data(step).with_suffix(".json")
+
+    def write(
+        self, step: int, state: dict[str, Any], on_bytes: Callable[[int], None] = lambda _: None
+    ) -> int:
+        """Writes one and lets go of those before the last `KEPT`; returns its bytes. `on_bytes` hears of them.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        for stale in (self._told(step), self._data(step)):  # of an earlier gang
+            stale.unlink(missing_ok=True)
+        with create_file(self._data(step)) as file:
+            summing = _Summing(file, on_bytes)
+            target: Any = summing  # torch asks for no more than write and flush
+            torch.save(state, target)
+            file.flush()
+            os.fsync(file.fileno())
+        told = {"bytes": summing.length, "crc32": summing.checksum}
+        write_atomically(self._told(step), json.dumps(told))
+        for old in self._steps()[:-KEPT]:
+            self._told(old).unlink(missing_ok=True)
+            self._data(old).unlink(missing_ok=True)
+        return summing.length
+
+    def _steps(self) -> list[int]:
+        """Return the steps of which there are snapshots, finished or not, oldest first."""
+        return sorted(int(path.stem.partition("-")[2]) for path in self.folder.glob("snapshot-*.pt"))
+
+    def newest(self) -> tuple[int | None, tuple[str, ...]]:
+        """Return the step of the newest that is whole, and what is wrong with later ones; None where there is none."""
+        unreadable: list[str] = []
+        for step in reversed(self._steps()):
+            problem = self._problem(step)
+            if not problem:
+                return step, tuple(unreadable)
+            unreadable.append(f"the snapshot of step {step} {problem}")
+        return None, tuple(unreadable)
+
+    def _problem(self, step: int) -> str:
+        """Return what is wrong with one; empty where it is as it was written."""
+        try:
+            told = json.loads(self._told(step).read_bytes())
+        except FileNotFoundError:
+            return "was not finished"
+        except (OSError, ValueError) as error:
+            return f"cannot be read: {error}"
+        checksum = length = 0
+        try:
+            with os.fdopen(open_file(self._data(step), None), "rb") as file:
+                while part := file.read(1 << 22):
+                    checksum, length = zlib.crc32(part, checksum), length + len(part)
+        except (OSError, UnreadableError) as error:
+            return f"cannot be read: {error}"
+        if length != told.get("bytes"):
+            return f"is torn: {length:,} of {told.get('bytes', 0):,} bytes"
+        return "" if checksum == told.get("crc32") else "is damaged: its checksum is another"
+
+    def read(self, step: int) -> dict[str, Any]:
+        """Return one that is whole.
+
+        Raises:
+            OSError, RuntimeError: it is gone, or no snapshot.
+        """
+        state: dict[str, Any] = torch.load(self._data(step), weights_only=True, map_location="cpu")
+        return state

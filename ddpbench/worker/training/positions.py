@@ -1,0 +1,131 @@
+"""Batches by place in the job's order of samples: a training that was interrupted goes on where it was, at any size.
+
+The order is that of the dataset shuffled anew for each pass, from the case's seed, one pass after the other. A step of
+n ranks takes the next n local batches, a rank each, so that how many samples were trained on is all that a snapshot has
+to tell. What a batch holds is told by the dataset itself, not by what was asked of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from ddpbench.strategies.trees import map_tensors
+
+Runs = tuple[tuple[int, int], ...]
+
+
+class _Numbered(Dataset[Any]):
+    """A dataset whose samples tell their index."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> tuple[int, Any]:
+        return index, self._dataset[index]
+
+
+def _collated(
+    collate: Callable[[list[Any]], Any] | None, items: list[tuple[int, Any]]
+) -> tuple[list[int], Any]:
+    return [index for index, _ in items], (collate or default_collate)([item for _, item in items])
+
+
+@dataclass(slots=True)
+class Order:
+    """The job's order of samples: place p is that of index `order.index(p)`."""
+
+    samples: int
+    seed: int
+    _passes: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
+
+    def _pass(self, number: int) -> tuple[list[int], list[int]]:
+        """Return a pass's indices in order, and each index's place in it; those of two passes are kept."""
+        if number not in self._passes:
+            generator = torch.Generator().manual_seed(self.seed + number)
+            order = torch.randperm(self.samples, generator=generator)
+            places = torch.empty_like(order)
+            places[order] = torch.arange(self.samples)
+            self._passes = {kept: each for kept, each in self._passes.items() if kept == number - 1}
+            self._passes[number] = (order.tolist(), places.tolist())
+        return self._passes[number]
+
+    def indices(self, first: int, count: int) -> list[int]:
+        """Return the samples of so many places."""
+        return [
+            self._pass(place // self.samples)[0][place % self.samples]
+            for place in range(first, first + count)
+        ]
+
+    def runs(self, indices: Sequence[int], first: int) -> Runs:
+        """Return the places of samples that were given where those from `first` on were asked for, as runs.
+
+        A sample that was not asked for has its place in that pass.
+        """
+        runs: list[tuple[int, int]] = []
+        for index, asked in zip(indices, range(first, first + len(indices)), strict=True):
+            number = asked // self.samples
+            place = number * self.samples + self._pass(number)[1][index]
+            if runs and place == sum(runs[-1]):
+                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+            else:
+                runs.append((place, 1))
+        return tuple(runs)
+
+
+def _asked(order: Order, first: int, stride: int, count: int) -> Iterator[list[int]]:
+    while True:
+        yield order.indices(first, count)
+        first += stride
+
+
+def batches_from(
+    dataset: Dataset[Any],
+    order: Order,
+    *,
+    first: int,
+    rank: int,
+    world_size: int,
+    local_batch: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    collate: Callable[[list[Any]], Any] | None,
+    loader: dict[str, Any],
+) -> Iterator[tuple[Runs, Any]]:
+    """Yield a rank's batches from the job's place `first` on, each with the places of what it holds.
+
+    `loader` are further arguments of the DataLoader. Floating-point values come in `dtype`.
+    """
+
+    def placed(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype, non_blocking=True)
+
+    stride, own = world_size * local_batch, first + rank * local_batch
+    found = DataLoader(
+        _Numbered(dataset),
+        batch_sampler=_Endless(order, own, stride, local_batch),
+        collate_fn=partial(_collated, collate),
+        **loader,
+    )
+    for indices, batch in found:
+        yield order.runs(indices, own), map_tensors(placed, batch)
+        own += stride
+
+
+@dataclass(frozen=True, slots=True)
+class _Endless:
+    order: Order
+    first: int
+    stride: int
+    count: int
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return _asked(self.order, self.first, self.stride, self.count)

@@ -1,0 +1,161 @@
+"""What a failure costs, from records by hand; and that what went wrong is seen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ddpbench.analysis import load
+from ddpbench.analysis.recovery import PARTS, RankTold, loss_difference, recovered_of, recovery_cost
+from ddpbench.records import RunDir
+from ddpbench.spec import Budget, Case
+from tests.recoveries import KILLED, Told, ranks_of, records_of
+from tests.synthetic import RankLaunch, write_launch, write_plan, write_sessions
+
+UNINTERRUPTED = replace(KILLED, recovery="uninterrupted")
+
+
+def test_the_parts_follow_one_another_and_add_up() -> None:
+    found = recovered_of(0, ranks_of(Told()), KILLED)
+    assert found is not None
+    assert found.parts == pytest.approx(
+        {
+            "detection_s": 0.5,  # the first agent
+            "stopping_s": 0.5,
+            "rendezvous_s": 1.0,
+            "starting_s": 1.5,
+            "meeting_s": 0.25,
+            "restoring_s": 0.25,
+            "recomputing_s": 0.5,  # ten steps of 50 ms
+        }
+    )
+    assert list(found.parts or ()) == list(PARTS)
+    assert found.total_s == pytest.approx(4.5)
+    assert found.restored_s == pytest.approx(4.0)
+    assert found.recomputed_steps == 10
+    assert found.snapshot_s == pytest.approx(0.02)
+    assert (found.lost, found.repeated) == (0, 0)
+    assert len(found.losses) == 150  # each step once, though ten were made twice
+
+
+def test_a_part_that_ends_before_the_one_before_has_ended_took_no_time() -> None:
+    """An agent that rendezvouses before the other has noticed."""
+    found = recovered_of(0, ranks_of(Told(noticed_s=1.5)), KILLED)
+    assert found is not None
+    assert found.parts is not None
+    assert found.parts["detection_s"] == pytest.approx(1.5)
+    assert found.parts["stopping_s"] == 0.0
+    assert found.parts["rendezvous_s"] == pytest.approx(0.5)
+    assert found.total_s == pytest.approx(4.5)
+
+
+@pytest.mark.parametrize(("told", "expected"), [(Told(lost=3), (3, 0)), (Told(repeated=1), (1, 1))])
+def test_samples_that_are_lost_or_come_twice_are_seen(told: Told, expected: tuple[int, int]) -> None:
+    found = recovered_of(0, ranks_of(told), KILLED)
+    assert found is not None
+    lost, repeated = expected
+    if told.lost:
+        assert found.lost == lost
+    else:
+        assert found.repeated == repeated
+
+
+def test_samples_of_a_rank_whose_records_are_gone_are_lost() -> None:
+    first, second = ranks_of(Told())
+    kept = [each for each in second.trained if each.gang == 0 or each.first > 60]
+    found = recovered_of(0, [first, RankTold(second.gangs, second.snapshots, kept, second.failures)], KILLED)
+    assert found is not None
+    assert found.lost == 20 * 4  # of steps 40 to 60
+
+
+def test_steps_that_were_made_twice_count_once() -> None:
+    """What was trained after the last snapshot is gone: its samples are in the history once."""
+    found = recovered_of(0, ranks_of(Told(fails=59)), KILLED)
+    assert found is not None
+    assert found.recomputed_steps == 19
+    assert (found.lost, found.repeated) == (0, 0)
+
+
+def test_a_pace_is_regained_where_it_is_and_not_before() -> None:
+    steady = recovered_of(0, ranks_of(Told()), KILLED)
+    slow = recovered_of(0, ranks_of(Told(again_ms=52)), KILLED)
+    close = recovered_of(0, ranks_of(Told(step_ms=100, again_ms=101)), KILLED)
+    assert steady is not None and slow is not None and close is not None  # noqa: PT018
+    assert steady.regained_s == pytest.approx(4.0)
+    assert slow.regained_s is None  # 4 % longer
+    assert close.regained_s is not None  # 1 %
+
+
+def test_an_uninterrupted_training_has_no_parts_and_its_samples() -> None:
+    found = recovered_of(0, ranks_of(Told(), UNINTERRUPTED), UNINTERRUPTED)
+    assert found is not None
+    assert found.parts is None
+    assert not found.failed
+    assert (found.lost, found.repeated) == (0, 0)
+    assert recovered_of(0, ranks_of(Told()), replace(KILLED, recovery="off")) is None
+
+
+def test_a_failure_without_a_later_gang_is_none_recovered_from() -> None:
+    ranks = [
+        RankTold(
+            [told.gangs[0]], told.snapshots, [each for each in told.trained if not each.gang], told.failures
+        )
+        for told in ranks_of(Told())
+    ]
+    found = recovered_of(0, ranks, KILLED)
+    assert found is not None
+    assert found.failed
+    cost = recovery_cost([found])
+    assert cost is not None
+    assert (cost.failures, cost.recoveries, cost.total) == (1, 0, None)
+
+
+def test_losses_that_differ_are_seen() -> None:
+    one = recovered_of(0, ranks_of(Told()), KILLED)
+    whole = recovered_of(0, ranks_of(Told(), UNINTERRUPTED), UNINTERRUPTED)
+    other = recovered_of(0, ranks_of(Told(wrong_loss=1e-3)), KILLED)
+    assert one is not None and whole is not None and other is not None  # noqa: PT018
+    assert loss_difference(one.losses, whole.losses) == 0.0
+    found = loss_difference(other.losses, whole.losses)
+    assert found is not None
+    assert 1e-3 / 3 < found < 1e-3
+    assert loss_difference([], whole.losses) is None
+
+
+def write(folder: Path, launches: dict[Case, list[Told]]) -> RunDir:
+    """A run of these launches."""
+    run = RunDir(folder)
+    write_plan(run, list(launches), Budget(rounds_min=5, rounds_max=5))
+    for case, every in launches.items():
+        for number, told in enumerate(every):
+            ranks = [RankLaunch(more=records_of(each)) for each in ranks_of(told, case)]
+            write_launch(run, case, number, ranks)
+    write_sessions(run)
+    return run
+
+
+def test_a_cases_row_has_means_with_intervals(tmp_path: Path) -> None:
+    ready = (4.0, 4.2, 4.1, 3.9, 4.3)
+    run = write(
+        tmp_path / "run",
+        {UNINTERRUPTED: [Told()] * 5, KILLED: [Told(ready_s=seconds) for seconds in ready]},
+    )
+    frame = load(run).set_index("recovery")
+    killed, whole = frame.loc["SIGKILL"], frame.loc["uninterrupted"]
+    assert (killed["failures"], killed["recoveries"], killed["recoveries_at_pace"]) == (5, 5, 5)
+    assert killed["restored_s"] == pytest.approx(sum(ready) / 5)
+    assert killed["recovery_s"] == pytest.approx(sum(ready) / 5 + 0.5)
+    logs = [math.log(seconds) for seconds in ready]
+    mean = sum(logs) / 5
+    spread = math.sqrt(sum((each - mean) ** 2 for each in logs) / 4)
+    assert killed["restored_ci_high_s"] == pytest.approx(
+        sum(ready) / 5 * math.exp(2.776445 * spread / math.sqrt(5))
+    )
+    assert killed["recovery_loss_difference"] == 0.0
+    assert (killed["samples_lost"], killed["samples_repeated"]) == (0, 0)
+    assert pd.isna(whole["failures"])
+    assert whole["recovery_snapshot_s"] == pytest.approx(0.02)

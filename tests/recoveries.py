@@ -1,0 +1,131 @@
+"""Trainings with snapshots made up whole: two ranks that fail once at a known moment, and go on from a snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpbench.analysis.recovery import RankTold
+from ddpbench.records import Failure, Gang, Snapshot, Trained
+from ddpbench.spec import Case
+from tests.synthetic import MS, case_of
+
+S = 1_000 * MS
+BATCH = 4
+KILLED = case_of(
+    "ddp", 2, recovery="SIGKILL", launcher="torchrun", local_batch=BATCH, snapshot_every=20, agents=2
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """A launch that fails at `fails` with a snapshot every 20 steps; what its last gang does, by hand."""
+
+    fails: int = 50
+    step_ms: int = 50
+    again_ms: int = 50
+    """A step's time after the failure."""
+    last: int = 150
+    noticed_s: float = 0.5
+    stopped_s: float = 1.0
+    placed_s: float = 2.0
+    meeting_s: float = 3.5
+    met_s: float = 3.75
+    ready_s: float = 4.0
+    snapshot_ms: int = 20
+    wrong_loss: float = 0.0
+    lost: int = 0
+    """So many samples rank 0 leaves out at its first step after the failure."""
+    repeated: int = 0
+
+
+def ranks_of(told: Told, case: Case = KILLED, *, start_ns: int = 100 * S) -> list[RankTold]:
+    """What its ranks recorded."""
+    return [_rank(rank, told, case, start_ns) for rank in range(case.world_size)]
+
+
+def records_of(told: RankTold) -> list[Gang | Snapshot | Trained | Failure]:
+    """The same as one list."""
+    return [*told.gangs, *told.snapshots, *told.trained, *told.failures]
+
+
+def _rank(rank: int, told: Told, case: Case, start_ns: int) -> RankTold:
+    every, size = case.snapshot_every, case.local_batch
+    uninterrupted = case.recovery == "uninterrupted"
+    trained: list[Trained] = []
+    snapshots: list[Snapshot] = []
+    at = start_ns
+
+    def train(gang: int, first: int, until: int, step_ms: int, at: int) -> int:
+        done = first
+        while done < until:
+            end = min((done // every + 1) * every, until)
+            ends = tuple(at + (index + 1) * step_ms * MS for index in range(end - done))
+            places = [(step * 2 + rank) * size for step in range(done, end)]
+            runs = [(place, size) for place in places]
+            if gang and done == first and rank == 0:
+                if told.lost:
+                    runs[0] = (places[0] + told.lost, size - told.lost)
+                if told.repeated:
+                    runs[0] = (places[0], size - told.repeated)
+                    runs.insert(1, (places[0], told.repeated))
+            losses = tuple(
+                3.0 - 0.01 * step + (told.wrong_loss if gang else 0.0) for step in range(done, end)
+            )
+            trained.append(
+                Trained(gang=gang, first=done, start_ns=at, ends_ns=ends, losses=losses, samples=tuple(runs))
+            )
+            at, done = ends[-1], end
+            if done % every == 0:
+                later = at + told.snapshot_ms * MS
+                size_bytes = 1_000_000 if rank == 0 else 0
+                snapshots.append(Snapshot(gang=gang, step=done, bytes=size_bytes, start_ns=at, end_ns=later))
+                at = later
+        return at
+
+    gangs = [_gang(0, 0, start_ns - S, case)]
+    at = train(0, 0, told.last if uninterrupted else told.fails, told.step_ms, at)
+    failures: list[Failure] = []
+    if not uninterrupted:
+        failed_ns = at
+        if rank == 1:
+            failures.append(Failure(gang=0, what="SIGKILL", step=told.fails, at_ns=failed_ns))
+        step = told.fails // every * every
+
+        def after(seconds: float) -> int:
+            return failed_ns + round(seconds * 1e9)
+
+        gangs.append(
+            Gang(
+                number=1,
+                world_size=case.world_size,
+                noticed_ns=after(told.noticed_s + 0.1 * rank),
+                stopped_ns=after(told.stopped_s),
+                placed_ns=after(told.placed_s),
+                entered_ns=after(told.placed_s + 0.2),
+                started_ns=after(told.meeting_s - 0.1),
+                meeting_ns=after(told.meeting_s),
+                met_ns=after(told.met_s),
+                ready_ns=after(told.ready_s),
+                step=step,
+                samples=step * 2 * size,
+            )
+        )
+        train(1, step, told.last, told.again_ms, after(told.ready_s))
+    return RankTold(gangs, snapshots, trained, failures)
+
+
+def _gang(number: int, step: int, at_ns: int, case: Case) -> Gang:
+    return Gang(
+        number=number,
+        world_size=case.world_size,
+        noticed_ns=None,
+        stopped_ns=None,
+        placed_ns=None,
+        entered_ns=at_ns,
+        started_ns=at_ns,
+        meeting_ns=at_ns,
+        met_ns=at_ns,
+        ready_ns=at_ns,
+        step=step,
+        samples=0,
+    )
