@@ -253,7 +253,6 @@ FACETS: dict[str, Facet] = {
         "scale",
         "Agents",
         lambda case: counted(case.agents, "agent"),
-        in_label=True,
     ),
     "collective_timeout": Facet(
         "panel",

@@ -66,7 +66,7 @@ def test_samples_that_are_lost_or_come_twice_are_seen(told: Told, expected: tupl
 
 def test_samples_of_a_rank_whose_records_are_gone_are_lost() -> None:
     first, second = ranks_of(Told())
-    kept = [each for each in second.trained if each.gang == 0 or each.first > 60]
+    kept = [each for each in second.trained if each.gang == 0 or each.first >= 60]
     found = recovered_of(0, [first, RankTold(second.gangs, second.snapshots, kept, second.failures)], KILLED)
     assert found is not None
     assert found.lost == 20 * 4  # of steps 40 to 60

@@ -369,7 +369,14 @@ def test_the_nodes_of_a_job_check_each_other(slurm: Cluster) -> None:
         (("--nodes", "1,9"), "--nodes 9: the partition debug has 2 nodes"),
         (("--nodes", "1", "--partition", "short", "--time", "2:00:00"), "a limit of 30 min"),
         (("--nodes", "1", "--constraint", "nope"), "Invalid feature specification"),
-        (("--nodes", "1", "--gres", "gpu:2"), "Invalid generic resource"),
+        (
+            ("--nodes", "1", "--gres", "gpu:2"),
+            "add --set base.device=cuda (or base.device=cpu, if that is meant)",
+        ),
+        (
+            ("--nodes", "1", "--gres", "gpu:2", "--set", "base.device=cpu"),
+            "Invalid generic resource",
+        ),
         (("--nodes", "1", "--sbatch", "nope=1"), "unrecognized option"),
         (("--nodes", "1", "--ranks-per-node", "64"), "sbatch refuses"),
     ],

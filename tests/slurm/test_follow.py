@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpbench.errors import RequestError
 from ddpbench.launch.elsewhere import Shape
 from ddpbench.launch.slurm import control, follow
 from ddpbench.launch.slurm.control import JobState, UnreachableError
@@ -15,9 +16,10 @@ from ddpbench.launch.slurm.request import Request
 from ddpbench.launch.slurm.submission import Job, Size, Submission
 from ddpbench.records import RunDir
 
-NOTHING = Progress(launches=0, sessions=0, carried_out=False)
-SOME = Progress(launches=3, sessions=1, carried_out=False)
-ALL = Progress(launches=9, sessions=1, carried_out=True)
+NOTHING = Progress(finished=0, sessions=0, carried_out=False)
+SOME = Progress(finished=3, sessions=1, carried_out=False)
+ALL = Progress(finished=9, sessions=1, carried_out=True)
+PAID = Progress(finished=9, sessions=1, carried_out=True, left_out=True)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +32,8 @@ ALL = Progress(launches=9, sessions=1, carried_out=True)
         (Job(job_id="1"), "COMPLETED", ALL, False, False, "done"),
         (Job(job_id="1"), "FAILED", ALL, True, False, "done"),  # all launches are made; some are not ok
         (Job(job_id="1"), "COMPLETED", ALL, True, True, "submit"),  # --retry-failed
+        (Job(job_id="1"), "COMPLETED", PAID, False, False, "done"),  # the budget is spent
+        (Job(job_id="1"), "COMPLETED", PAID, True, False, "submit"),  # somebody wants the rest
         (Job(job_id="1"), "RUNNING", SOME, True, True, "wait"),
         (Job(job_id="1"), "TIMEOUT", SOME, False, False, "submit"),
         (Job(job_id="1", launches=3), "TIMEOUT", SOME, False, False, "give up"),  # it would never end
@@ -56,6 +60,10 @@ class Scene:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.told, self.submitted = 0.0, list[str | Exception](), 0
         self.said: list[str] = []
+        self.scripts: list[str] = []
+        self.refused: dict[Path, RequestError] = {}
+        self.unanswered = 0
+        """Which submission Slurm hears and does not answer."""
         run = RunDir(folder / "nodes-1")
         run.path.mkdir()
         self.size = Size(shape=Shape(1, 1), run=run, estimated_s=1.0)
@@ -66,13 +74,22 @@ class Scene:
         monkeypatch.setattr(control, "submit", self.submit)
         monkeypatch.setattr(control, "states", self.states)
         self.strays: dict[Path, str] = {}
-        monkeypatch.setattr(control, "strays", lambda scripts, known: self.strays)
+        monkeypatch.setattr(control, "strays", self.find_strays)
+
+    def find_strays(self, _scripts: list[Path], known: set[str]) -> dict[Path, str]:
+        return {script: job_id for script, job_id in self.strays.items() if job_id not in known}
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def submit(self, _script: Path) -> str:
+    def submit(self, script: Path) -> str:
+        if script in self.refused:
+            raise self.refused[script]
         self.submitted += 1
+        self.scripts.append(script.read_text())
+        if self.unanswered == self.submitted:
+            self.strays = {script: str(self.submitted)}
+            raise UnreachableError("sbatch: away")
         return str(self.submitted)
 
     def states(self, jobs: dict[str, Path]) -> dict[str, JobState]:
@@ -90,11 +107,11 @@ class Scene:
             told = "COMPLETED"
         return {job_id: JobState(state=told) for job_id in jobs}
 
-    def launch(self, count: int) -> None:
+    def launch(self, count: int, status: str = "failed") -> None:
         for _ in range(count):
             folder = self.size.run.path / "cases" / "a" / f"launch-{self.size.launches():02}"
             folder.mkdir(parents=True)
-            (folder / "outcome.json").write_text("{}")
+            (folder / "outcome.json").write_text(json.dumps({"status": status}))
 
     def state(self, _size: Size, words: str, launches: int) -> None:
         self.said.append(f"{words} {launches}")
@@ -142,7 +159,7 @@ def test_a_failed_job_says_what_it_said_last(scene: Scene) -> None:
 def test_a_controller_that_is_away_ends_nothing(scene: Scene) -> None:
     scene.told = ["RUNNING", UnreachableError("squeue: away"), UnreachableError("squeue: away"), "ENDS"]
     scene.follower.follow()
-    assert sum("away" in one for one in scene.said) == 2
+    assert sum("away" in one for one in scene.said) == 1  # not at each look
     assert scene.submitted == 1
 
 
@@ -153,12 +170,62 @@ def test_what_is_measured_needs_no_job(scene: Scene) -> None:
     assert scene.submitted == 0
 
 
-def test_a_retry_wants_one(scene: Scene) -> None:
+def test_failed_launches_are_done_again_once_by_a_script_that_says_so(scene: Scene) -> None:
+    scene.launch(1)
     scene.size.jobs.append(Job(job_id="7"))
-    scene.follower._again = {1}
-    scene.told = ["COMPLETED", "ENDS"]
+    scene.follower = Follower(
+        scene.follower.submission,
+        {1: "as planned"},
+        scene,
+        {1: "--retry-failed"},
+        sleep=scene.sleep,
+        clock=lambda: scene.now,
+    )
+    scene.told = ["COMPLETED", "+1TIMEOUT", "ENDS"]
     scene.follower.follow()
-    assert scene.submitted == 1
+    assert scene.scripts == ["--retry-failed", "as planned"]
+
+
+def test_a_retry_of_what_has_not_failed_wants_no_job(scene: Scene) -> None:
+    scene.launch(1, "ok")
+    scene.size.jobs.append(Job(job_id="7"))
+    scene.follower = Follower(
+        scene.follower.submission,
+        {1: "as planned"},
+        scene,
+        {1: "--retry-failed"},
+        sleep=scene.sleep,
+        clock=lambda: scene.now,
+    )
+    scene.told = ["ENDS"]
+    scene.follower.follow()
+    assert scene.scripts == []
+
+
+def test_a_size_that_is_refused_later_leaves_the_others_alone(scene: Scene) -> None:
+    other = Size(shape=Shape(2, 1), run=RunDir(scene.size.run.path.parent / "nodes-2"), estimated_s=1.0)
+    other.run.path.mkdir()
+    scene.follower.submission.sizes.append(other)
+    scene.follower.scripts = {1: "", 2: ""}
+    scene.refused = {other.script: RequestError("sbatch refuses it: too many jobs")}
+    scene.told = ["RUNNING", "ENDS"]
+    scene.follower.follow()
+    assert "too many jobs" in scene.follower.given_up[2]
+    assert scene.said[-1] == "measured 0"
+
+
+def test_a_first_size_that_is_refused_ends_the_command(scene: Scene) -> None:
+    scene.refused = {scene.size.script: RequestError("sbatch refuses it: no such account")}
+    with pytest.raises(RequestError, match="no such account"):
+        scene.follower.follow()
+
+
+def test_a_submission_that_was_heard_but_not_answered_is_not_made_twice(scene: Scene) -> None:
+    scene.told = ["PENDING", "+2TIMEOUT", "ENDS"]
+    scene.unanswered = 1
+    scene.follower.follow()
+    assert [job.job_id for job in scene.size.jobs] == ["1", "2"]
+    assert scene.submitted == 2
 
 
 def test_a_job_that_nobody_noted_is_found_and_not_submitted_again(scene: Scene) -> None:

@@ -1,0 +1,33 @@
+"""What sbatch is given of this environment: a script's own options are never overruled by variables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.slurm.control import _environment, _place
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "job.sbatch"
+    path.write_text("#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --time=00:10:00\n#SBATCH --job-name=mine\n")
+    return path
+
+
+def test_variables_change_no_option_that_a_script_has(monkeypatch: pytest.MonkeyPatch, script: Path) -> None:
+    for name in ("SBATCH_TIMELIMIT", "SBATCH_JOB_NAME", "SBATCH_ARRAY_INX", "SBATCH_OUTPUT", "SLURM_JOB_ID"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "physics")
+    monkeypatch.setenv("SLURM_CONF", "/etc/here.conf")
+    found = _environment(script)
+    assert {name for name in found if name.startswith(("SBATCH_", "SLURM_"))} == {
+        "SBATCH_ACCOUNT",
+        "SLURM_CONF",
+    }
+
+
+def test_a_script_is_the_same_by_whatever_name_it_is_called(tmp_path: Path, script: Path) -> None:
+    (tmp_path / "home").symlink_to(tmp_path)
+    assert _place(str(tmp_path / "home" / script.name)) == _place(script)
