@@ -9,7 +9,7 @@ from pathlib import Path
 from ddpbench.errors import MachineError
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.launched import check_launcher
-from ddpbench.machine.mpi import mpi_version
+from ddpbench.machine.mpi import has_ucc, mpi_version
 from ddpbench.machine.server import ServerProcess
 from ddpbench.spec import Devices, Experiment, PlannedCase
 
@@ -37,8 +37,14 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
         MachineError: it is not here.
     """
     base, axes = experiment.base, experiment.axes
-    if "mpi" in axes.get("backend", [base.backend]):
+    backends = axes.get("backend", [base.backend])
+    if "mpi" in backends:
         mpi_version()
+    if "ucc" in backends and not has_ucc():
+        raise MachineError(
+            'backend = "ucc": this build of torch has no UCC, which is in builds from source and in NVIDIA\'s '
+            'containers; set it to "gloo", "mpi" or "nccl"'
+        )
     for launcher in axes.get("launcher", [base.launcher]):
         if isinstance(launcher, str) and launcher != "slurm":
             check_launcher(launcher)
@@ -48,7 +54,7 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
         raise MachineError(
             'device = "cuda": there is no GPU here that torch can use; set it to "cpu" or "auto"'
         )
-    if axes.get("backend", [base.backend]) == ["nccl"] and not experiment.emulates:
+    if backends == ["nccl"] and not experiment.emulates:
         raise MachineError(
             'backend = "nccl": nccl moves data between GPUs only, and there is none here that torch can use; '
             'set it to "gloo" or "auto"'

@@ -1,4 +1,7 @@
-"""Which MPI library ranks would use here. It is asked by a process of its own: loading one may end that process."""
+"""Which MPI library ranks would use here, and whether torch has UCC.
+
+A process of its own is asked: loading a library may end it.
+"""
 
 from __future__ import annotations
 
@@ -38,3 +41,20 @@ def mpi_version() -> str:
         return said.splitlines()[-1]
     why = said or (found.stderr.strip().splitlines() or [f"it ended with {found.returncode}"])[-1]
     raise MachineError(why if why.startswith("backend") else f'backend = "mpi": {why}')
+
+
+@cache
+def has_ucc() -> bool:
+    """Return whether torch was built with UCC."""
+    line = "import torch.distributed as d; raise SystemExit(not (d.is_available() and d.is_ucc_available()))"
+    try:
+        found = subprocess.run(
+            [sys.executable, "-P", "-c", line],
+            env=child_environment(),
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return found.returncode == 0

@@ -52,7 +52,7 @@ OPERATIONS: Mapping[str, Operation] = {
 }
 """By `CommRecord.op`."""
 
-_AT_ONCE = {"gloo": 2, "nccl": 1, "mpi": 1}
+_AT_ONCE = {"gloo": 2, "nccl": 1, "mpi": 1}  # of UCC it is not known
 """How many collectives of a rank a backend has under way at once, the others waiting in the order in which they were
 handed over: a gloo process group has two threads (torch, ProcessGroupGloo.hpp, `Options.threads`), NCCL one stream, and
 a group of MPI one thread (`worker/mpi/process_group.py`)."""

@@ -165,12 +165,20 @@ class Case:
         return " · ".join(words)
 
     @property
+    def times_transfers(self) -> bool:
+        """Whether the backend lets the end of a transfer be timed.
+
+        gloo takes GPU memory through the host's, by threads and streams of its own, and tells neither.
+        """
+        return not (self.backend == "gloo" and self.device == "cuda")
+
+    @property
     def known_algorithm(self) -> str:
         """The algorithm by which bytes and times are foretold; empty where the backend chooses one by itself.
 
-        gloo's all-reduce is a ring at every size; MPI and NCCL choose by size and by how ranks stand.
+        gloo's all-reduce is a ring at every size; MPI, NCCL and UCC choose by size and by how ranks stand.
         """
-        chooses = self.algorithm == "all_reduce" and self.backend in ("mpi", "nccl")
+        chooses = self.algorithm == "all_reduce" and self.backend != "gloo"
         return "" if chooses else self.algorithm
 
     @property

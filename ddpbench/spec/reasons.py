@@ -132,6 +132,4 @@ def _backend_reason(case: Case) -> str | None:
         return "nccl moves data between GPUs only; use gloo or mpi on CPU"
     if case.backend == "mpi" and case.device != "cpu":
         return "ddpbench hands MPI memory of the CPU only; use nccl on GPUs"
-    if case.backend == "gloo" and case.device == "cuda":
-        return "gloo copies GPU memory through the host, and its completion cannot be timed; use nccl on GPUs"
     return None

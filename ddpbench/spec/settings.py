@@ -40,7 +40,7 @@ class Base(BaseModel, extra="forbid", frozen=True):
     schedule: Literal["default", "overlapped", "after_backward"] = "default"
     """When gradients are sent, if the strategy leaves a choice: during backward or after it; `default` is the
     strategy's own."""
-    backend: Literal["auto", "gloo", "nccl", "mpi"] = "auto"
+    backend: Literal["auto", "gloo", "nccl", "mpi", "ucc"] = "auto"
     """Collective library; `auto` is nccl on GPUs and gloo on CPUs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of each rank; `auto` is cuda if the machine has GPUs and the network is not emulated, else cpu."""

@@ -10,7 +10,7 @@ import numpy as np
 from ddpbench.analysis.findings.wording import conditions
 from ddpbench.analysis.invariants.checked import Bounded, Checked, Violation
 from ddpbench.analysis.names import Names
-from ddpbench.analysis.overview.validity import _disturbances, _own_steps
+from ddpbench.analysis.overview.validity import _disturbances, _own_steps, _untimed_transfers
 from ddpbench.analysis.overview.warnings import warning_sentences
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
@@ -82,6 +82,18 @@ def test_by_how_much_at_most_replays_were_late_is_said(tmp_path: Path) -> None:
         assert conditions(paced(late, DDP)) == (
             "replayed computation came late: its steps may read more than twice too long",
         )
+
+
+def test_validity_says_which_communication_cannot_be_timed(tmp_path: Path) -> None:
+    gloo = case_of("ddp", 2, device="cuda", backend="gloo")
+    mixed = runs(tmp_path, gloo, case_of("ddp", 2, device="cuda", backend="nccl"))
+    (told,) = _untimed_transfers(mixed, Names(mixed))
+    assert told.startswith(
+        "1 case has step times and no times of communication, nor of a step's parts: gloo takes"
+    )
+    assert not list(_untimed_transfers(mixed[1:], Names(mixed[1:])))
+    alone = runs(tmp_path / "alone", case_of("single", 1, device="cuda", backend="gloo"))
+    assert not list(_untimed_transfers(alone, Names(alone)))  # it exchanges nothing
 
 
 def test_validity_says_what_a_step_of_the_class_leaves_empty(tmp_path: Path) -> None:

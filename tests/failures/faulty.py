@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from ddpbench.spec import Case
 from ddpbench.workloads import NoOptions, Workload
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -81,6 +82,14 @@ class RaisesAfterTheFailure(Sound):
             raise ValueError("this model has had enough")
 
         return fail if "DDPBENCH_AGENT_NOTICED_NS" in os.environ else None
+
+
+class UntimedTransfers(Sound):
+    """As over a backend that does not tell when a transfer ends."""
+
+    def trouble(self) -> Any:
+        Case.times_transfers = property(lambda _: False)  # type: ignore[method-assign,assignment]
+        return None
 
 
 class GivesNan(Sound):

@@ -209,12 +209,6 @@ def test_a_name_that_leaves_the_folder_is_refused() -> None:
     assert problems_of('name = "../../x"')[0].startswith("name")
 
 
-def test_gloo_on_gpus_is_skipped_with_its_reason() -> None:
-    text = '[base]\nbackend = "gloo"'
-    cases = cases_of(text, Devices(kind="cuda", gpus=1, cores=8))
-    assert "timed" in (next(c for c in cases if c.case.strategy == "ddp").skip_reason or "")
-
-
 def test_more_ranks_than_cores_is_oversubscribed_not_refused() -> None:
     cases = cases_of("[axes]\nworld_size = [4, 8]")
     assert {c.case.world_size: c.oversubscribed for c in cases if c.case.strategy == "ddp"} == {

@@ -86,6 +86,7 @@ def validity_sentences(
     yield from _unequal_parameters(measured, names)
     yield from _shared_cores(measured, names)
     yield from _several_hosts(measured, names)
+    yield from _untimed_transfers(measured, names)
     yield from loss_sentences(measured, names)
     yield from _damage(cases, names)
     yield from _notes_of_proofs(measured)
@@ -193,6 +194,16 @@ def _several_hosts(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
             f"{names.count(apart)} ran on several hosts, which share no clock: a transfer that ends on all "
             "ranks at once took as long as its shortest rank's part; in other transfers waiting for ranks counts as "
             f"communication{names.listed(apart)}."
+        )
+
+
+def _untimed_transfers(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
+    untimed = [case for case in measured if not case.case.times_transfers and traits_of(case.case).exchanges]
+    if untimed:
+        yield (
+            f"{names.count(untimed)} {_have(untimed)} step times and no times of communication, nor of a step's "
+            "parts: gloo takes GPU memory through the host's, and does not tell when a transfer ends"
+            f"{names.listed(untimed)}."
         )
 
 

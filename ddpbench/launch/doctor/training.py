@@ -77,8 +77,8 @@ def backends(host: Host) -> Iterator[Finding]:
         yield ok("mpi", f'{facts["mpi"]}, through mpi4py: moves data between CPUs with backend = "mpi"')
     else:
         yield ok("mpi", f"not to be had: {facts['why_no_mpi'].removeprefix(_MPI_ASKED)}")
-    there = "built in" if built_in["ucc"] else "only in builds from source"
-    yield ok("ucc", f"{there}; ddpbench does not use it")
+    there = 'built in: backend = "ucc", on CPUs and GPUs' if built_in["ucc"] else "only in builds from source"
+    yield ok("ucc", there)
 
 
 def devices(host: Host) -> Iterator[Finding]:

@@ -34,6 +34,8 @@ class Pipeline(Strategy[PipelineOptions]):
         count, stages = options.microbatches, case.world_size
         if case.compute != "real":
             return "a replay has no layers to cut: take a workload that computes"
+        if case.backend == "gloo" and case.device == "cuda":
+            return "gloo sends no GPU memory from one rank to another: use nccl on GPUs"
         if case.precision != "full":
             return 'stages are cut out of the model without its autocast: set precision = "full"'
         if case.global_batch % count:

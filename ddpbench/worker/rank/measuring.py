@@ -157,8 +157,17 @@ class Measurement:
                 raise DivergedError("the ranks' parameters differ after the timed steps")
 
     def _instrument_steps(self, *, wanted: int) -> None:
-        """Makes at least so many steps with a new replica that notes their spans and transfers."""
+        """Makes at least so many steps with a new replica that notes their spans and transfers.
+
+        Where those of other ranks cannot be timed, it would be wrong to say that there are none: no step is noted.
+        """
         self._heartbeat.enter("instrumented steps")
+        if self._distributed and not self._case.times_transfers:
+            buckets = self._replica.bucket_bytes()
+            self._writer.write(
+                *([Buckets(bytes=tuple(buckets))] if buckets is not None else []), self._held()
+            )
+            return
         self._replica.close()
         clock, samples, period = self._stepper.clock, self._stepper.samples_per_step, self._stepper.period
         recorder = StepRecorder(clock)
