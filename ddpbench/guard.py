@@ -304,8 +304,13 @@ def guarded(
     _end_as(status)
 
 
-def supervised(folder: Path, work: Callable[[], int]) -> NoReturn:
-    """Do `work`, which no fork server starts, in a process of its own, and end as it does; nothing of it is left."""
+def supervised(
+    folder: Path, work: Callable[[], int], ended: Callable[[int], None] = lambda _: None
+) -> NoReturn:
+    """Do `work`, which no fork server starts, in a process of its own, and end as it does; nothing of it is left.
+
+    `ended` is told that process's exit code, negative for a signal, unless this one is ended first.
+    """
 
     def watched(traces: Traces) -> int:
         traces.use()
@@ -323,6 +328,7 @@ def supervised(folder: Path, work: Callable[[], int]) -> NoReturn:
                 flush()
                 os._exit(code)
         _, status = os.waitpid(worker, 0)
+        ended(os.waitstatus_to_exitcode(status))
         _end_as(status)
 
     guarded(None, os.getppid(), folder, watched)

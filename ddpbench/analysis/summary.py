@@ -30,6 +30,7 @@ FindingKind = Literal[
     "precision",
     "inputs",
     "loss",
+    "recovery",
     "law",
     "speed-up",
     "parts",

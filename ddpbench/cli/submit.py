@@ -65,6 +65,11 @@ def add_parser(commands: Any) -> None:
         type=flags.number("--port", "PORT"),
         help="a free port of the first node (default: by the job's id)",
     )
+    parser.add_argument(
+        "--local",
+        metavar="DIR",
+        help="a folder on each node's own disk, such as '/scratch/$USER', where no directory is shared",
+    )
     parser.add_argument("--detach", action="store_true", help="submit and return at once")
     parser.add_argument("--dry-run", action="store_true", help="print the scripts; write and submit nothing")
     parser.add_argument("--retry-failed", action="store_true", help="rerun failed launches")
@@ -106,6 +111,8 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
     )
     given: dict[str, Any] = {"options": options, "setup": tuple(arguments.setup), "port": arguments.port}
     given = {name: value for name, value in given.items() if value}
+    if arguments.local:
+        given["local"] = arguments.local.rstrip("/") or "/"
     if arguments.time is not None:
         given["time_s"] = parse_time(arguments.time)
     path = Path(arguments.experiment)
@@ -117,6 +124,10 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
                 f"{path} is planned already: --nodes, --ranks-per-node, --set and --out belong to an experiment"
             )
         found = open_submission(path)
+        if "options" in given:  # those that are given replace those of their names
+            named = {option.name for option in options}
+            kept = tuple(option for option in found.request.options if option.name not in named)
+            given["options"] = (*kept, *options)
         return replace(found, request=replace(found.request, **given))
     source = find_experiment(arguments.experiment)
     if source.is_dir():

@@ -79,6 +79,8 @@ def planned_for(
     here = usable_devices(hardware) if experiment.base.device == "auto" else hardware.devices(gpus=0)
     devices = _devices(experiment, here, shape)
     free = "nodes" not in experiment.axes and "nodes" not in experiment.base.model_fields_set
+    if "launcher" in experiment.axes:
+        notes.append(f"the axis launcher is left out: on these nodes {launcher} starts all ranks")
     experiment = _under_launcher(resolve(experiment, devices), launcher)
     names = own_names(experiment)
     batches = stated_batches(names) if importlib.util.find_spec("torch") is not None else {}

@@ -81,7 +81,9 @@ class LaunchRunner:
         started_utc = utc_now()
         noise = NoiseWatch(
             plan.cores,
-            server.pid,
+            lambda: [
+                pid for pid in server.pids if pid != server.pid
+            ],  # the launcher's, for one not yet known
             shared_machine=self._shared,
             helpers=plan.case.loader_workers > 0,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,10 +61,20 @@ def worst_of(noises: Sequence[Noise]) -> Noise:
 class NoiseWatch:
     """From its making to `stop`: one launch, on the cores its ranks and their loader workers may use."""
 
-    def __init__(self, cores: Sequence[int], server_pid: int, *, shared_machine: bool, helpers: bool) -> None:
-        """`helpers`: ranks start processes of their own (loader workers), whose CPU time is to be known too."""
+    def __init__(
+        self,
+        cores: Sequence[int],
+        ranks: Callable[[], Iterable[int]],
+        *,
+        shared_machine: bool,
+        helpers: bool,
+    ) -> None:
+        """`ranks` gives the ranks' process ids, once they are known.
+
+        `helpers`: ranks start processes of their own (loader workers), whose CPU time is to be known too.
+        """
         self._cores = frozenset(cores)
-        self._server_pid = server_pid
+        self._ranks = ranks
         self._shared = shared_machine
         self._helpers = helpers
         self._helper_cpu_s: dict[int, float] = {}
@@ -92,13 +102,9 @@ class NoiseWatch:
                 return
 
     def _watch_helpers(self) -> None:
-        try:
-            ranks = psutil.Process(self._server_pid).children()
-        except psutil.Error:
-            return
-        for rank in ranks:
+        for rank in self._ranks():
             with contextlib.suppress(psutil.Error):
-                for helper in rank.children(recursive=True):
+                for helper in psutil.Process(rank).children(recursive=True):
                     times = helper.cpu_times()
                     self._helper_cpu_s[helper.pid] = times.user + times.system
 

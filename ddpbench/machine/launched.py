@@ -29,11 +29,10 @@ from ddpbench.helper_process import child_environment
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir
 from ddpbench.records.files import open_to_append, write_anew
-from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
+from ddpbench.records.heartbeat import PAGE_BYTES, WORDS_BYTES, Pulse, noted_end, noted_pid, read_pulse
 from ddpbench.records.reader import read_launch
 from ddpbench.records.schema import RankOutcome
 from ddpbench.spec import Case
-from ddpbench.spec.limits import MAX_RANKS
 
 RANKS_VARIABLE = "DDPBENCH_RANKS"
 """Names the file that tells each rank of such a launch its environment, and the page of its pulse."""
@@ -45,10 +44,10 @@ _PLACES = {
     "mpiexec": "RANK=$PMI_RANK WORLD_SIZE=$PMI_SIZE LOCAL_RANK=$MPI_LOCALRANKID",
     "srun": "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID",
 }
+_PMI = ("HYDRA", "MPICH", "Intel(R) MPI", "MVAPICH")
+"""What an mpiexec says of itself that speaks PMI."""
 RESTARTS = 3
 """How often torchrun starts failed ranks anew: one failure is planned, and what else fails may do so twice."""
-_PIDS_BYTES = 8 * MAX_RANKS
-"""Behind the page of pulses: a word for each rank's process id."""
 _END_S = 10.0
 
 
@@ -69,10 +68,38 @@ def check_launcher(launcher: str) -> None:
     if _program(launcher) is None:
         needs = 'pip install "ddpbench[mpi]"' if launcher == "mpiexec" else "Slurm's commands"
         raise MachineError(f'launcher = "{launcher}": {launcher} is not on PATH; it needs {needs}')
+    if launcher == "mpiexec":
+        _check_mpiexec(_program(launcher) or launcher)
     if launcher == "srun" and not os.environ.get("SLURMD_NODENAME"):
         raise MachineError(
             'launcher = "srun": srun starts ranks on the node of its allocation; run the sweep in a job there: '
             "sbatch --nodes=1 --wrap 'ddpbench sweep ...'"
+        )
+
+
+def _check_mpiexec(program: str) -> None:
+    """Whether an mpiexec tells its ranks who they are as MPICH's does, by PMI.
+
+    Raises:
+        MachineError: it does not, or is none.
+    """
+    needs = 'pip install "ddpbench[mpi]" brings one'
+    try:
+        found = subprocess.run(
+            [program, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MachineError(f'launcher = "mpiexec": {program} cannot be run ({error}); {needs}') from None
+    if not any(name in found.stdout for name in _PMI):
+        first = (found.stdout.strip() or "it does not say what it is").partition("\n")[0]
+        raise MachineError(
+            f'launcher = "mpiexec": {program} is not of MPICH or its kin ({first}), so that ranks would not know their '
+            f"numbers; {needs}"
         )
 
 
@@ -83,6 +110,7 @@ def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
         return [python, "-P", "-m", "ddpbench.worker.spawn", str(ranks), *worker]
     if launcher == "torchrun":
         run = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0"]
+        run.append("--local-addr=127.0.0.1")  # else ranks meet at this host's name, wherever that leads
         return [python, "-P", "-m", *run, "-m", "ddpbench.worker", *worker]
     rank = shlex.join([python, "-P", "-m", "ddpbench.worker", *worker])
     line = ["bash", "-c", f"{_PLACES[launcher]} exec {rank}"]
@@ -114,8 +142,8 @@ class LaunchedRanks:
     def __init__(self, case: Case, log: Path) -> None:
         self._case, self._launcher, self._log = case, case.launcher, log
         self._page_file = tempfile.NamedTemporaryFile(prefix="ddpbench-page-")  # noqa: SIM115  closed with this
-        self._page_file.truncate(PAGE_BYTES + _PIDS_BYTES)
-        self._page = mmap.mmap(self._page_file.fileno(), PAGE_BYTES + _PIDS_BYTES)
+        self._page_file.truncate(PAGE_BYTES + WORDS_BYTES)
+        self._page = mmap.mmap(self._page_file.fileno(), PAGE_BYTES + WORDS_BYTES)
         self._words = memoryview(self._page).cast("Q")
         self._process: subprocess.Popen[bytes] | None = None
         self._directory: LaunchDir | None = None
@@ -124,8 +152,7 @@ class LaunchedRanks:
     @property
     def pids(self) -> tuple[int, ...]:
         """The ranks' process ids, as they told them themselves; the launcher's for one that has not yet."""
-        first = PAGE_BYTES // 8
-        return tuple(self._words[first + rank] or self.pid for rank in range(self._ranks))
+        return tuple(noted_pid(self._words, rank) or self.pid for rank in range(self._ranks))
 
     @pids.setter
     def pids(self, none: tuple[()]) -> None:
@@ -205,9 +232,11 @@ class LaunchedRanks:
         # What it has left has another parent by now; ranks have told their own numbers.
         kill_all(pid for pid in self.pids if pid != self._process.pid and _is_rank(pid))
         ranks, self._ranks = self._ranks, 0
+        noted = {rank: noted_end(self._words, rank) for rank in range(ranks)}
         ends = self._ends(ranks)
         cpu_s = max(usage.ru_utime + usage.ru_stime, sum(end.cpu_s or 0.0 for end in ends.values())) / ranks
         told = {rank: 0 if end.status == "ok" else 1 for rank, end in ends.items()}
+        told |= {rank: each for rank, each in noted.items() if each is not None}
         fallback = code if code else 1
         return [
             {"event": "exited", "rank": rank, "code": told.get(rank, fallback), "cpu_s": cpu_s}

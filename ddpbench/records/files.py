@@ -123,15 +123,18 @@ def write_anew(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
-def write_atomically(path: Path, content: str | bytes, *, flushed: bool = True) -> None:
+def write_atomically(
+    path: Path, content: str | bytes, *, flushed: bool = True, private: bool = False
+) -> None:
     """Writes beside, flushes to the disk, then renames, so that a reader never sees half a file.
 
-    Unless `flushed`, a power cut may leave an empty file: for what can be made again.
+    Unless `flushed`, a power cut may leave an empty file: for what can be made again. Nobody else may read what is
+    `private`.
     """
     beside = path.with_name(f".{path.name}.new")
     try:
         beside.unlink(missing_ok=True)  # of a writer that was killed
-        with create_file(beside) as file:
+        with create_file(beside, 0o600 if private else 0o666) as file:
             file.write(content.encode() if isinstance(content, str) else content)
             if flushed:
                 file.flush()

@@ -29,6 +29,33 @@ _SLOT_WORDS = 2  # steps made, and the index of the phase
 PAGE_BYTES = MAX_RANKS * _SLOT_WORDS * 8
 
 
+WORDS_BYTES = MAX_RANKS * 2 * 8
+"""Behind the page, where another launcher starts ranks: each one's process id, and how it ended."""
+_KNOWN = 1 << 16  # what is added to an exit code, so that 0 and signals are told from nothing
+
+
+def note_pid(page: mmap.mmap, rank: int) -> None:
+    """Notes this process as a rank's, behind the page."""
+    memoryview(page).cast("Q")[PAGE_BYTES // 8 + 2 * rank] = os.getpid()
+
+
+def noted_pid(words: memoryview, rank: int) -> int:
+    """Return a rank's process id; 0 before it is known."""
+    pid: int = words[PAGE_BYTES // 8 + 2 * rank]
+    return pid
+
+
+def note_end(page: mmap.mmap, rank: int, code: int) -> None:
+    """Notes how a rank's process ended: its exit code, negative for a signal."""
+    memoryview(page).cast("Q")[PAGE_BYTES // 8 + 2 * rank + 1] = _KNOWN + code
+
+
+def noted_end(words: memoryview, rank: int) -> int | None:
+    """Return how a rank's process ended; None where it is not known, as where its launcher ended it."""
+    word: int = words[PAGE_BYTES // 8 + 2 * rank + 1]
+    return word - _KNOWN if word else None
+
+
 def shared_page(path: Path) -> mmap.mmap:
     """Return the page that a file holds, which others map as well.
 

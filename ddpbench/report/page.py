@@ -62,6 +62,7 @@ from ddpbench.version import VERSION
 
 _HERE = Path(__file__).parent
 FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
+    recovery.section,
     scaling.section,
     layouts.section,
     network.section,
@@ -78,7 +79,6 @@ FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
     communication.section,
     memory.section,
     checkpoints.section,
-    recovery.section,
     startup.section,
 )
 """The sections with figures, in the page's order: one file or folder and one entry here for each."""

@@ -115,6 +115,8 @@ RECOVERIES = {
     "agent": "an agent is killed",
     "leave": "a node leaves and returns",
 }
+UNDISTURBED = ("off", "uninterrupted")
+"""Values of `recovery` under which nothing fails."""
 _LAUNCHERS = {"local": "a fork server", "spawn": "mp.spawn"}
 _ALL: tuple[Decided, ...] = ("loss", "state", "compute")
 
@@ -239,7 +241,7 @@ FACETS: dict[str, Facet] = {
         in_label=True,
     ),
     "recovery": Facet(
-        "variant",
+        "panel",
         "Failure",
         lambda case: RECOVERIES.get(case.recovery, case.recovery),
         in_label=True,
@@ -250,7 +252,7 @@ FACETS: dict[str, Facet] = {
         lambda case: f"a snapshot every {counted(case.snapshot_every, 'step')}",
     ),
     "agents": Facet(
-        "scale",
+        "panel",
         "Agents",
         lambda case: counted(case.agents, "agent"),
     ),

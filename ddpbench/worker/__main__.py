@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from ddpbench.last_words import flush
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, LaunchRequest, RunDir
 from ddpbench.records.files import open_to_append
-from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat, shared_page
+from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat, note_end, note_pid, shared_page
 from ddpbench.spec import environment
 
 if TYPE_CHECKING:
@@ -90,14 +91,12 @@ def main() -> None:
         os.execve(sys.executable, sys.orig_argv, applied(os.environ, wanted))
 
     def rank() -> int:
-        page: bytearray | mmap.mmap = bytearray(
-            PAGE_BYTES
-        )  # without a watchdog it counts its steps for nobody
-        slot = 0
+        page: bytearray | mmap.mmap
+        page, slot = bytearray(PAGE_BYTES), 0  # without a watchdog it counts its steps for nobody
         if table is not None:
             page = shared_page(Path(table["page"]))
             slot = place.rank
-            memoryview(page).cast("Q")[PAGE_BYTES // 8 + slot] = os.getpid()
+            note_pid(page, slot)
             with open_to_append(directory.log(place.rank, place.attempt)) as output:
                 os.dup2(output.fileno(), 1)
                 os.dup2(output.fileno(), 2)
@@ -107,8 +106,10 @@ def main() -> None:
 
         return Rank(directory, place, Heartbeat(page, slot), request).run()
 
-    if table is None or not table.get("gangs"):
+    if table is None:
         supervised(run.path, rank)
+    if not table.get("gangs"):
+        supervised(run.path, rank, partial(note_end, shared_page(Path(table["page"])), place.rank))
     # Its agent must see how it ends, and end it, as it does with people's own scripts: nobody stands between them.
     die_with_parent(os.getppid())
     code = rank()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.records import RunDir
 from ddpbench.spec import Case, Devices, expand, load_experiment
 from tests.analysis.test_time_to_loss import falling, rank
+from tests.recoveries import Told, ranks_of, records_of
 from tests.synthetic import MS, RankLaunch, processes_of, write_launch, write_plan, write_sessions
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
@@ -50,7 +52,11 @@ def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) ->
             one = RankLaunch(blocks=[[int(step * MS)] * 10], samples_per_step=samples)
             if target:
                 one = rank(step, [target + 1] * 20 + falling(20, 5), samples_per_step=samples, target=target)
-            write_launch(run, case, number, [one] * processes_of(case))
+            ranks = [one] * processes_of(case)
+            if case.recovery != "off":
+                told = ranks_of(Told(fails=2 * case.snapshot_every + 7, last=6 * case.snapshot_every), case)
+                ranks = [replace(one, more=records_of(each)) for each in told]
+            write_launch(run, case, number, ranks)
     write_sessions(run)
     summary = summarize(run)
     assert summary.answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import time
@@ -12,6 +13,8 @@ import psutil
 import pytest
 
 import ddpbench
+from ddpbench.errors import MachineError
+from ddpbench.machine import launched
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes, workload
 from tests.processes import started
 
@@ -58,6 +61,29 @@ def test_a_rank_that_fails_is_named_with_its_cause(
     (error,) = frame[frame["strategy"] == "ddp"]["error"]
     assert "rank 1" in error, error
     assert "the forward pass is broken" in error, error
+
+
+@pytest.mark.parametrize("launcher", ["spawn", "torchrun", "mpiexec"])
+def test_a_rank_that_is_killed_is_named_with_its_signal(
+    write_experiment: WriteExperiment, tmp_path: Path, launcher: str
+) -> None:
+    experiment = with_launchers(write_experiment([workload("KilledOnRank1")], rounds=1), [launcher])
+    result = run_cli("sweep", experiment, "--out", tmp_path / "run")
+    assert result.returncode == 1, result
+    frame = ddpbench.load(tmp_path / "run")
+    (error,) = frame[frame["strategy"] == "ddp"]["error"]
+    assert "rank 1 was killed by SIGKILL in timed steps after 40 steps" in error, error
+
+
+def test_an_mpiexec_that_speaks_no_pmi_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "mpiexec"
+    program.write_text("#!/bin/sh\necho 'mpiexec (OpenRTE) 4.1.4'\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(launched, "_program", lambda _: str(program))
+    with pytest.raises(MachineError, match=re.escape("is not of MPICH or its kin (mpiexec (OpenRTE) 4.1.4)")):
+        launched.check_launcher("mpiexec")
 
 
 @pytest.mark.parametrize("launcher", ["torchrun"])

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -417,3 +418,32 @@ def test_slurm_away_is_said(tmp_path: Path, write: Callable[..., Path], slurm: C
     assert code == 1, told
     assert "Unable to contact slurm controller" in told
     assert not (tmp_path / "run").exists()
+
+
+def test_nodes_with_disks_of_their_own(slurm: Cluster, write: Callable[..., Path], tmp_path: Path) -> None:
+    """Each node has a folder that the other does not see, nor the login; somebody cancels the first job."""
+    run = tmp_path / "run"
+    disks = tmp_path / "disks"
+    flags = ("--nodes", "2", "--local", f"{disks}/$SLURMD_NODENAME", "--out", run)
+    client = start(slurm, write(rounds=4), *flags)
+    deadline = time.monotonic() + 60
+    while len(list(disks.glob("*/ddpbench-*/cases/*/launch-*/outcome.json"))) < 2:
+        assert time.monotonic() < deadline, ended(client)
+        time.sleep(0.05)
+    slurm.ask("scancel", open_submission(run).sizes[0].jobs[0].job_id)
+    code, told = ended(client)
+    assert (code, "was cancelled" in told) == (1, True), told
+    here = RunDir(run / "nodes-2")
+    before = {path: path.read_bytes() for path in here.path.glob("cases/*/launch-*/outcome.json")}
+    assert len(before) >= 2
+    shutil.rmtree(disks)  # the next job may get other nodes
+    code, told = submit(slurm, run)
+    assert code == 0, told
+    assert {each.name for each in disks.iterdir()} == {"n1", "n2"}
+    assert {path: path.read_bytes() for path in before} == before, "launches were made again"
+    frame = ddpbench.load(here.path)
+    assert set(frame["status"]) == {"ok"}
+    assert set(frame["launches"]) == {4}
+    assert all(job.fetched for job in open_submission(run).sizes[0].jobs)
+    script = here.path / "job.sbatch"
+    assert script.stat().st_mode & 0o077 == 0  # the job's key is in it

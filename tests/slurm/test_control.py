@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.launch.slurm.control import _environment, _place
+from ddpbench.launch.slurm.control import _place, environment
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def test_variables_change_no_option_that_a_script_has(monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("SBATCH_ACCOUNT", "physics")
     monkeypatch.setenv("SLURM_CONF", "/etc/here.conf")
-    found = _environment(script)
+    found = environment(script)
     assert {name for name in found if name.startswith(("SBATCH_", "SLURM_"))} == {
         "SBATCH_ACCOUNT",
         "SLURM_CONF",

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+from pathlib import Path
+
 import pytest
 
+from ddpbench.cli import submit
 from ddpbench.errors import RequestError
 from ddpbench.launch.slurm.control import Partition, check_room
 from ddpbench.launch.slurm.request import (
@@ -15,6 +20,7 @@ from ddpbench.launch.slurm.request import (
     parse_time,
     slurm_time,
 )
+from ddpbench.launch.slurm.submission import FILE
 
 
 @pytest.mark.parametrize(
@@ -122,3 +128,39 @@ def test_what_a_partition_never_has_is_refused(
 
 def test_without_a_default_partition_sbatch_says_what_it_wants() -> None:
     check_room(KNOWN[1:], None, 99, 1e9)
+
+
+def test_an_option_given_again_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(
+        json.dumps(
+            {
+                "asked": {},
+                "slurm": {
+                    "time_s": None,
+                    "options": [["partition", "gpu"], ["gres", "gpu:8"], ["exclusive", None]],
+                    "setup": [],
+                    "port": None,
+                },
+                "sizes": [{"nodes": 2, "ranks_per_node": 8, "run": "nodes-2", "estimated_s": 1.0}],
+            }
+        )
+    )
+    parser = argparse.ArgumentParser()
+    submit.add_parser(parser.add_subparsers())
+    found = submit._asked_for(parser.parse_args(["submit", str(tmp_path), "--partition", "gpu2"]))
+    assert sorted((option.name, option.value) for option in found.request.options) == [
+        ("exclusive", None),
+        ("gres", "gpu:8"),
+        ("partition", "gpu2"),
+    ]
+
+
+@pytest.mark.parametrize("folder", ["scratch", "/a b", "/a'b", '/a"b', "/a\\b", "$(id)", "/a;b", "/a`b`"])
+def test_what_a_shell_would_take_for_more_is_no_folder(folder: str) -> None:
+    with pytest.raises(RequestError, match="give an absolute folder on the nodes"):
+        Request(sizes=(1,), ranks_per_node=1, local=folder)
+
+
+@pytest.mark.parametrize("folder", ["/scratch", "/scratch/$USER", "${TMPDIR}/x", "$HOME"])
+def test_a_folder_on_the_nodes_may_have_variables(folder: str) -> None:
+    assert Request(sizes=(1,), ranks_per_node=1, local=folder).local == folder

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ddpbench.launch.elsewhere import Shape
+from ddpbench.launch.slurm.disks import place
 from ddpbench.launch.slurm.request import Option, Request
 from ddpbench.launch.slurm.script import job_script
 
@@ -40,10 +42,14 @@ def script(request: Request, path: str = "/work/run/nodes-2", *, retry_failed: b
         python="/opt/env/bin/python",
         again="ddpbench submit /work/run",
         retry_failed=retry_failed,
+        local=place(request, "nodes-2", "0123abcd") if request.local else "",
     )
 
 
-@pytest.mark.parametrize(("name", "request_"), [("plain", PLAIN), ("full", FULL)])
+LOCAL = replace(PLAIN, local="/scratch/$USER")
+
+
+@pytest.mark.parametrize(("name", "request_"), [("plain", PLAIN), ("full", FULL), ("local", LOCAL)])
 def test_a_script_is_as_it_is_kept(name: str, request_: Request) -> None:
     assert script(request_) == (GOLDEN / f"{name}.sbatch").read_text(encoding="utf-8")
 

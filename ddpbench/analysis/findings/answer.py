@@ -14,7 +14,7 @@ from ddpbench.analysis.findings.choice import Choice, choices_of, planned_panels
 from ddpbench.analysis.findings.first_to_loss import first_to_loss
 from ddpbench.analysis.findings.groups import exchanges_gradients, reference_of
 from ddpbench.analysis.findings.growth import growth_finding
-from ddpbench.analysis.findings.recovery import recovery_finding
+from ddpbench.analysis.findings.recovery import recovery_finding, snapshot_finding
 from ddpbench.analysis.findings.wording import (
     MARGIN_WORDS,
     RATIO_THRESHOLD,
@@ -67,7 +67,9 @@ def answer_of(cases: Sequence[CaseRun], findings: Sequence[Finding]) -> tuple[Fi
     saved = _checkpoint(cases)
     told = [saved, *told][:2] if saved is not None else told
     recovered = recovery_finding(cases)
-    told = [recovered] if recovered is not None else told  # the rest is of the training that nothing befell
+    if recovered is not None:  # the rest is of the training that nothing befell
+        saving = snapshot_finding(cases)
+        told = [recovered, *([saving] if saving is not None else [])]
     growth = growth_finding(cases)
     told = [growth, *told][:2] if growth is not None else told
     return tuple(told) or (_none(cases, panels),)

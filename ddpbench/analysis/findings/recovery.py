@@ -1,25 +1,91 @@
-"""The answer of a sweep in which something fails: how many failures were recovered from, and how long that takes."""
+"""Sentences of a sweep in which something fails: how many failures were recovered from, and how long that takes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ddpbench.analysis.findings.wording import fitting, launch_tags, plain, sentence
+from ddpbench.analysis.goodput import best, ettr
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.recovery import RecoveryCost, recovery_cost
 from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import RECOVERIES
-from ddpbench.units import counted
+from ddpbench.units import counted, format_seconds
+
+DAY_S = 86_400.0
+"""The mean time between failures that is told of: what a job's is, its nodes decide."""
 
 
-def recovery_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return what failures cost, from the cheapest to the dearest; None where none was planned, or none came."""
+def _costs(cases: Sequence[CaseRun]) -> list[tuple[CaseRun, RecoveryCost]]:
+    """Return what failures cost, of each case in which one came."""
     costs: list[tuple[CaseRun, RecoveryCost]] = []
     for run in cases:
         cost = recovery_cost([one.recovered for one in run.good if one.recovered is not None])
         if cost is not None and cost.failures:
             costs.append((run, cost))
+    return costs
+
+
+def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
+    """Return a sentence on each kind of failure, from the cheapest to the dearest."""
+    able = [
+        (run, cost) for run, cost in _costs(cases) if cost.total is not None and cost.restored is not None
+    ]
+    kinds = [run.case.recovery for run, _ in able]
+    apart = grouping.differing([run.case for run, _ in able], ("world_size", "strategy", "workload"))
+    found: list[tuple[float, Finding]] = []
+    for run, cost in able:
+        assert cost.total is not None
+        assert cost.restored is not None
+        what = f"{RECOVERIES[run.case.recovery][:1].upper()}{RECOVERIES[run.case.recovery][1:]}"
+        if kinds.count(run.case.recovery) > 1:
+            what = f"{what}, {', '.join(grouping.words(run.case, apart, [one.case for one, _ in able]))}"
+        pause = f"training goes on after {plain(cost.restored)} s"
+        whole = f"has made up for what was lost after {plain(cost.total)} s"
+        joined = f", and pauses for {plain(cost.joined)} s as it returns" if cost.joined is not None else ""
+        text = fitting([f"{what}: {pause}, {whole}{joined}", f"{what}: {pause}{joined}", f"{what}: {pause}"])
+        finding = Finding(
+            kind="recovery",
+            text=sentence(text),
+            tags=(*_told(run), *launch_tags(cost.failures)),
+            evidence="recovery",
+            verdict="note",
+            cases=(run.case_id,),
+        )
+        found.append((cost.total.value, finding))
+    return tuple(finding for _, finding in sorted(found, key=lambda one: one[0]))
+
+
+def snapshot_finding(cases: Sequence[CaseRun]) -> Finding | None:
+    """Return how often a snapshot is worth while, for a job that fails once a day; None where that was not measured."""
+    able = [
+        (run, cost) for run, cost in _costs(cases) if cost.restored is not None and cost.snapshot is not None
+    ]
+    if not able:
+        return None
+    run, cost = next((one for one in able if one[0].case.recovery == "SIGKILL"), able[0])
+    assert cost.restored is not None
+    assert cost.snapshot is not None
+    period_s = best(cost.snapshot.value, DAY_S)
+    lost = 1 - ettr(period_s, cost.snapshot.value, cost.restored.value, DAY_S)
+    text = (
+        f"With a failure a day, a snapshot ({format_seconds(float(f'{cost.snapshot.value:.2g}'))}) every "
+        f"{format_seconds(float(f'{period_s:.2g}'))} is best: {100 * lost:.2g} % of the time is lost"
+    )
+    return Finding(
+        kind="recovery",
+        text=sentence(text),
+        tags=(run.case.workload, *_told(run), *launch_tags(cost.failures)),
+        evidence="recovery",
+        verdict="note",
+        cases=(run.case_id,),
+    )
+
+
+def recovery_finding(cases: Sequence[CaseRun]) -> Finding | None:
+    """Return what failures cost, from the cheapest to the dearest; None where none was planned, or none came."""
+    costs = _costs(cases)
     if not costs:
         return None
     failures, recoveries = (

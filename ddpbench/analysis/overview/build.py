@@ -11,6 +11,7 @@ from ddpbench.analysis.findings.inputs import input_findings
 from ddpbench.analysis.findings.lead import lead_findings
 from ddpbench.analysis.findings.loss import loss_findings
 from ddpbench.analysis.findings.precision import precision_findings
+from ddpbench.analysis.findings.recovery import recovery_findings
 from ddpbench.analysis.findings.settings import setting_findings
 from ddpbench.analysis.findings.table import comparisons_table
 from ddpbench.analysis.findings.virtual import virtual_sentences
@@ -46,6 +47,7 @@ from ddpbench.records.files import MOST_NOTES, read_text
 from ddpbench.records.machine import read_machine, read_merged
 from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.sessions import read_sessions
+from ddpbench.spec.grouping import UNDISTURBED
 
 MOST_ASKED = 3
 """Sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
@@ -119,7 +121,13 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
 
 
 def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
-    """At most `MOST_FINDINGS` sentences, decided ones first; speed-up and law are always among them."""
+    """At most `MOST_FINDINGS` sentences, decided ones first; speed-up and law are always among them.
+
+    Where something fails as planned that comes first, and the rest is of the training that nothing befell.
+    """
+    if failed := recovery_findings(cases)[: MOST_FINDINGS - 1]:
+        whole = [run for run in cases if run.case.recovery in UNDISTURBED]
+        return (*failed, *findings(whole, most=MOST_FINDINGS)[: MOST_FINDINGS - len(failed)])
     losses, precision = loss_findings(cases), precision_findings(cases)
     room = MOST_ASKED - len(losses) - len(precision)
     settings = (*lead_findings(cases), *setting_findings(cases))[: max(0, room)]

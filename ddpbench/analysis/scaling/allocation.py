@@ -107,9 +107,11 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
     recorded = request.samples_per_epoch is None
     request = _with_samples(request, [base, *curve.runs])
     case, machine = curve.first.case, read_machine(run)
-    waited = [] if request.waits_s else [job for job in _slurm_jobs(machine) if job.queue_wait_s is not None]
-    if waited:
-        request = replace(request, waits_s=_waits(waited, [base, *curve.runs]))
+    waited = [job for job in _slurm_jobs(machine) if job.queue_wait_s is not None]
+    if waited:  # what is given is known better
+        recorded_waits = _waits(waited, [base, *curve.runs])
+        waited = [] if recorded_waits.keys() <= request.waits_s.keys() else waited
+        request = replace(request, waits_s={**recorded_waits, **request.waits_s})
     jobs = _jobs(curve, base, request)
     members = [base, *curve.runs]
     return Allocation(

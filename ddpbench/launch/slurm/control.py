@@ -38,6 +38,16 @@ GONE = "GONE"
 """The controller does not know the job any more, and nobody keeps accounts."""
 
 
+_NO_ANSWER = (
+    "contact slurm controller",
+    "timed out",
+    "communication",
+    "connection refused",
+    "zero bytes were",
+)
+"""Of sbatch's words those that judge no script: the controller is away or has no time, and may have heard it."""
+
+
 class UnreachableError(LaunchError):
     """Slurm's controller does not answer."""
 
@@ -77,7 +87,7 @@ _NEVER = frozenset(
 """Variables that would change what every submission relies on."""
 
 
-def _environment(script: Path | None) -> dict[str, str]:
+def environment(script: Path | None) -> dict[str, str]:
     """Return this environment without what would be taken for options of a job before those that its script has.
 
     What a job tells its own steps would be, and so are SBATCH_ variables: those of options that the script leaves open
@@ -89,7 +99,8 @@ def _environment(script: Path | None) -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name == "SLURM_CONF" or not (name.startswith("SLURM_") or name.removeprefix("SBATCH_") in own)
+        if name == "SLURM_CONF"
+        or not (name.startswith("SLURM_") or (name.startswith("SBATCH_") and name[len("SBATCH_") :] in own))
     }
 
 
@@ -99,7 +110,7 @@ def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.Comple
     Raises:
         UnreachableError: nothing, for a minute.
     """
-    env = _environment(script)
+    env = environment(script)
     who = "the accounts (slurmdbd) do" if argv[0] == "sacct" else "the controller (slurmctld) does"
     try:
         return subprocess.run(
@@ -217,7 +228,7 @@ def submit(script: Path) -> str:
 
 def _refused(script: Path, done: subprocess.CompletedProcess[str]) -> None:
     told = _told(done)
-    if "contact slurm controller" in told.lower():
+    if any(words in told.lower() for words in _NO_ANSWER):
         raise UnreachableError(f"sbatch: {told}")
     raise RequestError(f"sbatch refuses {script}: {told}")
 
@@ -274,8 +285,8 @@ def _queue() -> dict[str, tuple[JobState, str]]:
 def _ended(job_id: str) -> JobState:
     """Return how a job ended that has left the queue: from the accounts, where they are kept."""
     if shutil.which("sacct") is not None:
-        done = _asked(["sacct", "-n", "-X", "-P", "-j", job_id, "-o", "State"])
-        words = done.stdout.split()
-        if done.returncode == 0 and words:
-            return JobState(state=words[0])
+        done = _asked(["sacct", "-n", "-X", "-P", "-j", job_id, "-o", "State,NodeList"])
+        state, _, nodes = done.stdout.strip().partition("\n")[0].partition("|")
+        if done.returncode == 0 and state:
+            return JobState(state=state.split()[0], nodes="" if nodes.startswith("None") else nodes)
     return JobState(state=GONE)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from ddpbench.errors import DdpbenchError, RequestError
-from ddpbench.launch.slurm import control
+from ddpbench.launch.slurm import control, disks
 from ddpbench.launch.slurm.control import GONE, JobState, UnreachableError
-from ddpbench.launch.slurm.submission import Job, Size, Submission, write_script, write_scripts
+from ddpbench.launch.slurm.submission import Job, Size, Submission, local_place, write_script, write_scripts
 from ddpbench.records.files import read_text
 from ddpbench.records.sessions import read_sessions
 
@@ -18,6 +18,11 @@ POLL_S = 5.0
 """How often Slurm's controller is asked: it serves a whole cluster."""
 SETTLE_S = 15.0
 """How long the records of a job that has ended may take to be seen here, on a shared file system."""
+FETCH_EVERY_S = 60.0
+"""How often records are fetched from nodes' own disks while a job runs: what is lost with a node is that new."""
+AGAIN_S = 10.0
+FETCH_TRIES = 5
+"""How often they are asked for once it has ended."""
 _LAST_LINES = 5
 _MOST_OUTPUT = 1 << 26
 _BUDGET = "budget"
@@ -104,6 +109,9 @@ class Follower:
     _looked: set[int] = field(default_factory=set)
     _inactive: dict[int, float] = field(default_factory=dict)
     _done: set[int] = field(default_factory=set)
+    _fetched: dict[tuple[int, bool], float] = field(default_factory=dict)
+    """When a size's records were looked for last on nodes' own disks, while its job ran and afterwards."""
+    _tried: dict[int, int] = field(default_factory=dict)
     _away: bool = False
     """Slurm did not answer when it was asked last, and that was said."""
 
@@ -174,10 +182,66 @@ class Follower:
         jobs = {size.jobs[-1].job_id: size.script for size in left if size.jobs}
         return control.states(jobs)
 
+    def _fetch(self, size: Size, state: JobState | None) -> bool:
+        """Brings a job's records from its nodes' own disks: now and then while it runs, and once it has ended.
+
+        Returns whether it can be decided what comes next.
+        """
+        nodes, last, runs = size.shape.nodes, size.jobs[-1], state is not None and state.active
+        if state is not None and state.nodes and state.nodes != last.nodes:
+            last = size.jobs[-1] = replace(last, nodes=state.nodes)
+            self.submission.save()
+        if last.fetched or not last.nodes:  # without nodes it has never run
+            return True
+        if state is not None and runs and state.state != "RUNNING":
+            return True
+        if self.clock() - self._fetched.get((nodes, runs), -FETCH_EVERY_S) < (
+            FETCH_EVERY_S if runs else AGAIN_S
+        ):
+            return runs
+        try:
+            where, request = local_place(self.submission, size), self.submission.request
+            job_id = last.job_id if runs else None
+            disks.fetch(size.run.path, where, last.nodes, nodes, request, job_id=job_id)
+        except UnreachableError as error:
+            return self._unfetched(size, state, error) if not runs else True  # it may have only begun
+        finally:
+            self._fetched[nodes, runs] = self.clock()
+        if not runs:
+            self._settle(size)
+        return True
+
+    def _unfetched(self, size: Size, state: JobState | None, error: UnreachableError) -> bool:
+        """Tells that an ended job's records could not be had; returns whether that is to be taken for good."""
+        nodes, last = size.shape.nodes, size.jobs[-1]
+        self._tried[nodes] = self._tried.get(nodes, 0) + 1
+        kept = f"{size.name}: records of job {last.job_id} are still on {last.nodes}: {error}"
+        if self._tried[nodes] < FETCH_TRIES:
+            self.listener.event(kept)
+        elif state is not None and state.state == "NODE_FAIL":
+            self.listener.event(
+                f"{size.name}: what job {last.job_id} measured since it was looked at last is lost with {last.nodes}"
+            )
+            self._settle(size)
+            return True
+        else:
+            self._done.add(nodes)
+            self.given_up[nodes] = f"{kept}; give the command again once the nodes are free"
+            self.listener.state(size, "given up", size.launches())
+        return False
+
+    def _settle(self, size: Size) -> None:
+        size.jobs[-1] = replace(size.jobs[-1], fetched=True)
+        self.submission.save()
+
     def _look(self, size: Size, states: Mapping[str, JobState]) -> None:
         nodes = size.shape.nodes
         last = size.jobs[-1] if size.jobs else None
         state = states.get(last.job_id) if last is not None else None
+        if last is not None and self.submission.request.local:
+            if not self._fetch(size, state):
+                return
+            last = size.jobs[-1]
         progress = progress_of(size)
         first = nodes not in self._looked
         step = next_step(last, state, progress, first=first, again=nodes in self._again)
@@ -185,13 +249,15 @@ class Follower:
             since = self._inactive.setdefault(nodes, self.clock())
             if self.clock() - since < SETTLE_S:
                 step = "wait"
-        self._looked.add(nodes)
         if step == "submit":
             if last is not None and state is not None:
                 ended = "left the queue" if state.state == GONE else f"ended as {state.state}"
-                self.listener.event(f"{size.name}: job {last.job_id} {ended}; submitted again")
+                self.listener.event(f"{size.name}: job {last.job_id} {ended}; it is submitted again")
             self._submit(size, progress)
-        elif step == "done":
+        self._looked.add(nodes)  # where Slurm did not answer, that was no look
+        if step == "submit":
+            return
+        if step == "done":
             self._done.add(nodes)
             told = "measured; budget.total left launches out" if progress.left_out else "measured"
             self.listener.state(size, told, size.launches())

@@ -16,6 +16,7 @@ from ddpbench.units import parse_seconds
 AUTO = "auto"
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 _CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,5})(?::(\d{1,2}))?(?::(\d{1,2}))?")
+_FOLDER = re.compile(r"(/|\$\w+|\$\{\w+\})([\w./-]|\$\w+|\$\{\w+\})*", re.ASCII)
 _OWN = {
     "nodes": "give --nodes",
     "ntasks-per-node": "give --ranks-per-node",
@@ -46,7 +47,8 @@ class Request:
 
     `sizes` are numbers of nodes, ascending; each is one job. `time_s` is the jobs' time limit in seconds, None where
     it comes from the estimate. `setup` are lines of the shell before anything else, such as `module load cuda`.
-    `port` is that of the first node at which slots meet; None draws one from the job's id.
+    `port` is that of the first node at which slots meet; None draws one from the job's id. `local` is a folder on each
+    node's own disk, where no directory is shared; empty: one is. The nodes' shells expand variables in it.
     """
 
     sizes: tuple[int, ...]
@@ -55,6 +57,7 @@ class Request:
     options: tuple[Option, ...] = ()
     setup: tuple[str, ...] = ()
     port: int | None = None
+    local: str = ""
 
     def __post_init__(self) -> None:
         limits.RANKS_PER_NODE.check_flag("--ranks-per-node", self.ranks_per_node)
@@ -66,6 +69,11 @@ class Request:
             raise RequestError(f"--{twice[0]} is given twice: leave one out")
         for line in self.setup:
             _check_line("--setup", line)
+        if self.local and not _FOLDER.fullmatch(self.local):
+            raise RequestError(
+                f"--local {shortened(self.local)}: give an absolute folder on the nodes, of letters, digits, . _ - / "
+                "and variables of the shell, such as '/scratch/$USER'"
+            )
 
     def value(self, name: str) -> str | None:
         """Return the value of an option; None where it is not given, or has none."""

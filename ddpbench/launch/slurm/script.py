@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ddpbench.launch.elsewhere import Shape
 from ddpbench.launch.layout import SLURM_PLACE, srun
+from ddpbench.launch.slurm.disks import MARK, unpacking
 from ddpbench.launch.slurm.request import Request, slurm_time
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@[]")
@@ -25,8 +26,12 @@ def job_script(
     python: str,
     again: str,
     retry_failed: bool = False,
+    local: str = "",
 ) -> str:
     """Return the script of the job that carries out the plan of `run_dir` in an allocation of that shape.
+
+    `local` is where the run is on each node's own disk, a word of the shell, where no directory is shared: then the
+    run directory, packed, is to follow the script's last line.
 
     `name` is the job's, `cpus` how many cores a rank has (None: as Slurm likes), `time_s` the time limit, seconds, and
     `again` the command that follows the job. Started again, by Slurm or by hand, the job goes on where it was.
@@ -37,17 +42,17 @@ def job_script(
         ("ntasks-per-node", str(shape.ranks_per_node)),
         *([] if cpus is None else [("cpus-per-task", str(cpus))]),
         ("time", slurm_time(time_s)),
-        ("output", str(run_dir).replace("%", "%%") + "/slurm-%j.out"),
+        ("output", "/dev/null" if local else str(run_dir).replace("%", "%%") + "/slurm-%j.out"),
         ("open-mode", "append"),
-        ("requeue", None),
+        ("no-requeue" if local else "requeue", None),  # a script is as old as its submission
     ]
     given = [(option.name, option.value) for option in request.options]
     replaced = {key for key, _ in given} | (
-        {"requeue"} if any(key == "no-requeue" for key, _ in given) else set()
+        {"requeue", "no-requeue"} if any(key in ("requeue", "no-requeue") for key, _ in given) else set()
     )
     options = [*((key, value) for key, value in options if key not in replaced), *given]
     flag = " --retry-failed" if retry_failed else ""
-    worker = f"{shlex.quote(python)} -m ddpbench.worker {shlex.quote(str(run_dir))}{flag}"
+    worker = f"{shlex.quote(python)} -m ddpbench.worker {local or shlex.quote(str(run_dir))}{flag}"
     nodes = "1 node" if shape.nodes == 1 else f"{shape.nodes} nodes"
     lines = [
         "#!/bin/bash",
@@ -61,6 +66,7 @@ def job_script(
             if request.setup
             else []
         ),
+        *(unpacking(local, shape.nodes) if local else []),
         "# The slots of the job meet at its first node.",
         'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
         "MASTER_ADDR=$(scontrol -o show node \"$first\" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')",
@@ -71,6 +77,7 @@ def job_script(
         "",
         f"{srun(shape.nodes, shape.ranks_per_node)} --mpi=none bash -c \\",
         f"  {shlex.quote(f'{SLURM_PLACE} exec {worker}')}",
+        *(["exit", MARK] if local else []),
         "",
     ]
     return "\n".join(lines)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError
 from ddpbench.errors import IdentityError, OutputError, RequestError
 from ddpbench.launch.elsewhere import PlannedFor, Shape, planned_for, write_run
 from ddpbench.launch.plan import Plan, make_plan
+from ddpbench.launch.slurm import disks
 from ddpbench.launch.slurm.request import Request, option
 from ddpbench.launch.slurm.script import job_script
 from ddpbench.machine.identity import submitted_record
@@ -39,11 +40,17 @@ _MOST_FILE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A job that was submitted, and how far its run was by then: launches and proofs finished, sessions noted."""
+    """A job that was submitted, and how far its run was by then: launches and proofs finished, sessions noted.
+
+    Where no directory is shared, `nodes` are those that it was last seen on, and it is `fetched` once its records are
+    here that it had when it ended.
+    """
 
     job_id: str
     launches: int = 0
     sessions: int = 0
+    nodes: str = ""
+    fetched: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -124,7 +131,12 @@ class Submission:
                 "run": size.run.path.name,
                 "estimated_s": round(size.estimated_s, 1),
                 "jobs": [
-                    {"job_id": job.job_id, "launches": job.launches, "sessions": job.sessions}
+                    {
+                        "job_id": job.job_id,
+                        "launches": job.launches,
+                        "sessions": job.sessions,
+                        **({"nodes": job.nodes, "fetched": job.fetched} if job.nodes else {}),
+                    }
                     for job in size.jobs
                 ],
             }
@@ -135,6 +147,7 @@ class Submission:
             "options": [[option.name, option.value] for option in self.request.options],
             "setup": list(self.request.setup),
             "port": self.request.port,
+            "local": self.request.local,
         }
         data = {"schema_version": SCHEMA_VERSION, "asked": self.asked, "slurm": slurm, "sizes": sizes}
         try:
@@ -329,18 +342,27 @@ def scripts(submission: Submission, *, retry_failed: bool = False) -> dict[int, 
             python=sys.executable,
             again=command("ddpbench", "submit", submission.path.absolute()),
             retry_failed=retry_failed,
+            local=local_place(submission, size) if request.local else "",
         )
     return found
 
 
+def local_place(submission: Submission, size: Size) -> str:
+    """Return where a size's run is on the nodes' own disks, as a word of their shells."""
+    key = hashlib.sha256(str(submission.path.absolute()).encode()).hexdigest()[:8]
+    return disks.place(submission.request, size.run.path.name, key)
+
+
 def write_script(size: Size, text: str) -> None:
-    """Writes a job's script into its run.
+    """Writes a job's script into its run, and the run after it where the text asks for that.
 
     Raises:
         OutputError: it cannot be written.
+        RequestError: the run is too large for a script.
     """
+    packed = disks.archive(size.run.path) if text.endswith(f"\n{disks.MARK}\n") else ""
     try:
-        write_atomically(size.script, text)
+        write_atomically(size.script, text + packed, private=bool(packed))  # the job's key is in it
     except OSError as error:
         raise OutputError(f"{size.script} cannot be written: {explain_os_error(error)}") from None
 
@@ -359,6 +381,8 @@ class _StoredJob(BaseModel, strict=True):
     job_id: str
     launches: int = 0
     sessions: int = 0
+    nodes: str = ""
+    fetched: bool = False
 
 
 class _StoredSize(BaseModel, strict=True):
@@ -374,6 +398,7 @@ class _StoredSlurm(BaseModel, strict=True):
     options: list[list[str | None]]
     setup: list[str]
     port: int | None
+    local: str = ""
 
 
 class _Stored(BaseModel, strict=True):
@@ -405,7 +430,7 @@ def open_submission(path: Path) -> Submission:
             or not all(job.job_id.isdecimal() for job in size.jobs)
         ):
             raise IdentityError(f"{path / FILE} is damaged: it leads out of its directory")
-        jobs = [Job(job_id=job.job_id, launches=job.launches, sessions=job.sessions) for job in size.jobs]
+        jobs = [Job(**job.model_dump()) for job in size.jobs]
         shape = Shape(size.nodes, size.ranks_per_node)
         sizes.append(Size(shape=shape, run=RunDir(path / size.run), estimated_s=size.estimated_s, jobs=jobs))
     slurm = stored.slurm
@@ -416,5 +441,6 @@ def open_submission(path: Path) -> Submission:
         options=tuple(option(name or "", value) for name, value in slurm.options),
         setup=tuple(slurm.setup),
         port=slurm.port,
+        local=slurm.local,
     )
     return Submission(path=path, sizes=sizes, asked=stored.asked, request=request)

@@ -199,6 +199,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
         def call() -> None:
             self._communicator.Gather(sent, received, root)
+            _keep(own)
             if whole is not None:
                 _copy(whole, outputs[0])
 
@@ -223,6 +224,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
         def call() -> None:
             self._communicator.Allgather(sent, received)
+            _keep(own)
             _copy(whole, outputs[0])
 
         return self._soon(call, [list(each) for each in outputs])

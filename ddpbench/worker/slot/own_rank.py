@@ -51,7 +51,7 @@ class OwnRank:
         self._server = slot.server(early_env(request.case))
         self._noise = NoiseWatch(
             sorted(set(watched)) if self._speaks_for_host else (),
-            self._server.pid,
+            lambda: self._server.pids,
             shared_machine=slot.shared_machine,
             helpers=request.case.loader_workers > 0,
         )

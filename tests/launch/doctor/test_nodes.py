@@ -6,8 +6,9 @@ import itertools
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -167,8 +168,11 @@ def test_a_slow_node_is_told_from_a_slow_link() -> None:
 
 def test_a_link_below_what_its_interfaces_claim_is_noted() -> None:
     nodes = [node(number, speed_mbps=100_000) for number in range(2)]
-    (told,) = [finding for finding in judged(nodes, links({}, 2)) if finding.level == "note"]
+    slow = [replace(pair, a_to_b=4e9, b_to_a=4e9) for pair in links({}, 2)]
+    (told,) = [finding for finding in judged(nodes, slow) if finding.level == "note"]
     assert "of 100 Gbit/s that the interfaces claim" in told.found
+    fine = [replace(pair, a_to_b=6e9, b_to_a=6e9) for pair in slow]  # one stream fills no such link
+    assert not [finding for finding in judged(nodes, fine) if finding.level == "note"]
 
 
 def test_a_loopback_name_is_said_with_the_fix() -> None:
@@ -224,3 +228,53 @@ def test_a_node_says_what_gloo_would_use() -> None:
     assert json.dumps(told.versions)
     with pytest.raises(LaunchError, match="GLOO_SOCKET_IFNAME=ib0 names an interface that is not on n2"):
         own_node(seat, host(env={"GLOO_SOCKET_IFNAME": "ib0"}))
+
+
+def test_one_slow_pair_leaves_the_others_alone(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes in later rounds come before their turn, to one that is still busy."""
+    real = gathering.measure
+
+    def slow(connection: socket.socket, a: int, b: int) -> Pair:
+        if (a, b) == (0, 5):
+            time.sleep(1.5)
+        return real(connection, a, b)
+
+    monkeypatch.setattr(gathering, "measure", slow)
+    found = together([node(number) for number in range(6)])
+    assert not isinstance(found[0], Exception)
+    _, pairs = found[0]
+    assert [(pair.a, pair.b) for pair in pairs] == list(itertools.combinations(range(6), 2))
+    assert [pair.problem for pair in pairs] == [""] * 15
+
+
+def test_a_node_that_was_started_again_counts(quick: None) -> None:
+    port = free_port()
+    found: dict[int, tuple[list[Node], list[Pair]]] = {}
+
+    def part(number: int) -> None:
+        found[number] = take_part(node(number), 3, ("127.0.0.1", port))
+
+    threads = [threading.Thread(target=part, args=(number,)) for number in range(3)]
+    threads[0].start()
+    deadline = time.monotonic() + 5
+    while True:  # one that said who it is and was interrupted
+        try:
+            with socket.create_connection(("127.0.0.1", port), 1) as connection:
+                told = json.dumps(asdict(node(1, port=1))).encode()
+                connection.sendall(b"ddpbench doctor\n" + told + b"\n")
+                time.sleep(0.2)
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [pair.problem for pair in found[0][1]] == ["", "", ""]
+
+
+def test_numbers_of_nodes_are_those_of_a_launcher_of_several_ranks() -> None:
+    env = {"RANK": "3", "LOCAL_RANK": "1", "GROUP_RANK": "1"}
+    assert seat_of("hostA,hostB", Host(env={}), env).number == 1
+    assert seat_of("hostA,hostB", Host(env={}), env).spare

@@ -52,7 +52,11 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Seat
         raise RequestError(
             f"--nodes {shortened(names)}: give two host names or more, such as --nodes hostA,hostB"
         )
-    for number, local in (("RANK", "LOCAL_RANK"), ("SLURM_NODEID", "SLURM_LOCALID")):
+    for number, local in (
+        ("GROUP_RANK", "LOCAL_RANK"),  # torchrun's number of a node
+        ("RANK", "LOCAL_RANK"),
+        ("SLURM_NODEID", "SLURM_LOCALID"),
+    ):
         if not env.get(number, "").isdecimal():
             continue
         if number == "SLURM_NODEID" and env.get("SLURM_NTASKS", "1") == "1":
@@ -94,7 +98,8 @@ def _slurm_addresses(env: Mapping[str, str]) -> list[str]:
             raise LaunchError(f"scontrol cannot say which nodes the job has: {error}") from None
         return done.stdout
 
-    names = asked("show", "hostnames", env["SLURM_JOB_NODELIST"]).split()
+    listed = env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"]  # numbers of nodes are the step's
+    names = asked("show", "hostnames", listed).split()
     told = asked("-o", "show", "node", ",".join(names))
     known = {}
     for line in told.splitlines():

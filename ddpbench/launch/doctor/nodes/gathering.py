@@ -9,7 +9,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from io import BufferedRWPair
 from typing import Any
@@ -20,6 +20,10 @@ from ddpbench.launch.doctor.nodes.talking import PATIENCE_S, Pair, measure, serv
 JOIN_S = 120.0
 _MOST_LINE = 1 << 20
 _HELLO = b"ddpbench doctor\n"
+_TURN = b"\x01"
+"""Said to a node whose turn it is."""
+_TURNS = 4
+"""How many times its patience a node waits for one that may be busy: with a pair that is not reached it is for two."""
 _Line = BufferedRWPair
 
 
@@ -121,7 +125,7 @@ def _lead(
             node = _node(_told(line))
         except (OSError, ValueError, TypeError, KeyError):
             continue
-        if 0 < node.number < count and node.number not in nodes:
+        if 0 < node.number < count:  # the newest, of one that was started again
             nodes[node.number], lines[node.number] = node, line
             connection.settimeout(JOIN_S + count * 4 * PATIENCE_S)
     listed = [nodes[number] for number in range(count)]
@@ -187,13 +191,42 @@ def _told(line: _Line) -> Any:
 def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[Pair]:
     """Return this node's pairs, round by round: in a pair the lower number connects, and measures."""
     found: list[Pair] = []
-    for pairs in rounds_of(len(nodes)):
-        for a, b in pairs:
-            if a == me.number:
-                found.append(_connect(me, nodes[b]))
-            elif b == me.number:
-                found += _await(nodes[a], me, listener)
+    with ExitStack() as stack:
+        early = _Early(listener, stack)
+        for pairs in rounds_of(len(nodes)):
+            for a, b in pairs:
+                if a == me.number:
+                    found.append(_connect(me, nodes[b]))
+                elif b == me.number:
+                    found += _await(nodes[a], me, early)
     return found
+
+
+class _Early:
+    """Connections by the number of the node that made them: nodes are not all in the same round."""
+
+    def __init__(self, listener: socket.socket, stack: ExitStack) -> None:
+        self._listener, self._stack = listener, stack
+        self._came: dict[int, socket.socket] = {}
+
+    def of(self, number: int) -> socket.socket | None:
+        """Return a node's connection, waiting for it a while; None where it does not come."""
+        deadline = time.monotonic() + _TURNS * PATIENCE_S
+        while number not in self._came:
+            self._listener.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                return None
+            self._stack.enter_context(connection)
+            connection.settimeout(PATIENCE_S)
+            with suppress(OSError):
+                told = connection.recv(4, socket.MSG_WAITALL)
+                if len(told) == 4:
+                    self._came[int.from_bytes(told, "big")] = (
+                        connection  # the newest, of one that tried again
+                    )
+        return self._came.pop(number)
 
 
 def _connect(me: Node, other: Node) -> Pair:
@@ -204,6 +237,9 @@ def _connect(me: Node, other: Node) -> Pair:
         try:
             with socket.create_connection((other.address, other.port), PATIENCE_S, source) as connection:
                 connection.sendall(me.number.to_bytes(4, "big"))
+                connection.settimeout(_TURNS * PATIENCE_S)
+                if connection.recv(len(_TURN)) != _TURN:
+                    raise ConnectionResetError("the other node hung up")
                 return measure(connection, me.number, other.number)
         except OSError as error:
             refused = (
@@ -217,23 +253,15 @@ def _connect(me: Node, other: Node) -> Pair:
             time.sleep(0.1)
 
 
-def _await(other: Node, me: Node, listener: socket.socket) -> list[Pair]:
+def _await(other: Node, me: Node, early: _Early) -> list[Pair]:
     """Serves the connecting side; its pair is told by it, or by nobody: then this side says so."""
-    deadline = time.monotonic() + 2 * PATIENCE_S
-    while time.monotonic() < deadline:
-        try:
-            connection, _ = listener.accept()
-        except TimeoutError:
-            break
-        with connection:
-            try:
-                connection.settimeout(PATIENCE_S)
-                if int.from_bytes(connection.recv(4), "big") == other.number:
-                    serve(connection)
-                    return []
-            except OSError:
-                return []
-    return [Pair(a=other.number, b=me.number, problem=f"{other.name} did not connect to {me.address}")]
+    connection = early.of(other.number)
+    if connection is None:
+        return [Pair(a=other.number, b=me.number, problem=f"{other.name} did not connect to {me.address}")]
+    with connection, suppress(OSError):
+        connection.sendall(_TURN)
+        serve(connection)
+    return []
 
 
 def _once(pairs: Sequence[Pair]) -> list[Pair]:

@@ -16,6 +16,8 @@ SLOW = 0.7
 """A link is slow that carries less than this share of what the others' median does."""
 OF_THE_INTERFACE = 0.5
 """And one that carries less than this share of what its interface claims."""
+ONE_STREAM = 10e9
+"""Nor is one slow that carries this share of so many bit/s: more than one connection of Python's may not fill it."""
 CLOCKS_APART_S = 0.5
 """Clocks further apart than this confuse whoever reads two nodes' logs; no number of ddpbench needs them equal."""
 
@@ -70,7 +72,7 @@ def _links(nodes: Sequence[Node], pairs: Sequence[Pair]) -> Iterator[Finding]:
         rates = f"{_rate(pair.a_to_b)} there, {_rate(pair.b_to_a)} back"
         told = f"{rates}; {format_seconds(pair.latency_s)} one way"
         claimed = 1e6 * min(a.speed_mbps, b.speed_mbps)
-        if claimed and pair.slower < OF_THE_INTERFACE * claimed:
+        if claimed and pair.slower < OF_THE_INTERFACE * min(claimed, ONE_STREAM):
             yield note(
                 subject,
                 f"{told}, of {_rate(claimed)} that the interfaces claim",
