@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpbench.cli import (
     allocation,
+    compare,
     doctor,
     init,
     merge,
@@ -63,6 +64,7 @@ def make_parser() -> argparse.ArgumentParser:
         pack,
         allocation,
         merge,
+        compare,
         verify,
         init,
         profile,

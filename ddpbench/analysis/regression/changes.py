@@ -1,0 +1,375 @@
+"""Cases of two runs matched by what they specify, and what may be said of each.
+
+Two directories were measured at different times, between which a machine drifts by more than launches vary: what is
+said of them has the variance of a session (`DRIFT`) in it as well. Where both were measured in turn, round by round
+(`ddpbench compare --interleave`), rounds are pairs, drift cancels, and intervals hold however often one looks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from scipy import special
+
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.read.overlap import PARTS
+from ddpbench.analysis.regression.sides import Side
+from ddpbench.analysis.statistics.sequential import anytime_half_width
+from ddpbench.analysis.statistics.stats import (
+    ALPHA,
+    FEWEST,
+    MARGIN,
+    MIN_ROUNDS,
+    Comparison,
+    Interval,
+    Timing,
+    deviation,
+    holm_levels,
+    judged,
+    step_time,
+)
+from ddpbench.spec import Case, grouping
+from ddpbench.spec.grouping import Key
+from ddpbench.spec.labels import labels
+
+ChangeVerdict = Literal["faster", "slower", "equivalent", "cannot tell", "not comparable"]
+DRIFT = 0.04
+"""Standard deviation of the logarithm of step time from one session to another, minutes or days later: 3 to 5 % on the
+two shared cores of this project's own runs. `--drift` replaces it where a machine is known to be quieter."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartChange:
+    """One part of a step on both sides, seconds; `difference` is new minus base, with its interval."""
+
+    name: str
+    base_s: float
+    new_s: float
+    difference: Interval
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the interval excludes 0."""
+        low, high = self.difference.low, self.difference.high
+        return low is not None and high is not None and (low > 0 or high < 0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A case on both sides. `ratio` is the new step time over the base one, with the interval that the verdict is of.
+
+    `rounds` are pairs where sides were measured in turn, else the fewer side's launches. `reason` says why a case is
+    not comparable, or what a verdict rests on.
+    """
+
+    label: str
+    case: Case
+    verdict: ChangeVerdict
+    reason: str = ""
+    failed: bool = False
+    """The new run tried it, and has no number of it."""
+    ratio: Interval | None = None
+    base_step: Interval | None = None
+    new_step: Interval | None = None
+    rounds: int = 0
+    bound: float | None = None
+    """The largest difference, as a fraction, that the interval does not rule out."""
+    parts: tuple[PartChange, ...] = ()
+    base_launches: tuple[float, ...] = ()
+    new_launches: tuple[float, ...] = ()
+    """Step times of the launches, seconds."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether it could be measured in the base and not in the new run, though that tried."""
+        return self.base_step is not None and self.new_step is None and self.failed
+
+    @property
+    def where(self) -> PartChange | None:
+        """The part of a step in which most of the change sits, of those that are resolved; None where none is."""
+        if self.verdict not in ("faster", "slower"):
+            return None
+        sign = 1 if self.verdict == "slower" else -1
+        able = [part for part in self.parts if part.resolved and part.difference.value * sign > 0]
+        return max(able, key=lambda part: abs(part.difference.value), default=None)
+
+    def beyond(self, limit: float) -> bool:
+        """Return whether it is slower by more than this fraction, all of its interval."""
+        return (
+            self.verdict == "slower"
+            and self.ratio is not None
+            and self.ratio.low is not None
+            and self.ratio.low > 1 + limit
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Changes:
+    """A comparison whole."""
+
+    base: Side
+    new: Side
+    paired: bool
+    """Measured in turn."""
+    drift: float
+    changes: tuple[Change, ...]
+    unlike: tuple[str, ...]
+
+    def counts(self) -> dict[ChangeVerdict, int]:
+        """Return how many cases have each verdict."""
+        found: dict[ChangeVerdict, int] = {}
+        for change in self.changes:
+            found[change.verdict] = found.get(change.verdict, 0) + 1
+        return found
+
+
+def _key(case: Case, but: Collection[str]) -> Key:
+    return grouping.alike(case, but=("experiment", *but))
+
+
+def matched(
+    base: Sequence[CaseRun], new: Sequence[CaseRun], but: Collection[str] = ()
+) -> list[tuple[CaseRun | None, CaseRun | None]]:
+    """Return the cases of both sides that specify the same, in the base's order, then those of one side alone.
+
+    `but` are fields in which the sides are meant to differ.
+    """
+    of_new = {_key(run.case, but): run for run in new}
+    found: list[tuple[CaseRun | None, CaseRun | None]]
+    found = [(run, of_new.pop(_key(run.case, but), None)) for run in base]
+    return [*found, *((None, run) for run in of_new.values())]
+
+
+def changes_of(
+    base: Side,
+    new: Side,
+    *,
+    paired: bool = False,
+    drift: float = DRIFT,
+    margin: float = MARGIN,
+    differing: Collection[str] = (),
+    unlike: Sequence[str] = (),
+) -> Changes:
+    """Return what may be said of each case of two sides.
+
+    All verdicts of a comparison are right with 95 % confidence together: by Holm where it is looked at once, by
+    Bonferroni where sides were measured in turn, for there it may end at any time.
+
+    Args:
+        base: the side that is held against.
+        new: the side that may have changed.
+        paired: rounds of one number were measured in turn, and are pairs.
+        drift: standard deviation of the logarithm of step time between sessions.
+        margin: within which cases are called equivalent.
+        differing: fields of a case in which the sides are meant to differ.
+        unlike: in what machines differ, which is carried along.
+    """
+    found: list[Change] = []
+    asked: dict[int, tuple[CaseRun, CaseRun]] = {}
+    together = matched(base.cases, new.cases, differing)
+    names = labels([run.case for pair in together if (run := pair[0] or pair[1]) is not None])
+    left = [pair for pair in together if None in pair]
+    for a, b in together:
+        known = a or b
+        assert known is not None
+        change = Change(
+            label=names[known.case.case_id],
+            case=known.case,
+            verdict="not comparable",
+            reason=_reason(a, b, base, new, left),
+            failed=b is not None and b.planned.skip_reason is None and not b.timings,
+            base_step=step_time(a.timings) if a is not None and a.timings else None,
+            new_step=step_time(b.timings) if b is not None and b.timings else None,
+            base_launches=tuple(one.step_s for one in a.timings) if a is not None else (),
+            new_launches=tuple(one.step_s for one in b.timings) if b is not None else (),
+        )
+        if not change.reason and a is not None and b is not None:
+            asked[len(found)] = a, b
+        found.append(change)
+    judge = _in_turn if paired else _apart
+    for index, told in judge(asked, drift, margin).items():
+        found[index] = replace(
+            found[index],
+            verdict=told.verdict,
+            reason=told.reason,
+            ratio=told.ratio,
+            rounds=told.rounds,
+            bound=told.bound,
+            parts=_parts(*asked[index], paired=paired),
+        )
+    return Changes(base=base, new=new, paired=paired, drift=drift, changes=tuple(found), unlike=tuple(unlike))
+
+
+def _reason(
+    a: CaseRun | None,
+    b: CaseRun | None,
+    base: Side,
+    new: Side,
+    left: Sequence[tuple[CaseRun | None, CaseRun | None]],
+) -> str:
+    """Return why a case cannot be compared; empty where it can. `left` are all cases of one side alone."""
+    if a is None or b is None:
+        own, side = (a, base) if a is not None else (b, new)
+        assert own is not None
+        others = [mine or other for mine, other in left if (mine is None) == (a is not None)]
+        near = [_setting_apart(own.case, one.case) for one in others if one is not None]
+        told = next((words for words in near if words), "")
+        return f"it is in {side.name} alone{f'; the other has it with {told}' if told else ''}"
+    for run, side in ((a, base), (b, new)):
+        if run.planned.skip_reason is not None:
+            return f"skipped in {side.name}: {run.planned.skip_reason}"
+        if run.status in ("diverged", "skipped") or not run.timings:
+            return f"{run.status} in {side.name}{f': {run.error}' if run.error else ''}"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    verdict: ChangeVerdict
+    reason: str
+    ratio: Interval
+    rounds: int
+    bound: float | None = None
+
+
+def _setting_apart(own: Case, other: Case) -> str:
+    """Return the one setting in which two cases differ, as the other has it; empty where they differ in more."""
+    names = [name for name in grouping.differing([own, other]) if name != "experiment"]
+    return f"{names[0]} = {getattr(other, names[0])}" if len(names) == 1 else ""
+
+
+def _told(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Told:
+    if rounds < fewest:
+        return _Told("cannot tell", f"too few rounds: {rounds} of {fewest} at least", ratio, rounds)
+    if ratio.low is None or ratio.high is None:
+        return _Told("cannot tell", "too few rounds", ratio, rounds)
+    if ratio.low == ratio.high:
+        why = "launches do not differ at all, as no clock measures: are these copies of one run?"
+        return _Told("cannot tell", why, ratio, rounds)
+    found = judged(ratio, rounds, margin=margin)
+    names: dict[str, ChangeVerdict] = {"faster": "faster", "slower": "slower", "equivalent": "equivalent"}
+    return _Told(names.get(found.verdict, "cannot tell"), "", ratio, rounds, found.bound)
+
+
+def paired_logs(a: Sequence[Timing], b: Sequence[Timing]) -> list[float]:
+    """Return the logarithms of new over base time per sample, of the rounds that both have."""
+    by_round = {timing.round: timing for timing in a}
+    return [
+        math.log(timing.sample_s / by_round[timing.round].sample_s)
+        for timing in b
+        if timing.round in by_round
+    ]
+
+
+def _in_turn(asked: dict[int, tuple[CaseRun, CaseRun]], _drift: float, margin: float) -> dict[int, _Told]:
+    """Judge cases whose rounds are pairs, by intervals that hold at every number of rounds."""
+    found: dict[int, _Told] = {}
+    for index, (a, b) in asked.items():
+        logs = paired_logs(a.timings, b.timings)
+        mean = math.fsum(logs) / len(logs) if logs else 0.0
+        ratio = Interval.around(math.exp(mean), anytime_half_width(logs, ALPHA / len(asked)))
+        found[index] = _told(len(logs), ratio, margin, FEWEST)
+    return found
+
+
+def _apart(asked: dict[int, tuple[CaseRun, CaseRun]], drift: float, margin: float) -> dict[int, _Told]:
+    """Judge cases of two sessions or more a side: launches' variance, and that from session to session."""
+    compared = {index: across(a.timings, b.timings, drift) for index, (a, b) in asked.items()}
+    enough = {
+        index: p
+        for index, one in compared.items()
+        if one.rounds >= MIN_ROUNDS and (p := one.p_value) is not None
+    }
+    levels = dict(zip(enough, holm_levels(list(enough.values())), strict=True))
+    return {
+        index: _told(one.rounds, one.time_ratio(levels.get(index, ALPHA)), margin, MIN_ROUNDS)
+        for index, one in compared.items()
+    }
+
+
+def across(a: Sequence[Timing], b: Sequence[Timing], drift: float) -> Comparison:
+    """Return new (`b`) against base (`a`), measured at different times; `drift` is a session's standard deviation.
+
+    A side's variance is that of its launches within sessions over their number, and drift^2 over the number of its
+    sessions. Degrees of freedom by Welch and Satterthwaite, drift's being known.
+    """
+    sides = [_within(timings) for timings in (a, b)]
+    rounds = min(len(a), len(b))
+    variance = sum(one.variance + drift**2 / one.sessions for one in sides)
+    spread = sum(one.variance**2 / one.df for one in sides if one.df)
+    df = variance**2 / spread if spread else 1e9
+    error = math.sqrt(variance) if rounds >= FEWEST else None
+    return Comparison(
+        log=sides[1].mean - sides[0].mean,
+        standard_error=error,
+        df=max(1.0, min(df, 1e9)),
+        rounds=rounds,
+        paired=True,  # it is judged: what else differs between sessions is in its variance
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Within:
+    mean: float
+    variance: float
+    df: int
+    sessions: int
+
+
+def _within(timings: Sequence[Timing]) -> _Within:
+    """Return the mean over launches of the log time per sample, its variance from within sessions, and their number."""
+    logs: dict[str, list[float]] = {}
+    for timing in timings:
+        logs.setdefault(timing.session, []).append(math.log(timing.sample_s))
+    every = [value for values in logs.values() for value in values]
+    mean = math.fsum(every) / len(every)
+    df = len(every) - len(logs)
+    squares = math.fsum(
+        (value - math.fsum(values) / len(values)) ** 2 for values in logs.values() for value in values
+    )
+    if df == 0:  # a launch a session: their spread is that of launches, and drift's besides
+        spread = deviation(every) ** 2 if len(every) > 1 else 0.0
+        return _Within(mean, spread / len(every), max(1, len(every) - 1), len(logs))
+    return _Within(mean, squares / df / len(every), df, len(logs))
+
+
+def _parts(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[PartChange, ...]:
+    """Return the parts of an instrumented step on both sides; none where one has none. Corrected for their number."""
+    if a.parts is None or b.parts is None:
+        return ()
+    before, after = a.parts.by_round, b.parts.by_round
+    names = [name for name in PARTS if any(one.get(name) for one in (*before.values(), *after.values()))]
+    found: list[PartChange] = []
+    for name in names:
+        mine = {number: one[name] for number, one in before.items()}
+        other = {number: one[name] for number, one in after.items()}
+        if paired:
+            differences = [other[number] - mine[number] for number in mine if number in other]
+            half = anytime_half_width(differences, ALPHA / len(names))
+            value = math.fsum(differences) / len(differences) if differences else 0.0
+        else:
+            value, half = _difference(list(mine.values()), list(other.values()), ALPHA / len(names))
+        found.append(
+            PartChange(
+                name=name,
+                base_s=math.fsum(mine.values()) / max(1, len(mine)),
+                new_s=math.fsum(other.values()) / max(1, len(other)),
+                difference=Interval.plus_minus(value, half),
+            )
+        )
+    return tuple(found)
+
+
+def _difference(a: Sequence[float], b: Sequence[float], alpha: float) -> tuple[float, float | None]:
+    """Return the difference of two means, and half Welch's interval of it."""
+    value = math.fsum(b) / len(b) - math.fsum(a) / len(a)
+    if min(len(a), len(b)) < FEWEST:
+        return value, None
+    variances = [deviation(values) ** 2 / len(values) for values in (a, b)]
+    total = sum(variances)
+    spread = sum(v**2 / (len(values) - 1) for v, values in zip(variances, (a, b), strict=True))
+    df = total**2 / spread if spread else 1.0
+    return value, float(special.stdtrit(df, 1 - alpha / 2)) * math.sqrt(total)

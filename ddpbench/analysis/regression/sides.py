@@ -1,0 +1,60 @@
+"""One side of a comparison: a run's cases, and what they were measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.records import RunDir
+from ddpbench.records.machine import read_machine
+from ddpbench.records.plan import read_plan
+
+_CODE = ("experiment_digest", "workload_digest", "rank_code_digest")
+"""Parts of a run's identity that are what is compared, and no reason not to."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Side:
+    """A run as it is compared. `name` is what sentences call it."""
+
+    name: str
+    run: RunDir
+    cases: tuple[CaseRun, ...]
+    machine: Mapping[str, Any]
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What it was measured on, and what with."""
+        found: Mapping[str, Any] = self.machine.get("identity", {})
+        return found
+
+    @property
+    def commit(self) -> str:
+        """The commit that was checked out where it was started; empty where there was none."""
+        return str(self.machine.get("context", {}).get("git_commit") or "")
+
+
+def read_side(run: RunDir, name: str = "") -> Side:
+    """Return a run as a side.
+
+    Raises:
+        IdentityError: it is not a run directory, or one of another schema.
+    """
+    plan = read_plan(run)
+    return Side(
+        name=name or str(run.path), run=run, cases=tuple(read_cases(run, plan)), machine=read_machine(run)
+    )
+
+
+def unlike(base: Side, new: Side) -> list[str]:
+    """Return in what two sides' machines, torch and the like differ; nothing where both are alike."""
+    before, after = base.identity, new.identity
+    names = [name for name in dict.fromkeys([*before, *after]) if name not in _CODE]
+    return [
+        f"{name}: {before.get(name)!r} in {base.name}, {after.get(name)!r} in {new.name}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]

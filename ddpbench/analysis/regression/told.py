@@ -1,0 +1,184 @@
+"""A comparison in words: a table, Markdown for a pull request, and an object for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ddpbench.analysis.regression.changes import Change, Changes
+from ddpbench.analysis.regression.sides import Side
+from ddpbench.analysis.statistics.stats import Interval
+from ddpbench.units import counted, format_number
+
+PART_WORDS = {
+    "data": "waiting for data",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "exposed_comm": "exposed communication",
+    "exposed_wait": "waiting for ranks",
+    "not_attributed": "not attributed",
+}
+HEADS = ("case", "base, ms", "new, ms", "change", "95 % interval", "verdict", "where")
+
+
+def percent(ratio: float) -> str:
+    """Return a ratio as a change: `+3.1 %`."""
+    return f"{100 * (ratio - 1):+.1f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def interval_words(ratio: Interval | None) -> str:
+    """Return a ratio's interval as one of a change; empty without ends."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return ""
+    return f"{percent(ratio.low)} to {percent(ratio.high)}"
+
+
+def where_words(change: Change) -> str:
+    """Return in which part of a step most of a change sits: `backward +4.1 ms`; empty where that is not resolved."""
+    part = change.where
+    if part is None:
+        return ""
+    words = PART_WORDS.get(part.name, part.name.replace("_", " "))
+    return f"{words} {1e3 * part.difference.value:+.2g} ms".replace("-", "\N{MINUS SIGN}")
+
+
+def _ms(step: Interval | None) -> str:
+    return "" if step is None else format_number(1e3 * step.value)
+
+
+def rows(changes: Changes) -> list[tuple[str, ...]]:
+    """Return a row for each case, as `HEADS`."""
+    return [
+        (
+            change.label,
+            _ms(change.base_step),
+            _ms(change.new_step),
+            "" if change.ratio is None else percent(change.ratio.value),
+            interval_words(change.ratio),
+            change.verdict,
+            where_words(change) or change.reason,
+        )
+        for change in changes.changes
+    ]
+
+
+def headline(changes: Changes) -> str:
+    """Return what a comparison came to, in one sentence."""
+    counts = changes.counts()
+    slower = [one for one in changes.changes if one.verdict == "slower"]
+    broken = [one for one in changes.changes if one.broken]
+    told = [
+        f"{counts[verdict]} {words}"
+        for verdict, words in (
+            ("slower", "slower"),
+            ("faster", "faster"),
+            ("equivalent", "equivalent"),
+            ("cannot tell", "undecided"),
+            ("not comparable", "not comparable"),
+        )
+        if verdict in counts
+    ]
+    text = f"{counted(len(changes.changes), 'case')}: {', '.join(told) or 'none'}"
+    if broken:
+        text += (
+            f"; {counted(len(broken), 'case')} failed that {'were' if len(broken) > 1 else 'was'} ok before"
+        )
+    if slower:
+        worst = max(slower, key=lambda one: one.ratio.value if one.ratio else 0.0)
+        assert worst.ratio is not None
+        text += f"; most: {worst.label}, {percent(worst.ratio.value)} ({interval_words(worst.ratio)})"
+    return f"{text}."
+
+
+def remarks(changes: Changes) -> list[str]:
+    """Return what limits a comparison, a sentence each."""
+    found = []
+    if changes.paired:
+        found.append(
+            "Both sides ran in turn: rounds are pairs, and intervals hold at every number of rounds."
+        )
+    else:
+        found.append(
+            f"Measured at different times: intervals have a drift of {100 * changes.drift:g} % between sessions in "
+            "them (--drift). To decide less, measure both in turn: ddpbench compare --interleave."
+        )
+    if changes.unlike:
+        found.append(f"They differ in more than the program: {'; '.join(changes.unlike)}.")
+    wide = [one for one in changes.changes if one.verdict == "cannot tell" and one.bound is not None]
+    if wide:
+        bound = max(one.bound or 0.0 for one in wide)
+        found.append(f"Undecided cases: differences up to {100 * bound:.1f} % are not ruled out.")
+    return found
+
+
+def markdown(changes: Changes) -> str:
+    """Return a comparison for a pull request."""
+    lines = [
+        f"**ddpbench**: {headline(changes)}",
+        "",
+        f"Base: {_side(changes.base)}. New: {_side(changes.new)}.",
+        "",
+        "| " + " | ".join(HEADS) + " |",
+        "|---|--:|--:|--:|--:|---|---|",
+        *("| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows(changes)),
+        "",
+        *remarks(changes),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _side(side: Side) -> str:
+    return f"`{side.name}`{f' at {side.commit}' if side.commit else ''}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def to_json(changes: Changes) -> dict[str, Any]:
+    """Return a comparison as a JSON object; times are seconds, ratios new over base."""
+    return {
+        "base": {"path": str(changes.base.run.path), "git_commit": changes.base.commit},
+        "new": {"path": str(changes.new.run.path), "git_commit": changes.new.commit},
+        "paired": changes.paired,
+        "drift": None if changes.paired else changes.drift,
+        "unlike": list(changes.unlike),
+        "counts": changes.counts(),
+        "cases": [_case(change) for change in changes.changes],
+    }
+
+
+def _case(change: Change) -> dict[str, Any]:
+    return {
+        "label": change.label,
+        "verdict": change.verdict,
+        "reason": change.reason,
+        "failed": change.broken,
+        "rounds": change.rounds,
+        "ratio": _ends(change.ratio),
+        "bound": change.bound,
+        "base_step_time_s": _ends(change.base_step),
+        "new_step_time_s": _ends(change.new_step),
+        "base_launches_s": list(change.base_launches),
+        "new_launches_s": list(change.new_launches),
+        "parts": [
+            {
+                "name": part.name,
+                "base_s": part.base_s,
+                "new_s": part.new_s,
+                "difference_s": _ends(part.difference),
+            }
+            for part in change.parts
+        ],
+        "where": change.where.name if change.where is not None else None,
+    }
+
+
+def _ends(interval: Interval | None) -> dict[str, float | None] | None:
+    return None if interval is None else {"value": interval.value, "low": interval.low, "high": interval.high}
+
+
+def failing(changes: Changes, limit: float) -> Sequence[Change]:
+    """Return the cases for which a gate at this limit fails: slower beyond it, all of the interval, or broken."""
+    return [one for one in changes.changes if one.beyond(limit) or one.broken]

@@ -1,0 +1,250 @@
+"""One run against another, from records made up: what is matched, judged and told, and how often that is wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ddpbench.analysis.regression import Changes, changes_of, read_side, unlike
+from ddpbench.analysis.regression.changes import DRIFT, across
+from ddpbench.analysis.regression.told import failing, headline, markdown, remarks, rows, to_json
+from ddpbench.analysis.statistics.stats import ALPHA, Timing, holm_levels
+from ddpbench.cli import run as run_cli
+from ddpbench.records import RunDir
+from ddpbench.spec import Budget, Case
+from tests.synthetic import (
+    MS,
+    Outcome,
+    RankLaunch,
+    case_of,
+    processes_of,
+    write_launch,
+    write_plan,
+    write_proof,
+    write_sessions,
+)
+
+SINGLE, DDP, MASTER = case_of("single", 1), case_of("ddp", 2), case_of("master", 2)
+DICE = np.random.default_rng(5)
+
+
+def made(
+    path: Path,
+    steps_ms: dict[Case, float],
+    *,
+    rounds: int = 8,
+    noise: float = 0.01,
+    parts: dict[str, float] | None = None,
+    failed: Case | None = None,
+) -> RunDir:
+    """A run whose cases take these times a step; `parts` are those of an instrumented one, ms."""
+    run = RunDir(path)
+    write_plan(run, list(steps_ms), Budget(rounds_min=rounds, rounds_max=rounds))
+    for case, step in steps_ms.items():
+        write_proof(run, case)
+        for number in range(rounds):
+            if case == failed:
+                write_launch(run, case, number, outcome=Outcome(status="failed", error="rank 0: boom"))
+                continue
+            time = int(step * MS * math.exp(DICE.normal(0, noise)))
+            steps = []
+            if parts:
+                at = 10**12
+                for _ in range(10):
+                    begun, spans = at, []
+                    for name, length in parts.items():
+                        end = at + int(length * MS * math.exp(DICE.normal(0, noise)))
+                        spans.append((name, at, end))
+                        at = end
+                    steps.append((begun, at, spans, ()))
+            one = RankLaunch(blocks=[[time] * 10] * 3, steps=steps)
+            write_launch(run, case, number, [one] * processes_of(case))
+    write_sessions(run)
+    return run
+
+
+def compared(base: RunDir, new: RunDir, **options: object) -> Changes:
+    return changes_of(read_side(base, "base"), read_side(new, "new"), **options)  # type: ignore[arg-type]
+
+
+def test_cases_are_matched_by_what_they_specify(tmp_path: Path) -> None:
+    base = made(tmp_path / "a", {SINGLE: 40, DDP: 45, MASTER: 60})
+    other = {replace(SINGLE, experiment="other"): 40.0, replace(DDP, threads_per_rank=2): 45.0, MASTER: 60.0}
+    ours = next(iter(other))
+    changes = compared(base, made(tmp_path / "b", other))
+    told = {change.label: (change.verdict, change.reason) for change in changes.changes}
+    assert len(changes.changes) == 4
+    (same,) = [change for change in changes.changes if change.case.strategy == ours.strategy]
+    assert same.verdict == "cannot tell"
+    assert [reason for verdict, reason in told.values() if verdict == "not comparable"] == [
+        "it is in base alone; the other has it with threads_per_rank = 2",
+        "it is in new alone; the other has it with threads_per_rank = 1",
+    ]
+
+
+def test_two_directories_cannot_resolve_what_a_machine_drifts(tmp_path: Path) -> None:
+    """5 % between two sessions is what equal programs show here, too."""
+    base = made(tmp_path / "a", {DDP: 40}, rounds=20)
+    changes = compared(base, made(tmp_path / "b", {DDP: 42}, rounds=20))
+    (change,) = changes.changes
+    assert change.verdict == "cannot tell"
+    assert change.bound is not None
+    assert 0.05 < change.bound < 0.25
+    assert "ddpbench compare --interleave" in " ".join(remarks(changes))
+    quiet = compared(base, made(tmp_path / "c", {DDP: 42}, rounds=20), drift=0.002)
+    assert quiet.changes[0].verdict == "slower"
+    assert quiet.changes[0].ratio is not None
+    assert quiet.changes[0].ratio.value == pytest.approx(1.05, abs=0.01)
+
+
+def test_a_large_change_is_told_with_the_part_that_it_sits_in(tmp_path: Path) -> None:
+    parts = {"forward": 12.0, "backward": 24.0, "optimizer": 4.0}
+    base = made(tmp_path / "a", {DDP: 40}, parts=parts)
+    slow = made(tmp_path / "b", {DDP: 52}, parts={**parts, "backward": 36.0})
+    changes = compared(base, slow)
+    (change,) = changes.changes
+    assert change.verdict == "slower"
+    assert change.where is not None
+    assert change.where.name == "backward"
+    assert change.where.difference.value == pytest.approx(12e-3, rel=0.1)
+    assert failing(changes, 0.05) == [change]
+    assert failing(changes, 0.5) == []
+    ((label, before, after, change_words, interval, verdict, where),) = rows(changes)
+    assert (label, verdict) == (DDP.label, "slower")
+    assert float(before) == pytest.approx(40, rel=0.02)
+    assert float(after) == pytest.approx(52, rel=0.02)
+    assert change_words.startswith("+3")
+    assert "to" in interval
+    assert where.startswith("backward +1")
+    assert headline(changes).startswith("1 case: 1 slower; most: ddp")
+    back = compared(slow, base)
+    assert back.changes[0].verdict == "faster"
+    assert back.changes[0].where is not None
+    assert failing(back, 0.0) == []
+
+
+def test_a_case_that_no_longer_runs_fails_a_gate(tmp_path: Path) -> None:
+    base = made(tmp_path / "a", {SINGLE: 40, DDP: 45})
+    changes = compared(base, made(tmp_path / "b", {SINGLE: 40, DDP: 45}, failed=DDP))
+    (gone,) = failing(changes, 0.03)
+    assert gone.label == DDP.label
+    assert "boom" in gone.reason
+    assert "1 case failed that was ok before" in headline(changes)
+
+
+def test_too_few_rounds_and_copies_are_no_verdicts(tmp_path: Path) -> None:
+    base = made(tmp_path / "a", {DDP: 40}, rounds=3)
+    (few,) = compared(base, made(tmp_path / "b", {DDP: 80}, rounds=3)).changes
+    assert (few.verdict, few.reason) == ("cannot tell", "too few rounds: 3 of 5 at least")
+    still = made(tmp_path / "c", {DDP: 40}, noise=0.0)
+    (copies,) = compared(still, still, paired=True).changes
+    assert copies.verdict == "cannot tell"
+    assert "copies of one run" in copies.reason
+
+
+def test_rounds_that_ran_in_turn_are_pairs(tmp_path: Path) -> None:
+    """Drift that both sides share is no difference, however large it is."""
+    drift = [1.0, 1.3, 0.8, 1.1, 1.25, 0.9, 1.0, 1.2, 0.85, 1.15, 1.3, 1.0]
+    sides = []
+    for name, factor in (("a", 1.0), ("b", 1.04)):
+        run = RunDir(tmp_path / name)
+        write_plan(run, [DDP], Budget(rounds_min=12, rounds_max=12))
+        write_proof(run, DDP)
+        for number, shared in enumerate(drift):
+            time = int(40 * MS * shared * factor * math.exp(DICE.normal(0, 0.01)))
+            write_launch(run, DDP, number, [RankLaunch(blocks=[[time] * 10] * 3)] * 2)
+        write_sessions(run)
+        sides.append(run)
+    (change,) = compared(*sides, paired=True).changes
+    assert change.verdict == "slower"
+    assert change.rounds == 12
+    assert change.ratio is not None
+    assert change.ratio.value == pytest.approx(1.04, abs=0.01)
+    (apart,) = compared(*sides, drift=0.0).changes
+    assert apart.verdict == "cannot tell"
+
+
+def test_other_machines_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = made(tmp_path / "a", {DDP: 40}), made(tmp_path / "b", {DDP: 40})
+    machine = json.loads(b.machine.read_text())
+    machine["identity"]["torch"] = "2.99.0"
+    b.machine.write_text(json.dumps(machine))
+    assert unlike(read_side(a, "a"), read_side(b, "b")) == [
+        f"torch: {read_side(a).identity['torch']!r} in a, '2.99.0' in b"
+    ]
+    assert run_cli(["compare", str(a.path), str(b.path)]) == 2
+    assert "torch: " in capsys.readouterr().err
+    assert run_cli(["compare", str(a.path), str(b.path), "--across"]) == 0
+    assert "They differ in more than the program" in capsys.readouterr().out
+
+
+def test_the_command_gates_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = made(tmp_path / "a", {DDP: 40}), made(tmp_path / "b", {DDP: 60})
+    table = tmp_path / "table.md"
+    words = ["compare", str(a.path), str(b.path), "--fail-on", "3%", "--markdown", str(table)]
+    assert run_cli(words) == 1
+    assert "slower by more than 3 %" in capsys.readouterr().err
+    assert table.read_text().startswith("**ddpbench**: 1 case: 1 slower")
+    assert run_cli([*words[:3], "--json", "--fail-on", "0.9"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["cases"][0]["verdict"] == "slower"
+    assert told["cases"][0]["ratio"]["low"] > 1.2
+    assert run_cli(["compare", str(a.path), str(a.path)]) == 2
+    with pytest.raises(SystemExit):
+        run_cli([*words[:3], "--fail-on", "much"])
+    assert "give a share such as 3% or 0.03" in capsys.readouterr().err
+
+
+def test_markdown_holds_labels_that_would_break_its_table(tmp_path: Path) -> None:
+    odd = replace(DDP, workload="a|b")
+    runs = [made(tmp_path / name, {odd: 40, DDP: 50}) for name in ("a", "b")]
+    assert "a\\|b" in markdown(compared(*runs))
+    assert to_json(compared(*runs))["cases"][0]["rounds"] == 8
+
+
+def sessions(count: int, rounds: int, drift: float, launch: float) -> list[Timing]:
+    """Launches of equal programs in sessions of a machine that drifts between them."""
+    found = []
+    for session in range(count):
+        shift = DICE.normal(0, drift)
+        for number in range(rounds):
+            time = 0.05 * math.exp(shift + DICE.normal(0, launch))
+            found.append(
+                Timing(round=number, time_s=time * 100, steps=100, samples=800, session=f"s{session}")
+            )
+    return found
+
+
+@pytest.mark.parametrize(("count", "rounds", "launch"), [(1, 7, 0.04), (3, 5, 0.06), (1, 20, 0.02)])
+def test_false_alarms_of_families_of_equal_runs(count: int, rounds: int, launch: float) -> None:
+    """1,000 comparisons of four equal cases each, with the variance and drift recorded here, and outliers."""
+    wrong, families = 0, 1000
+    for _ in range(families):
+        p_values = []
+        for _ in range(4):
+            a, b = (sessions(count, rounds, DRIFT, launch) for _ in range(2))
+            if DICE.random() < 0.05:
+                b[0] = replace(b[0], time_s=1.3 * b[0].time_s)
+            p_value = across(a, b, DRIFT).p_value
+            assert p_value is not None
+            p_values.append(p_value)
+        levels = holm_levels(p_values)
+        wrong += any(p <= level for p, level in zip(p_values, levels, strict=True))
+    share = wrong / families
+    assert share - 2.58 * math.sqrt(share * (1 - share) / families) <= ALPHA, share
+
+
+def test_without_a_sessions_variance_equal_runs_are_called_different() -> None:
+    """What the drift in the intervals is for."""
+    wrong = 0
+    for _ in range(300):
+        a, b = (sessions(1, 10, DRIFT, 0.03) for _ in range(2))
+        p_value = across(a, b, 0.0).p_value
+        assert p_value is not None
+        wrong += p_value < ALPHA
+    assert wrong / 300 > 0.4
