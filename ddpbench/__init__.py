@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ddpbench.report.parts import Wanted
 
 __version__ = VERSION
-__all__ = ["__version__", "load", "sweep", "write_report"]
+__all__ = ["__version__", "load", "load_steps", "load_transfers", "sweep", "write_report"]
 
 
 def sweep(
@@ -103,6 +103,34 @@ def load(run_dir: str | Path, *, write: bool = False) -> pd.DataFrame:
     if write:
         write_csv(frame, run)
     return frame
+
+
+def load_steps(run_dir: str | Path) -> pd.DataFrame:
+    """Every rank's own timed, instrumented and evaluation steps, a row each, of launches that ended well.
+
+    The columns are `ddpbench.analysis.export.STEP_COLUMNS`; times are seconds.
+
+    Raises:
+        ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
+    """
+    from ddpbench.analysis.export import load_steps as load_frame
+    from ddpbench.records import RunDir
+
+    return load_frame(RunDir(Path(run_dir)))
+
+
+def load_transfers(run_dir: str | Path) -> pd.DataFrame:
+    """Every rank's part in each transfer of its instrumented steps, a row each, of launches that ended well.
+
+    The columns are `ddpbench.analysis.export.TRANSFER_COLUMNS`; times are seconds, sizes bytes.
+
+    Raises:
+        ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
+    """
+    from ddpbench.analysis.export import load_transfers as load_frame
+    from ddpbench.records import RunDir
+
+    return load_frame(RunDir(Path(run_dir)))
 
 
 def write_report(run_dir: str | Path) -> Path:

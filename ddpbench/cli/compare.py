@@ -1,4 +1,4 @@
-"""`ddpbench compare BASE NEW`: did training become slower, where, and by how much?"""
+"""`ddpbench compare BASE NEW`: did training become slower, where, and by how much? `--interleave` measures both."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.cli import flags
 from ddpbench.cli.lines import aligned, columns_here, say, show
 
 if TYPE_CHECKING:
     from ddpbench.analysis.regression import Changes
+
+
+TOTAL_S = 600.0
 
 
 def add_parser(commands: Any) -> None:
@@ -21,10 +25,47 @@ def add_parser(commands: Any) -> None:
         help="compare two runs case by case: faster, slower, equivalent, or cannot tell",
         description="Match the cases of two run directories by what they specify, and say of each whether its step "
         "became slower, by how much with what interval, and in which part of the step. All verdicts together are right "
-        "with 95 % confidence.",
+        "with 95 % confidence. With --interleave, measure two sides of an experiment in turn, round by round, until "
+        "each case is decided: so a small, noisy machine can tell 3 %.",
     )
-    parser.add_argument("base", type=Path, metavar="BASE", help="the run directory that is held against")
-    parser.add_argument("new", type=Path, metavar="NEW", help="the run directory that may have changed")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="BASE and NEW, run directories; or an experiment, with --interleave; or what that has written",
+    )
+    parser.add_argument(
+        "--interleave",
+        action="store_true",
+        help="measure the sides --base and --new of an experiment in turn",
+    )
+    parser.add_argument(
+        "--base",
+        dest="base_side",
+        action="append",
+        default=[],
+        metavar="SIDE",
+        help="ref=COMMIT, path=FOLDER, python=INTERPRETER, set=KEY=VALUE or env=NAME=VALUE; may be repeated",
+    )
+    parser.add_argument(
+        "--new",
+        dest="new_side",
+        action="append",
+        default=[],
+        metavar="SIDE",
+        help="the same of the other side",
+    )
+    parser.add_argument("--total", metavar="TIME", help="time for --interleave to decide (default: '10 min')")
+    parser.add_argument(
+        "--rounds",
+        type=flags.number("--rounds", "AA_ROUNDS"),
+        default=5,
+        help="the fewest rounds of --interleave (default: 5)",
+    )
+    flags.overrides(parser, "--set base.local_batch=4 on both sides of --interleave")
+    flags.workload(parser)
+    flags.out(parser, "the directory of --interleave (default: reports/compare-NAME-TIME)")
     parser.add_argument(
         "--fail-on",
         type=_fraction,
@@ -62,17 +103,43 @@ def _fraction(text: str) -> float:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from ddpbench.errors import RequestError
+    from ddpbench.launch.interleave.turns import FILE
+
+    one = len(arguments.runs) == 1
+    if arguments.interleave:
+        if not one:
+            raise RequestError("--interleave measures one experiment: give its name or its TOML file alone")
+        return _told(_interleaved(arguments), arguments)
+    if arguments.base_side or arguments.new_side or arguments.overrides or arguments.total or arguments.out:
+        raise RequestError(
+            "--base, --new, --set, --total and --out say how to measure: give them with --interleave"
+        )
+    if one and (arguments.runs[0] / FILE).is_file():
+        from ddpbench.launch.interleave.told import changes_in
+
+        return _told(changes_in(arguments.runs[0]), arguments)
+    if len(arguments.runs) != 2:
+        raise RequestError("give two run directories, BASE and NEW, or one that --interleave has written")
+    return _told(_of_two(arguments), arguments)
+
+
+def _of_two(arguments: argparse.Namespace) -> Changes:
+    """Return the comparison of two run directories.
+
+    Raises:
+        RequestError: they are one and the same.
+        IdentityError: they are of other machines, and that was not asked for.
+    """
     from ddpbench.analysis.regression import changes_of, read_side, unlike
     from ddpbench.analysis.regression.changes import DRIFT
-    from ddpbench.analysis.regression.told import failing, markdown, to_json
-    from ddpbench.errors import IdentityError, OutputError, RequestError
+    from ddpbench.errors import IdentityError, RequestError
     from ddpbench.records import RunDir
-    from ddpbench.records.files import write_anew
-    from ddpbench.records.rundir import explain_os_error
 
-    if arguments.base.resolve() == arguments.new.resolve():
-        raise RequestError(f"{arguments.base} is both sides: give two run directories")
-    base, new = (read_side(RunDir(path)) for path in (arguments.base, arguments.new))
+    first, second = arguments.runs
+    if first.resolve() == second.resolve():
+        raise RequestError(f"{first} is both sides: give two run directories")
+    base, new = (read_side(RunDir(path)) for path in (first, second))
     differing = unlike(base, new)
     if differing and not arguments.across:
         listed = "\n".join(f"  {line}" for line in differing)
@@ -81,7 +148,84 @@ def _run(arguments: argparse.Namespace) -> int:
             f"the same with --across\n{listed}"
         )
     drift = DRIFT if arguments.drift is None else arguments.drift
-    changes = changes_of(base, new, drift=drift, unlike=differing)
+    return changes_of(base, new, drift=drift, unlike=differing)
+
+
+def _interleaved(arguments: argparse.Namespace) -> Changes:
+    """Measure two sides in turn, and return what came of it.
+
+    Raises:
+        RequestError: a side means nothing, or cannot begin.
+        LaunchError: a side cannot go on.
+    """
+    from contextlib import nullcontext
+
+    from ddpbench.launch.experiments import find_experiment
+    from ddpbench.launch.interleave.sides import check_apart, parse_side
+    from ddpbench.launch.interleave.told import Asked, interleave
+    from ddpbench.machine.claim import claimed
+    from ddpbench.machine.disturbance import own_environment_allows_sharing
+    from ddpbench.machine.hardware import read_hardware
+    from ddpbench.texts import command
+    from ddpbench.units import parse_seconds
+
+    base, new = parse_side("base", arguments.base_side), parse_side("new", arguments.new_side)
+    check_apart(base, new)
+    try:
+        total_s = parse_seconds(arguments.total) if arguments.total else TOTAL_S
+    except ValueError as error:
+        from ddpbench.errors import RequestError
+
+        raise RequestError(f"--total: {error}") from None
+    asked = Asked(
+        experiment=find_experiment(str(arguments.runs[0])),
+        base=base,
+        new=new,
+        overrides=tuple(arguments.overrides),
+        out=arguments.out,
+        total_s=total_s,
+        fewest=arguments.rounds,
+        limit=arguments.fail_on,
+    )
+    free = own_environment_allows_sharing()
+    lines = _Lines()
+    with nullcontext() if free else claimed(read_hardware().cores):
+        try:
+            return interleave(asked, lines)
+        except KeyboardInterrupt:
+            if lines.out is not None:
+                say(
+                    f"interrupted; what was measured: {command('ddpbench', 'compare', lines.out)}", sys.stderr
+                )
+            raise
+
+
+class _Lines:
+    """Tells on standard error how far two sides have come."""
+
+    def __init__(self) -> None:
+        self.out: Path | None = None
+
+    def begun(self, out: Path) -> None:
+        self.out = out
+        say(f"measuring both sides in turn, into {out}", sys.stderr)
+
+    def event(self, text: str) -> None:
+        say(text, sys.stderr)
+
+    def round_made(self, number: int, left_s: float) -> None:
+        from ddpbench.units import format_seconds
+
+        say(f"round {number} of both sides; {format_seconds(max(0.0, round(left_s)))} left", sys.stderr)
+
+
+def _told(changes: Changes, arguments: argparse.Namespace) -> int:
+    """Print and write what was asked for; return 1 where the gate fails."""
+    from ddpbench.analysis.regression.told import failing, markdown, to_json
+    from ddpbench.errors import OutputError
+    from ddpbench.records.files import write_anew
+    from ddpbench.records.rundir import explain_os_error
+
     if arguments.markdown is not None:
         try:
             write_anew(arguments.markdown, markdown(changes))

@@ -24,6 +24,8 @@ class Side:
     run: RunDir
     cases: tuple[CaseRun, ...]
     machine: Mapping[str, Any]
+    commit: str = ""
+    """The commit of its code; empty where none is known."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -31,21 +33,22 @@ class Side:
         found: Mapping[str, Any] = self.machine.get("identity", {})
         return found
 
-    @property
-    def commit(self) -> str:
-        """The commit that was checked out where it was started; empty where there was none."""
-        return str(self.machine.get("context", {}).get("git_commit") or "")
 
-
-def read_side(run: RunDir, name: str = "") -> Side:
-    """Return a run as a side.
+def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side:
+    """Return a run as a side; `commit` is its code's, or else what was checked out where the run was started.
 
     Raises:
         IdentityError: it is not a run directory, or one of another schema.
     """
     plan = read_plan(run)
+    machine = read_machine(run)
+    there = str(machine.get("context", {}).get("git_commit") or "")
     return Side(
-        name=name or str(run.path), run=run, cases=tuple(read_cases(run, plan)), machine=read_machine(run)
+        name=name or str(run.path),
+        run=run,
+        cases=tuple(read_cases(run, plan)),
+        machine=machine,
+        commit=there if commit is None else commit,
     )
 
 

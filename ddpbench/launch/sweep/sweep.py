@@ -56,8 +56,18 @@ class Sweep:
     """Carries out a prepared request."""
 
     def __init__(
-        self, prepared: Prepared, listener: Listener, clock: Callable[[], float] = time.monotonic
+        self,
+        prepared: Prepared,
+        listener: Listener,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        gate: Callable[[int], bool] | None = None,
     ) -> None:
+        """`gate` is asked before each round whether it is to be made, in place of the stopping rule.
+
+        Whoever asks has claimed the cores, and may let somebody else measure before it answers.
+        """
+        self._gate = gate
         self._prepared = prepared
         self._clock = clock
         self._run = prepared.run
@@ -98,7 +108,8 @@ class Sweep:
             LaunchError: ranks cannot be started or their records not be written.
         """
         started = self._clock()
-        claim = nullcontext() if self._shared else claimed(self._prepared.hardware.cores)
+        free = self._shared or self._gate is not None
+        claim = nullcontext() if free else claimed(self._prepared.hardware.cores)
         if self._prepared.resumes:
             # A damaged or newer one is refused before anything starts; packed records are unpacked before new ones.
             with self._run.locked():
@@ -179,8 +190,10 @@ class Sweep:
                 return "budget"
             self._launch(entry, "proof", 0, servers)
         for number in range(self._budget.rounds_max):
-            reason = self._rule.reason(number, started)
-            if reason:
+            if self._gate is not None:
+                if self._done.left_of_round(number) and not self._gate(number):
+                    return "told to stop"
+            elif reason := self._rule.reason(number, started):
                 return reason
             launched = self.result.launches
             if not self._round(number, servers, started):

@@ -1,0 +1,13 @@
+"""A run's numbers for people's own programs: single steps and transfers as tables, and files in others' formats."""
+
+from ddpbench.analysis.export.formats import FORMATS, exported
+from ddpbench.analysis.export.steps import STEP_COLUMNS, TRANSFER_COLUMNS, load_steps, load_transfers
+
+__all__ = [
+    "FORMATS",
+    "STEP_COLUMNS",
+    "TRANSFER_COLUMNS",
+    "exported",
+    "load_steps",
+    "load_transfers",
+]

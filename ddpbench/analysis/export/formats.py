@@ -1,0 +1,229 @@
+"""Files of a run in formats that other programs read: pytest-benchmark's JSON, OpenMetrics, CSV, Parquet."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import platform
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ddpbench.analysis.export.steps import load_steps, load_transfers
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.table.frame import load
+from ddpbench.errors import RequestError
+from ddpbench.records import RunDir
+from ddpbench.records.machine import read_machine
+from ddpbench.records.plan import read_plan
+from ddpbench.spec.labels import labels
+from ddpbench.version import VERSION
+
+TABLES: Mapping[str, Callable[[RunDir], pd.DataFrame]] = {
+    "cases": load,
+    "steps": load_steps,
+    "transfers": load_transfers,
+}
+
+
+def _csv(run: RunDir, table: str) -> bytes:
+    text: str = TABLES[table](run).to_csv(index=False, lineterminator="\n")
+    return text.encode()
+
+
+def _parquet(run: RunDir, table: str) -> bytes:
+    if importlib.util.find_spec("pyarrow") is None:
+        raise RequestError("--format parquet needs pyarrow: pip install pyarrow, or take --format csv")
+    content: bytes = TABLES[table](run).to_parquet(None, index=False)
+    return content
+
+
+def _only_cases(name: str, table: str) -> None:
+    if table != "cases":
+        raise RequestError(f"--format {name} has a run's cases alone: take csv or parquet for its {table}")
+
+
+def _pytest_benchmark(run: RunDir, table: str) -> bytes:
+    """Return a run as pytest-benchmark saves one: a benchmark is a case, a round of it a launch's mean step."""
+    _only_cases("pytest-benchmark", table)
+    plan, machine = read_plan(run), read_machine(run)
+    cases = [case for case in read_cases(run, plan) if case.timings]
+    names = labels([case.case for case in cases])
+    rows = {str(row["case_id"]): row for row in load(run).to_dict("records")}
+    context, identity = machine.get("context", {}), machine.get("identity", {})
+    commit = str(context.get("git_commit") or "")
+    told = {
+        "machine_info": {
+            "node": context.get("host"),
+            "processor": identity.get("cpu"),
+            "machine": platform.machine(),
+            "python_version": identity.get("python"),
+            "torch": identity.get("torch"),
+            "cpu": {"brand_raw": identity.get("cpu"), "count": len(identity.get("cores") or [])},
+        },
+        "commit_info": {
+            "id": commit.removesuffix("+") or None,
+            "dirty": commit.endswith("+"),
+            "project": plan.experiment,
+            "branch": None,
+            "time": None,
+            "author_time": None,
+        },
+        "benchmarks": [
+            _benchmark(case, names[case.case_id], rows[case.case_id], plan.experiment) for case in cases
+        ],
+        "datetime": context.get("started_utc"),
+        "version": f"ddpbench {VERSION}",
+    }
+    return (json.dumps(told, indent=1) + "\n").encode()
+
+
+def _benchmark(case: CaseRun, name: str, row: Mapping[Any, Any], experiment: str) -> dict[str, Any]:
+    extra = {
+        str(key): (value.item() if isinstance(value, np.generic) else value)
+        for key, value in row.items()
+        if not pd.isna(value)
+    }
+    params = {
+        "strategy": case.case.strategy,
+        "world_size": case.case.world_size,
+        "bucket_cap_mb": case.case.bucket_cap_mb,
+        "backend": case.case.backend,
+    }
+    return {
+        "group": f"{case.case.workload} at {case.case.world_size} rank{'s' if case.case.world_size != 1 else ''}",
+        "name": name,
+        "fullname": f"{experiment}::{name}",
+        "params": params,
+        "param": case.case_id,
+        "extra_info": extra,
+        "options": {
+            "disable_gc": False,
+            "timer": "ddpbench",
+            "min_rounds": len(case.timings),
+            "max_time": 0.0,
+            "min_time": 0.0,
+            "warmup": True,
+        },
+        "stats": statistics_of([timing.step_s for timing in case.timings]),
+    }
+
+
+def statistics_of(values: Sequence[float]) -> dict[str, Any]:
+    """Return the statistics of rounds as pytest-benchmark names them, times in seconds."""
+    data = sorted(values)
+    mean = math.fsum(data) / len(data)
+    deviation = float(np.std(data, ddof=1)) if len(data) > 1 else 0.0
+    q1, median, q3 = (float(value) for value in np.quantile(data, [0.25, 0.5, 0.75]))
+    low, high = q1 - 1.5 * (q3 - q1), q3 + 1.5 * (q3 - q1)
+    outside = sum(not low <= value <= high for value in data)
+    far = sum(abs(value - mean) > deviation for value in data)
+    return {
+        "min": data[0],
+        "max": data[-1],
+        "mean": mean,
+        "stddev": deviation,
+        "rounds": len(data),
+        "median": median,
+        "iqr": q3 - q1,
+        "q1": q1,
+        "q3": q3,
+        "iqr_outliers": outside,
+        "stddev_outliers": far,
+        "outliers": f"{far};{outside}",
+        "ld15iqr": min((value for value in data if value >= low), default=data[0]),
+        "hd15iqr": max((value for value in data if value <= high), default=data[-1]),
+        "ops": 1 / mean if mean else 0.0,
+        "total": math.fsum(data),
+        "data": list(values),
+        "iterations": 1,
+    }
+
+
+_METRICS = (
+    ("step_time_s", "ddpbench_step_time_seconds", "seconds", "Time of a training step, mean over launches"),
+    ("samples_per_s", "ddpbench_samples_per_second", "", "Throughput of the whole job"),
+    ("speedup", "ddpbench_speedup_ratio", "ratio", "Throughput over that of the base case"),
+    ("efficiency", "ddpbench_efficiency_ratio", "ratio", "Speed-up over the number of ranks"),
+    (
+        "exposed_comm_s",
+        "ddpbench_exposed_comm_seconds",
+        "seconds",
+        "Communication of a step that nothing hides",
+    ),
+    ("wait_time_s", "ddpbench_wait_seconds", "seconds", "Waiting of a step for other ranks"),
+    ("peak_memory_bytes", "ddpbench_peak_memory_bytes", "bytes", "Peak memory of the rank that has most"),
+)
+"""Column, metric, unit and help; the interval's ends are labels of metrics that have one."""
+_LABELS = (
+    "case_id",
+    "experiment",
+    "workload",
+    "strategy",
+    "backend",
+    "device",
+    "world_size",
+    "bucket_cap_mb",
+)
+
+
+def _openmetrics(run: RunDir, table: str) -> bytes:
+    """Return the cases that are ok as gauges; the ends of an interval have the label `end`."""
+    _only_cases("openmetrics", table)
+    frame = load(run)
+    frame = frame[frame["status"] == "ok"]
+    lines: list[str] = []
+    for column, metric, unit, words in _METRICS:
+        lines.append(f"# TYPE {metric} gauge")
+        if unit:
+            lines.append(f"# UNIT {metric} {unit}")
+        lines.append(f"# HELP {metric} {words}.")
+        names = {
+            "value": column,
+            **{end: f"{_stem(column)}_ci_{end}{_unit(column)}" for end in ("low", "high")},
+        }
+        for _, row in frame.iterrows():
+            for end, name in names.items():
+                if name in row.index and not pd.isna(row[name]):
+                    lines.append(f"{metric}{{{_pairs(row, end)}}} {float(row[name]):.9g}")
+    return ("\n".join([*lines, "# EOF"]) + "\n").encode()
+
+
+def _stem(column: str) -> str:
+    return re.sub(r"_s$", "", column) if column != "samples_per_s" else column
+
+
+def _unit(column: str) -> str:
+    return "_s" if column.endswith("_s") and column != "samples_per_s" else ""
+
+
+def _pairs(row: pd.Series[Any], end: str) -> str:
+    told = {name: "" if pd.isna(row[name]) else str(row[name]) for name in _LABELS} | {"end": end}
+    return ",".join(f'{name}="{_escaped(value)}"' for name, value in told.items() if value)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+FORMATS: Mapping[str, Callable[[RunDir, str], bytes]] = {
+    "csv": _csv,
+    "openmetrics": _openmetrics,
+    "parquet": _parquet,
+    "pytest-benchmark": _pytest_benchmark,
+}
+
+
+def exported(run: RunDir, kind: str, table: str = "cases") -> bytes:
+    """Return a run's table in a format.
+
+    Raises:
+        RequestError: there is no such format, or it does not hold that table.
+        IdentityError: it is not a run directory, or one of another schema.
+    """
+    return FORMATS[kind](run, table)

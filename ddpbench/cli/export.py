@@ -1,0 +1,54 @@
+"""`ddpbench export RUN_DIR --format ...`: a run's numbers for other programs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ddpbench.cli import flags
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "export",
+        help="write a run's numbers in a format that other programs read",
+        description="Write a run's cases as pytest-benchmark's JSON, as OpenMetrics, or as a table; single steps and "
+        "transfers as tables. Made from the records, to standard output unless --out names a file.",
+    )
+    flags.run_dir(parser)
+    parser.add_argument(
+        "--format", required=True, choices=["csv", "openmetrics", "parquet", "pytest-benchmark"], dest="kind"
+    )
+    parser.add_argument(
+        "--table",
+        choices=["cases", "steps", "transfers"],
+        default="cases",
+        help="for csv and parquet: a row for each case, rank's step, or rank's part in a transfer (default: cases)",
+    )
+    flags.out(parser, "the file (default: standard output)", metavar="FILE")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ddpbench.analysis.export import exported
+    from ddpbench.errors import OutputError, RequestError
+    from ddpbench.records import RunDir
+    from ddpbench.records.files import write_anew
+    from ddpbench.records.rundir import explain_os_error
+
+    path: Path | None = arguments.out
+    if path is None and arguments.kind == "parquet" and sys.stdout.isatty():
+        raise RequestError("--format parquet is no text: name a file with --out")
+    content = exported(RunDir(arguments.run_dir), arguments.kind, arguments.table)
+    if path is None:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return 0
+    try:
+        write_anew(path, content)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
+    return 0

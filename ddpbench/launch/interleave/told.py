@@ -1,0 +1,130 @@
+"""A comparison that is measured in turn, from what was asked to what may be said."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ddpbench.errors import OutputError, RequestError
+from ddpbench.launch.interleave.sides import SideSpec, place
+from ddpbench.launch.interleave.turns import MOST_ROUNDS, Turns, read_comparison
+from ddpbench.records import RunDir
+from ddpbench.records.rundir import checked_name, explain_os_error
+from ddpbench.spec import Case
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.regression import Change, Changes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What is to be measured. `limit` is the gate's, as a fraction: rounds end once each case is on one side of it."""
+
+    experiment: Path
+    base: SideSpec
+    new: SideSpec
+    overrides: Sequence[str] = ()
+    out: Path | None = None
+    total_s: float
+    fewest: int
+    limit: float | None = None
+
+
+class Listener(Protocol):
+    """Who hears of it."""
+
+    def begun(self, out: Path) -> None:
+        """Told where it goes."""
+
+    def event(self, text: str) -> None:
+        """Told once."""
+
+    def round_made(self, number: int, left_s: float) -> None:
+        """Told after each round of both sides."""
+
+
+def differing(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return the fields of a case that a side's settings may change, which cases are not to be matched by."""
+    names = {field.name for field in fields(Case)}
+    found: set[str] = set()
+    for text in overrides:
+        section, _, name = text.partition("=")[0].strip().partition(".")
+        if section == "options":
+            found |= {"options_json", "workload_options_json"}
+        elif section == "env":
+            found.add("env_json")
+        elif section == "fabric":
+            found |= {"fabric", "nodes", "ranks_per_node"}
+        elif name in names:
+            found.add(name)
+    if found & {"local_batch", "global_batch", "scaling", "world_size"}:
+        found |= {"local_batch", "global_batch"}
+    return tuple(sorted(found))
+
+
+def interleave(asked: Asked, listener: Listener) -> Changes:
+    """Measure both sides in turn until each case is decided or the time is spent; return what may be said.
+
+    Raises:
+        RequestError: a side's code is nowhere, or it cannot begin.
+        LaunchError: a side cannot go on.
+        OutputError: the directory cannot be written, or holds something else.
+    """
+    if asked.experiment.is_dir():
+        raise RequestError(f"{asked.experiment} is a run directory: --interleave measures an experiment")
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    out = checked_name(asked.out or Path("reports") / f"compare-{asked.experiment.stem}-{stamp}")
+    if out.exists() and any(out.iterdir()):
+        raise OutputError(f"{out} is not empty: choose another --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
+    sides = place(asked.base, asked.experiment, out), place(asked.new, asked.experiment, out)
+    listener.begun(out)
+    for placed in sides:
+        if placed.note:
+            listener.event(placed.note)
+    own = (
+        *(f"budget.rounds_min={asked.fewest}", f"budget.rounds_max={MOST_ROUNDS}", 'budget.total="1 day"'),
+    )
+    turns = Turns(sides, out, listener, (*asked.overrides, *own))
+
+    def enough() -> bool:
+        return all(_decided(change, asked.limit) for change in changes_in(out).changes)
+
+    seed = random.SystemRandom().randrange(2**31)
+    turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_ROUNDS), seed=seed)
+    return changes_in(out)
+
+
+def _decided(change: Change, limit: float | None) -> bool:
+    """Return whether more rounds would say nothing that is asked for."""
+    if change.verdict == "not comparable":
+        return True
+    if limit is None:
+        return change.verdict != "cannot tell"
+    ratio = change.ratio
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return False
+    return ratio.low > 1 + limit or ratio.high < 1 + limit
+
+
+def changes_in(out: Path) -> Changes:
+    """Return what may be said of the rounds that a directory holds.
+
+    Raises:
+        RequestError: it holds no comparison.
+        IdentityError: it is damaged, or a side has measured nothing.
+    """
+    from ddpbench.analysis.regression import changes_of, read_side, unlike
+
+    stored = read_comparison(out)
+    base = read_side(RunDir(out / "base"), stored.base.words, commit=stored.base.commit)
+    new = read_side(RunDir(out / "new"), stored.new.words, commit=stored.new.commit)
+    apart = differing([*stored.base.overrides, *stored.new.overrides])
+    return changes_of(base, new, paired=True, differing=apart, unlike=unlike(base, new))

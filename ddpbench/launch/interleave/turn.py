@@ -1,0 +1,79 @@
+"""`python -m ddpbench.launch.interleave.turn`: one side's sweep, which makes a round when it is told to.
+
+Its standard input says `go` or `stop`, a line each; its standard output tells, a line of JSON each, that it is ready
+for a round, how each launch ended, and what went wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ddpbench.errors import DdpbenchError
+from ddpbench.launch.listener import Listener
+from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.launch.sweep.sweep import Sweep
+from ddpbench.records import LaunchOutcome
+from ddpbench.spec import PlannedCase
+
+
+def _tell(event: str, **more: Any) -> None:
+    sys.stdout.write(json.dumps({"event": event, **more}) + "\n")
+    sys.stdout.flush()
+
+
+class _Telling(Listener):
+    def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
+        _tell(
+            "launch",
+            label=entry.case.label,
+            status=outcome.status,
+            error=outcome.error,
+            samples_per_s=samples_per_s,
+        )
+
+    def warn(self, text: str) -> None:
+        _tell("warning", text=text)
+
+
+def _told_to_go(number: int) -> bool:
+    """Say that a round can begin; return whether it shall."""
+    _tell("ready", round=number)
+    return sys.stdin.readline().strip() == "go"
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Carry out a side's sweep, round by round."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("experiment", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--set", dest="overrides", action="append", default=[])
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        request = SweepRequest(
+            experiment=arguments.experiment, out=arguments.out, overrides=arguments.overrides
+        )
+        prepared = prepare(request)
+        for note in prepared.notes:
+            _tell("warning", text=note)
+        Sweep(prepared, _Telling(), gate=_told_to_go).run()
+        _tell("done")
+    except (DdpbenchError, OSError) as error:
+        _tell("failed", error=str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""Two sides at work: who has a turn, when there are enough rounds, and what stays in the directory.
+
+comparison.json   what was asked, by whom it was measured, and the order of turns
+base/  new/       run directories; rounds of one number ran one after the other
+code/             the files of commits that were measured
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ValidationError
+
+from ddpbench.errors import LaunchError, OutputError, RequestError
+from ddpbench.guard import die_with_parent
+from ddpbench.helper_process import child_environment
+from ddpbench.launch.interleave.sides import Placed
+from ddpbench.records import SCHEMA_VERSION, RunDir, write_atomically
+from ddpbench.records.files import MOST_NOTES, damaged, read_text
+from ddpbench.records.machine import first_problem
+from ddpbench.records.rundir import explain_os_error
+
+FILE = "comparison.json"
+MOST_ROUNDS = 500
+_END_S = 20.0
+
+
+class StoredSide(BaseModel, strict=True):
+    """A side as comparison.json has it."""
+
+    words: str
+    commit: str = ""
+    overrides: list[str] = []
+
+
+class Stored(BaseModel, strict=True):
+    """comparison.json."""
+
+    schema_version: int
+    experiment: str
+    base: StoredSide
+    new: StoredSide
+    order: list[str] = []
+    """Whose turn it was first, round by round."""
+
+
+def read_comparison(path: Path) -> Stored:
+    """Return what a directory of `--interleave` says of itself.
+
+    Raises:
+        RequestError: it is none.
+        IdentityError: its file is damaged.
+    """
+    if not (path / FILE).is_file():
+        raise RequestError(f"{path} holds no comparison: there is no {FILE}")
+    try:
+        return Stored.model_validate(json.loads(read_text(path / FILE, MOST_NOTES)))
+    except ValidationError as error:
+        raise damaged(path / FILE, first_problem(error)) from None
+    except ValueError as error:
+        raise damaged(path / FILE, str(error)) from None
+
+
+class Listener(Protocol):
+    """Who hears of a comparison's progress."""
+
+    def event(self, text: str) -> None:
+        """Told once."""
+
+    def round_made(self, number: int, left_s: float) -> None:
+        """Told after each round of both sides."""
+
+
+@dataclass
+class Turns:
+    """Two sides, of which one works at a time."""
+
+    sides: tuple[Placed, Placed]
+    out: Path
+    listener: Listener
+    overrides: Sequence[str] = ()
+    _processes: list[_Process] = field(default_factory=list)
+
+    def runs(self) -> tuple[RunDir, RunDir]:
+        """Return the sides' run directories."""
+        return RunDir(self.out / "base"), RunDir(self.out / "new")
+
+    def measure(
+        self,
+        total_s: float,
+        enough: Callable[[], bool],
+        *,
+        rounds: tuple[int, int],
+        seed: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> int:
+        """Make rounds until `enough` says so, the time or the most rounds are spent; return how many were made.
+
+        `enough` is asked after each round from the fewest on. Two rounds in a row have opposite orders.
+
+        Raises:
+            LaunchError: a side cannot go on; what was measured stays.
+            RequestError: a side cannot even begin.
+        """
+        start, dice, order, made = clock(), random.Random(seed), list[str](), 0
+        self._write(order)
+        try:
+            for placed in self.sides:  # one after the other: proofs are not to disturb each other
+                self._processes.append(
+                    _Process(placed, self.out / placed.spec.name, self.overrides, self.listener)
+                )
+                self._processes[-1].await_ready(first=True)
+            first = dice.randrange(2)
+            while made < rounds[1]:
+                first = dice.randrange(2) if made % 2 == 0 else 1 - first
+                began = clock()
+                order.append(self.sides[first].spec.name)
+                self._write(order)
+                for index in (first, 1 - first):
+                    self._processes[index].make_round()
+                made += 1
+                left = start + total_s - clock()
+                self.listener.round_made(made, left)
+                if made >= rounds[0] and (enough() or left < clock() - began):
+                    break
+        except BaseException:
+            self.end(at_once=True)
+            raise
+        self.end()
+        return made
+
+    def _write(self, order: Sequence[str]) -> None:
+        def told(placed: Placed) -> StoredSide:
+            return StoredSide(
+                words=placed.spec.words, commit=placed.commit, overrides=list(placed.spec.overrides)
+            )
+
+        base, new = self.sides
+        stored = Stored(
+            schema_version=SCHEMA_VERSION,
+            experiment=str(base.experiment),
+            base=told(base),
+            new=told(new),
+            order=list(order),
+        )
+        try:
+            write_atomically(self.out / FILE, stored.model_dump_json(indent=1) + "\n")
+        except OSError as error:
+            raise OutputError(f"{self.out} cannot be written: {explain_os_error(error)}") from None
+
+    def end(self, *, at_once: bool = False) -> None:
+        """Ends both sides' processes, in the midst of a launch where it is `at_once`; finished launches stay."""
+        processes, self._processes = self._processes, []
+        for process in processes:
+            process.end(at_once=at_once)
+
+
+class _Process:
+    """A side's sweep in a process of its own."""
+
+    def __init__(self, placed: Placed, run: Path, overrides: Sequence[str], listener: Listener) -> None:
+        self._placed, self._listener = placed, listener
+        more = () if placed.folder is None else (str(placed.folder), str(placed.folder / "src"))
+        env = child_environment(*more)
+        if placed.folder is not None and (placed.folder / "ddpbench" / "__init__.py").is_file():
+            env["PYTHONPATH"] = os.pathsep.join(
+                [str(placed.folder), env["PYTHONPATH"]]
+            )  # the side's own ddpbench
+        parent = os.getpid()
+        self._process = subprocess.Popen(
+            [
+                *(placed.python, "-P", "-m", "ddpbench.launch.interleave.turn"),
+                *(str(placed.experiment), str(run.absolute())),
+                *(word for text in (*overrides, *placed.spec.overrides) for word in ("--set", text)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+            cwd=placed.folder,
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),  # noqa: PLW1509  one prctl
+        )
+        self._heard: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._last_words: list[str] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._words = threading.Thread(target=self._read_errors, daemon=True)
+        self._words.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                told = json.loads(line)
+            except ValueError:
+                continue  # somebody's print
+            if isinstance(told, dict):
+                self._heard.put(told)
+        self._heard.put(None)
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._last_words = [*self._last_words[-4:], line.rstrip()]
+
+    def await_ready(self, *, first: bool = False) -> None:
+        """Waits until the side can begin a round.
+
+        Raises:
+            RequestError: the side cannot begin (`first`).
+            LaunchError: it cannot go on.
+        """
+        name = self._placed.spec.words
+        while True:
+            told = self._heard.get()
+            if told is None or told.get("event") in ("failed", "done"):
+                self._words.join(1)
+                why = str(
+                    (told or {}).get("error") or "\n".join(self._last_words) or "it ended and said nothing"
+                )
+                kind = RequestError if first else LaunchError
+                raise kind(f"{name}: {why}")
+            if told.get("event") == "ready":
+                return
+            if told.get("event") == "warning":
+                self._listener.event(f"{name}: {told.get('text', '')}")
+            elif told.get("event") == "launch" and told.get("status") != "ok":
+                self._listener.event(f"{name}: {told.get('label')}: {told.get('error')}")
+
+    def make_round(self) -> None:
+        """Have it make a round, and wait for its end.
+
+        Raises:
+            LaunchError: it cannot.
+        """
+        self._say("go")
+        self.await_ready()
+
+    def _say(self, word: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(f"{word}\n")
+            self._process.stdin.flush()
+
+    def end(self, *, at_once: bool) -> None:
+        """Have it end, by force where it does not."""
+        self._say("stop")
+        if at_once:
+            self._process.terminate()
+        with contextlib.suppress(OSError, ValueError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()

@@ -1,0 +1,210 @@
+"""Two sides measured in turn: commits of a repository, folders, settings; what they cannot be, and their ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ddpbench.launch.interleave.turns import read_comparison
+from tests.failures.conftest import ROOT, command, run_cli, worker_processes
+
+pytestmark = pytest.mark.multiprocess
+
+TRAIN = """
+import time
+import torch
+from torch import nn
+
+class Measured:
+    def model(self):
+        return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+
+    def dataset(self):
+        generator = torch.Generator().manual_seed(0)
+        return torch.utils.data.TensorDataset(
+            torch.randn(512, 16, generator=generator), torch.randint(0, 4, (512,), generator=generator)
+        )
+
+    def loss(self, model, batch):
+        time.sleep({sleep})
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def optimizer(self, parameters):
+        return torch.optim.SGD(parameters, lr=0.1)
+"""
+EXPERIMENT = """
+question = "Did it become slower?"
+[base]
+workload = "train.py:Measured"
+strategy = "single"
+world_size = 1
+local_batch = 8
+[budget]
+measured_s = "100 ms"
+"""
+
+
+def git(folder: Path, *words: str) -> str:
+    author = {
+        "GIT_AUTHOR_NAME": "a",
+        "GIT_AUTHOR_EMAIL": "a@b",
+        "GIT_COMMITTER_NAME": "a",
+        "GIT_COMMITTER_EMAIL": "a@b",
+    }
+    done = subprocess.run(
+        ["git", "-C", folder, *words], env=os.environ | author, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "bench").mkdir(parents=True)
+    (folder / "bench" / "step.toml").write_text(EXPERIMENT)
+    (folder / "bench" / "train.py").write_text(TRAIN.format(sleep=0.004))
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "fast")
+    git(folder, "tag", "fast")
+    (folder / "bench" / "train.py").write_text(TRAIN.format(sleep=0.006))
+    git(folder, "commit", "-qam", "slow")
+    return folder
+
+
+def test_a_slower_commit_is_found_and_gated(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = repository.parent / "out"
+    code, told, said = compare(
+        repository,
+        "bench/step.toml",
+        "--base",
+        "fast",
+        "--new",
+        ".",
+        "--out",
+        out,
+        "--fail-on",
+        "3%",
+        "--json",
+    )
+    assert code == 1, told + said
+    data = json.loads(told)
+    (case,) = data["cases"]
+    assert case["verdict"] == "slower"
+    assert case["ratio"]["low"] > 1.03
+    assert 1.1 < case["ratio"]["value"] < 2
+    assert case["rounds"] >= 5
+    assert data["paired"] is True
+    assert data["base"]["git_commit"] == git(repository, "rev-parse", "--short=12", "fast")
+    assert data["new"]["git_commit"] == git(repository, "rev-parse", "--short=12", "HEAD")
+    order = read_comparison(out).order
+    assert len(order) == case["rounds"]
+    for first, second in zip(order[::2], order[1::2], strict=False):
+        assert {first, second} == {"base", "new"}  # whoever is first alternates
+    again = run_cli("compare", out, "--json")
+    assert json.loads(again.stdout)["cases"] == data["cases"]
+    assert git(repository, "status", "--porcelain") == ""
+    assert git(repository, "worktree", "list").count("\n") == 0
+    assert not worker_processes()
+
+
+def compare(folder: Path, *words: object) -> tuple[int, str, str]:
+    done = subprocess.run(
+        command("compare", "--interleave", *words),
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Path) -> None:
+    (repository / "bench" / "train.py").write_text(TRAIN.format(sleep=0.002))
+    code, told, said = compare(
+        repository,
+        *(
+            "bench/step.toml",
+            "--base",
+            "set=base.local_batch=8",
+            "--new",
+            "path=.",
+            "--new",
+            "set=base.local_batch=16",
+        ),
+        *("--out", repository.parent / "out", "--total", "5 s", "--json"),
+    )
+    assert code == 0, told + said
+    (case,) = json.loads(told)["cases"]
+    assert case["verdict"] == "faster"  # a sample of twice as many takes half the time
+    assert "has uncommitted changes, and is measured as it is" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--base", "nope", "--new", "."), "has no such commit"),
+        (("--base", "fast", "--new", "fast"), "both sides are the same"),
+        (("--base", "path=nowhere", "--new", "."), "there is no such folder"),
+        (("--base", "python=nothing", "--new", "."), "there is no such program"),
+        (("--base", "python=/bin/true", "--new", "."), ""),
+        (("--base", "ref=fast", "--base", "path=.", "--new", "."), "two places for one side's code"),
+        (("--base", "fast", "--new", "set=base.strategy=ddq"), "did you mean 'ddp'?"),
+        (("--base", "fast", "--new", ".", "--total", "soon"), "--total: "),
+    ],
+)
+def test_what_cannot_be_a_side_is_refused(repository: Path, words: tuple[str, ...], sentence: str) -> None:
+    out = repository.parent / "out"
+    code, told, said = compare(repository, "bench/step.toml", *words, "--out", out)
+    assert code == 2, told + said
+    assert sentence in said
+
+
+def test_a_commit_that_does_not_work_is_named(repository: Path) -> None:
+    (repository / "bench" / "train.py").write_text("import a_package_that_nobody_has\n")
+    git(repository, "commit", "-qam", "broken")
+    code, told, said = compare(
+        repository, "bench/step.toml", "--base", "fast", "--new", "main", "--out", repository.parent / "out"
+    )
+    assert code == 2, told + said
+    assert "new (ref=main)" in said
+    assert "a_package_that_nobody_has" in said
+    assert not worker_processes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
+    repository: Path, number: signal.Signals
+) -> None:
+    out = repository.parent / "out"
+    process = subprocess.Popen(
+        command("compare", "--interleave", "bench/step.toml", "--base", "fast", "--new", ".", "--out", out),
+        cwd=repository,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 90
+    while len(list(out.glob("*/cases/*/launch-*/outcome.json"))) < 5:
+        assert time.monotonic() < deadline, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert f"ddpbench compare {out}" in said
+    deadline = time.monotonic() + 60
+    while worker_processes():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    told = json.loads(run_cli("compare", out, "--json").stdout)
+    assert told["cases"][0]["rounds"] >= 2
