@@ -89,9 +89,7 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     for placed in sides:
         if placed.note:
             listener.event(placed.note)
-    own = (
-        *(f"budget.rounds_min={asked.fewest}", f"budget.rounds_max={MOST_ROUNDS}", 'budget.total="1 day"'),
-    )
+    own = (*(f"budget.rounds_min={asked.fewest}", f"budget.rounds_max={MOST_ROUNDS}", 'budget.total="24 h"'),)
     turns = Turns(sides, out, listener, (*asked.overrides, *own))
 
     def enough() -> bool:
