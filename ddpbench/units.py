@@ -55,6 +55,22 @@ def parse_seconds(value: str | float) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
+def parse_share(text: str) -> float:
+    """Return a fraction below 1 from `3%` or `0.03`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    number, percent = (text[:-1], True) if text.endswith("%") else (text, False)
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1:
+        raise ValueError(f"{text!r}: give a share such as 3% or 0.03, below 100%")
+    return value
+
+
 def format_seconds(seconds: float) -> str:
     """Return a duration with three significant digits in the unit that suits it: `"3.21 ms"`, `"2 min 5 s"`."""
     if seconds >= 100:

@@ -13,6 +13,8 @@ import math
 
 from scipy import special
 
+from ddpbench.units import format_seconds
+
 
 def ettr(period: float, snapshot: float, recovery: float, mtbf: float) -> float:
     """Return the effective training time ratio: training that is kept, over wall time; 0 where it never gets on.
@@ -51,6 +53,13 @@ def best(snapshot: float, mtbf: float) -> float:
     """
     _check(snapshot, 0.0, mtbf)
     return mtbf * (1 + float(special.lambertw(-math.exp(-1 - snapshot / mtbf)).real))
+
+
+def words(snapshot_s: float, recovery_s: float, mtbf_s: float) -> tuple[str, str]:
+    """Return the best period and the share of time that is then lost, as sentences have them: `57 s`, `0.069 %`."""
+    period_s = best(snapshot_s, mtbf_s)
+    lost = 1 - ettr(period_s, snapshot_s, recovery_s, mtbf_s)
+    return format_seconds(float(f"{period_s:.2g}")), f"{100 * lost:.2g} %"
 
 
 def _check(snapshot: float, recovery: float, mtbf: float) -> None:

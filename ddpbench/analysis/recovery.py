@@ -1,8 +1,9 @@
 """What a failure costs: a launch's training with snapshots, from the moment at which it fails until it has recovered.
 
 All moments are on one host's clock. A part ends when the last rank, or agent, has come as far, so that the parts follow
-one another and add up. What counts as trained is the history that the final parameters come from: of each gang the
-steps up to the snapshot that the next one has gone on from.
+one another and add up; an agent that was killed itself has nothing to notice or to stop. What counts as trained is the
+history that the final parameters come from: of each gang the steps up to the snapshot that the next one has gone on
+from.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from ddpbench.analysis.statistics.stats import Interval, half_width
 from ddpbench.records import Failure, Gang, Snapshot, Trained
 from ddpbench.spec import Case
+from ddpbench.spec.recoveries import KEPT_SNAPSHOTS, WINDOW_STEPS, window_of
 from ddpbench.spec.target_loss import mean_losses
 
 PARTS = (
@@ -30,9 +32,6 @@ PARTS = (
 )
 AT_PACE = 1.02
 """A pace is the steady one again where steps take at most so many times as long."""
-WINDOW_S = 1.0
-WINDOW_STEPS = 20
-"""Of how much training a pace is told: of both at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +63,13 @@ class Recovered:
     """Seconds from the failure until the step is made again before which it came, by `PARTS`."""
     recomputed_steps: int | None
     regained_s: float | None
-    """Seconds from the failure until steps take at most `AT_PACE` of what they took before; None: they never did."""
+    """Seconds from the failure until steps take at most `AT_PACE` of what they took before, from there to the end on
+    average; None: they never did."""
     joined_s: float | None
     """Seconds that training paused for a node that came back: from the last step without it to the first with it."""
     joined_recomputed_steps: int | None
     snapshot_s: float | None
-    """A snapshot, mean of all but the first, seconds."""
+    """A snapshot, mean of those that let go of an old one as all later ones do, seconds."""
     snapshot_bytes: int
     lost: int
     """Samples that the job's order has, up to the last that was trained on, and no step that counts was made with."""
@@ -104,7 +104,7 @@ def recovered_of(number: int, ranks: Sequence[RankTold], case: Case) -> Recovere
     kept = _kept(gangs)
     places, distinct, highest = _places(ranks, kept, case.local_batch)
     ends = _ends(lead, kept)
-    snapshots = [_length_s(group) for group in _snapshots(ranks)]
+    usual = [_length_s(group) for group in _snapshots(ranks)[KEPT_SNAPSHOTS:]]
     found = Recovered(
         round=number,
         failed=failure is not None,
@@ -113,7 +113,7 @@ def recovered_of(number: int, ranks: Sequence[RankTold], case: Case) -> Recovere
         regained_s=None,
         joined_s=None,
         joined_recomputed_steps=None,
-        snapshot_s=math.fsum(snapshots[1:]) / len(snapshots[1:]) if len(snapshots) > 1 else None,
+        snapshot_s=math.fsum(usual) / len(usual) if usual else None,
         snapshot_bytes=max((each.bytes for rank in ranks for each in rank.snapshots), default=0),
         lost=highest + 1 - distinct,
         repeated=places - distinct,
@@ -125,12 +125,13 @@ def recovered_of(number: int, ranks: Sequence[RankTold], case: Case) -> Recovere
     )
     if failure is None:
         return found
-    final = next((n for n in gangs if n > failure.gang and failure.step - 1 in ends.get(n, {})), None)
+    made_again = {n: _again_ns(failure.step, group, ends.get(n, {})) for n, group in gangs.items()}
+    final = next((n for n in gangs if n > failure.gang and made_again[n] is not None), None)
     if final is None:
         return found
     found = replace(
         found,
-        parts=_parts(failure, gangs, final, ends[final][failure.step - 1]),
+        parts=_parts(failure, gangs, final, made_again[final] or 0),
         recomputed_steps=failure.step - gangs[final][0].step,
         regained_s=_regained_s(failure, lead, final, found.paces[list(gangs).index(failure.gang)], case),
     )
@@ -149,6 +150,16 @@ def recovered_of(number: int, ranks: Sequence[RankTold], case: Case) -> Recovere
         joined_s=(min(ends[joined].values()) - max(made.values())) / 1e9,
         joined_recomputed_steps=max(made) + 1 - again,
     )
+
+
+def _again_ns(step: int, group: Sequence[Gang], ends: Mapping[int, int]) -> int | None:
+    """Return when a gang had made again what there was before the failure; None where it never came so far.
+
+    With a snapshot at the failure itself there is nothing to make again: it is ready to go on then.
+    """
+    if group[0].step == step:
+        return max(each.ready_ns for each in group) if ends else None
+    return ends.get(step - 1)
 
 
 def _gangs(ranks: Sequence[RankTold]) -> dict[int, list[Gang]]:
@@ -194,7 +205,7 @@ def _places(
 
 
 def _snapshots(ranks: Sequence[RankTold]) -> list[list[Snapshot]]:
-    """Return each gang's snapshots but for its first, whose cost is not what later ones cost, then all by time."""
+    """Return the snapshots, each as its ranks told of it, in the order of gangs and steps."""
     groups: dict[tuple[int, int], list[Snapshot]] = {}
     for each in (each for rank in ranks for each in rank.snapshots):
         groups.setdefault((each.gang, each.step), []).append(each)
@@ -222,7 +233,7 @@ def _durations(rank: RankTold, gang: int) -> list[tuple[int, int, float]]:
 def _pace(rank: RankTold, gang: Gang, case: Case) -> Pace:
     """Return a gang's pace, from its first snapshot on where it made enough steps after that."""
     steps = [length for _, _, length in _durations(rank, gang.number)]
-    counted = steps[case.snapshot_every :] if len(steps) >= case.snapshot_every + WINDOW_STEPS else steps
+    counted = steps[case.snapshot_every :] if len(steps) >= case.snapshot_every + WINDOW_STEPS[0] else steps
     step_s = math.fsum(counted) / len(counted) if counted else math.nan
     return Pace(
         ranks=gang.world_size,
@@ -251,15 +262,12 @@ def _parts(
 ) -> dict[str, float]:
     """Return what passed between the moments at which the last has come as far."""
     group = gangs[final]
+    first = gangs[min(number for number in gangs if number > failure.gang)]
     noticed = [
-        each.noticed_ns
-        for number, told in gangs.items()
-        if failure.gang < number <= final
-        for each in told
-        if each.noticed_ns is not None and each.noticed_ns >= failure.at_ns
+        each.noticed_ns for each in first if each.noticed_ns is not None and each.noticed_ns >= failure.at_ns
     ]
     moments = [
-        min(noticed, default=failure.at_ns),
+        max(noticed, default=failure.at_ns),
         max((each.stopped_ns for each in group if each.stopped_ns is not None), default=failure.at_ns),
         max((each.placed_ns for each in group if each.placed_ns is not None), default=failure.at_ns),
         max(each.meeting_ns for each in group),
@@ -277,18 +285,19 @@ def _parts(
 def _regained_s(failure: Failure, rank: RankTold, gang: int, before: Pace, case: Case) -> float | None:
     """Return when steps began to take as long as before again, seconds after the failure."""
     steps = _durations(rank, gang)
-    window = max(WINDOW_STEPS, math.ceil(WINDOW_S / before.step_s)) if before.step_s > 0 else WINDOW_STEPS
-    for first in range(len(steps) - window + 1):
-        mean_s = math.fsum(length for _, _, length in steps[first : first + window]) / window
-        if mean_s <= AT_PACE * before.step_s:
-            return (steps[first][1] - failure.at_ns) / 1e9
+    rest = list(itertools.accumulate(length for _, _, length in reversed(steps)))[::-1]
+    for index in range(len(steps) - window_of(before.step_s) + 1):
+        if rest[index] / (len(steps) - index) <= AT_PACE * before.step_s:
+            return (steps[index][1] - failure.at_ns) / 1e9
     return None
 
 
-def loss_difference(found: Sequence[float], wanted: Sequence[float]) -> float | None:
-    """Return the largest relative difference of two curves as far as both go; None where one has no step."""
+def loss_difference(found: Sequence[float], wanted: Sequence[float]) -> tuple[float, int] | None:
+    """Return the largest relative difference of two curves as far as both go, and over how many steps; None of none."""
     pairs = list(zip(found, wanted, strict=False))
-    return max((abs(a - b) / max(abs(b), 1e-12) for a, b in pairs), default=None)
+    if not pairs:
+        return None
+    return max(abs(a - b) / max(abs(b), 1e-12) for a, b in pairs), len(pairs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -305,6 +314,7 @@ class RecoveryCost:
     """Their means, seconds."""
     recomputed_steps: float | None
     regained: Interval | None
+    """Of all recoveries; None where one of them never came to its pace again, which a mean of the others would hide."""
     regained_launches: int
     snapshot: Interval | None
     snapshot_bytes: int
@@ -317,14 +327,17 @@ class RecoveryCost:
     """Samples per second of the job's steps: `before` the failure, `away` (a node is), `after` the last restart."""
 
 
-def recovery_cost(found: Sequence[Recovered]) -> RecoveryCost | None:
-    """Return what launches' trainings with snapshots tell together; None without any."""
-    if not found:
+def recovery_cost(found: Sequence[Recovered], failed: Sequence[Recovered] = ()) -> RecoveryCost | None:
+    """Return what launches' trainings with snapshots tell together; None without any.
+
+    `found` are of launches that ended well. `failed` are of others, in which something failed and nothing came of it.
+    """
+    if not found and not failed:
         return None
     done = [each for each in found if each.parts is not None]
     steps = [each.recomputed_steps for each in done if each.recomputed_steps is not None]
     return RecoveryCost(
-        failures=sum(each.failed for each in found),
+        failures=sum(each.failed for each in (*found, *failed)),
         recoveries=len(done),
         total=_mean(each.total_s for each in done),
         restored=_mean(each.restored_s for each in done),
@@ -334,10 +347,12 @@ def recovery_cost(found: Sequence[Recovered]) -> RecoveryCost | None:
             if done
         },
         recomputed_steps=sum(steps) / len(steps) if steps else None,
-        regained=_mean(each.regained_s for each in done),
+        regained=_mean(each.regained_s for each in done)
+        if all(each.regained_s is not None for each in done)
+        else None,
         regained_launches=sum(each.regained_s is not None for each in done),
         snapshot=_mean(each.snapshot_s for each in found),
-        snapshot_bytes=max(each.snapshot_bytes for each in found),
+        snapshot_bytes=max(each.snapshot_bytes for each in (*found, *failed)),
         lost=sum(each.lost for each in found),
         repeated=sum(each.repeated for each in found),
         joined=_mean(each.joined_s for each in done),

@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpbench.cli import (
     allocation,
+    bisect,
     compare,
     doctor,
     export,
@@ -66,6 +67,7 @@ def make_parser() -> argparse.ArgumentParser:
         allocation,
         merge,
         compare,
+        bisect,
         export,
         verify,
         init,

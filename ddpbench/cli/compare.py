@@ -92,14 +92,12 @@ def _fraction(text: str) -> float:
     Raises:
         ArgumentTypeError: it is none, or not between 0 and 1.
     """
-    number, percent = (text[:-1], True) if text.endswith("%") else (text, False)
+    from ddpbench.units import parse_share
+
     try:
-        value = float(number) / (100 if percent else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a share such as 3% or 0.03, below 100%")
-    return value
+        return parse_share(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _run(arguments: argparse.Namespace) -> int:

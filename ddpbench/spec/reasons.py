@@ -96,6 +96,12 @@ def _recovery_reason(case: Case, trainers: int, *, one_process: bool) -> str | N
         return f"recovery is measured where every rank trains its own share, which {case.strategy} does not"
     if case.compute != "real":
         return "a replay has no state to save and restore: train the workload itself"
+    if case.precision == "fp16":
+        return "a snapshot does not hold the scale of fp16's gradients: take bf16 or full precision"
+    if case.options.get("compression") == "powersgd":
+        return (
+            "a snapshot does not hold what PowerSGD carries over from step to step: take another compression"
+        )
     if case.world_size % case.agents:
         return f"{case.world_size} ranks do not divide evenly over {case.agents} agents"
     if case.agents < 2 and case.recovery in ("agent", "leave"):

@@ -110,6 +110,7 @@ def main() -> None:
         supervised(run.path, rank)
     if not table.get("gangs"):
         supervised(run.path, rank, partial(note_end, shared_page(Path(table["page"])), place.rank))
+
     # Its agent must see how it ends, and end it, as it does with people's own scripts: nobody stands between them.
     die_with_parent(os.getppid())
     code = rank()

@@ -17,6 +17,7 @@ _MOMENTS = {
     "Rendezvous'ing worker group": "STOPPED",
     "Starting worker group": "PLACED",
 }
+"""By words of its log. Nothing is stopped before something was noticed: an agent that begins has nothing to stop."""
 
 
 class Moments(logging.Handler):
@@ -25,7 +26,7 @@ class Moments(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Notes a moment, where the line tells of one."""
         for words, name in _MOMENTS.items():
-            if words in str(record.msg):
+            if words in str(record.msg) and (name != "STOPPED" or "DDPBENCH_AGENT_NOTICED_NS" in os.environ):
                 os.environ[f"DDPBENCH_AGENT_{name}_NS"] = str(time.perf_counter_ns())
 
 

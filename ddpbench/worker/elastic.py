@@ -12,10 +12,11 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from ddpbench.guard import descendants, die_with_parent, kill_all
+from ddpbench.guard import adopt_orphans, descendants, die_with_parent, kill_all
 
 LAST_CALL_S = 5
 """How long nodes wait for more once the fewest are there, where nodes come and go; torchrun's own is 30 s."""
@@ -47,6 +48,7 @@ class Agents:
         ]
         self._worker = ["-m", "ddpbench.worker", *worker]
         self._leaves = fewest < count
+        self._again = restarts
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._away: set[int] = set()
 
@@ -69,6 +71,7 @@ class Agents:
             self.start(number)
         while self._running:
             time.sleep(_LOOK_S)
+            self._reap()
             if self._away and (self._folder / "join").exists():
                 self.start(self._away.pop())
             for number, process in list(self._running.items()):
@@ -77,13 +80,23 @@ class Agents:
                     continue
                 del self._running[number]
                 planned = number == self._count - 1 and number > 0 and (self._folder / "failed").exists()
-                if code == -signal.SIGKILL and planned and not self._leaves:
+                if code == -signal.SIGKILL and planned and not self._leaves and self._again:
+                    self._again -= 1
                     self.start(number)
                 elif code != 0 and planned and self._leaves and not (self._folder / "join").exists():
                     self._away.add(number)
                 elif code != 0:
                     return 1
         return 0
+
+    def _reap(self) -> None:
+        """Waits for ranks whose agent was killed, so that their processor time is counted among this launch's."""
+        agents = {process.pid for process in self._running.values()}
+        with suppress(ChildProcessError):
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid in agents:
+                    return  # `poll` takes note of it
+                os.waitpid(ended.si_pid, 0)
 
     def end(self) -> None:
         """Asks what is left to end, and kills it."""
@@ -108,6 +121,7 @@ def main() -> None:
         os._exit(128 + signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, asked_to_end)
+    adopt_orphans()
     try:
         code = agents.run()
     finally:

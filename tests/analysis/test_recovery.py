@@ -14,7 +14,7 @@ from ddpbench.analysis.recovery import PARTS, RankTold, loss_difference, recover
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
 from tests.recoveries import KILLED, Told, ranks_of, records_of
-from tests.synthetic import RankLaunch, write_launch, write_plan, write_sessions
+from tests.synthetic import MS, Outcome, RankLaunch, write_launch, write_plan, write_sessions
 
 UNINTERRUPTED = replace(KILLED, recovery="uninterrupted")
 
@@ -24,8 +24,8 @@ def test_the_parts_follow_one_another_and_add_up() -> None:
     assert found is not None
     assert found.parts == pytest.approx(
         {
-            "detection_s": 0.5,  # the first agent
-            "stopping_s": 0.5,
+            "detection_s": 0.6,  # the last agent
+            "stopping_s": 0.4,
             "rendezvous_s": 1.0,
             "starting_s": 1.5,
             "meeting_s": 0.25,
@@ -47,9 +47,9 @@ def test_a_part_that_ends_before_the_one_before_has_ended_took_no_time() -> None
     found = recovered_of(0, ranks_of(Told(noticed_s=1.5)), KILLED)
     assert found is not None
     assert found.parts is not None
-    assert found.parts["detection_s"] == pytest.approx(1.5)
+    assert found.parts["detection_s"] == pytest.approx(1.6)
     assert found.parts["stopping_s"] == 0.0
-    assert found.parts["rendezvous_s"] == pytest.approx(0.5)
+    assert found.parts["rendezvous_s"] == pytest.approx(0.4)
     assert found.total_s == pytest.approx(4.5)
 
 
@@ -90,6 +90,47 @@ def test_a_pace_is_regained_where_it_is_and_not_before() -> None:
     assert close.regained_s is not None  # 1 %
 
 
+def test_one_window_that_happens_to_be_quick_is_no_pace_regained() -> None:
+    """Steps that are 10 % longer but for the first second's."""
+    ranks = []
+    for told in ranks_of(Told(step_ms=100, again_ms=110, last=200)):
+        trained = [*told.trained]
+        first = next(index for index, each in enumerate(trained) if each.gang == 1)
+        quick = trained[first]
+        ends = tuple(quick.start_ns + 95 * MS * (number + 1) for number in range(len(quick.ends_ns)))
+        trained[first] = replace(quick, ends_ns=ends)
+        ranks.append(RankTold(told.gangs, told.snapshots, trained, told.failures))
+    found = recovered_of(0, ranks, KILLED)
+    assert found is not None
+    assert found.regained_s is None
+    cost = recovery_cost([found, found])
+    assert cost is not None
+    assert (cost.recoveries, cost.regained_launches, cost.regained) == (2, 0, None)
+
+
+def test_a_failure_right_after_a_snapshot_is_recovered_from_with_nothing_to_make_again() -> None:
+    found = recovered_of(0, ranks_of(Told(fails=60)), KILLED)
+    assert found is not None
+    assert found.parts is not None
+    assert found.recomputed_steps == 0
+    assert found.parts["recomputing_s"] == 0.0
+    assert found.total_s == pytest.approx(4.0) == found.restored_s
+    assert (found.lost, found.repeated) == (0, 0)
+
+
+def test_launches_that_did_not_recover_count_as_failures(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", {UNINTERRUPTED: [Told()] * 5, KILLED: [Told()] * 4})
+    told = ranks_of(Told())
+    ended = [
+        RankTold([one.gangs[0]], one.snapshots, [each for each in one.trained if not each.gang], one.failures)
+        for one in told
+    ]
+    ranks = [RankLaunch(more=records_of(each), status="failed") for each in ended]
+    write_launch(run, KILLED, 4, ranks, outcome=Outcome(status="failed", error="restarts are used up"))
+    row = load(run).set_index("recovery").loc["SIGKILL"]
+    assert (row["failures"], row["recoveries"]) == (5, 4)
+
+
 def test_an_uninterrupted_training_has_no_parts_and_its_samples() -> None:
     found = recovered_of(0, ranks_of(Told(), UNINTERRUPTED), UNINTERRUPTED)
     assert found is not None
@@ -119,10 +160,10 @@ def test_losses_that_differ_are_seen() -> None:
     whole = recovered_of(0, ranks_of(Told(), UNINTERRUPTED), UNINTERRUPTED)
     other = recovered_of(0, ranks_of(Told(wrong_loss=1e-3)), KILLED)
     assert one is not None and whole is not None and other is not None  # noqa: PT018
-    assert loss_difference(one.losses, whole.losses) == 0.0
+    assert loss_difference(one.losses, whole.losses) == (0.0, 150)
     found = loss_difference(other.losses, whole.losses)
     assert found is not None
-    assert 1e-3 / 3 < found < 1e-3
+    assert 1e-3 / 3 < found[0] < 1e-3
     assert loss_difference([], whole.losses) is None
 
 
@@ -156,6 +197,7 @@ def test_a_cases_row_has_means_with_intervals(tmp_path: Path) -> None:
         sum(ready) / 5 * math.exp(2.776445 * spread / math.sqrt(5))
     )
     assert killed["recovery_loss_difference"] == 0.0
+    assert killed["recovery_loss_steps"] == 150
     assert (killed["samples_lost"], killed["samples_repeated"]) == (0, 0)
     assert pd.isna(whole["failures"])
     assert whole["recovery_snapshot_s"] == pytest.approx(0.02)

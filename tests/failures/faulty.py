@@ -84,6 +84,13 @@ class RaisesAfterTheFailure(Sound):
         return fail if "DDPBENCH_AGENT_NOTICED_NS" in os.environ else None
 
 
+class Dropping(Sound):
+    """Half of what it computes is dropped at random, so that its losses tell of its generator."""
+
+    def model(self, options: NoOptions) -> nn.Module:
+        return nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 4))
+
+
 class UntimedTransfers(Sound):
     """As over a backend that does not tell when a transfer ends."""
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -208,3 +209,54 @@ def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
         time.sleep(0.1)
     told = json.loads(run_cli("compare", out, "--json").stdout)
     assert told["cases"][0]["rounds"] >= 2
+
+
+def test_a_guilty_commit_is_found_on_real_ranks(repository: Path) -> None:
+    train = repository / "bench" / "train.py"
+    for number in range(3):
+        train.write_text(TRAIN.format(sleep=0.006) + f"\n# {number}\n")
+        git(repository, "commit", "-qam", f"after {number}")
+    out = repository.parent / "out"
+    done = subprocess.run(
+        command("bisect", "bench/step.toml", "fast", "main", "--out", out, "--total", "1 min", "--json"),
+        cwd=repository,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["commits"] == [git(repository, "rev-parse", "main~3")]
+    assert told["ratio"]["low"] > 1
+    assert all(one["verdict"] == "slow" for one in told["tried"])
+
+
+def test_the_script_for_ci_gates(repository: Path) -> None:
+    """What docs/ci has for people's own pipelines, run as it is."""
+    programs = repository.parent / "bin"
+    programs.mkdir()
+    (programs / "ddpbench").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ddpbench "$@"\n')
+    (programs / "ddpbench").chmod(0o755)
+    summary = repository.parent / "summary.md"
+    env = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "SUMMARY": str(summary),
+        "TOTAL": "1 min",
+    }
+    workflow = (ROOT / "docs/ci/workflow.yml").read_text(encoding="utf-8")
+    assert "bash bench/gate.sh bench/step.toml" in workflow
+    for base, code in (("fast", 1), ("main", 0)):
+        done = subprocess.run(
+            ["bash", ROOT / "docs/ci/gate.sh", "bench/step.toml", base],
+            cwd=repository,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert summary.read_text().startswith("**ddpbench**: 1 case")

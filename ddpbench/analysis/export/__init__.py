@@ -1,13 +1,20 @@
 """A run's numbers for people's own programs: single steps and transfers as tables, and files in others' formats."""
 
 from ddpbench.analysis.export.formats import FORMATS, exported
-from ddpbench.analysis.export.steps import STEP_COLUMNS, TRANSFER_COLUMNS, load_steps, load_transfers
+from ddpbench.analysis.export.steps import (
+    STEP_COLUMNS,
+    TRANSFER_COLUMNS,
+    load_launches,
+    load_steps,
+    load_transfers,
+)
 
 __all__ = [
     "FORMATS",
     "STEP_COLUMNS",
     "TRANSFER_COLUMNS",
     "exported",
+    "load_launches",
     "load_steps",
     "load_transfers",
 ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpbench.analysis.findings.wording import fitting, launch_tags, plain, sentence
-from ddpbench.analysis.goodput import best, ettr
+from ddpbench.analysis.goodput import words
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.recovery import RecoveryCost, recovery_cost
+from ddpbench.analysis.recovery import RecoveryCost
 from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import RECOVERIES
@@ -21,7 +21,7 @@ def _costs(cases: Sequence[CaseRun]) -> list[tuple[CaseRun, RecoveryCost]]:
     """Return what failures cost, of each case in which one came."""
     costs: list[tuple[CaseRun, RecoveryCost]] = []
     for run in cases:
-        cost = recovery_cost([one.recovered for one in run.good if one.recovered is not None])
+        cost = run.recovery
         if cost is not None and cost.failures:
             costs.append((run, cost))
     return costs
@@ -65,17 +65,19 @@ def snapshot_finding(cases: Sequence[CaseRun]) -> Finding | None:
     if not able:
         return None
     run, cost = next((one for one in able if one[0].case.recovery == "SIGKILL"), able[0])
+    worst, dearest = max(able, key=lambda one: one[1].restored.value if one[1].restored else 0.0)
     assert cost.restored is not None
     assert cost.snapshot is not None
-    period_s = best(cost.snapshot.value, DAY_S)
-    lost = 1 - ettr(period_s, cost.snapshot.value, cost.restored.value, DAY_S)
-    text = (
-        f"With a failure a day, a snapshot ({format_seconds(float(f'{cost.snapshot.value:.2g}'))}) every "
-        f"{format_seconds(float(f'{period_s:.2g}'))} is best: {100 * lost:.2g} % of the time is lost"
-    )
+    assert dearest.restored is not None
+    period, lost = words(cost.snapshot.value, cost.restored.value, DAY_S)
+    _, most = words(cost.snapshot.value, dearest.restored.value, DAY_S)
+    took = format_seconds(float(f"{cost.snapshot.value:.2g}"))
+    text = f"With a failure a day, a snapshot ({took}) every {period} is best: {lost} of the time is lost"
+    kind = f" ({RECOVERIES[run.case.recovery]})"
+    more = f", {most} ({RECOVERIES[worst.case.recovery]})" if worst is not run else ""
     return Finding(
         kind="recovery",
-        text=sentence(text),
+        text=sentence(fitting([f"{text}{kind}{more}", f"{text}{kind}", text])),
         tags=(run.case.workload, *_told(run), *launch_tags(cost.failures)),
         evidence="recovery",
         verdict="note",
@@ -109,7 +111,14 @@ def recovery_finding(cases: Sequence[CaseRun]) -> Finding | None:
         spans += (
             [f"when {RECOVERIES[last.case.recovery]}, {plain(most.total)} s"] if last is not first else []
         )
-        texts = [f"when {', '.join(spans)}; {counts}", f"when {spans[0]}; {counts}", counts]
+        texts = [f"when {', '.join(spans)}; {counts}"]
+        if last is not first:
+            ends = [
+                f"{value.value:.3g} s ({RECOVERIES[one.case.recovery]})"
+                for one, value in ((first, least.total), (last, most.total))
+            ]
+            texts.append(f"a failure costs from {ends[0]} to {ends[1]}; {counts}")
+        texts += [f"when {spans[0]}; {counts}", counts]
     run = timed[0][0] if timed else costs[0][0]
     return Finding(
         kind="answer",

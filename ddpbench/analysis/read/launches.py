@@ -15,7 +15,7 @@ from ddpbench.analysis.checkpoints import CheckpointRun
 from ddpbench.analysis.read.overlap import PARTS, Breakdown
 from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.read.traffic import NodeTraffic
-from ddpbench.analysis.recovery import Recovered
+from ddpbench.analysis.recovery import Recovered, RecoveryCost, recovery_cost
 from ddpbench.analysis.startup import StartUp
 from ddpbench.analysis.statistics.stats import Timing
 from ddpbench.analysis.time_to_loss import LossCurveRun
@@ -143,6 +143,17 @@ class CaseRun:
     def timings(self) -> list[Timing]:
         """The numbers of those launches, by round."""
         return [launch.timing for launch in self.good if launch.timing is not None]
+
+    @property
+    def recovery(self) -> RecoveryCost | None:
+        """What its planned failures came to; None where nothing was planned to fail, or to go on undisturbed."""
+        good = [launch.recovered for launch in self.good if launch.recovered is not None]
+        other = [
+            launch.recovered
+            for launch in self.launches
+            if not launch.ok and launch.recovered is not None and launch.recovered.failed
+        ]
+        return recovery_cost(good, other)
 
     @property
     def instrumented_over_timed(self) -> list[float]:

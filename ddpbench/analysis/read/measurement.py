@@ -100,6 +100,9 @@ def read_measurement(directory: LaunchDir, address: Address, sessions: Sessions 
     launch = _told(address, outcome, ranks, sessions, records.damage)
     if launch.status == "ok":
         launch = _with_times(launch, ranks, case, foreign)
+    elif case.recovery != "off":  # what failed as planned in it, and was not recovered from
+        told = [_recovery(rank) for rank in ranks.values()]
+        launch = replace(launch, recovered=recovered_of(launch.round, told, case))
     launch = _with_flags(launch, ranks)
     steps = _instrumented(ranks) if launch.status == "ok" else {}
     return Measured(launch=launch, steps=steps, left_out=records.left_out)

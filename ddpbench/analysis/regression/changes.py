@@ -150,12 +150,13 @@ def changes_of(
     paired: bool = False,
     drift: float = DRIFT,
     margin: float = MARGIN,
+    alpha: float = ALPHA,
     differing: Collection[str] = (),
     unlike: Sequence[str] = (),
 ) -> Changes:
     """Return what may be said of each case of two sides.
 
-    All verdicts of a comparison are right with 95 % confidence together: by Holm where it is looked at once, by
+    All verdicts of a comparison are right with confidence `1 - alpha` together: by Holm where it is looked at once, by
     Bonferroni where sides were measured in turn, for there it may end at any time.
 
     Args:
@@ -164,6 +165,7 @@ def changes_of(
         paired: rounds of one number were measured in turn, and are pairs.
         drift: standard deviation of the logarithm of step time between sessions.
         margin: within which cases are called equivalent.
+        alpha: one minus the confidence of all verdicts together.
         differing: fields of a case in which the sides are meant to differ.
         unlike: in what machines differ, which is carried along.
     """
@@ -190,7 +192,7 @@ def changes_of(
             asked[len(found)] = a, b
         found.append(change)
     judge = _in_turn if paired else _apart
-    for index, told in judge(asked, drift, margin).items():
+    for index, told in judge(asked, drift, margin, alpha).items():
         found[index] = replace(
             found[index],
             verdict=told.verdict,
@@ -264,18 +266,22 @@ def paired_logs(a: Sequence[Timing], b: Sequence[Timing]) -> list[float]:
     ]
 
 
-def _in_turn(asked: dict[int, tuple[CaseRun, CaseRun]], _drift: float, margin: float) -> dict[int, _Told]:
+def _in_turn(
+    asked: dict[int, tuple[CaseRun, CaseRun]], _drift: float, margin: float, alpha: float
+) -> dict[int, _Told]:
     """Judge cases whose rounds are pairs, by intervals that hold at every number of rounds."""
     found: dict[int, _Told] = {}
     for index, (a, b) in asked.items():
         logs = paired_logs(a.timings, b.timings)
         mean = math.fsum(logs) / len(logs) if logs else 0.0
-        ratio = Interval.around(math.exp(mean), anytime_half_width(logs, ALPHA / len(asked)))
+        ratio = Interval.around(math.exp(mean), anytime_half_width(logs, alpha / len(asked)))
         found[index] = _told(len(logs), ratio, margin, FEWEST)
     return found
 
 
-def _apart(asked: dict[int, tuple[CaseRun, CaseRun]], drift: float, margin: float) -> dict[int, _Told]:
+def _apart(
+    asked: dict[int, tuple[CaseRun, CaseRun]], drift: float, margin: float, alpha: float
+) -> dict[int, _Told]:
     """Judge cases of two sessions or more a side: launches' variance, and that from session to session."""
     compared = {index: across(a.timings, b.timings, drift) for index, (a, b) in asked.items()}
     enough = {
@@ -283,9 +289,9 @@ def _apart(asked: dict[int, tuple[CaseRun, CaseRun]], drift: float, margin: floa
         for index, one in compared.items()
         if one.rounds >= MIN_ROUNDS and (p := one.p_value) is not None
     }
-    levels = dict(zip(enough, holm_levels(list(enough.values())), strict=True))
+    levels = dict(zip(enough, holm_levels(list(enough.values()), alpha), strict=True))
     return {
-        index: _told(one.rounds, one.time_ratio(levels.get(index, ALPHA)), margin, MIN_ROUNDS)
+        index: _told(one.rounds, one.time_ratio(levels.get(index, alpha)), margin, MIN_ROUNDS)
         for index, one in compared.items()
     }
 

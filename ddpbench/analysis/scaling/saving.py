@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from ddpbench.analysis.checkpoints import checkpoint_costs
 from ddpbench.analysis.goodput import best, daly, ettr, young
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.recovery import recovery_cost
 from ddpbench.analysis.statistics.stats import step_time
 from ddpbench.errors import RequestError
 from ddpbench.spec.grouping import RECOVERIES
@@ -39,7 +38,7 @@ def saving_of(cases: Sequence[CaseRun], workload: str, mtbf_s: float) -> Saving:
     able = [run for run in cases if run.status == "ok" and run.case.workload == workload]
     able.sort(key=lambda run: (run.case.recovery != "SIGKILL", -run.case.world_size))
     for run in able:
-        cost = recovery_cost([one.recovered for one in run.good if one.recovered is not None])
+        cost = run.recovery
         if cost is not None and cost.restored is not None and cost.snapshot is not None:
             how = f", {RECOVERIES[run.case.recovery]}"
             return _saving(run, mtbf_s, cost.snapshot.value, cost.restored.value, how)

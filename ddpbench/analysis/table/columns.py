@@ -299,8 +299,8 @@ def _table() -> list[Column]:
             "s",
             "from the failure until the step that it came before is made again",
         ),
-        *_number("recovery", "recovery_detection_s", "s", "until torchrun's first agent notices"),
-        *_number("recovery", "recovery_stopping_s", "s", "until all earlier ranks are gone"),
+        *_number("recovery", "recovery_detection_s", "s", "until torchrun's last agent has noticed"),
+        *_number("recovery", "recovery_stopping_s", "s", "from there until all earlier ranks are gone"),
         *_number("recovery", "recovery_rendezvous_s", "s", "until the agents have agreed who is there"),
         *_number("recovery", "recovery_starting_s", "s", "until new processes have imported and built all"),
         *_number("recovery", "recovery_meeting_s", "s", "until the ranks have process groups"),
@@ -311,11 +311,13 @@ def _table() -> list[Column]:
             "recovery",
             "recovery_at_pace{}_s",
             "s",
-            "from the failure until steps take at most 2 % longer than before it",
+            "from the failure until steps take at most 2 % longer than before it, on average from there on",
         ),
         *_number("recovery", "recoveries_at_pace", "", "of recoveries: those in which they did"),
         *_measured("recovery", "restored{}_s", "s", "from the failure until training goes on: R"),
-        *_measured("recovery", "recovery_snapshot{}_s", "s", "a snapshot, but for a launch's first: C"),
+        *_measured(
+            "recovery", "recovery_snapshot{}_s", "s", "a snapshot, of those that let go of an old one: C"
+        ),
         *_one("recovery", "whole", "recovery_snapshot_bytes", "bytes", "of a snapshot"),
         *_one("recovery", "whole", "samples_lost", "samples", "that no step was made with, of all launches"),
         *_one(
@@ -329,7 +331,14 @@ def _table() -> list[Column]:
             "recovery",
             "recovery_loss_difference",
             "1",
-            "largest relative difference of a step's loss from the uninterrupted training's",
+            "largest relative difference of a step's loss from the uninterrupted training's, in nine digits",
+        ),
+        *_one(
+            "recovery",
+            "whole",
+            "recovery_loss_steps",
+            "steps",
+            "whose losses were compared, at least",
         ),
         *_one(
             "recovery",

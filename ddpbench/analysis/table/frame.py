@@ -43,7 +43,13 @@ def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str,
     computing, target = compute_times(cases), plan.budget.target_half_width
     rows = [
         row_of(case, by_id.get(case.baseline_id), computing, target, machine)
-        | {"recovery_loss_difference": _loss_difference(case, by_id)}
+        | dict(
+            zip(
+                ("recovery_loss_difference", "recovery_loss_steps"),
+                _loss_difference(case, by_id),
+                strict=True,
+            )
+        )
         for case in cases
     ]
     columns: dict[str, list[Any]] = {name: [row.get(name) for row in rows] for name in COLUMNS}
@@ -53,18 +59,24 @@ def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str,
     return pd.DataFrame({name: pd.Series(columns[name], dtype=DTYPES[name]) for name in COLUMNS})
 
 
-def _loss_difference(run: CaseRun, by_id: Mapping[str, CaseRun]) -> float | None:
-    """Return how far a case's losses are from the uninterrupted training's, launch by launch of the same round."""
+def _loss_difference(run: CaseRun, by_id: Mapping[str, CaseRun]) -> tuple[float, int] | tuple[None, None]:
+    """Return how far a case's losses are from the uninterrupted training's, launch by launch of the same round.
+
+    And over how many steps at least. None where there is nothing to hold them against.
+    """
     if run.case.recovery in ("off", "uninterrupted", "leave"):  # with fewer ranks other losses are right
-        return None
+        return None, None
     wanted = by_id.get(replace(run.case, recovery="uninterrupted").case_id)
     curves = {each.round: each.recovered.losses for each in (wanted.good if wanted else ()) if each.recovered}
-    pairs = (
-        loss_difference(each.recovered.losses, curves[each.round])
+    pairs = [
+        found
         for each in run.good
         if each.recovered is not None and each.round in curves
-    )
-    return max((found for found in pairs if found is not None), default=None)
+        if (found := loss_difference(each.recovered.losses, curves[each.round])) is not None
+    ]
+    if not pairs:
+        return None, None
+    return max(difference for difference, _ in pairs), min(steps for _, steps in pairs)
 
 
 def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:

@@ -14,7 +14,6 @@ from ddpbench.analysis.read.launches import CaseRun, noise_words
 from ddpbench.analysis.read.pace import dilation_needed, host_share, lateness_p95_s
 from ddpbench.analysis.read.staleness import added, mean_of
 from ddpbench.analysis.read.traffic import mean_traffic
-from ddpbench.analysis.recovery import recovery_cost
 from ddpbench.analysis.rounds import width_of
 from ddpbench.analysis.startup import mean_start
 from ddpbench.analysis.statistics.stats import Comparison, Interval, Timing, compare, samples_rate, step_time
@@ -72,7 +71,7 @@ def row_of(
     """
     row = _settings(run) | _overlap(run) | _computation(run, computing)
     if not run.timings:
-        return row
+        return row | _recovery(run)
     row |= _times(run) | _single_steps(run) | _speedup(run, baseline) | _reached(run, baseline, target)
     row |= _model(run) | _memory(run) | _evaluation(run) | _start_up(run)
     row["mfu"] = mfu(run.case, row["flops_per_sample"], row["samples_per_s"], peak_of(run.case, machine))
@@ -174,7 +173,7 @@ def _start_up(run: CaseRun) -> dict[str, Any]:
 
 
 def _recovery(run: CaseRun) -> dict[str, Any]:
-    cost = recovery_cost([launch.recovered for launch in run.good if launch.recovered is not None])
+    cost = run.recovery
     if cost is None:
         return {}
     intervals = {

@@ -32,6 +32,8 @@ class Asked:
     total_s: float
     fewest: int
     limit: float | None = None
+    alpha: float = 0.05
+    """One minus the confidence of all verdicts together."""
 
 
 class Listener(Protocol):
@@ -93,11 +95,11 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     turns = Turns(sides, out, listener, (*asked.overrides, *own))
 
     def enough() -> bool:
-        return all(_decided(change, asked.limit) for change in changes_in(out).changes)
+        return all(_decided(change, asked.limit) for change in changes_in(out, asked.alpha).changes)
 
     seed = random.SystemRandom().randrange(2**31)
     turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_ROUNDS), seed=seed)
-    return changes_in(out)
+    return changes_in(out, asked.alpha)
 
 
 def _decided(change: Change, limit: float | None) -> bool:
@@ -112,8 +114,8 @@ def _decided(change: Change, limit: float | None) -> bool:
     return ratio.low > 1 + limit or ratio.high < 1 + limit
 
 
-def changes_in(out: Path) -> Changes:
-    """Return what may be said of the rounds that a directory holds.
+def changes_in(out: Path, alpha: float = 0.05) -> Changes:
+    """Return what may be said of the rounds that a directory holds, with confidence `1 - alpha`.
 
     Raises:
         RequestError: it holds no comparison.
@@ -125,4 +127,4 @@ def changes_in(out: Path) -> Changes:
     base = read_side(RunDir(out / "base"), stored.base.words, commit=stored.base.commit)
     new = read_side(RunDir(out / "new"), stored.new.words, commit=stored.new.commit)
     apart = differing([*stored.base.overrides, *stored.new.overrides])
-    return changes_of(base, new, paired=True, differing=apart, unlike=unlike(base, new))
+    return changes_of(base, new, paired=True, alpha=alpha, differing=apart, unlike=unlike(base, new))

@@ -52,6 +52,34 @@ class Servers(AbstractContextManager["Servers"]):
         self.end()
 
 
+class LastingServers(Servers):
+    """Fork servers that several sweeps share, a set for each round: each round still has ranks of servers of its own.
+
+    Use it as a context around the sweeps, and `rewind` before each.
+    """
+
+    def __init__(self, log: Path) -> None:
+        super().__init__(log)
+        self._round = 0
+        self._sets: dict[int, dict[str, ServerProcess]] = {}
+
+    def rewind(self) -> None:
+        """Begins again with the first round's."""
+        self._round = 0
+        self._running = self._sets.setdefault(0, {})
+
+    def end_round(self, *, serve_on: bool) -> None:
+        """Goes on to the next round's."""
+        self._round += 1
+        self._running = self._sets.setdefault(self._round, {})
+        gc.collect()
+
+    def end(self) -> None:
+        """Ends them all."""
+        self._sets.clear()
+        super().end()
+
+
 def launches_of_one_server(entry: PlannedCase, todo: Sequence[PlannedCase]) -> int:
     """Return how many launches of a round share this one's fork server: those of the same environment."""
     return sum(

@@ -62,12 +62,15 @@ class Sweep:
         clock: Callable[[], float] = time.monotonic,
         *,
         gate: Callable[[int], bool] | None = None,
+        servers: Servers | None = None,
     ) -> None:
         """`gate` is asked before each round whether it is to be made, in place of the stopping rule.
 
-        Whoever asks has claimed the cores, and may let somebody else measure before it answers.
+        Whoever asks has claimed the cores, and may let somebody else measure before it answers. `servers` are those of
+        several sweeps; without them it starts its own.
         """
         self._gate = gate
+        self._servers = servers
         self._prepared = prepared
         self._clock = clock
         self._run = prepared.run
@@ -158,7 +161,8 @@ class Sweep:
         self._read_outcomes()
         self._tell_plan()
         self._listener.preparing("starting torch")
-        with Servers(self._run.path / "server.log") as servers:
+        lasting = nullcontext(self._servers) if self._servers is not None else None
+        with lasting or Servers(self._run.path / "server.log") as servers:
             first = self.launch_plan(self._plan.runnable[0].case, "proof", 0)
             found = identify(self._prepared, servers.of(first.server_env), self._listener)
             self._gpu_addresses = found.gpu_addresses

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 import random
 import signal
@@ -28,6 +27,7 @@ from ddpbench.records import Failure, Gang, RecordWriter, Snapshot, Trained
 from ddpbench.records.files import create_file, write_atomically
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.spec import Case
+from ddpbench.spec.recoveries import KEPT_SNAPSHOTS, window_of
 from ddpbench.worker.rank.checkpoints import CheckpointError, sentence
 from ddpbench.worker.rank.snapshots import Snapshots
 from ddpbench.worker.training.batches import worker_settings
@@ -35,9 +35,6 @@ from ddpbench.worker.training.positions import Order, Runs, batches_from
 from ddpbench.worker.training.precision import precision_of
 from ddpbench.worker.training.training import DivergedError, StepLoop, Training, all_equal, checksum
 
-WINDOW_S = 1.0
-"""A pace is that of so much training, and of `WINDOW` steps at least and at most."""
-WINDOW = (20, 500)
 AWAY_S = 120.0
 """How long ranks train on without a node that was called back."""
 NOTED_S = 0.25
@@ -64,13 +61,20 @@ class Plan:
 
     @classmethod
     def of(cls, case: Case, step_s: float, number: int) -> Plan:
-        """Return the plan of launch `number`: at least two snapshots before the failure, which is anywhere after."""
-        window = min(max(math.ceil(WINDOW_S / step_s), WINDOW[0]), WINDOW[1])
-        every = case.snapshot_every
+        """Return the plan of launch `number`: some snapshots before the failure, which is anywhere after.
+
+        So many that two of them have let go of an old one. A training that nothing befalls goes on for a while, so that
+        it has every step that the others of its round have.
+        """
+        window, every = window_of(step_s), case.snapshot_every
         drawn = random.Random(f"{case.seed} {number}").randint(1, every)
-        fails = max(2, -(-window // every)) * every + (every if case.recovery == "snapshot" else drawn)
+        before = max(KEPT_SNAPSHOTS + 2, -(-window // every)) * every
+        fails = before + (every if case.recovery == "snapshot" else drawn)
         joins = fails + 2 * window if case.recovery == "leave" else None
-        return cls(fails=fails, joins=joins, ends=(joins or fails) + 2 * window)
+        ends = (joins or fails) + 2 * window
+        return cls(
+            fails=fails, joins=joins, ends=ends + (ends // 4 if case.recovery == "uninterrupted" else 0)
+        )
 
 
 class Marks:
@@ -167,7 +171,7 @@ class Recovering:
         try:
             for step in itertools.takewhile(self._goes_on(plan, made), itertools.count(made)):
                 loop.step()
-                self._losses.append(float(f"{loop.check_loss():.7g}"))
+                self._losses.append(float(f"{loop.check_loss():.9g}"))
                 self._ends_ns.append(self._clock.now())
                 made = step + 1
                 if made % self._case.snapshot_every == 0:
@@ -221,10 +225,10 @@ class Recovering:
         if state is not None:
             replica.optimizer.load_state_dict(state["optimizer"])
             step, samples = state["step"], state["samples"]
-            if place.rank < len(state["generators"]):
-                torch.set_rng_state(state["generators"][place.rank])
         self._first, self._samples_before = step, samples
         loop = StepLoop(replica, self._batches(samples), NullRecorder(), self._heartbeat, precision)
+        if state is not None and place.rank < len(state["generators"]):
+            _set_generators(state["generators"][place.rank])  # last: what was built may have drawn
         self._control.agree(0)
         self._writer.write(
             Gang(
@@ -325,8 +329,8 @@ class Recovering:
         return self._samples_before + (made - self._first) * self._place.processes * self._case.local_batch
 
     def _generators(self) -> list[torch.Tensor]:
-        """Return the state of each rank's generator."""
-        own = torch.get_rng_state()
+        """Return the state of each rank's generators."""
+        own = _generator_states()
         if self._place.processes == 1:
             return [own]
         gathered = [torch.empty_like(own) for _ in range(self._place.processes)]
@@ -393,6 +397,19 @@ def check(training: Training) -> None:
             f"a training of {case.workload} cannot be gone on from in the middle of its data: give a map-style "
             'dataset, and no loader or step of its own; or set recovery = "off"'
         )
+
+
+def _generator_states() -> torch.Tensor:
+    """Return the state of this rank's generators: the CPU's, and its GPU's behind it."""
+    own = torch.get_rng_state()
+    return torch.cat([own, torch.cuda.get_rng_state()]) if torch.cuda.is_initialized() else own  # type: ignore[no-untyped-call]
+
+
+def _set_generators(states: torch.Tensor) -> None:
+    length = torch.get_rng_state().numel()
+    torch.set_rng_state(states[:length].clone())
+    if states.numel() > length:
+        torch.cuda.set_rng_state(states[length:].clone())
 
 
 def _nothing(_written: int) -> None:

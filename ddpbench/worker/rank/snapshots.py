@@ -18,9 +18,7 @@ import torch
 
 from ddpbench.errors import UnreadableError
 from ddpbench.records.files import create_file, open_file, write_atomically
-
-KEPT = 2
-"""The newest, and one more in case that one cannot be read."""
+from ddpbench.spec.recoveries import KEPT_SNAPSHOTS
 
 
 class _Summing:
@@ -57,7 +55,7 @@ class Snapshots:
     def write(
         self, step: int, state: dict[str, Any], on_bytes: Callable[[int], None] = lambda _: None
     ) -> int:
-        """Writes one and lets go of those before the last `KEPT`; returns its bytes. `on_bytes` hears of them.
+        """Writes one and lets go of those before the last ones; returns its bytes. `on_bytes` hears of them.
 
         Raises:
             OSError: it cannot be written.
@@ -72,7 +70,7 @@ class Snapshots:
             os.fsync(file.fileno())
         told = {"bytes": summing.length, "crc32": summing.checksum}
         write_atomically(self._told(step), json.dumps(told))
-        for old in self._steps()[:-KEPT]:
+        for old in self._steps()[:-KEPT_SNAPSHOTS]:
             self._told(old).unlink(missing_ok=True)
             self._data(old).unlink(missing_ok=True)
         return summing.length

@@ -113,6 +113,7 @@ def batches_from(
         _Numbered(dataset),
         batch_sampler=_Endless(order, own, stride, local_batch),
         collate_fn=partial(_collated, collate),
+        generator=torch.Generator(),  # its own: an iterator draws when it begins, and the model's may be a snapshot's
         **loader,
     )
     for indices, batch in found:

@@ -35,6 +35,23 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         for cost in costs
         if cost.unreadable
     ]
+    kinds = {cost.row.case.recovery for cost in costs}
+    if "SIGSTOP" in kinds:
+        timeout_s = next(c.row.case.collective_timeout for c in costs if c.row.case.recovery == "SIGSTOP")
+        notes.append(
+            f"A stopped rank is missed after collective_timeout, {timeout_s:g} s here; then torchrun waits half a "
+            "minute for it to end before it kills it. Both are settings, and no property of this machine."
+        )
+    if kinds & {"agent", "leave"}:
+        notes.append(
+            "Where an agent is gone, most of the rendezvous is torchrun's wait for its place to lapse, about 15 s by "
+            "its own settings."
+        )
+    if len({cost.steps for cost in costs}) > 1:
+        notes.append(
+            "How many steps are recomputed is drawn for each round, anywhere between two snapshots; what is killed in "
+            "a snapshot always recomputes all of them. Compare kinds by when training goes on."
+        )
     if any(cost.row.case.agents > 1 for cost in costs):
         notes.append("Agents share this machine: each stands for a node, and no network lies between them.")
     return Section(

@@ -46,6 +46,8 @@ class Cost:
     lost: int
     repeated: int
     difference: float | None
+    compared: int
+    """Steps whose losses were compared."""
     joining: Estimate | None
     rates: tuple[Estimate | None, Estimate | None, Estimate | None]
     """Samples per second before, while a node was away, and after."""
@@ -55,7 +57,7 @@ class Cost:
 
 def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
     """Return what failures cost, the least first."""
-    by_id = {row.case_id: row for row in rows if row.ok}
+    by_id = {row.case_id: row for row in rows}
     failed: list[tuple[Row, dict[str, Any]]] = []
     for record in summary.cases.to_dict("records"):
         row = by_id.get(str(record["case_id"]))
@@ -91,6 +93,7 @@ def _cost(row: Row, record: dict[str, Any], name: str) -> Cost:
         lost=int(record["samples_lost"]),
         repeated=int(record["samples_repeated"]),
         difference=_optional(record["recovery_loss_difference"]),
+        compared=0 if pd.isna(record["recovery_loss_steps"]) else int(record["recovery_loss_steps"]),
         joining=_estimate(record, "joining{}_s"),
         rates=(
             _estimate(record, "before_samples_per_s{}"),
@@ -119,9 +122,9 @@ def failures_table(costs: Sequence[Cost]) -> Table:
     return Table(
         caption=(
             "Failures, s: means over launches, with 95 % t-intervals. Recovery ends when the step that the failure "
-            "came before is made again; at pace again is when steps take at most 2 % longer than before it. Samples "
-            "are those of the history that the final parameters come from. The loss is held against that of the "
-            "uninterrupted training, step by step."
+            "came before is made again; at pace again is when steps take at most 2 % longer than before it, on average "
+            "from there on. Samples are those of the history that the final parameters come from. Each step's loss is "
+            "held against that of the uninterrupted training of the same round, in nine digits."
         ),
         columns=(
             Column("What fails"),
@@ -144,7 +147,7 @@ def failures_table(costs: Sequence[Cost]) -> Table:
                 Cell(text="" if cost.steps is None else f"{cost.steps:.1f}", key=cost.steps, number=True),
                 Cell.count(cost.lost),
                 Cell.count(cost.repeated),
-                _difference(cost.difference),
+                _difference(cost.difference, cost.compared),
             )
             for cost in costs
         ),
@@ -158,10 +161,11 @@ def _at_pace(cost: Cost) -> Cell:
     return Cell(text=f"in {cost.at_pace_count} of {cost.recoveries}", key=float("inf"), number=True)
 
 
-def _difference(value: float | None) -> Cell:
+def _difference(value: float | None, steps: int) -> Cell:
     if value is None:
         return Cell(text="", number=True)
-    return Cell(text="0, bit by bit" if value == 0 else f"{value:.1g}", key=value, number=True)
+    told = "0" if value == 0 else f"{value:.1g}"
+    return Cell(text=f"{told} in {steps:,} steps", key=value, number=True)
 
 
 def rates_table(costs: Sequence[Cost]) -> tuple[Table, ...]:

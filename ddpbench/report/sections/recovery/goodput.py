@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.goodput import best, daly, ettr, young
+from ddpbench.analysis.goodput import best, daly, ettr, words, young
 from ddpbench.report.captions import label_of
 from ddpbench.report.draw import style
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.sections.recovery.costs import Cost
-from ddpbench.report.words import number, percent
-from ddpbench.units import format_seconds
+from ddpbench.report.words import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,11 +28,8 @@ def goodput_picture(cost: Cost) -> Picture:
     assert cost.snapshot is not None
     assert cost.restored is not None
     snapshot_s, restored_s = cost.snapshot.value, cost.restored.value
-    day = best(snapshot_s, MTBF_S["1 day"])
-    heading = (
-        f"With a failure a day, a snapshot every {format_seconds(round(day, 1))} is best: "
-        f"{percent(1 - ettr(day, snapshot_s, restored_s, MTBF_S['1 day']))} of the time is lost"
-    )
+    period, lost = words(snapshot_s, restored_s, MTBF_S["1 day"])
+    heading = f"With a failure a day, a snapshot every {period} is best: {lost} of the time is lost"
     caption = (
         f"Share of wall time that does not train, by the training between two snapshots, from a snapshot's "
         f"{number(cost.snapshot.scaled(1e3).value)} ms and the {cost.restored.number} s until training goes on "

@@ -51,8 +51,8 @@ def parts_picture(costs: Sequence[Cost]) -> Picture:
             *([f"{next(iter(settings))}."] if len(settings) == 1 else []),
             "From the failure until the step that it came before is made again: means over launches.",
             "A part ends when the last agent or rank has come as far.",
-            "Detection lasts until torchrun's first agent sees it. Starting ranks is new processes, imports, data and",
-            "model. Restoring is reading the snapshot and making the replica.",
+            "Detection lasts until torchrun's last agent has seen it (it looks ten times a second). Starting ranks is",
+            "new processes, imports, data and model. Restoring is reading the snapshot and making the replica.",
             *(["Much longer ones have a scale of their own, below."] if len(groups) > 1 else []),
         ]
     )

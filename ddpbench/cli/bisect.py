@@ -1,0 +1,115 @@
+"""`ddpbench bisect EXPERIMENT GOOD BAD`: which commit made training slower?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddpbench.cli import flags
+from ddpbench.cli.lines import say, show
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.regression import Change
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "bisect",
+        help="find the commit that made training slower",
+        description="A binary search over the commits of this repository, in which each step measures a commit and "
+        "the good one in turn until it is decided; what cannot be decided, or does not run, is skipped. The answer is "
+        "right with 95 % confidence. Your checkout is left as it is.",
+    )
+    parser.add_argument("experiment", metavar="EXPERIMENT", help="a name or a TOML file; one case is best")
+    parser.add_argument("good", metavar="GOOD", help="a commit that is fast")
+    parser.add_argument("bad", metavar="BAD", help="a later one that is slow")
+    parser.add_argument("--total", metavar="TIME", default="5 min", help="for each step (default: '5 min')")
+    flags.overrides(parser, "--set base.local_batch=4 on all commits")
+    flags.workload(parser)
+    flags.out(parser, "where measurements go (default: reports/bisect-NAME-TIME)")
+    flags.as_json(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from contextlib import nullcontext
+    from datetime import UTC, datetime
+
+    from ddpbench.errors import OutputError, RequestError
+    from ddpbench.launch.experiments import find_experiment
+    from ddpbench.launch.interleave.bisect import commits_between, found_words, search
+    from ddpbench.launch.interleave.sides import SideSpec
+    from ddpbench.launch.interleave.told import Asked, interleave
+    from ddpbench.machine.claim import claimed
+    from ddpbench.machine.disturbance import own_environment_allows_sharing
+    from ddpbench.machine.hardware import read_hardware
+    from ddpbench.units import parse_seconds
+
+    try:
+        total_s = parse_seconds(arguments.total)
+    except ValueError as error:
+        raise RequestError(f"--total: {error}") from None
+    experiment = find_experiment(arguments.experiment)
+    commits = commits_between(Path.cwd(), arguments.good, arguments.bad)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    out = arguments.out or Path("reports") / f"bisect-{experiment.stem}-{stamp}"
+    if out.exists() and any(out.iterdir()):
+        raise OutputError(f"{out} is not empty: choose another --out")
+    say(f"{len(commits)} commits, into {out}", sys.stderr)
+    chosen: list[str] = []
+
+    def measure(good: str, other: str, limit: float | None, alpha: float) -> Change:
+        changes = interleave(
+            Asked(
+                experiment=experiment,
+                base=SideSpec(name="base", ref=good),
+                new=SideSpec(name="new", ref=other),
+                overrides=tuple(arguments.overrides),
+                out=out / other[:12],
+                total_s=total_s,
+                fewest=5,
+                limit=limit,
+                alpha=alpha,
+            ),
+            _Quiet(),
+        )
+        found = [one for one in changes.changes if not chosen or one.case.case_id == chosen[0]]
+        if not found:
+            raise RequestError(f"{other}: it has not the case that became slower")
+        worst = max(found, key=lambda one: one.ratio.value if one.ratio is not None else 0.0)
+        if not chosen:
+            chosen.append(worst.case.case_id)
+        return worst
+
+    with nullcontext() if own_environment_allows_sharing() else claimed(read_hardware().cores):
+        found = search(arguments.good, commits, measure, event=lambda text: say(text, sys.stderr))
+    if arguments.json:
+        told = {
+            "commits": list(found.commits),
+            "ratio": {"value": found.ratio, "low": found.low, "high": found.high},
+            "tried": [
+                {"commit": one.commit, "verdict": one.verdict, "ratio": one.ratio, "why": one.why}
+                for one in found.tried
+            ],
+        }
+        show(json.dumps(told, indent=1))
+    else:
+        say(found_words(found))
+    return 0 if len(found.commits) == 1 else 1
+
+
+class _Quiet:
+    """Says nothing of single rounds."""
+
+    def begun(self, out: Path) -> None:
+        """Nothing."""
+
+    def event(self, text: str) -> None:
+        say(text, sys.stderr)
+
+    def round_made(self, number: int, left_s: float) -> None:
+        """Nothing."""

@@ -1,0 +1,176 @@
+"""Which commit made training slower: a binary search in which every step is measured in turn, and decided or skipped.
+
+The two ends are compared first. A commit then counts as slow where its ratio to the good one is shown to be above the
+middle (of logarithms) between 1 and that of the bad one, as fast where it is shown to be below. What cannot be decided
+in its time, or does not run, is skipped, as `git bisect skip` does: its neighbours are tried.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from ddpbench.errors import LaunchError, RequestError
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.regression import Change
+
+_GIT_S = 60
+
+
+class Measure(Protocol):
+    """How two commits are compared."""
+
+    def __call__(self, good: str, other: str, limit: float | None, alpha: float) -> Change:
+        """Return how the other commit's step compares with the good one's.
+
+        Rounds end once the interval at confidence `1 - alpha` lies on one side of `limit`, a fraction.
+
+        Raises:
+            DdpbenchError: one of them cannot be measured.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tried:
+    """A commit that was looked at."""
+
+    commit: str
+    verdict: Literal["fast", "slow", "skipped"]
+    ratio: float | None
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What a search came to. `commits` has one where the guilty one is known, else those that it is among.
+
+    `ratio` is the bad end's step time over the good one's, with its interval.
+    """
+
+    commits: tuple[str, ...]
+    ratio: float
+    low: float
+    high: float
+    tried: tuple[Tried, ...]
+
+
+def commits_between(folder: Path, good: str, bad: str) -> list[str]:
+    """Return the commits after `good` up to `bad`, oldest first, along first parents.
+
+    Raises:
+        RequestError: one is no commit, or the bad one does not come from the good one.
+    """
+
+    def git(*words: str) -> str:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(folder), *words],
+                capture_output=True,
+                text=True,
+                timeout=_GIT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise RequestError(f"git cannot be run: {error}") from None
+        if done.returncode:
+            raise RequestError(f"git: {(done.stderr.strip().splitlines() or ['it refuses'])[-1]}")
+        return done.stdout.strip()
+
+    for name in (good, bad):
+        if name.startswith("-"):
+            raise RequestError(f"{name}: a commit's name begins with no -")
+        try:
+            git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        except RequestError:
+            raise RequestError(f"{name}: {folder} has no such commit") from None
+    found = git("rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{good}..{bad}").split()
+    if not found:
+        raise RequestError(f"{bad} does not come after {good}")
+    return found
+
+
+def search(
+    good: str,
+    commits: Sequence[str],
+    measure: Measure,
+    *,
+    alpha: float = 0.05,
+    event: Callable[[str], None] = lambda _: None,
+) -> Found:
+    """Find the first slow one of `commits`, of which the last is the bad end; `good` comes before them.
+
+    All steps together are right with confidence `1 - alpha`.
+
+    Raises:
+        LaunchError: the bad end is not shown to be slower, so that there is nothing to find.
+        DdpbenchError: one of the ends cannot be measured.
+    """
+    steps = 1 + math.ceil(math.log2(len(commits))) if len(commits) > 1 else 1
+    level = alpha / steps
+    ends = measure(good, commits[-1], None, level)
+    ratio = ends.ratio
+    if ends.verdict != "slower" or ratio is None or ratio.low is None or ratio.high is None:
+        raise LaunchError(
+            f"{_short(commits[-1])} is not shown to be slower than {_short(good)} ({ends.verdict}): give each "
+            "comparison more time with --total"
+        )
+    event(f"{_short(commits[-1])} takes {100 * (ratio.value - 1):+.1f} % against {_short(good)}")
+    limit = math.sqrt(ratio.value) - 1
+    tried: list[Tried] = []
+    skipped: set[int] = set()
+    fast, slow = -1, len(commits) - 1
+    while open_ := [index for index in range(fast + 1, slow) if index not in skipped]:
+        middle = (fast + slow) / 2
+        index = min(open_, key=lambda one: abs(one - middle))
+        one = _look(good, commits[index], measure, limit, level)
+        tried.append(one)
+        told = f" ({100 * (one.ratio - 1):+.1f} %)" if one.ratio is not None else ""
+        event(f"{_short(one.commit)}: {one.verdict}{told}{f': {one.why}' if one.why else ''}")
+        if one.verdict == "skipped":
+            skipped.add(index)
+        elif one.verdict == "slow":
+            slow = index
+        else:
+            fast = index
+    return Found(
+        commits=tuple(commits[fast + 1 : slow + 1]),
+        ratio=ratio.value,
+        low=ratio.low,
+        high=ratio.high,
+        tried=tuple(tried),
+    )
+
+
+def _look(good: str, commit: str, measure: Measure, limit: float, alpha: float) -> Tried:
+    try:
+        change = measure(good, commit, limit, alpha)
+    except (RequestError, LaunchError) as error:  # it does not run: another one may
+        return Tried(commit=commit, verdict="skipped", ratio=None, why=str(error))
+    ratio = change.ratio
+    if ratio is None:
+        return Tried(commit=commit, verdict="skipped", ratio=None, why=change.reason)
+    if ratio.low is not None and ratio.low > 1 + limit:
+        return Tried(commit=commit, verdict="slow", ratio=ratio.value)
+    if ratio.high is not None and ratio.high < 1 + limit:
+        return Tried(commit=commit, verdict="fast", ratio=ratio.value)
+    return Tried(commit=commit, verdict="skipped", ratio=ratio.value, why="undecided in its time")
+
+
+def _short(commit: str) -> str:
+    return commit[:12] if len(commit) == 40 else commit
+
+
+def found_words(found: Found) -> str:
+    """Return what a search came to, in a sentence."""
+    change = (
+        f"{100 * (found.ratio - 1):+.1f} % ({100 * (found.low - 1):+.1f} to {100 * (found.high - 1):+.1f})"
+    )
+    if len(found.commits) == 1:
+        return f"{found.commits[0]} made it slower: {change} over the whole range"
+    listed = "\n".join(f"  {commit}" for commit in found.commits)
+    return f"one of these {len(found.commits)} made it slower, {change} over the whole range:\n{listed}"
