@@ -10,12 +10,14 @@ import argparse
 import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from ddpbench.errors import DdpbenchError
 from ddpbench.launch.listener import Listener
+from ddpbench.launch.plan import make_plan
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.records import LaunchOutcome
@@ -66,6 +68,8 @@ def main() -> None:
         prepared = prepare(request)
         for note in prepared.notes:
             _tell("warning", text=note)
+        own = [entry for entry in prepared.plan.cases if not entry.added_as_baseline]  # no speed-up is asked for
+        prepared = replace(prepared, plan=make_plan(prepared.experiment, own))
         Sweep(prepared, _Telling(), gate=_told_to_go).run()
         _tell("done")
     except (DdpbenchError, OSError) as error:
