@@ -20,16 +20,23 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, BinaryIO
 
+CODE_FIRST = "DDPBENCH_CODE_FIRST"
+"""A variable with folders whose code comes before any other: a side of a comparison."""
+
 
 def child_environment(*more: str) -> dict[str, str]:
     """This process's environment for a child that runs a module of this package: its own, wherever it is started.
 
     The package's folder comes first in PYTHONPATH, then what the user gave, then `more`; `python -P` leaves out the
-    working directory, which may hold another.
+    working directory, which may hold another. Where the package is installed its folder has all others, too, and is
+    left out: an interpreter finds its own. Before all stand the folders of `CODE_FIRST`.
     """
     given = os.environ.get("PYTHONPATH", "")
-    own = str(Path(__file__).resolve().parents[1])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([own, *([given] if given else []), *more])}
+    first = os.environ.get(CODE_FIRST, "")
+    package = Path(__file__).resolve().parents[1]
+    own = [] if package.name in ("site-packages", "dist-packages") else [str(package)]
+    parts = [*([first] if first else []), *own, *([given] if given else []), *more]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(parts)}
 
 
 class Beside(AbstractContextManager["Beside"]):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import tempfile
@@ -60,6 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="FILE",
         help="what pytest-benchmark has saved; several files are several sessions, which makes intervals narrower",
+    )
+    group.addoption(
+        "--ddpbench-drift",
+        default="4%",
+        metavar="PERCENT",
+        help="standard deviation of step times between sessions on this machine (default: 4%%)",
     )
 
 
@@ -114,9 +121,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def ddp_benchmark(request: pytest.FixtureRequest) -> DdpBenchmark:
     """Measures a training step with settings of an experiment's `[base]`; see `DdpBenchmark.__call__`."""
     if not request.config.pluginmanager.hasplugin("benchmark"):
-        pytest.fail('ddp_benchmark needs pytest-benchmark: pip install "ddpbench[pytest]"', pytrace=False)
+        pytest.fail(
+            'ddp_benchmark needs pytest-benchmark, and not -p no:benchmark: pip install "ddpbench[pytest]"',
+            pytrace=False,
+        )
     timer = MeasuredTimer()
-    request.node.add_marker(pytest.mark.benchmark(timer=timer))
+    given = request.node.get_closest_marker("benchmark")
+    more = dict(given.kwargs) if given is not None else {}
+    request.node.add_marker(pytest.mark.benchmark(**{**more, "timer": timer}), append=False)
     return DdpBenchmark(request, request.getfixturevalue("benchmark"), timer)
 
 
@@ -151,13 +163,13 @@ class DdpBenchmark:
         row, steps_s, identity = self._measure(bench, self._located(settings), count, seconds)
         self._benchmark.group = f"step at {row['world_size']} rank{'s' if row['world_size'] != 1 else ''}"
         self._benchmark.extra_info.update(row, identity=identity, steps_s=steps_s)
-        rest = iter(steps_s)
+        rest = itertools.cycle(steps_s)  # a profiler of pytest-benchmark's asks once more
 
         def one_round() -> None:
             self._timer.advance(next(rest))
 
         self._benchmark.pedantic(one_round, rounds=len(steps_s), iterations=1)
-        self._gate(bench, steps_s, identity)
+        self._gate(bench, steps_s, row, identity)
         return row
 
     def _located(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -227,27 +239,66 @@ class DdpBenchmark:
         kept = {key: value for key, value in told.items() if value is not None and value == value}  # noqa: PLR0124  no NaN
         return kept, launches, identity
 
-    def _gate(self, bench: _Bench, steps_s: list[float], identity: dict[str, Any]) -> None:
+    def _gate(
+        self, bench: _Bench, steps_s: list[float], row: dict[str, Any], identity: dict[str, Any]
+    ) -> None:
         config = self._request.config
-        text, files = config.getoption("--ddpbench-gate"), config.getoption("--ddpbench-baseline")
-        if text is None or getattr(self._benchmark, "disabled", False):
+        if config.getoption("--ddpbench-gate") is None:
             return
         from ddpbench.analysis.regression.gate import gated
         from ddpbench.errors import DdpbenchError
         from ddpbench.units import parse_share
 
+        limit, drift = (parse_share(config.getoption(f"--ddpbench-{name}")) for name in ("gate", "drift"))
+        files = [Path(each) for each in config.getoption("--ddpbench-baseline")]
+        problem = ""
         try:
-            limit = parse_share(text)
-        except ValueError as error:
-            pytest.fail(f"--ddpbench-gate {error}", pytrace=False)
-        try:
-            name = self._request.node.name
-            found = gated(name, steps_s, identity, [Path(each) for each in files], limit)
+            found = gated(
+                self._request.node.nodeid,
+                steps_s,
+                row=row,
+                identity=identity,
+                baselines=files,
+                limit=limit,
+                drift=drift,
+            )
+            bench.gated.append(found)
+            problem = found.sentence if found.fails else ""
         except DdpbenchError as error:
-            pytest.fail(str(error), pytrace=False)
-        bench.gated.append(found)
-        if found.fails:
-            pytest.fail(found.sentence, pytrace=False)
+            problem = str(error)
+        if problem:
+            pytest.fail(problem, pytrace=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuses a gate that could not fail."""
+    gate = config.getoption("--ddpbench-gate", None)
+    if gate is None or hasattr(config, "workerinput"):
+        return
+    from ddpbench.analysis.regression.gate import check_baselines
+    from ddpbench.errors import DdpbenchError
+    from ddpbench.units import parse_share
+
+    if config.getoption("numprocesses", None) or config.getoption("benchmark_disable", False):
+        raise pytest.UsageError(
+            "--ddpbench-gate measures, which it cannot with --benchmark-disable or beside pytest-xdist: leave one out"
+        )
+    try:
+        for name in ("gate", "drift"):
+            parse_share(config.getoption(f"--ddpbench-{name}"))
+        check_baselines([Path(each) for each in config.getoption("--ddpbench-baseline")])
+    except (ValueError, DdpbenchError) as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails a run whose gate has judged nothing at all."""
+    bench = session.config.stash.get(_BENCH, None)
+    nothing = bench is None or not any(one.ratio is not None for one in bench.gated)
+    asked = session.config.getoption("--ddpbench-gate", None) is not None
+    if asked and nothing and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def _plain(value: Any) -> Any:
@@ -277,8 +328,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
             "(--benchmark-disable, or pytest-xdist)"
         )
     bench = config.stash.get(_BENCH, None)
-    if bench is None or not bench.gated:
+    if config.getoption("--ddpbench-gate", None) is None:
         return
     terminalreporter.write_sep("-", "ddpbench gate")
-    for found in bench.gated:
+    gated = bench.gated if bench is not None else []
+    for found in gated:
         terminalreporter.write_line(found.sentence)
+    if not any(found.ratio is not None for found in gated):
+        terminalreporter.write_line("nothing could be judged: the gate has not been passed")

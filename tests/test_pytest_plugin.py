@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.analysis.regression.gate import gated
+from ddpbench.analysis.regression.gate import Gated, gated
 from ddpbench.errors import IdentityError, RequestError
 
 pytestmark = pytest.mark.multiprocess
@@ -114,32 +114,78 @@ def test_two_at_once_wait_for_each_other(suite: Path) -> None:
     assert "2 tests ran once and measured nothing" in done.stdout
 
 
+def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
+    saved = suite / "base.json"
+    saved.write_text(json.dumps({"benchmarks": []}))
+    for words, sentence in (
+        (("--ddpbench-gate=3%",), "needs --ddpbench-baseline FILE"),
+        (("--ddpbench-gate=3%", "--ddpbench-baseline=none.json"), "there is no such file"),
+        (("--ddpbench-gate=much", f"--ddpbench-baseline={saved}"), "give a share such as 3%"),
+        (("--ddpbench-gate=3%", f"--ddpbench-baseline={saved}", "-n", "2"), "beside pytest-xdist"),
+        (("--ddpbench-gate=3%", f"--ddpbench-baseline={saved}", "--benchmark-disable"), "leave one out"),
+        (("--ddpbench-gate=3%", *[f"--ddpbench-baseline={saved}"] * 2), "given twice"),
+    ):
+        done = run_pytest(suite, *words)
+        assert done.returncode == 4, (words, done.stdout)
+        assert sentence in done.stdout + done.stderr, (words, done.stdout, done.stderr)
+    gate = ("--ddpbench-gate=3%", f"--ddpbench-baseline={saved}", "--ddpbench-measured=0.05")
+    nothing = run_pytest(suite, *gate, "-k", "test_step and 1")
+    assert nothing.returncode == 1, nothing.stdout
+    assert "1 passed" in nothing.stdout
+    assert "nothing could be judged: the gate has not been passed" in nothing.stdout
+
+
+def test_a_tests_own_group_leaves_the_measured_time(suite: Path) -> None:
+    own = SUITE.replace(
+        "@pytest.mark.parametrize", "@pytest.mark.benchmark(min_rounds=7)\n@pytest.mark.parametrize"
+    )
+    (suite / "tests" / "test_steps.py").write_text(own)
+    saved = suite / "base.json"
+    done = run_pytest(suite, f"--benchmark-json={saved}", "--ddpbench-measured=0.05", "-k", "test_step and 1")
+    assert done.returncode == 0, done.stdout
+    (one,) = json.loads(saved.read_text())["benchmarks"]
+    assert one["stats"]["mean"] == pytest.approx(one["extra_info"]["step_time_s"])
+    assert one["options"]["min_rounds"] == 7
+
+
 def test_what_a_gate_refuses(tmp_path: Path) -> None:
-    steps, identity = [0.1, 0.101, 0.102, 0.1, 0.099], {"torch": "2"}
-    with pytest.raises(RequestError, match="needs --ddpbench-baseline"):
-        gated("t", steps, identity, [], 0.03)
-    with pytest.raises(RequestError, match="there is no such file"):
-        gated("t", steps, identity, [tmp_path / "none.json"], 0.03)
+    steps, here = [0.1, 0.101, 0.102, 0.1, 0.099], {"torch": "2"}
     path = tmp_path / "base.json"
+
+    def judged(test: str, steps_s: list[float], *paths: Path, **row: object) -> Gated:
+        return gated(test, steps_s, row=row, identity=here, baselines=paths or [path], limit=0.03)
+
+    with pytest.raises(RequestError, match="there is no such file"):
+        judged("t", steps)
     path.write_text("{}")
     with pytest.raises(IdentityError, match="has no benchmarks"):
-        gated("t", steps, identity, [path], 0.03)
+        judged("t", steps)
     path.write_text("not json")
     with pytest.raises(IdentityError, match="is no file of pytest-benchmark"):
-        gated("t", steps, identity, [path], 0.03)
+        judged("t", steps)
 
-    def saved(steps_s: list[float], torch: str = "2") -> None:
-        extra = {"steps_s": steps_s, "identity": {"torch": torch, "workload_digest": "other"}}
-        path.write_text(json.dumps({"benchmarks": [{"name": "t", "extra_info": extra}]}))
+    def saved(steps_s: object, torch: str = "2", **row: object) -> None:
+        extra = {"steps_s": steps_s, "identity": {"torch": torch, "workload_digest": "other"}, **row}
+        path.write_text(
+            json.dumps({"benchmarks": [{"name": "t", "fullname": "a.py::t", "extra_info": extra}]})
+        )
 
     saved(steps, torch="3")
     with pytest.raises(IdentityError, match="torch: '3' there, '2' here"):
-        gated("t", steps, identity, [path], 0.03)
+        judged("a.py::t", steps)
+    for wrong in ([0.1, "x"], [0.1, -1.0], "none", [float("nan")] * 5):
+        saved(wrong)
+        with pytest.raises(IdentityError, match="are no times"):
+            judged("a.py::t", steps)
+    saved(steps, local_batch=4)
+    other = judged("a.py::t", steps, local_batch=8)
+    assert (other.ratio, other.fails) == (None, False)
+    assert "local_batch 4 there, 8 here" in other.sentence
     saved(steps)
-    assert not gated("other", steps, identity, [path], 0.03).fails
-    assert "no baseline has it" in gated("other", steps, identity, [path], 0.03).sentence
-    assert "cannot tell" in gated("t", [1.05 * step for step in steps], identity, [path], 0.03).sentence
-    worse = gated("t", [1.3 * step for step in steps], identity, [path], 0.03)
+    assert "no baseline has it" in judged("b.py::t", steps).sentence  # another file's test of that name
+    assert "cannot tell" in judged("a.py::t", [1.05 * step for step in steps]).sentence
+    worse = judged("a.py::t", [1.3 * step for step in steps])
     assert worse.fails
     assert "+30" in worse.sentence
-    assert not gated("t", [1.3 * step for step in steps[:3]], identity, [path], 0.03).fails
+    few = judged("a.py::t", [1.3 * step for step in steps[:3]])
+    assert (few.ratio, few.fails) == (None, False)

@@ -80,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
         found = [one for one in changes.changes if not chosen or one.case.case_id == chosen[0]]
         if not found:
             raise RequestError(f"{other}: it has not the case that became slower")
-        worst = max(found, key=lambda one: one.ratio.value if one.ratio is not None else 0.0)
+        worst = max(found, key=lambda one: (one.verdict == "slower", (one.ratio and one.ratio.low) or 0.0))
         if not chosen:
             chosen.append(worst.case.case_id)
         return worst

@@ -219,7 +219,7 @@ class _Lines:
 
 def _told(changes: Changes, arguments: argparse.Namespace) -> int:
     """Print and write what was asked for; return 1 where the gate fails."""
-    from ddpbench.analysis.regression.told import failing, markdown, to_json
+    from ddpbench.analysis.regression.told import failing, judged_any, markdown, to_json, why_failing
     from ddpbench.errors import OutputError
     from ddpbench.records.files import write_anew
     from ddpbench.records.rundir import explain_os_error
@@ -237,10 +237,14 @@ def _told(changes: Changes, arguments: argparse.Namespace) -> int:
         return 0
     failed = failing(changes, arguments.fail_on)
     for change in failed:
-        why = change.reason if change.broken else f"slower by more than {100 * arguments.fail_on:g} %"
-        say(f"{change.label}: {why}", sys.stderr)
+        say(f"{change.label}: {why_failing(change, arguments.fail_on)}", sys.stderr)
+    if not judged_any(changes):
+        say("nothing could be compared", sys.stderr)
+        return 1
     if not failed:
-        say(f"no case is shown to be slower by more than {100 * arguments.fail_on:g} %", sys.stderr)
+        undecided = changes.counts().get("cannot tell", 0)
+        more = f"; {undecided} of {len(changes.changes)} undecided" if undecided else ""
+        say(f"no case is shown to be slower by more than {100 * arguments.fail_on:g} %{more}", sys.stderr)
     return int(bool(failed))
 
 

@@ -134,7 +134,46 @@ def test_a_case_that_no_longer_runs_fails_a_gate(tmp_path: Path) -> None:
     (gone,) = failing(changes, 0.03)
     assert gone.label == DDP.label
     assert "boom" in gone.reason
-    assert "1 case failed that was ok before" in headline(changes)
+    assert "1 case failed or is gone" in headline(changes)
+
+
+def test_a_case_that_is_gone_or_fails_at_times_fails_a_gate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = made(tmp_path / "a", {SINGLE: 40, DDP: 45})
+    (gone,) = failing(compared(base, made(tmp_path / "b", {SINGLE: 40})), 0.03)
+    assert gone.case == DDP
+    some = made(tmp_path / "c", {SINGLE: 40, DDP: 45})
+    outcome = some.launch(DDP.case_id, "measure", 3).outcome
+    outcome.write_text(outcome.read_text().replace('"ok"', '"failed"'))
+    (bad,) = failing(compared(base, some), 0.03)
+    assert (bad.case, bad.failures) == (DDP, 1)
+    assert failing(compared(some, base), 0.03) == []  # it became better
+    other = made(tmp_path / "d", {MASTER: 40})
+    assert run_cli(["compare", str(base.path), str(other.path), "--fail-on", "3%"]) == 1
+    assert "nothing could be compared" in capsys.readouterr().err
+
+
+def test_what_another_session_adds_later_is_no_pair(tmp_path: Path) -> None:
+    """A side that was resumed by itself: its new rounds were not measured in turn."""
+    runs = [made(tmp_path / name, {DDP: 40}, rounds=10) for name in ("a", "b")]
+    for number in range(6, 10):
+        outcome = runs[1].launch(DDP.case_id, "measure", number).outcome
+        told = json.loads(outcome.read_text())
+        outcome.write_text(json.dumps(told | {"session": "later"}))
+    (change,) = compared(*runs, paired=True).changes
+    assert change.rounds == 6
+
+
+def test_cases_that_settings_make_alike_are_pairs_in_their_order(tmp_path: Path) -> None:
+    caps = [replace(DDP, bucket_cap_mb=cap) for cap in (25.0, 50.0, 1.0, 2.0)]
+    base = made(tmp_path / "a", {caps[0]: 40, caps[1]: 41})
+    new = made(tmp_path / "b", {caps[2]: 88, caps[3]: 40})
+    changes = compared(base, new, paired=True, differing=("bucket_cap_mb",))
+    assert [change.case.bucket_cap_mb for change in changes.changes] == [25.0, 50.0]
+    assert changes.changes[0].verdict == "slower"
+    uneven = compared(base, made(tmp_path / "c", {caps[2]: 88}), paired=True, differing=("bucket_cap_mb",))
+    assert {change.verdict for change in uneven.changes} == {"not comparable"}
 
 
 def test_too_few_rounds_and_copies_are_no_verdicts(tmp_path: Path) -> None:
@@ -207,10 +246,10 @@ def test_markdown_holds_labels_that_would_break_its_table(tmp_path: Path) -> Non
     assert to_json(compared(*runs))["cases"][0]["rounds"] == 8
 
 
-def sessions(count: int, rounds: int, drift: float, launch: float) -> list[Timing]:
-    """Launches of equal programs in sessions of a machine that drifts between them."""
+def sessions(sizes: tuple[int, ...], drift: float, launch: float) -> list[Timing]:
+    """Launches of equal programs in sessions of these many, of a machine that drifts between them."""
     found = []
-    for session in range(count):
+    for session, rounds in enumerate(sizes):
         shift = DICE.normal(0, drift)
         for number in range(rounds):
             time = 0.05 * math.exp(shift + DICE.normal(0, launch))
@@ -220,14 +259,17 @@ def sessions(count: int, rounds: int, drift: float, launch: float) -> list[Timin
     return found
 
 
-@pytest.mark.parametrize(("count", "rounds", "launch"), [(1, 7, 0.04), (3, 5, 0.06), (1, 20, 0.02)])
-def test_false_alarms_of_families_of_equal_runs(count: int, rounds: int, launch: float) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "launch"),
+    [((7,), 0.04), ((5, 5, 5), 0.06), ((20,), 0.02), ((19, 1), 0.03), ((20, 1, 1, 1, 1), 0.03)],
+)
+def test_false_alarms_of_families_of_equal_runs(sizes: tuple[int, ...], launch: float) -> None:
     """1,000 comparisons of four equal cases each, with the variance and drift recorded here, and outliers."""
     wrong, families = 0, 1000
     for _ in range(families):
         p_values = []
         for _ in range(4):
-            a, b = (sessions(count, rounds, DRIFT, launch) for _ in range(2))
+            a, b = (sessions(sizes, DRIFT, launch) for _ in range(2))
             if DICE.random() < 0.05:
                 b[0] = replace(b[0], time_s=1.3 * b[0].time_s)
             p_value = across(a, b, DRIFT).p_value
@@ -243,7 +285,7 @@ def test_without_a_sessions_variance_equal_runs_are_called_different() -> None:
     """What the drift in the intervals is for."""
     wrong = 0
     for _ in range(300):
-        a, b = (sessions(1, 10, DRIFT, 0.03) for _ in range(2))
+        a, b = (sessions((10,), DRIFT, 0.03) for _ in range(2))
         p_value = across(a, b, 0.0).p_value
         assert p_value is not None
         wrong += p_value < ALPHA

@@ -141,7 +141,7 @@ def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Pat
             "--new",
             "set=base.local_batch=16",
         ),
-        *("--out", repository.parent / "out", "--total", "5 s", "--json"),
+        *("--out", repository.parent / "out", "--total", "1 min", "--json"),
     )
     assert code == 0, told + said
     (case,) = json.loads(told)["cases"]
@@ -260,3 +260,78 @@ def test_the_script_for_ci_gates(repository: Path) -> None:
         )
         assert done.returncode == code, done.stdout + done.stderr
         assert summary.read_text().startswith("**ddpbench**: 1 case")
+
+
+def test_a_sides_code_comes_before_what_is_installed(repository: Path) -> None:
+    """The package that an environment has, too, as after pip install of the change that is to be measured."""
+    installed = repository.parent / "site-packages"
+    (installed / "speed").mkdir(parents=True)
+    (installed / "speed" / "__init__.py").write_text("SLEEP = 0.002\n")
+    for sleep, message in ((0.002, "fast package"), (0.006, "slow package")):
+        (repository / "src" / "speed").mkdir(parents=True, exist_ok=True)
+        (repository / "src" / "speed" / "__init__.py").write_text(f"SLEEP = {sleep}\n")
+        train = TRAIN.format(sleep="speed.SLEEP").replace("import time\n", "import time\nimport speed\n")
+        (repository / "bench" / "train.py").write_text(train)
+        git(repository, "add", "-A")
+        git(repository, "commit", "-qm", message)
+    done = subprocess.run(
+        command("compare", "--interleave", "bench/step.toml", "--base", "main~1", "--new", "main", "--json"),
+        cwd=repository,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (case,) = json.loads(done.stdout)["cases"]
+    assert case["verdict"] == "slower", case
+
+
+def test_an_experiment_that_no_commit_has_is_measured_with_each_sides_own_code(repository: Path) -> None:
+    (repository / "bench" / "other.toml").write_text(EXPERIMENT)
+    code, told, said = compare(
+        repository,
+        "bench/other.toml",
+        "--base",
+        "fast",
+        "--new",
+        ".",
+        "--out",
+        repository.parent / "out",
+        "--json",
+    )
+    assert code == 0, told + said
+    (case,) = json.loads(told)["cases"]
+    assert case["verdict"] == "slower", case
+
+
+def test_code_that_both_sides_would_share_is_refused(repository: Path) -> None:
+    away = repository.parent / "away"
+    away.mkdir()
+    (away / "step.toml").write_text(EXPERIMENT)
+    (away / "train.py").write_text(TRAIN.format(sleep=0.002))
+    out = repository.parent / "out"
+    code, told, said = compare(repository, away / "step.toml", "--base", "fast", "--new", ".", "--out", out)
+    assert code == 2, told + said
+    assert "which is not its own: put the experiment into the repository" in said
+
+
+def test_sides_whose_cases_all_fail_are_told_as_such(repository: Path) -> None:
+    (repository / "bench" / "train.py").write_text(
+        TRAIN.format(sleep=0.002).replace("return nn.functional", "1 / 0\n        return nn.functional")
+    )
+    code, told, said = compare(
+        repository,
+        "bench/step.toml",
+        "--base",
+        "fast",
+        "--new",
+        ".",
+        "--out",
+        repository.parent / "out",
+        "--fail-on",
+        "3%",
+    )
+    assert code in (1, 2), told + said
+    assert "division by zero" in told + said

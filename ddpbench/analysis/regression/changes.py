@@ -8,6 +8,7 @@ said of them has the variance of a session (`DRIFT`) in it as well. Where both w
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -69,8 +70,8 @@ class Change:
     case: Case
     verdict: ChangeVerdict
     reason: str = ""
-    failed: bool = False
-    """The new run tried it, and has no number of it."""
+    failures: int = 0
+    """Launches of the new run that failed, where none of the base did."""
     ratio: Interval | None = None
     base_step: Interval | None = None
     new_step: Interval | None = None
@@ -84,8 +85,8 @@ class Change:
 
     @property
     def broken(self) -> bool:
-        """Whether it could be measured in the base and not in the new run, though that tried."""
-        return self.base_step is not None and self.new_step is None and self.failed
+        """Whether the base has numbers of it that the new run lacks, or launches of the new one failed."""
+        return (self.base_step is not None and self.new_step is None) or self.failures > 0
 
     @property
     def where(self) -> PartChange | None:
@@ -137,10 +138,17 @@ def matched(
 
     `but` are fields in which the sides are meant to differ.
     """
-    of_new = {_key(run.case, but): run for run in new}
-    found: list[tuple[CaseRun | None, CaseRun | None]]
-    found = [(run, of_new.pop(_key(run.case, but), None)) for run in base]
-    return [*found, *((None, run) for run in of_new.values())]
+    of_new: dict[Key, list[CaseRun]] = {}
+    for run in new:
+        of_new.setdefault(_key(run.case, but), []).append(run)
+    counts = Counter(_key(run.case, but) for run in base)
+    even = {key for key, runs in of_new.items() if len(runs) == counts[key]}
+    found: list[tuple[CaseRun | None, CaseRun | None]] = []
+    for run in base:
+        key = _key(run.case, but)
+        # Several that the sides' settings make alike are pairs in their order, if there are as many.
+        found.append((run, of_new[key].pop(0) if key in even else None))
+    return [*found, *((None, run) for others in of_new.values() for run in others)]
 
 
 def changes_of(
@@ -182,7 +190,7 @@ def changes_of(
             case=known.case,
             verdict="not comparable",
             reason=_reason(a, b, base, new, left),
-            failed=b is not None and b.planned.skip_reason is None and not b.timings,
+            failures=_failures(b) if b is not None and a is not None and not _failures(a) else 0,
             base_step=step_time(a.timings) if a is not None and a.timings else None,
             new_step=step_time(b.timings) if b is not None and b.timings else None,
             base_launches=tuple(one.step_s for one in a.timings) if a is not None else (),
@@ -200,9 +208,13 @@ def changes_of(
             ratio=told.ratio,
             rounds=told.rounds,
             bound=told.bound,
-            parts=_parts(*asked[index], paired=paired),
+            parts=_parts(*asked[index], paired=paired, drift=drift, alpha=alpha / len(asked)),
         )
     return Changes(base=base, new=new, paired=paired, drift=drift, changes=tuple(found), unlike=tuple(unlike))
+
+
+def _failures(run: CaseRun) -> int:
+    return sum(launch.status != "ok" for launch in run.launches)
 
 
 def _reason(
@@ -257,13 +269,19 @@ def _told(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Told:
 
 
 def paired_logs(a: Sequence[Timing], b: Sequence[Timing]) -> list[float]:
-    """Return the logarithms of new over base time per sample, of the rounds that both have."""
-    by_round = {timing.round: timing for timing in a}
-    return [
-        math.log(timing.sample_s / by_round[timing.round].sample_s)
-        for timing in b
-        if timing.round in by_round
-    ]
+    """Return the logarithms of new over base time per sample, of the rounds that both have.
+
+    What another session has added to a side later was not measured in turn.
+    """
+    mine, other = _of_first_session(a), _of_first_session(b)
+    return [math.log(other[number].sample_s / mine[number].sample_s) for number in other if number in mine]
+
+
+def _of_first_session(timings: Sequence[Timing]) -> dict[int, Timing]:
+    first = min(timings, key=lambda timing: timing.round, default=None)
+    return {
+        timing.round: timing for timing in timings if first is not None and timing.session == first.session
+    }
 
 
 def _in_turn(
@@ -299,12 +317,13 @@ def _apart(
 def across(a: Sequence[Timing], b: Sequence[Timing], drift: float) -> Comparison:
     """Return new (`b`) against base (`a`), measured at different times; `drift` is a session's standard deviation.
 
-    A side's variance is that of its launches within sessions over their number, and drift^2 over the number of its
-    sessions. Degrees of freedom by Welch and Satterthwaite, drift's being known.
+    A side's variance is that of its launches within sessions over their number, and drift^2 times the sum of the
+    squared shares that its sessions have of its launches: with equal shares, drift^2 over their number. Degrees of
+    freedom by Welch and Satterthwaite, drift's being known.
     """
     sides = [_within(timings) for timings in (a, b)]
     rounds = min(len(a), len(b))
-    variance = sum(one.variance + drift**2 / one.sessions for one in sides)
+    variance = sum(one.variance + drift**2 * one.shares for one in sides)
     spread = sum(one.variance**2 / one.df for one in sides if one.df)
     df = variance**2 / spread if spread else 1e9
     error = math.sqrt(variance) if rounds >= FEWEST else None
@@ -322,60 +341,73 @@ class _Within:
     mean: float
     variance: float
     df: int
-    sessions: int
+    shares: float
+    """The sum of the squared shares that sessions have of the launches."""
 
 
 def _within(timings: Sequence[Timing]) -> _Within:
-    """Return the mean over launches of the log time per sample, its variance from within sessions, and their number."""
+    """Return the mean over launches of the log time per sample, and its variance from within sessions."""
     logs: dict[str, list[float]] = {}
     for timing in timings:
         logs.setdefault(timing.session, []).append(math.log(timing.sample_s))
     every = [value for values in logs.values() for value in values]
     mean = math.fsum(every) / len(every)
+    shares = math.fsum((len(values) / len(every)) ** 2 for values in logs.values())
     df = len(every) - len(logs)
+    if df == 0:  # a launch a session: their spread is that of launches, and drift's besides
+        spread = deviation(every) ** 2 if len(every) > 1 else 0.0
+        return _Within(mean, spread / len(every), max(1, len(every) - 1), shares)
     squares = math.fsum(
         (value - math.fsum(values) / len(values)) ** 2 for values in logs.values() for value in values
     )
-    if df == 0:  # a launch a session: their spread is that of launches, and drift's besides
-        spread = deviation(every) ** 2 if len(every) > 1 else 0.0
-        return _Within(mean, spread / len(every), max(1, len(every) - 1), len(logs))
-    return _Within(mean, squares / df / len(every), df, len(logs))
+    return _Within(mean, squares / df / len(every), df, shares)
 
 
-def _parts(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[PartChange, ...]:
-    """Return the parts of an instrumented step on both sides; none where one has none. Corrected for their number."""
+def _parts(a: CaseRun, b: CaseRun, *, paired: bool, drift: float, alpha: float) -> tuple[PartChange, ...]:
+    """Return the parts of an instrumented step on both sides; none where one has none. Corrected for their number.
+
+    A part drifts with the machine as the whole step does.
+    """
     if a.parts is None or b.parts is None:
         return ()
     before, after = a.parts.by_round, b.parts.by_round
     names = [name for name in PARTS if any(one.get(name) for one in (*before.values(), *after.values()))]
+    if not before or not after:
+        return ()
+    shares = sum(_within(run.timings).shares for run in (a, b))
     found: list[PartChange] = []
     for name in names:
         mine = {number: one[name] for number, one in before.items()}
         other = {number: one[name] for number, one in after.items()}
         if paired:
             differences = [other[number] - mine[number] for number in mine if number in other]
-            half = anytime_half_width(differences, ALPHA / len(names))
+            half = anytime_half_width(differences, alpha / len(names))
             value = math.fsum(differences) / len(differences) if differences else 0.0
         else:
-            value, half = _difference(list(mine.values()), list(other.values()), ALPHA / len(names))
+            level = math.fsum(mine.values()) / len(mine)
+            value, half = _difference(
+                list(mine.values()), list(other.values()), alpha / len(names), (drift * level) ** 2 * shares
+            )
         found.append(
             PartChange(
                 name=name,
-                base_s=math.fsum(mine.values()) / max(1, len(mine)),
-                new_s=math.fsum(other.values()) / max(1, len(other)),
+                base_s=math.fsum(mine.values()) / len(mine),
+                new_s=math.fsum(other.values()) / len(other),
                 difference=Interval.plus_minus(value, half),
             )
         )
     return tuple(found)
 
 
-def _difference(a: Sequence[float], b: Sequence[float], alpha: float) -> tuple[float, float | None]:
-    """Return the difference of two means, and half Welch's interval of it."""
+def _difference(
+    a: Sequence[float], b: Sequence[float], alpha: float, more: float
+) -> tuple[float, float | None]:
+    """Return the difference of two means, and half its interval: Welch's, and a known variance `more` besides."""
     value = math.fsum(b) / len(b) - math.fsum(a) / len(a)
     if min(len(a), len(b)) < FEWEST:
         return value, None
     variances = [deviation(values) ** 2 / len(values) for values in (a, b)]
-    total = sum(variances)
+    total = sum(variances) + more
     spread = sum(v**2 / (len(values) - 1) for v, values in zip(variances, (a, b), strict=True))
-    df = total**2 / spread if spread else 1.0
+    df = min(total**2 / spread, 1e9) if spread else 1e9
     return value, float(special.stdtrit(df, 1 - alpha / 2)) * math.sqrt(total)

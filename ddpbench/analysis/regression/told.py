@@ -81,9 +81,7 @@ def headline(changes: Changes) -> str:
     ]
     text = f"{counted(len(changes.changes), 'case')}: {', '.join(told) or 'none'}"
     if broken:
-        text += (
-            f"; {counted(len(broken), 'case')} failed that {'were' if len(broken) > 1 else 'was'} ok before"
-        )
+        text += f"; {counted(len(broken), 'case')} failed or {'are' if len(broken) > 1 else 'is'} gone"
     if slower:
         worst = max(slower, key=lambda one: one.ratio.value if one.ratio else 0.0)
         assert worst.ratio is not None
@@ -154,7 +152,8 @@ def _case(change: Change) -> dict[str, Any]:
         "label": change.label,
         "verdict": change.verdict,
         "reason": change.reason,
-        "failed": change.broken,
+        "broken": change.broken,
+        "failures": change.failures,
         "rounds": change.rounds,
         "ratio": _ends(change.ratio),
         "bound": change.bound,
@@ -182,3 +181,17 @@ def _ends(interval: Interval | None) -> dict[str, float | None] | None:
 def failing(changes: Changes, limit: float) -> Sequence[Change]:
     """Return the cases for which a gate at this limit fails: slower beyond it, all of the interval, or broken."""
     return [one for one in changes.changes if one.beyond(limit) or one.broken]
+
+
+def judged_any(changes: Changes) -> bool:
+    """Return whether at least one case was compared: a gate that saw nothing has not been passed."""
+    return any(one.verdict != "not comparable" for one in changes.changes)
+
+
+def why_failing(change: Change, limit: float) -> str:
+    """Return why a gate at this limit fails for a case."""
+    if change.beyond(limit):
+        return f"slower by more than {100 * limit:g} %"
+    if change.failures and change.new_step is not None:
+        return f"{counted(change.failures, 'launch', 'launches')} failed, none before"
+    return change.reason

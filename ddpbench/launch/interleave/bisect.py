@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from ddpbench.errors import LaunchError, RequestError
+from ddpbench.errors import DdpbenchError, LaunchError, RequestError
 
 if TYPE_CHECKING:
     from ddpbench.analysis.regression import Change
@@ -149,7 +149,7 @@ def search(
 def _look(good: str, commit: str, measure: Measure, limit: float, alpha: float) -> Tried:
     try:
         change = measure(good, commit, limit, alpha)
-    except (RequestError, LaunchError) as error:  # it does not run: another one may
+    except DdpbenchError as error:  # it does not run: another one may
         return Tried(commit=commit, verdict="skipped", ratio=None, why=str(error))
     ratio = change.ratio
     if ratio is None:

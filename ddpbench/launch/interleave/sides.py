@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
+import json
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddpbench.errors import OutputError, RequestError
+from ddpbench.helper_process import child_environment
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.texts import shortened
 
@@ -65,7 +68,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
             variable, equals, content = value.partition("=")
             if not equals:
                 raise RequestError(f"--{name} {shortened(word)}: give env=NAME=VALUE")
-            found = replace(found, overrides=(*found.overrides, f"env.{variable}={content!r}"))
+            found = replace(found, overrides=(*found.overrides, f"env.{variable}={json.dumps(content)}"))
         elif getattr(found, key):
             raise RequestError(f"--{name}: {key} is given twice")
         elif key == "ref":
@@ -101,11 +104,14 @@ class Placed:
     experiment: Path
 
     @property
-    def note(self) -> str:
-        """A sentence on changes that no commit has; empty without."""
-        if not self.commit.endswith("+"):
-            return ""
-        return f"{self.spec.name}: {self.folder} has uncommitted changes, and is measured as it is"
+    def notes(self) -> list[str]:
+        """Sentences on what is measured that a reader might not expect."""
+        found = []
+        if self.folder is not None and self.commit.endswith("+"):
+            found.append(f"{self.spec.name}: {self.folder} has uncommitted changes, and is measured as it is")
+        if self.spec.ref and self.folder is not None and (self.folder / ".gitmodules").is_file():
+            found.append(f"{self.spec.words}: submodules are not part of a commit's files, and are left out")
+        return found
 
 
 def place(spec: SideSpec, experiment: Path, out: Path) -> Placed:
@@ -130,21 +136,74 @@ def place(spec: SideSpec, experiment: Path, out: Path) -> Placed:
             raise RequestError(f"--{spec.name} ref={spec.ref}: {Path.cwd()} is in no git repository")
         folder = _exported(here, spec, out)
         top = here if top is None or top == here else top
-    own = experiment
-    if folder is not None and top is not None:
-        with contextlib.suppress(ValueError):
-            beside = folder / experiment.resolve().relative_to(top)
-            if beside.is_file():
-                own = beside
-            elif experiment.resolve().is_relative_to(top) and _is_tracked(top, experiment):
-                raise RequestError(
-                    f"{spec.words}: it has no {experiment.resolve().relative_to(top)}; both sides need the experiment"
-                )
-    commit = _git(Path.cwd(), "rev-parse", "--short=12", spec.ref) if spec.ref else ""
-    if not commit and folder is not None and _top(folder) is not None:
-        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-        commit = _git(folder, "rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
-    return Placed(spec=spec, python=python, folder=folder, commit=commit, experiment=own.resolve())
+    own = experiment.resolve()
+    if folder is not None:
+        own = _own_experiment(spec, own, top, folder)
+        _check_workloads(spec, own, folder)
+    return Placed(spec=spec, python=python, folder=folder, commit=_commit_of(spec, folder), experiment=own)
+
+
+def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: Path) -> Path:
+    """Return the side's own file of an experiment that lies in its repository; another one's stays where it is.
+
+    A file that no commit has yet is copied into a commit's folder, so that its paths are the side's.
+
+    Raises:
+        RequestError: the side has none.
+        OutputError: it cannot be copied.
+    """
+    if top is None or not experiment.is_relative_to(top):
+        return experiment
+    beside = folder / experiment.relative_to(top)
+    if beside.is_file() or folder.resolve() == top:
+        return beside
+    if not spec.ref or _is_tracked(top, experiment):
+        raise RequestError(
+            f"{spec.words}: it has no {experiment.relative_to(top)}; both sides need the experiment"
+        )
+    try:
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(experiment, beside)
+    except OSError as error:
+        raise OutputError(f"{beside} cannot be written: {explain_os_error(error)}") from None
+    return beside
+
+
+def _check_workloads(spec: SideSpec, experiment: Path, folder: Path) -> None:
+    """Whether a workload that the experiment names by a file is the side's: sides that share it differ in nothing.
+
+    Raises:
+        RequestError: it is another place's.
+    """
+    try:
+        data = tomllib.loads(experiment.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return  # said when it is read in earnest
+    base, axes = data.get("base", {}), data.get("axes", {})
+    named = [base.get("workload")] if isinstance(base, dict) else []
+    named += axes.get("workload", []) if isinstance(axes, dict) else []
+    for name in named:
+        file = name.rpartition(":")[0] if isinstance(name, str) else ""
+        if not file.endswith(".py"):
+            continue
+        places = [experiment.parent / file, folder / file]
+        found = next((place.resolve() for place in places if place.is_file()), None)
+        if found is not None and not found.is_relative_to(folder.resolve()):
+            raise RequestError(
+                f"{spec.words}: its {file} would be {found}, which is not its own: put the experiment into the "
+                "repository, beside the code that it measures"
+            )
+
+
+def _commit_of(spec: SideSpec, folder: Path | None) -> str:
+    """Return the commit of a side's code, with `+` where there is more than that; empty where there is none."""
+    if spec.ref:
+        return _git(Path.cwd(), "rev-parse", "--short=12", f"{spec.ref}^{{commit}}")
+    where = folder or Path.cwd()
+    if _top(where) is None:
+        return ""
+    changed = _git(where, "status", "--porcelain")
+    return _git(where, "rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
 
 
 def _interpreter(spec: SideSpec) -> str:
@@ -153,9 +212,11 @@ def _interpreter(spec: SideSpec) -> str:
     found = shutil.which(spec.python)
     if found is None:
         raise RequestError(f"--{spec.name} python={spec.python}: there is no such program")
+    found = os.path.abspath(found)  # noqa: PTH100  a link is what makes an environment's interpreter its own
     try:
         done = subprocess.run(
-            [found, "-c", "import torch, sys; sys.stdout.write(torch.__version__)"],
+            [found, "-P", "-c", "import torch, ddpbench.launch.sweep.sweep"],
+            env=child_environment(),
             capture_output=True,
             text=True,
             timeout=_GIT_S,
@@ -165,7 +226,9 @@ def _interpreter(spec: SideSpec) -> str:
         raise RequestError(f"--{spec.name} python={spec.python}: it cannot be run: {error}") from None
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        raise RequestError(f"--{spec.name} python={spec.python}: it has no torch that works: {why}")
+        raise RequestError(
+            f"--{spec.name} python={spec.python}: torch and ddpbench are to be installed there: {why}"
+        )
     return found
 
 
@@ -209,7 +272,7 @@ def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
         commit = _git(top, "rev-parse", "--verify", "--quiet", f"{spec.ref}^{{commit}}")
     except RequestError:
         raise RequestError(f"--{spec.name} ref={spec.ref}: {top} has no such commit") from None
-    folder = out / "code" / commit[:12]
+    folder = out.resolve() / "code" / commit[:12]
     if folder.is_dir():
         return folder
     try:

@@ -76,6 +76,8 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
         LaunchError: a side cannot go on.
         OutputError: the directory cannot be written, or holds something else.
     """
+    if asked.fewest > MOST_ROUNDS:
+        raise RequestError(f"--rounds {asked.fewest}: {MOST_ROUNDS} are the most")
     if asked.experiment.is_dir():
         raise RequestError(f"{asked.experiment} is a run directory: --interleave measures an experiment")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -89,8 +91,8 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     sides = place(asked.base, asked.experiment, out), place(asked.new, asked.experiment, out)
     listener.begun(out)
     for placed in sides:
-        if placed.note:
-            listener.event(placed.note)
+        for note in placed.notes:
+            listener.event(note)
     own = (*(f"budget.rounds_min={asked.fewest}", f"budget.rounds_max={MOST_ROUNDS}", 'budget.total="24 h"'),)
     turns = Turns(sides, out, listener, (*asked.overrides, *own))
 

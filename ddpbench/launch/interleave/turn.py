@@ -8,25 +8,35 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
-from ddpbench.errors import DdpbenchError
+from ddpbench.errors import DdpbenchError, RequestError
 from ddpbench.launch.listener import Listener
-from ddpbench.launch.plan import make_plan
+from ddpbench.launch.plan import make_plan, skip_reasons
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.records import LaunchOutcome
 from ddpbench.spec import PlannedCase
 
+_MESSAGES: list[TextIO] = []
+"""Where messages go: standard output as it was, which is standard error for whatever else prints."""
+
 
 def _tell(event: str, **more: Any) -> None:
-    sys.stdout.write(json.dumps({"event": event, **more}) + "\n")
-    sys.stdout.flush()
+    for stream in _MESSAGES:
+        stream.write(json.dumps({"event": event, **more}) + "\n")
+        stream.flush()
+
+
+def _keep_messages_apart() -> None:
+    _MESSAGES.append(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    os.dup2(2, 1)
 
 
 class _Telling(Listener):
@@ -61,6 +71,7 @@ def main() -> None:
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
+    _keep_messages_apart()
     try:
         request = SweepRequest(
             experiment=arguments.experiment, out=arguments.out, overrides=arguments.overrides
@@ -68,7 +79,11 @@ def main() -> None:
         prepared = prepare(request)
         for note in prepared.notes:
             _tell("warning", text=note)
-        own = [entry for entry in prepared.plan.cases if not entry.added_as_baseline]  # no speed-up is asked for
+        own = [
+            entry for entry in prepared.plan.cases if not entry.added_as_baseline
+        ]  # no speed-up is asked for
+        if all(entry.skip_reason is not None for entry in own):
+            raise RequestError(f"no case of this experiment can run here\n{skip_reasons(own)}")
         prepared = replace(prepared, plan=make_plan(prepared.experiment, own))
         Sweep(prepared, _Telling(), gate=_told_to_go).run()
         _tell("done")

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ValidationError
 
 from ddpbench.errors import LaunchError, OutputError, RequestError
 from ddpbench.guard import die_with_parent
-from ddpbench.helper_process import child_environment
+from ddpbench.helper_process import CODE_FIRST, child_environment
 from ddpbench.launch.interleave.sides import Placed
 from ddpbench.records import SCHEMA_VERSION, RunDir, write_atomically
 from ddpbench.records.files import MOST_NOTES, damaged, read_text
@@ -121,20 +121,25 @@ class Turns:
                 self._processes.append(
                     _Process(placed, self.out / placed.spec.name, self.overrides, self.listener)
                 )
-                self._processes[-1].await_ready(first=True)
+                if not self._processes[-1].await_ready(first=True):  # no case of it can be measured
+                    self.end()
+                    return made
             first = dice.randrange(2)
             while made < rounds[1]:
                 first = dice.randrange(2) if made % 2 == 0 else 1 - first
                 began = clock()
                 order.append(self.sides[first].spec.name)
                 self._write(order)
-                for index in (first, 1 - first):
-                    self._processes[index].make_round()
+                goes_on = [self._processes[index].make_round() for index in (first, 1 - first)]
                 made += 1
                 left = start + total_s - clock()
                 self.listener.round_made(made, left)
-                if made >= rounds[0] and (enough() or left < clock() - began):
+                if not all(goes_on) or left < clock() - began or (made >= rounds[0] and enough()):
                     break
+            if made < rounds[0]:
+                self.listener.event(
+                    f"only {made} of {rounds[0]} rounds: there was no time, or nothing left to do"
+                )
         except BaseException:
             self.end(at_once=True)
             raise
@@ -167,17 +172,21 @@ class Turns:
             process.end(at_once=at_once)
 
 
+def side_environment(folder: Path | None) -> dict[str, str]:
+    """Return the environment of a side's processes: the code of its folder comes before all other."""
+    code = [folder, folder / "src"] if folder is not None else []
+    first = os.pathsep.join(str(one) for one in code if one.is_dir())
+    env = child_environment()
+    given = [part for part in (first, env["PYTHONPATH"]) if part]
+    return {**env, CODE_FIRST: first, "PYTHONPATH": os.pathsep.join(given)}
+
+
 class _Process:
     """A side's sweep in a process of its own."""
 
     def __init__(self, placed: Placed, run: Path, overrides: Sequence[str], listener: Listener) -> None:
         self._placed, self._listener = placed, listener
-        more = () if placed.folder is None else (str(placed.folder), str(placed.folder / "src"))
-        env = child_environment(*more)
-        if placed.folder is not None and (placed.folder / "ddpbench" / "__init__.py").is_file():
-            env["PYTHONPATH"] = os.pathsep.join(
-                [str(placed.folder), env["PYTHONPATH"]]
-            )  # the side's own ddpbench
+        env = side_environment(placed.folder)
         parent = os.getpid()
         self._process = subprocess.Popen(
             [
@@ -189,6 +198,7 @@ class _Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
             env=env,
             cwd=placed.folder,
             start_new_session=True,
@@ -216,8 +226,8 @@ class _Process:
         for line in self._process.stderr:
             self._last_words = [*self._last_words[-4:], line.rstrip()]
 
-    def await_ready(self, *, first: bool = False) -> None:
-        """Waits until the side can begin a round.
+    def await_ready(self, *, first: bool = False) -> bool:
+        """Waits until the side can begin a round; returns whether there is one.
 
         Raises:
             RequestError: the side cannot begin (`first`).
@@ -226,7 +236,9 @@ class _Process:
         name = self._placed.spec.words
         while True:
             told = self._heard.get()
-            if told is None or told.get("event") in ("failed", "done"):
+            if told is not None and told.get("event") == "done":
+                return False
+            if told is None or told.get("event") == "failed":
                 self._words.join(1)
                 why = str(
                     (told or {}).get("error") or "\n".join(self._last_words) or "it ended and said nothing"
@@ -234,20 +246,20 @@ class _Process:
                 kind = RequestError if first else LaunchError
                 raise kind(f"{name}: {why}")
             if told.get("event") == "ready":
-                return
+                return True
             if told.get("event") == "warning":
                 self._listener.event(f"{name}: {told.get('text', '')}")
             elif told.get("event") == "launch" and told.get("status") != "ok":
                 self._listener.event(f"{name}: {told.get('label')}: {told.get('error')}")
 
-    def make_round(self) -> None:
-        """Have it make a round, and wait for its end.
+    def make_round(self) -> bool:
+        """Have it make a round, and wait for its end; returns whether there is another.
 
         Raises:
             LaunchError: it cannot.
         """
         self._say("go")
-        self.await_ready()
+        return self.await_ready()
 
     def _say(self, word: str) -> None:
         assert self._process.stdin is not None

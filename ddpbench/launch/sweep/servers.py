@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -55,24 +56,30 @@ class Servers(AbstractContextManager["Servers"]):
 class LastingServers(Servers):
     """Fork servers that several sweeps share, a set for each round: each round still has ranks of servers of its own.
 
-    Use it as a context around the sweeps, and `rewind` before each.
+    Use it as a context around the sweeps, and `rewind` before each. A server keeps the environment and the folder in
+    which it was started; what these are now has sets of its own.
     """
 
     def __init__(self, log: Path) -> None:
         super().__init__(log)
         self._round = 0
-        self._sets: dict[int, dict[str, ServerProcess]] = {}
+        self._given = ""
+        self._sets: dict[tuple[str, int], dict[str, ServerProcess]] = {}
 
     def rewind(self) -> None:
         """Begins again with the first round's."""
-        self._round = 0
-        self._running = self._sets.setdefault(0, {})
+        now = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        self._given = json.dumps([str(Path.cwd()), now], sort_keys=True)
+        self._go_to(0)
 
     def end_round(self, *, serve_on: bool) -> None:
         """Goes on to the next round's."""
-        self._round += 1
-        self._running = self._sets.setdefault(self._round, {})
+        self._go_to(self._round + 1)
         gc.collect()
+
+    def _go_to(self, number: int) -> None:
+        self._round = number
+        self._running = self._sets.setdefault((self._given, number), {})
 
     def end(self) -> None:
         """Ends them all."""
