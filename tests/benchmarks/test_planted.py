@@ -16,6 +16,16 @@ from tests.benchmarks.conftest import ROOT, Say
 pytestmark = pytest.mark.multiprocess
 OPTION = 'options."planted/train.py".slower_ms'
 RUNS = 10
+SETTINGS = ("budget.measured_s=0.05", "base.strategy=single", "base.world_size=1")
+SMALL = ("--rounds", "3", *(word for text in SETTINGS for word in ("--set", text)))
+    "--rounds",
+    "3",
+    *(
+        word
+        for text in ("budget.measured_s=0.05", "base.strategy=single", "base.world_size=1")
+        for word in ("--set", text)
+    ),
+)
 
 
 def compare(out: Path, total: str, base: str, new: str, *more: str) -> tuple[dict[str, object], float]:
@@ -49,7 +59,7 @@ def test_a_planted_sleep_is_found(
             f"{minutes} min" if full else "5 s",
             f"{OPTION}=0.0",
             f"{OPTION}={slower_ms}",
-            *(() if full else ("--rounds", "3", "--set", "budget.measured_s=0.1")),
+            *(() if full else SMALL),
         )
         assert case["verdict"] in ("slower", "cannot tell", "equivalent", "faster")
         found += case["verdict"] == "slower"
@@ -74,7 +84,7 @@ def test_equal_sides_are_not_told_apart(full: bool, say: Say, tmp_path: Path) ->
             "2 min" if full else "5 s",
             f"{OPTION}=0.0",
             "base.seed=0",
-            *(() if full else ("--rounds", "3", "--set", "budget.measured_s=0.1")),
+            *(() if full else SMALL),
         )
         apart += case["verdict"] in ("slower", "faster")
         ratio = case["ratio"]

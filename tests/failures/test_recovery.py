@@ -39,7 +39,7 @@ def launches(run: Path) -> dict[str, LaunchDir]:
 def test_training_goes_on_where_its_last_snapshot_is(
     write_experiment: WriteExperiment, tmp_path: Path
 ) -> None:
-    kinds = ["uninterrupted", "SIGKILL", "exception", "snapshot", "agent"]
+    kinds = ["uninterrupted", "SIGKILL", "snapshot", "agent"]
     experiment = of_failures(write_experiment([workload("Dropping")], rounds=1), kinds)
     run = tmp_path / "run"
     result = run_cli("sweep", experiment, "--out", run)

@@ -192,6 +192,9 @@ OWNERS = {
     "worker/rank/checkpoints.py": "in a folder just made",
     "worker/rank/memory.py": "in /proc",
     "helper_process.py": "a pipe",
+    "launch/interleave/sides.py": "in a commit's files, just written",
+    "launch/interleave/turn.py": "standard output",
+    "pytest_plugin.py": "an experiment in a temporary folder",
 }
 
 

@@ -213,7 +213,7 @@ def test_a_time_limit_ends_a_job_and_not_the_measurement(
     mark.unlink()
     code, told = ended(client)
     assert code == 0, told
-    assert f"job {job_id} ended as TIMEOUT; submitted again" in told
+    assert f"job {job_id} ended as TIMEOUT; it is submitted again" in told
     after = outcomes(out / "nodes-1")
     assert {name: after.get(name) for name in before} == before
     assert launches(out / "nodes-1") == {3}

@@ -73,8 +73,9 @@ class LastingServers(Servers):
         self._go_to(0)
 
     def end_round(self, *, serve_on: bool) -> None:
-        """Goes on to the next round's."""
-        self._go_to(self._round + 1)
+        """Goes on to the next round's, unless one set is to serve all."""
+        if not serve_on:
+            self._go_to(self._round + 1)
         gc.collect()
 
     def _go_to(self, number: int) -> None:

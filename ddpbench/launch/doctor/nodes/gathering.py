@@ -6,6 +6,7 @@ Lines of JSON over one connection each, in the clear: numbers and names. Nothing
 from __future__ import annotations
 
 import json
+import select
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -103,6 +104,7 @@ def _lead(
             f"port {first[1]} cannot be listened at: {error.strerror}; give another --port"
         ) from None
     lines: dict[int, _Line] = {}
+    connections: dict[int, socket.socket] = {}
     nodes = {0: me}
     deadline = time.monotonic() + JOIN_S
     while len(nodes) < count:
@@ -127,7 +129,11 @@ def _lead(
             continue
         if 0 < node.number < count:  # the newest, of one that was started again
             nodes[node.number], lines[node.number] = node, line
+            connections[node.number] = connection
             connection.settimeout(JOIN_S + count * 4 * PATIENCE_S)
+        for number in [number for number in connections if len(nodes) == count]:
+            if _hung_up(connections[number]):  # interrupted; it may come again
+                del nodes[number], lines[number], connections[number]
     listed = [nodes[number] for number in range(count)]
     for line in lines.values():
         _tell(line, [asdict(node) for node in listed])
@@ -141,6 +147,16 @@ def _lead(
                     a, b = min(number, other), max(number, other)
                     pairs.append(Pair(a=a, b=b, problem=f"{nodes[number].name} was lost: {error}"))
     return listed, _once(pairs)
+
+
+def _hung_up(connection: socket.socket) -> bool:
+    """Return whether the other side of a connection on which it has nothing to say has ended it."""
+    if not select.select([connection], [], [], 0)[0]:
+        return False
+    try:
+        return connection.recv(1, socket.MSG_PEEK) == b""
+    except OSError:
+        return True
 
 
 def _follow(
