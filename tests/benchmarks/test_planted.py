@@ -18,14 +18,6 @@ OPTION = 'options."planted/train.py".slower_ms'
 RUNS = 10
 SETTINGS = ("budget.measured_s=0.05", "base.strategy=single", "base.world_size=1")
 SMALL = ("--rounds", "3", *(word for text in SETTINGS for word in ("--set", text)))
-    "--rounds",
-    "3",
-    *(
-        word
-        for text in ("budget.measured_s=0.05", "base.strategy=single", "base.world_size=1")
-        for word in ("--set", text)
-    ),
-)
 
 
 def compare(out: Path, total: str, base: str, new: str, *more: str) -> tuple[dict[str, object], float]:
