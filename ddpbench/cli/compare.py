@@ -82,6 +82,9 @@ def add_parser(commands: Any) -> None:
         help="standard deviation of step times between sessions on this machine (default: 4%%)",
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table as Markdown")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="also write a page, with both sides' launches"
+    )
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
     parser.set_defaults(run=_run)
 
@@ -229,6 +232,10 @@ def _told(changes: Changes, arguments: argparse.Namespace) -> int:
             write_anew(arguments.markdown, markdown(changes))
         except OSError as error:
             raise OutputError(f"{arguments.markdown} cannot be written: {explain_os_error(error)}") from None
+    if arguments.html is not None:
+        from ddpbench.report.comparison import write_comparison
+
+        write_comparison(changes, arguments.html)
     if arguments.json:
         show(json.dumps(to_json(changes), indent=1))
     else:

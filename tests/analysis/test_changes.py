@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -237,6 +238,23 @@ def test_the_command_gates_and_writes(tmp_path: Path, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         run_cli([*words[:3], "--fail-on", "much"])
     assert "give a share such as 3% or 0.03" in capsys.readouterr().err
+
+
+def test_the_page_shows_both_sides_launches_and_loads_nothing(tmp_path: Path) -> None:
+    odd = replace(DDP, workload="<script>alert(1)</script>")
+    runs = [made(tmp_path / name, {odd: step, DDP: 30}) for name, step in (("a", 40), ("b", 60))]
+    page = tmp_path / "page.html"
+    assert run_cli(["compare", *(str(run.path) for run in runs), "--html", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert "Content-Security-Policy" in text
+    assert "&lt;script&gt;" in text
+    assert "2 cases: 1 slower, 1 undecided; most: ddp" in text
+    assert text.count("data:image/svg+xml;base64,") == 1
+    assert not re.search(r"(src|href)=\"(?!data:|#)", text)
+    nothing = made(tmp_path / "c", {MASTER: 40})
+    assert run_cli(["compare", str(runs[0].path), str(nothing.path), "--html", str(page)]) == 0
+    assert "data:image" not in page.read_text(encoding="utf-8")
 
 
 def test_markdown_holds_labels_that_would_break_its_table(tmp_path: Path) -> None:

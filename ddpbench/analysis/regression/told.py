@@ -99,7 +99,8 @@ def remarks(changes: Changes) -> list[str]:
     else:
         found.append(
             f"Measured at different times: intervals have a drift of {100 * changes.drift:g} % between sessions in "
-            "them (--drift). To decide less, measure both in turn: ddpbench compare --interleave."
+            "them (--drift). To decide smaller differences, measure both in turn: ddpbench compare "
+            "--interleave."
         )
     if changes.unlike:
         found.append(f"They differ in more than the program: {'; '.join(changes.unlike)}.")
