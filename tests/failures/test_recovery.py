@@ -19,7 +19,7 @@ WriteExperiment = Callable[..., Path]
 def of_failures(experiment: Path, kinds: list[str], *, agents: int = 2, every: int = 15) -> Path:
     """The experiment with these failures; DDP at two ranks alone."""
     text = experiment.read_text(encoding="utf-8")
-    base = f'launcher = "torchrun"\nagents = {agents}\nsnapshot_every = {every}\ncollective_timeout = "2 s"\n'
+    base = f'launcher = "torchrun"\nagents = {agents}\nsnapshot_every = {every}\ncollective_timeout = "8 s"\n'
     text = text.replace("[axes]\n", f"{base}[axes]\nrecovery = {kinds}\n")
     text = text.replace('strategy = ["single", "ddp"]', 'strategy = ["ddp"]')
     experiment.write_text(text, encoding="utf-8")
