@@ -150,6 +150,10 @@ class StepRecorder:
         known = (self._step, bucket, op, size, sent, ranks, message, root)
         self._transfers.append((known, start, begun, end))
 
+    def forget(self) -> None:
+        """Drops what was noted so far: of a warm-up, whose steps have no numbers of their own."""
+        self._steps, self._spans, self._transfers = [], [], []
+
     def records(self) -> list[StepRecord | CommRecord]:
         """Return the steps' records, each followed by its transfers; forgets them. Waits for the device.
 

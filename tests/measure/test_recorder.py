@@ -93,3 +93,19 @@ def test_an_operation_without_an_entry_in_the_table_is_refused() -> None:
     recorder.end_step()
     with pytest.raises(ValueError, match=r"'gossip'.*operations\.py"):
         recorder.records()
+
+
+def test_what_is_forgotten_is_in_no_record() -> None:
+    """Steps of a warm-up share a number: records of each would hold the spans of all, gigabytes for tiny steps."""
+    clock = FakeClock()
+    recorder = StepRecorder(clock)
+    for number in (-1, -1, 0):
+        if number == 0:
+            recorder.forget()
+        recorder.begin_step(number)
+        with recorder.span("forward"):
+            clock.advance(5)
+        recorder.end_step()
+    (step,) = recorder.records()
+    assert isinstance(step, StepRecord)
+    assert (step.step, len(step.spans)) == (0, 1)

@@ -289,7 +289,7 @@ def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Blo
         recorder.end_step()
         is_ready = is_ready or bool(stepper.control.agree(int(loop.replica.ready())))
         marks.append(clock.mark())
-    recorder.records()
+    recorder.forget()
     times = clock.resolve(marks)
     steps = len(marks) - 1
     return Block(

@@ -87,7 +87,7 @@ class Profiler:
         """Steps until they are steady; returns a step's time, seconds."""
         stepper = Stepper(lambda: self._step(-1), self._training.samples, self._clock, AloneControl())
         found = warm_up(stepper, self._loop.replica.ready, WARMUP_S)
-        self._recorder.records()
+        self._recorder.forget()
         self._loop.check_loss()
         return found.step_ns / 1e9
 
