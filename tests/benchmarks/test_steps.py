@@ -23,6 +23,7 @@ from ddpbench.analysis import load, summarize
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
+from ddpbench.pytest_plugin import MeasuredTimer
 from ddpbench.records import RunDir
 
 pytestmark = pytest.mark.multiprocess
@@ -50,20 +51,6 @@ CASES = [
     *[("ddp", world, cap) for world in (1, 2) for cap in ("default", "0.1")],
     *[("master", 1, None), ("master", 2, None)],
 ]
-
-
-class MeasuredTimer:
-    """A timer for pytest-benchmark that stands still but for `advance`."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        """Lets this much measured time pass."""
-        self.now += seconds
 
 
 TIMER = MeasuredTimer()

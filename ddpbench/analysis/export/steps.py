@@ -44,17 +44,13 @@ def _launches(run: RunDir) -> Iterator[tuple[str, int, RankRecords]]:
 
     plan = read_plan(run)
     good: dict[str, set[int]] = {
-        case.case_id: {launch.round for launch in case.good} for case in _ok(read_cases(run, plan))
+        case.case_id: {launch.round for launch in case.good} for case in read_cases(run, plan)
     }
     for planned, case_id in zip(plan.cases, plan.ids, strict=True):
         for number in sorted(good.get(case_id, ())):
             address = Address(planned.case, case_id, "measure", number, plan.run_id)
             for rank in read_launch(run.launch(case_id, "measure", number), address).ranks:
                 yield case_id, number, rank
-
-
-def _ok(cases: list[CaseRun]) -> list[CaseRun]:
-    return [case for case in cases if case.good]
 
 
 def load_launches(run: RunDir) -> list[float]:

@@ -8,18 +8,16 @@ in its time, or does not run, is skipped, as `git bisect skip` does: its neighbo
 from __future__ import annotations
 
 import math
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ddpbench.errors import DdpbenchError, LaunchError, RequestError
+from ddpbench.launch.interleave.sides import git
 
 if TYPE_CHECKING:
     from ddpbench.analysis.regression import Change
-
-_GIT_S = 60
 
 
 class Measure(Protocol):
@@ -66,29 +64,16 @@ def commits_between(folder: Path, good: str, bad: str) -> list[str]:
         RequestError: one is no commit, or the bad one does not come from the good one.
     """
 
-    def git(*words: str) -> str:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(folder), *words],
-                capture_output=True,
-                text=True,
-                timeout=_GIT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise RequestError(f"git cannot be run: {error}") from None
-        if done.returncode:
-            raise RequestError(f"git: {(done.stderr.strip().splitlines() or ['it refuses'])[-1]}")
-        return done.stdout.strip()
-
     for name in (good, bad):
         if name.startswith("-"):
             raise RequestError(f"{name}: a commit's name begins with no -")
         try:
-            git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+            git(folder, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         except RequestError:
             raise RequestError(f"{name}: {folder} has no such commit") from None
-    found = git("rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{good}..{bad}").split()
+    found = git(
+        folder, "rev-list", "--reverse", "--first-parent", "--ancestry-path", f"{good}..{bad}"
+    ).split()
     if not found:
         raise RequestError(f"{bad} does not come after {good}")
     return found

@@ -198,12 +198,12 @@ def _check_workloads(spec: SideSpec, experiment: Path, folder: Path) -> None:
 def _commit_of(spec: SideSpec, folder: Path | None) -> str:
     """Return the commit of a side's code, with `+` where there is more than that; empty where there is none."""
     if spec.ref:
-        return _git(Path.cwd(), "rev-parse", "--short=12", f"{spec.ref}^{{commit}}")
+        return git(Path.cwd(), "rev-parse", "--short=12", f"{spec.ref}^{{commit}}")
     where = folder or Path.cwd()
     if _top(where) is None:
         return ""
-    changed = _git(where, "status", "--porcelain")
-    return _git(where, "rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    changed = git(where, "status", "--porcelain")
+    return git(where, "rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
 
 
 def _interpreter(spec: SideSpec) -> str:
@@ -235,19 +235,19 @@ def _interpreter(spec: SideSpec) -> str:
 def _top(folder: Path) -> Path | None:
     """Return the root of the repository that holds a folder; None where none does."""
     try:
-        return Path(_git(folder, "rev-parse", "--show-toplevel")).resolve()
+        return Path(git(folder, "rev-parse", "--show-toplevel")).resolve()
     except RequestError:
         return None
 
 
 def _is_tracked(top: Path, path: Path) -> bool:
     try:
-        return bool(_git(top, "ls-files", "--", str(path.resolve())))
+        return bool(git(top, "ls-files", "--", str(path.resolve())))
     except RequestError:
         return False
 
 
-def _git(folder: Path, *words: str) -> str:
+def git(folder: Path, *words: str) -> str:
     """Return what git answers.
 
     Raises:
@@ -269,7 +269,7 @@ def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
     if spec.ref.startswith("-"):
         raise RequestError(f"--{spec.name} ref={spec.ref}: a commit's name begins with no -")
     try:
-        commit = _git(top, "rev-parse", "--verify", "--quiet", f"{spec.ref}^{{commit}}")
+        commit = git(top, "rev-parse", "--verify", "--quiet", f"{spec.ref}^{{commit}}")
     except RequestError:
         raise RequestError(f"--{spec.name} ref={spec.ref}: {top} has no such commit") from None
     folder = out.resolve() / "code" / commit[:12]
