@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.records import Address, Block, CommRecord, RankStart, RunDir, StepRecord, read_launch
 from ddpbench.records.plan import read_plan
 from ddpbench.records.reader import RankRecords
