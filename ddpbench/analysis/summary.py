@@ -125,7 +125,8 @@ class RunSummary:
             share_10000` (of time, at one checkpoint in so many steps), `steps_for_1_percent`.
         waterfall: one row for each loss of a case and one for its efficiency: `case_id, item` (one of
             `waterfall.LOSSES`, or `efficiency`), `share, share_ci_low, share_ci_high, rounds, split` (whether
-            contention is told apart). A case's losses and its efficiency add up to 1.
+            contention is told apart), `outrun` (whether independent ranks were slower than the case). A case's
+            losses and its efficiency add up to 1.
         transfers: one row for each operation, number of ranks and size: `group, case_id, op, world_size,
             bytes, time_s, time_ci_low_s, time_ci_high_s, busbw` (bytes/s), `busbw_ci_low, busbw_ci_high,
             factor, rounds, transfers, latency_s, latency_ci_low_s, latency_ci_high_s, byte_s, misfit, latency_share`

@@ -227,6 +227,26 @@ def test_independent_ranks_of_too_few_rounds_do_not_cost_the_others(tmp_path: Pa
     assert set(table["rounds"]) == {6}
 
 
+@pytest.mark.parametrize(("alone_ms", "outrun"), [(16.2, False), (40, True)], ids=["within 2 %", "disturbed"])
+def test_independent_ranks_slower_than_the_case_split_nothing(
+    alone_ms: float, outrun: bool, tmp_path: Path
+) -> None:
+    """Contention of 0.65 beside a gain of as much: both would come from the same disturbed launches."""
+    table = table_of(
+        tmp_path,
+        {
+            SINGLE: [launch(10, {"forward": 10.0})] * 5,
+            ALONE: [launch(alone_ms, {"forward": alone_ms})] * 5,
+            DDP: [launch(16, {"forward": 13.0}, comm_ms=3)] * 5,
+        },
+    )
+    ddp = table[table["case_id"] == DDP.case_id]
+    assert (ddp["outrun"].all(), ddp["split"].any()) == (outrun, not outrun)
+    assert ("contention" in set(ddp["item"])) is not outrun
+    if outrun:
+        assert items_of(table)["computation"] == pytest.approx(3 / 16)
+
+
 def test_strong_scaling_divides_the_ideal_step(tmp_path: Path) -> None:
     whole: dict[str, str | int] = {"scaling": "strong", "local_batch": 8, "global_batch": 8}
     half = whole | {"local_batch": 4}

@@ -14,7 +14,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import Sheet, draw
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import rows_of
-from ddpbench.report.sections import buckets, communication, heatmap, one_step, waterfall
+from ddpbench.report.sections import buckets, communication, heatmap, one_step, strategies, waterfall
 from ddpbench.report.standing import stands
 from tests.report.handmade import bucket_comparisons, ddp, handmade_summary
 from tests.synthetic import write_everything
@@ -35,8 +35,8 @@ LOSSES = {
 
 def falls(case_id: str = DDP4, rounds: int = 5, **changed: tuple[float, float, float]) -> pd.DataFrame:
     values = LOSSES | changed
-    columns = ("case_id", "item", "share", "share_ci_low", "share_ci_high", "rounds", "split")
-    rows = [(case_id, name, *value, rounds, True) for name, value in values.items()]
+    columns = ("case_id", "item", "share", "share_ci_low", "share_ci_high", "rounds", "split", "outrun")
+    rows = [(case_id, name, *value, rounds, True, False) for name, value in values.items()]
     return pd.DataFrame(rows, columns=list(columns))
 
 
@@ -94,6 +94,50 @@ def test_independent_ranks_that_were_not_run_are_said() -> None:
     table = falls().replace({"item": {"contention": "computation"}}).assign(split=False)
     picture = waterfall_of(table[table["item"] != "own_computation"])
     assert "without independent ranks at this number of ranks the two cannot be told apart" in picture.caption
+
+
+def test_independent_ranks_that_were_slower_are_said_to_tell_nothing_apart() -> None:
+    table = falls().replace({"item": {"contention": "computation"}}).assign(split=False, outrun=True)
+    picture = waterfall_of(table[table["item"] != "own_computation"])
+    assert "independent ranks, which tell the two apart, were slower than this case" in picture.caption
+
+
+def test_contention_that_the_strategy_takes_back_is_not_the_largest_loss() -> None:
+    """Both come from the same independent launches: what one has too much the other has too little."""
+    cancelled = waterfall_of(
+        falls(
+            contention=(0.652, 0.5, 0.8), own_computation=(-0.661, -0.8, -0.5), exposed_comm=(0.2, 0.18, 0.22)
+        )
+    )
+    assert "contention" not in cancelled.heading
+    assert "among the largest losses: exposed communication, 0.200" in cancelled.heading
+    assert cancelled.heading.endswith("slower computation may be larger")
+    rest = waterfall_of(falls(contention=(0.5, 0.48, 0.52), own_computation=(-0.1, -0.12, -0.08)))
+    assert rest.heading.endswith("the largest loss is slower computation, 0.400 [0.360, 0.440]")
+    assert not any(row[1].strong for row in rest.table.rows), "neither part is the loss"
+
+
+@pytest.mark.parametrize(
+    ("ddp_rate", "heading", "established"),
+    [
+        (2191.0, "DDP 2,191 [2,152, 2,230]; upper bound 2,710", True),
+        (2760.0, "DDP 2,760 [2,710, 2,810]; upper bound 2,710", True),  # the same within 2 %
+        (4100.0, "DDP 4,100 [4,026, 4,174]; no upper bound: independent ranks measured 2,710", False),
+    ],
+)
+def test_a_bound_below_what_it_bounds_is_not_called_one(
+    ddp_rate: float, heading: str, established: bool
+) -> None:
+    summary = handmade_summary()
+    cases = summary.cases.copy()
+    mine = cases["case_id"] == DDP4
+    for name, factor in (("", 1), ("_ci_low", 1 - 0.018), ("_ci_high", 1 + 0.018)):
+        cases.loc[mine, f"samples_per_s{name}"] = ddp_rate * factor
+    summary = dataclasses.replace(summary, cases=cases)
+    picture = drawn(strategies.section(summary, rows_of(summary)))
+    assert picture.heading.endswith(heading)
+    assert ("exchange nothing and are the upper bound." in picture.caption) is established
+    assert ("At 4 ranks they measured less than a strategy" in picture.caption) is not established
 
 
 def test_without_losses_a_sentence_says_why() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.bound import bounds_of
 from ddpbench.analysis.invariants import links, rates, steps
 from ddpbench.analysis.invariants.checked import (
     Bounded,
@@ -27,7 +28,6 @@ from ddpbench.analysis.read.fabrics import FabricRun
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.traffic import FEWEST, MOST
 from ddpbench.spec import grouping
-from ddpbench.strategies.traits import traits_of
 
 __all__ = [
     "INVARIANTS",
@@ -180,9 +180,7 @@ def check_cases(cases: Sequence[CaseRun], table: pd.DataFrame, fabrics: Iterable
     measured = [run for run in cases if run.timings]
     rows = _rows(table)
     names = Names(measured)
-    bounds = {
-        grouping.deciding("compute", run.case): run for run in measured if traits_of(run.case).role == "bound"
-    }
+    bounds = bounds_of(measured)
     reached = _reached(fabrics)
     subjects = [
         Measured(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ddpbench.analysis.bound import is_bounded
 from ddpbench.analysis.invariants.checked import ROUNDING, Bounded, Measured
 from ddpbench.analysis.statistics.stats import MARGIN, compare
-from ddpbench.strategies.traits import traits_of
 
 EDGES = 0.05
 """Relative: processor time is read a little outside of what is timed, at a block's edges."""
@@ -89,7 +89,7 @@ def at_most_the_ranks(case: Measured) -> Iterable[Bounded]:
 def under_the_bound(case: Measured) -> Iterable[Bounded]:
     """A step does not take less than that of independent ranks: the whole interval of the ratio, paired by round."""
     bound = case.bound
-    if bound is None or not traits_of(case.run.case).whole_state or not traits_of(case.run.case).exchanges:
+    if bound is None or not is_bounded(case.run.case):
         return
     comparison = compare(case.run.timings, bound.timings)
     if comparison is None or not comparison.paired or (ratio := comparison.time_ratio()).high is None:

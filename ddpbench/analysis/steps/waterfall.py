@@ -10,6 +10,9 @@ at once and exchange nothing, ran at the same n: where their computation takes r
 
     contention:  (r - q) / T        the strategy's own:  (p - r) / T.
 
+That needs independent ranks to be the bound that they are meant to be: where they took longer than the case itself,
+the two would be large, of opposite signs, and both wrong, and are left together (`outrun`).
+
 The efficiency E that is told is that of timed steps, and what the two kinds of steps do not agree on, F - E, is a
 loss of its own: `timed`. It holds the cost of instrumenting in either case, ranks that are not in step, and chance.
 
@@ -27,6 +30,7 @@ from typing import Any
 
 import pandas as pd
 
+from ddpbench.analysis.bound import bounds_of, outrun
 from ddpbench.analysis.findings.groups import compared_panels, grouped, reference_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
@@ -40,7 +44,7 @@ LOSSES = (
     *("exposed_comm", "waiting", "optimizer", "data", "not_attributed", "timed"),
 )
 """Names of losses in their order; `computation` stands where the two before it cannot be told apart."""
-COLUMNS = ("case_id", "item", "share", "share_ci_low", "share_ci_high", "rounds", "split")
+COLUMNS = ("case_id", "item", "share", "share_ci_low", "share_ci_high", "rounds", "split", "outrun")
 _COMPUTED = ("forward", "backward", "other_compute")
 _SIMPLE = {
     "exposed_comm": "exposed_comm",
@@ -102,7 +106,7 @@ def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     by_id = {run.case_id: run for run in cases}
     rows: list[tuple[Any, ...]] = []
     for members in compared_panels(cases):
-        reference = reference_of(members)
+        reference, bounds = reference_of(members), bounds_of(members)
         world = reference.case.world_size
         able = [r for r in members if r.case.world_size == world and traits_of(r.case).exchanges]
         variants = grouped(able, lambda run: grouping.variant(run.case))
@@ -115,17 +119,8 @@ def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
             ),
         ]
         for run in chosen:
-            alone = next(
-                (
-                    other
-                    for other in members
-                    if traits_of(other.case).role == "bound"
-                    and grouping.deciding("compute", other.case) == grouping.deciding("compute", run.case)
-                ),
-                None,
-            )
-            rows += _rows(run, by_id.get(run.baseline_id), alone)
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"split": "bool"})
+            rows += _rows(run, by_id.get(run.baseline_id), bounds.get(grouping.deciding("compute", run.case)))
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"split": "bool", "outrun": "bool"})
 
 
 def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable[tuple[Any, ...]]:
@@ -137,7 +132,9 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
     world = run.case.world_size
     efficiency = compared.rate_ratio().value / world
     by_round = _by_round(run, base, None)
-    apart = _by_round(run, base, alone) if alone is not None and alone.parts is not None else []
+    faster = alone is not None and bool(alone.timings) and outrun(run, alone)
+    able = alone is not None and alone.parts is not None and not faster
+    apart = _by_round(run, base, alone) if able else []
     split = len(apart) >= min(len(by_round), MIN_ROUNDS) > 0
     by_round = apart if split else by_round
     if not by_round:
@@ -150,8 +147,16 @@ def _rows(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterable
             share = 1 - efficiency - told
         else:
             told = told + share
-        yield (run.case_id, name, share, *_ends(share, half_width(values)), len(by_round), split)
-    yield (run.case_id, "efficiency", efficiency, *_efficiency_ends(compared, world), compared.rounds, split)
+        yield (run.case_id, name, share, *_ends(share, half_width(values)), len(by_round), split, faster)
+    yield (
+        run.case_id,
+        "efficiency",
+        efficiency,
+        *_efficiency_ends(compared, world),
+        compared.rounds,
+        split,
+        faster,
+    )
 
 
 def _by_round(run: CaseRun, base: CaseRun, alone: CaseRun | None) -> list[dict[str, float]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.bound import outruns
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
@@ -122,12 +123,11 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
     heading = _heading(panel, groups)
     marks = marks_of(shown, missing)
     setting = setting_of(fullest(shown))
-    bounds = "Independent ranks exchange nothing and are the upper bound."
     caption = " ".join(
         [
             f"{setting}. Large markers: mean throughput; whiskers: 95 % t-intervals",
             f"over launches ({launches_each(row.launches for row in shown)}); small dots: single launches.",
-            *([bounds] if any(traits_of(row.case).role == "bound" for row in shown) else []),
+            *_about_bounds(groups),
             *marks,
             *notes,
         ]
@@ -175,12 +175,39 @@ def _heading(panel: Panel, groups: _Groups) -> str:
         ranked.sort(key=lambda pair: -pair[1].value)
         listed = series_of([valued(name, estimate) for name, estimate in ranked[:3]])
         more = f" ({len(ranked) - 3} more beneath)" if len(ranked) > 3 else ""
-        bound = next((row.samples_per_s for _, row in fair if traits_of(row.case).role == "bound"), None)
+        bound, faster = _bound_of([row for _, row in fair])
         least = f"; upper bound {bound.number}" if bound is not None else ""
+        if bound is not None and faster:
+            least = f"; no upper bound: independent ranks measured {bound.number}"
         return f"{prefix}Samples/s at {ranks(size)}: {listed}{more}{least}"
     if any(row.oversubscribed for _, members in groups for _, row in members):
         return f"{prefix}No headline: every case above one rank that exchanges gradients ran oversubscribed"
     return f"{prefix}Throughput of ranks that exchange nothing"
+
+
+def _bound_of(rows: Sequence[Row]) -> tuple[Estimate | None, list[Row]]:
+    """Return the throughput of independent ranks among cases at one number of ranks, and which of them outran it."""
+    bound = next((row.samples_per_s for row in rows if traits_of(row.case).role == "bound"), None)
+    if bound is None:
+        return None, []
+    return bound, [
+        row
+        for row in rows
+        if row.samples_per_s is not None and outruns(row.case, row.samples_per_s.value, bound.value)
+    ]
+
+
+def _about_bounds(groups: _Groups) -> list[str]:
+    """Say what independent ranks are for, and where they were slower than what they bound."""
+    found = {size: _bound_of([row for _, row in members if _has(row)]) for size, members in groups}
+    if all(bound is None for bound, _ in found.values()):
+        return []
+    beaten = series_of([ranks(size) for size, (_, faster) in sorted(found.items()) if faster])
+    if not beaten:
+        return ["Independent ranks exchange nothing and are the upper bound."]
+    where = f"At {beaten} they measured less than a strategy that exchanges gradients"
+    why = "their launches were disturbed or too few, and no bound is established there."
+    return [f"Independent ranks exchange nothing and should be the upper bound. {where}: {why}"]
 
 
 def _table(panel: Panel, groups: _Groups, raw: Mapping[str, Sequence[float]]) -> Table:

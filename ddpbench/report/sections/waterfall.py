@@ -80,6 +80,8 @@ class Fall:
     efficiency: Estimate
     rounds: int
     split: bool
+    outrun: bool = False
+    """Whether independent ranks were slower than it, so that they bound nothing."""
 
     @property
     def unexplained(self) -> tuple[str, float]:
@@ -92,8 +94,23 @@ class Fall:
     @property
     def largest(self) -> str:
         """The loss with the largest mean among those that say something."""
-        able = [name for name in self.losses if name not in _UNEXPLAINED]
-        return max(able, key=lambda name: self.losses[name].value)
+        able = [name for name in self.weighed if name not in _UNEXPLAINED]
+        return max(able, key=lambda name: self.weighed[name].value)
+
+    @property
+    def weighed(self) -> Mapping[str, Estimate]:
+        """The losses to choose the largest from: contention that the strategy's own gain takes back counts less."""
+        crowded, own = (self.losses.get(name) for name in ("contention", "own_computation"))
+        if crowded is None or own is None or own.high is None or own.high >= 0:
+            return self.losses
+        # One is worked out against the other, so that their errors cancel: this interval is no narrower than theirs.
+        both = Estimate(
+            crowded.value + own.value, _added(crowded.low, own.low), _added(crowded.high, own.high)
+        )
+        rest = {
+            name: loss for name, loss in self.losses.items() if name not in ("contention", "own_computation")
+        }
+        return {"computation": both, **rest}
 
     @property
     def cause(self) -> str | None:
@@ -105,24 +122,24 @@ class Fall:
         """Whether the largest loss may be named: its interval lies above 0."""
         if self.rounds < MIN_ROUNDS or self.unexplained[1] > MOST_NOT_ATTRIBUTED:
             return False
-        low = self.losses[self.largest].low
+        low = self.weighed[self.largest].low
         return low is not None and low > 0
 
     @property
     def rivals(self) -> list[str]:
         """The other losses whose intervals overlap with the largest's: they may be larger."""
-        low = self.losses[self.largest].low
-        others = [name for name in self.losses if name not in (self.largest, "not_attributed")]
-        return [name for name in others if low is None or (self.losses[name].high or 0.0) >= low]
+        low = self.weighed[self.largest].low
+        others = [name for name in self.weighed if name not in (self.largest, "not_attributed")]
+        return [name for name in others if low is None or (self.weighed[name].high or 0.0) >= low]
 
     @property
     def unsure(self) -> list[str]:
         """Those of them that may be nothing, and may be above the largest's mean: too wide to tell."""
-        most = self.losses[self.largest].value
+        most = self.weighed[self.largest].value
         return [
             name
             for name in self.rivals
-            if (self.losses[name].low or 0.0) <= 0 and (self.losses[name].high or 0.0) > most
+            if (self.weighed[name].low or 0.0) <= 0 and (self.weighed[name].high or 0.0) > most
         ]
 
 
@@ -179,6 +196,7 @@ def _falls(summary: RunSummary, rows: Sequence[Row]) -> list[Fall]:
                 efficiency=efficiency,
                 rounds=min(counts),
                 split=bool(records[0]["split"]),
+                outrun=bool(records[0]["outrun"]),
             )
         )
     return falls
@@ -189,6 +207,10 @@ def _estimate(record: Mapping[Any, Any]) -> Estimate:
         None if pd.isna(record[name]) else float(record[name]) for name in ("share_ci_low", "share_ci_high")
     )
     return Estimate(float(record["share"]), low, high)
+
+
+def _added(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b
 
 
 def _includes_zero(loss: Estimate) -> bool:
@@ -224,9 +246,13 @@ def _picture(fall: Fall, index: int) -> Picture:
             "computation: what its forward, backward and copying take beyond that."
         )
     elif not fall.split:
+        why = (
+            "independent ranks, which tell the two apart, were slower than this case"
+            if fall.outrun
+            else "without independent ranks at this number of ranks the two cannot be told apart"
+        )
         marks.append(
-            "Slower computation holds contention and the strategy's own work: without independent ranks at this "
-            "number of ranks the two cannot be told apart"
+            f"Slower computation holds contention and the strategy's own work: {why}"
             f"{'; smaller batches are in it, too' if fall.row.case.scaling == 'strong' else ''}."
         )
     if fall.unexplained[1] > MOST_NOT_ATTRIBUTED:
@@ -287,11 +313,11 @@ def _heading(fall: Fall) -> str:
     if not fall.named:
         return f"{start}; its largest loss, {NAMES[fall.largest]}, cannot be told from 0"
     if fall.cause is not None:
-        return f"{start}; the largest loss is {NAMES[fall.cause]}, {_text(fall.losses[fall.cause])}"
-    rivals = sorted(fall.rivals, key=lambda name: -fall.losses[name].value)
-    sure = [name for name in rivals if (fall.losses[name].low or 0.0) > 0 and name not in _UNEXPLAINED]
+        return f"{start}; the largest loss is {NAMES[fall.cause]}, {_text(fall.weighed[fall.cause])}"
+    rivals = sorted(fall.rivals, key=lambda name: -fall.weighed[name].value)
+    sure = [name for name in rivals if (fall.weighed[name].low or 0.0) > 0 and name not in _UNEXPLAINED]
     shown = [fall.largest, *sure][:_MOST_NAMED]
-    told = series_of([f"{NAMES[name]}, {_text(fall.losses[name])}" for name in shown])
+    told = series_of([f"{NAMES[name]}, {_text(fall.weighed[name])}" for name in shown])
     wide = ["the gap to timed steps" if name == "timed" else NAMES[name] for name in fall.unsure]
     larger = f"; {series_of(wide)} may be larger" if wide else ""
     return f"{start}; among the largest losses: {told}{larger}"
