@@ -150,12 +150,9 @@ def report_on(run_dir: str | Path, wanted: Wanted | None = None) -> tuple[Path, 
         ddpbench.errors.IdentityError: it is not a run directory, or one of another schema.
         ddpbench.errors.RequestError: its records are gone, and only its report was kept.
     """
-    from ddpbench import report
-    from ddpbench.analysis import summarize, write_csv
     from ddpbench.errors import RequestError
+    from ddpbench.helper_process import for_report
     from ddpbench.records import RunDir
-    from ddpbench.report.draw.painter import Painter
-    from ddpbench.report.parts import ONLY_PNG
 
     run = RunDir(Path(run_dir))
     if run.report.exists() and not run.cases.exists() and not run.packed.exists():
@@ -163,13 +160,19 @@ def report_on(run_dir: str | Path, wanted: Wanted | None = None) -> tuple[Path, 
             f"{run.path} holds a report without the records it was made from (cases/ or {run.packed.name}): it is "
             "left as it is; run this where the sweep ran"
         )
+    beside = for_report(len(run.read_json(run.plan).get("cases", ())))
     collected = gc.isenabled()
     gc.disable()  # a tenth of the time: nothing of what is read is garbage before the page is written
     try:
-        with Painter(len(run.read_json(run.plan).get("cases", ()))) as painter:
-            summary = summarize(run, painter.beside)
+        with beside or contextlib.nullcontext():
+            from ddpbench import report
+            from ddpbench.analysis import summarize, write_csv
+            from ddpbench.report.draw.painter import Painter
+            from ddpbench.report.parts import ONLY_PNG
+
+            summary = summarize(run, beside)
             write_csv(summary.cases, run)
-            return report.write_report(summary, run, painter, wanted or ONLY_PNG), summary
+            return report.write_report(summary, run, Painter(beside), wanted or ONLY_PNG), summary
     finally:
         if collected:
             gc.enable()

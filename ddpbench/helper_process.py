@@ -90,6 +90,20 @@ class Beside(AbstractContextManager["Beside"]):
             self.process.wait()
 
 
+WORTH_STARTING = 5
+"""Cases: a report on fewer is made before a second process has imported what it reads and draws with."""
+_OF_A_REPORT = ("ddpbench.analysis.read.reading", "ddpbench.report.draw.painter", "matplotlib.figure")
+"""Imported by the second process, in the order of their use."""
+
+
+def for_report(cases: int) -> Beside | None:
+    """Return a process for a report on so many cases, planned or measured; None where it is not worth one.
+
+    Call it before pandas is imported here: that takes as long as it takes there.
+    """
+    return Beside(*_OF_A_REPORT) if cases >= WORTH_STARTING and second_core() else None
+
+
 def second_core() -> bool:
     """Return whether there is a core for a second process."""
     return len(os.sched_getaffinity(0)) > 1

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from ddpbench.analysis.overview.build import summarize
+from ddpbench.helper_process import WORTH_STARTING, Beside, for_report
 from ddpbench.records import RunDir
 from ddpbench.report import page
 from ddpbench.report.draw.canvas import Sheet, themed
-from ddpbench.report.draw.painter import WORTH_SHARING, WORTH_STARTING, Painter, draw_all
+from ddpbench.report.draw.painter import WORTH_SHARING, Painter, draw_all
 from ddpbench.report.draw.style import on_dark
 from ddpbench.report.parts import Picture, Table
 from tests.synthetic import write_run
@@ -20,6 +21,12 @@ from tests.synthetic import write_run
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+
+
+def second_process() -> Beside:
+    found = for_report(WORTH_STARTING)
+    assert found is not None
+    return found
 
 
 def picture(number: int, paint: object = None) -> Picture:
@@ -44,21 +51,20 @@ def paint_a_line(sheet: Sheet, number: int) -> None:
 def test_a_page_is_the_same_whoever_draws(tmp_path: Path, painted: None) -> None:
     write_run(tmp_path / "run", 8)
     summary = summarize(RunDir(tmp_path / "run"))
-    with Painter(WORTH_STARTING) as painter:
-        assert painter.beside is not None
-        shared = page.build(summary, painter)
+    with second_process() as beside:
+        shared = page.build(summary, Painter(beside))
     assert len(shared.figures) >= WORTH_SHARING
     assert shared == page.build(summary)
 
 
 def test_a_run_of_few_cases_starts_no_second_process() -> None:
-    with Painter(WORTH_STARTING - 1) as painter:
-        assert painter.beside is None
+    assert for_report(WORTH_STARTING - 1) is None
 
 
 def test_what_cannot_be_handed_over_is_drawn_here(painted: None) -> None:
     pictures = [picture(number, lambda sheet: paint_a_line(sheet, 1)) for number in range(WORTH_SHARING)]
-    with Painter(WORTH_STARTING) as painter:
+    with second_process() as beside:
+        painter = Painter(beside)
         painter.start(pictures)  # lambdas: no pickle
         drawn = painter.drawn()
     assert len(drawn) == WORTH_SHARING
@@ -67,9 +73,9 @@ def test_what_cannot_be_handed_over_is_drawn_here(painted: None) -> None:
 
 def test_a_painter_that_dies_costs_no_figure(painted: None) -> None:
     pictures = [picture(number) for number in range(WORTH_SHARING)]
-    with Painter(WORTH_STARTING) as painter:
-        assert painter.beside is not None
-        painter.beside.process.kill()
+    with second_process() as beside:
+        painter = Painter(beside)
+        beside.process.kill()
         painter.start(pictures)
         drawn = painter.drawn()
     assert drawn == draw_all(pictures)
