@@ -57,6 +57,17 @@ def test_false_alarms_of_histories_without_a_change(runs: int, cases: int, sessi
     assert low <= ALPHA, f"{wrong} of {histories}: {low:.3f} to {high:.3f}"
 
 
+def test_drifts_that_are_alike_are_taken_for_changes() -> None:
+    """What the test's level does not hold for: each run's drift has a correlation of 0.3 with the one before."""
+    dice = np.random.default_rng(13)
+    series = dice.normal(0, DRIFT, (300, 20))
+    for run in range(1, 20):
+        series[:, run] = 0.3 * series[:, run - 1] + math.sqrt(1 - 0.3**2) * series[:, run]
+    low, high = interval(sum(bool(change_points(one, ALPHA)) for one in series), len(series))
+    assert low > ALPHA
+    assert low < 0.2 < high
+
+
 def test_a_step_of_15_per_cent_is_found_where_it_is() -> None:
     """Ten runs on either side, one case of six; the ratio's 95 % interval holds the true one as often as it says."""
     dice = np.random.default_rng(7)
