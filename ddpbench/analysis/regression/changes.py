@@ -232,11 +232,15 @@ def _reason(
         near = [_setting_apart(own.case, one.case) for one in others if one is not None]
         told = next((words for words in near if words), "")
         return f"it is in {side.name} alone{f'; the other has it with {told}' if told else ''}"
-    for run, side in ((a, base), (b, new)):
-        if run.planned.skip_reason is not None:
-            return f"skipped in {side.name}: {run.planned.skip_reason}"
-        if run.status in ("diverged", "skipped") or not run.timings:
-            return f"{run.status} in {side.name}{f': {run.error}' if run.error else ''}"
+    return unusable(a, base.name) or unusable(b, new.name)
+
+
+def unusable(run: CaseRun, name: str) -> str:
+    """Return why a case of the run that sentences call `name` has no numbers to compare; empty where it has."""
+    if run.planned.skip_reason is not None:
+        return f"skipped in {name}: {run.planned.skip_reason}"
+    if run.status in ("diverged", "skipped") or not run.timings:
+        return f"{run.status} in {name}{f': {run.error}' if run.error else ''}"
     return ""
 
 

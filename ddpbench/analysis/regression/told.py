@@ -120,7 +120,7 @@ def markdown(changes: Changes) -> str:
         "",
         "| " + " | ".join(HEADS) + " |",
         "|---|--:|--:|--:|--:|---|---|",
-        *("| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows(changes)),
+        *("| " + " | ".join(table_cell(cell) for cell in row) + " |" for row in rows(changes)),
         "",
         *remarks(changes),
     ]
@@ -131,7 +131,8 @@ def _side(side: Side) -> str:
     return f"`{side.name}`{f' at {side.commit}' if side.commit else ''}"
 
 
-def _cell(text: str) -> str:
+def table_cell(text: str) -> str:
+    """Return a text fit for a cell of a table in Markdown."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 
@@ -156,10 +157,10 @@ def _case(change: Change) -> dict[str, Any]:
         "broken": change.broken,
         "failures": change.failures,
         "rounds": change.rounds,
-        "ratio": _ends(change.ratio),
+        "ratio": ends(change.ratio),
         "bound": change.bound,
-        "base_step_time_s": _ends(change.base_step),
-        "new_step_time_s": _ends(change.new_step),
+        "base_step_time_s": ends(change.base_step),
+        "new_step_time_s": ends(change.new_step),
         "base_launches_s": list(change.base_launches),
         "new_launches_s": list(change.new_launches),
         "parts": [
@@ -167,7 +168,7 @@ def _case(change: Change) -> dict[str, Any]:
                 "name": part.name,
                 "base_s": part.base_s,
                 "new_s": part.new_s,
-                "difference_s": _ends(part.difference),
+                "difference_s": ends(part.difference),
             }
             for part in change.parts
         ],
@@ -175,7 +176,8 @@ def _case(change: Change) -> dict[str, Any]:
     }
 
 
-def _ends(interval: Interval | None) -> dict[str, float | None] | None:
+def ends(interval: Interval | None) -> dict[str, float | None] | None:
+    """Return an interval as a JSON object; None where there is none."""
     return None if interval is None else {"value": interval.value, "low": interval.low, "high": interval.high}
 
 

@@ -1,0 +1,146 @@
+"""The runs of a history: found, read, put in order, and refused where they are not what they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+from ddpbench.analysis.regression import Side, read_side, unlike
+from ddpbench.errors import IdentityError, RequestError
+from ddpbench.records import RunDir
+from ddpbench.records.rundir import explain_os_error
+from ddpbench.texts import shortened
+
+_MOST_LISTED = 12
+"""Differences that a refusal lists."""
+
+
+def read_sides(paths: Sequence[Path], *, as_given: bool = False, across: bool = False) -> list[Side]:
+    """Return the runs of these directories, and of those that hold some, in the order in which they were measured.
+
+    Each is called by its directory's name, or by its path where several have the same.
+
+    Args:
+        paths: run directories, or folders of them.
+        as_given: leave them in this order; the runs in a folder are in the order of their names.
+        across: allow runs of different machines, torch and the like.
+
+    Raises:
+        RequestError: there are fewer than two, one is given twice, or it is not known when one was measured.
+        IdentityError: one cannot be read, or machines differ and that was not asked for.
+    """
+    found = [run for path in paths for run in _runs_in(path)]
+    _check_once([run.path for run in found])
+    if len(found) < 2:
+        raise RequestError(
+            f"{found[0].path} is the only run: give several, or a folder of them; "
+            "ddpbench report has what is in one"
+        )
+    names = [run.path.resolve().name for run in found]
+    sides = [
+        read_side(run, name if names.count(name) == 1 else str(run.path))
+        for run, name in zip(found, names, strict=True)
+    ]
+    _check_apart(sides)
+    if not as_given:
+        sides.sort(key=_measured_at)
+    differing = differences(sides)
+    if differing and not across:
+        more = len(differing) - _MOST_LISTED
+        listed = [f"  {line}" for line in differing[:_MOST_LISTED]] + (
+            [f"  and {more} more"] if more > 0 else []
+        )
+        raise IdentityError(
+            "the runs were measured under other conditions: a change would not be the program's. Draw them all the "
+            "same with --across\n" + "\n".join(listed)
+        )
+    return sides
+
+
+def differences(sides: Sequence[Side]) -> list[str]:
+    """Return in what machines, torch and the like change from one run to the next."""
+    return [line for before, after in pairwise(sides) for line in unlike(before, after)]
+
+
+def _runs_in(path: Path) -> list[RunDir]:
+    """Return the run that a path is, or those in it, by name.
+
+    Raises:
+        RequestError: it is none, and holds none.
+    """
+    run = RunDir(path)
+    if run.plan.exists():
+        return [run]
+    if not path.is_dir():
+        raise RequestError(f"{path} is no directory: give run directories, or folders that hold them")
+    try:
+        inside = [RunDir(each) for each in sorted(path.iterdir())]
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {explain_os_error(error)}") from None
+    runs = [each for each in inside if each.plan.exists()]
+    if not runs:
+        raise RequestError(f"{path} is not a run directory and holds none: plan.json is missing")
+    return runs
+
+
+def _check_once(paths: Sequence[Path]) -> None:
+    """Refuses a directory that is given twice.
+
+    Raises:
+        RequestError: one is.
+    """
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            raise RequestError(f"{path} is given twice: a run counts once")
+        seen.add(path.resolve())
+
+
+def _check_apart(sides: Sequence[Side]) -> None:
+    """Refuses a run and its copy, which would count as two.
+
+    Raises:
+        RequestError: two runs share half of the launches that the smaller one has.
+    """
+    every = [set(_launches(side)) for side in sides]
+    for number, mine in enumerate(every):
+        for other, name in zip(every[:number], sides, strict=False):
+            if mine and other and 2 * len(mine & other) >= min(len(mine), len(other)):
+                raise RequestError(
+                    f"{sides[number].run.path} has the same launches as {name.run.path}: it is a copy of that run, or "
+                    "goes on from it; give one of them"
+                )
+
+
+def _launches(side: Side) -> Iterator[tuple[str, int, float, int]]:
+    """Yield what no two launches have in common: no clock measures the same time twice."""
+    for run in side.cases:
+        for timing in run.timings:
+            yield replace(run.case, experiment="").case_id, timing.round, timing.time_s, timing.steps
+
+
+def _measured_at(side: Side) -> datetime:
+    """Return when a run was started.
+
+    Raises:
+        RequestError: its records do not say.
+    """
+    told = started_utc(side)
+    try:
+        moment = datetime.fromisoformat(told)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        said = f"says {shortened(told)}" if told else "does not say"
+        raise RequestError(
+            f"{side.run.machine} {said} when its run was measured: give the runs in order, with --as-given"
+        )
+    return moment
+
+
+def started_utc(side: Side) -> str:
+    """Return when a run was started, as its records have it; empty where they do not say."""
+    return str(side.machine.get("context", {}).get("started_utc") or "")

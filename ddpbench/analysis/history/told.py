@@ -1,0 +1,304 @@
+"""A history in words: a sentence, a table, what lies at each change, Markdown, and an object for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ddpbench.analysis.history.reading import started_utc
+from ddpbench.analysis.history.series import ABSENT, CaseHistory, ChangePoint, History, Point
+from ddpbench.analysis.regression import Side, unlike
+from ddpbench.analysis.regression.told import ends, table_cell
+from ddpbench.analysis.statistics.stats import ALPHA, Interval
+from ddpbench.texts import command
+from ddpbench.units import counted, decimals_borne, format_number, series_of
+
+HEADS = ("case", "runs", "latest, ms", "95 % interval", "change-points")
+_CODE = {
+    "experiment_digest": "the experiment file",
+    "workload_digest": "the workload's source",
+    "rank_code_digest": "ddpbench's code in ranks",
+}
+"""Digests in a run's identity, which runs of one history may differ in."""
+_MOST_CASES = 4
+"""Cases that changed at one place and are named, the largest changes first; further ones are counted."""
+_MOST_GAPS = 3
+"""Runs of a case without numbers that are named; further ones are counted."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Two runs between which cases changed: the cases with their changes, and what else differs between the runs."""
+
+    before: Side
+    after: Side
+    changes: tuple[tuple[CaseHistory, ChangePoint], ...]
+    differing: tuple[str, ...]
+
+
+def ratio_words(ratio: Interval) -> str:
+    """Return a ratio with its interval: `1.12 [1.08, 1.17]`."""
+    decimals = max(2, decimals_borne(ratio.value, ratio.low, ratio.high, nulls=(1.0,)))
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.{decimals}f}"
+    return f"{ratio.value:.{decimals}f} [{ratio.low:.{decimals}f}, {ratio.high:.{decimals}f}]"
+
+
+def change_words(change: ChangePoint) -> str:
+    """Return a change without its place: `slower 1.12 [1.08, 1.17]`."""
+    return f"{'slower' if change.slower else 'faster'} {ratio_words(change.ratio)}"
+
+
+def between_words(history: History, change: ChangePoint) -> str:
+    """Return where a change lies: `between run-a and run-b (2026-11-02)`."""
+    before, after = history.sides[change.before], history.sides[change.after]
+    return f"between {before.name} and {_dated(after)}"
+
+
+def since_words(history: History, change: ChangePoint) -> str:
+    """Return a change with the run in which it was first seen: `slower 1.12 [1.08, 1.17] since run-b (2026-11-02)`."""
+    return f"{change_words(change)} since {_dated(history.sides[change.after])}"
+
+
+def _dated(side: Side) -> str:
+    """Return a run's name and the day on which it was started, unless the name has that in it."""
+    day = day_of(side)
+    told = any(
+        one in side.name for one in (day, day.replace("-", ""))
+    )  # a run without a day has "" in its name
+    return side.name if told else f"{side.name} ({day})"
+
+
+def day_of(side: Side) -> str:
+    """Return the day on which a run was started, UTC; empty where that is not known."""
+    try:
+        return f"{datetime.fromisoformat(started_utc(side)).astimezone(UTC):%Y-%m-%d}"
+    except (ValueError, OverflowError):
+        return ""
+
+
+def verdict_words(history: History, case: CaseHistory) -> str:
+    """Return what is said of a case: of one change where it lies, of several with which run each began."""
+    if not case.enough:
+        return f"not enough runs to tell: {len(case.measured)} of {history.fewest} at least"
+    if not case.changes:
+        return "no change shown"
+    if len(case.changes) == 1:
+        return f"{change_words(case.changes[0])} {between_words(history, case.changes[0])}"
+    return "; ".join(since_words(history, one) for one in case.changes)
+
+
+def rows(history: History) -> list[tuple[str, ...]]:
+    """Return a row for each case, as `HEADS`."""
+    return [
+        (case.label, runs_words(case), *latest_words(case), verdict_words(history, case))
+        for case in history.cases
+    ]
+
+
+def runs_words(case: CaseHistory) -> str:
+    """Return how many runs have numbers of a case, `18`, and of how many where some lack them, `16 of 18`."""
+    measured = len(case.measured)
+    return f"{measured}" if not case.gaps else f"{measured} of {len(case.points)}"
+
+
+def latest_words(case: CaseHistory) -> tuple[str, str]:
+    """Return the step time of a case in its latest run, ms, and its interval over that run's launches."""
+    if not case.measured or case.measured[-1].step is None:
+        return "", ""
+    step = case.measured[-1].step.scaled(1e3)
+    if step.low is None or step.high is None:
+        return format_number(step.value), ""
+    return format_number(step.value), f"{format_number(step.low)} to {format_number(step.high)}"
+
+
+def headline(history: History) -> str:
+    """Return what a history came to, in one sentence."""
+    cases, changed = history.cases, history.changed
+    tested = [case for case in cases if case.enough]
+    if not tested:
+        most = max(len(case.measured) for case in cases)
+        return (
+            f"Not enough runs to tell whether a step time changed: {history.fewest} at least are needed, "
+            f"and there {'is' if most == 1 else 'are'} {most}."
+        )
+    over = f"over {counted(len(history.sides), 'run')}{_days(history)}"
+    if not changed:
+        which = f"{counted(len(tested), 'case')}" if len(tested) > 1 else tested[0].label
+        more = f"; {len(cases) - len(tested)} more have too few runs" if len(tested) < len(cases) else ""
+        return f"No change is shown in {which} {over}{more}."
+    first = changed[0]
+    assert first.largest is not None
+    told = f"{change_words(first.largest)} {between_words(history, first.largest)}"
+    if len(cases) == 1:
+        further = len(first.changes) - 1
+        others = f", and {counted(further, 'more change')}" if further else ""
+        return f"{first.label} changed {over}: {told}{others}."
+    return f"{len(changed)} of {len(cases)} cases changed {over}; the largest change: {first.label}, {told}."
+
+
+def _days(history: History) -> str:
+    """Return from when to when runs were started; empty where that is not known of both."""
+    first, last = day_of(history.sides[0]), day_of(history.sides[-1])
+    if not first or not last:
+        return ""
+    return f" on {first}" if first == last else f" from {first} to {last}"
+
+
+def places(history: History) -> list[Place]:
+    """Return where cases changed, in the order of runs."""
+    found: dict[tuple[int, int], list[tuple[CaseHistory, ChangePoint]]] = {}
+    for case in history.cases:
+        for change in case.changes:
+            found.setdefault((change.before, change.after), []).append((case, change))
+    return [
+        Place(
+            before=history.sides[before],
+            after=history.sides[after],
+            changes=tuple(changes),
+            differing=tuple(_differing(history.sides[before], history.sides[after])),
+        )
+        for (before, after), changes in sorted(found.items())
+    ]
+
+
+def _differing(before: Side, after: Side) -> Iterator[str]:
+    """Yield in what two runs differ besides the time at which they were measured."""
+    versions = [side.machine.get("context", {}).get("ddpbench_version") for side in (before, after)]
+    for name, (old, new) in (("commit", (before.commit, after.commit)), ("ddpbench", versions)):
+        if old != new and old and new:
+            yield f"{name} {old} before, {new} after"
+    for digest, words in _CODE.items():
+        old, new = before.identity.get(digest), after.identity.get(digest)
+        if old != new and old and new:
+            yield f"{words} differs"
+    yield from unlike(before, after)
+
+
+def place_words(place: Place) -> str:
+    """Return a place in one sentence: which cases changed there, and what else did."""
+    largest = sorted(place.changes, key=lambda each: each[1].size, reverse=True)
+    named = [f"{case.label} ({change_words(change)})" for case, change in largest[:_MOST_CASES]]
+    more = len(largest) - len(named)
+    told = series_of([*named, *([counted(more, "more case")] if more else [])])
+    differing = "; ".join(place.differing)
+    also = f"Also different: {differing}." if differing else "The records show no other difference."
+    return f"Between {_dated(place.before)} and {_dated(place.after)}: {told}. {also}"
+
+
+def remarks(history: History) -> list[str]:
+    """Return what limits a history, a sentence each."""
+    chance = f"one is told of any case with a chance of {100 * ALPHA:g} % at most"
+    found = [
+        "Each run counts once, and intervals are over runs: drift of the machine from one to the next is in them.",
+        f"In a history without changes, {chance}, if runs drift independently; one drift over many runs is a change.",
+    ]
+    short = [case for case in history.cases if not case.enough]
+    if short:
+        found.append(
+            f"{counted(len(short), 'case')} of {len(history.cases)} "
+            f"{'has' if len(short) == 1 else 'have'} too few runs: {history.fewest} at least are needed with so many "
+            f"cases. Two runs are compared with: {command('ddpbench', 'compare', 'BASE', 'NEW')}"
+        )
+    found += [sentence for case in history.cases if (sentence := gap_words(history, case))]
+    if history.alone:
+        is_one = history.alone == 1
+        found.append(
+            f"{counted(history.alone, 'case')} {'is' if is_one else 'are'} in one run alone and left out."
+        )
+    if history.unlike:
+        found.append(f"Runs differ in more than the program: {'; '.join(history.unlike)}.")
+    return found
+
+
+def gap_words(history: History, case: CaseHistory) -> str:
+    """Return which runs have no numbers of a case; empty where all have."""
+    gaps = case.gaps
+    if not gaps:
+        return ""
+    named = [
+        f"{status} in {_named(history, [point for point in gaps if point.status == status])}"
+        for status in dict.fromkeys(point.status for point in gaps)
+    ]
+    return f"{case.label} has no numbers of {counted(len(gaps), 'run')}: {'; '.join(named)}."
+
+
+def _named(history: History, points: Sequence[Point]) -> str:
+    """Return the names of these points' runs; those of many are counted."""
+    more = len(points) - _MOST_GAPS
+    names = [history.sides[point.run].name for point in points[:_MOST_GAPS]]
+    return series_of([*names, *([f"{more} more"] if more > 0 else [])])
+
+
+def markdown(history: History) -> str:
+    """Return a history for a page of text."""
+    lines = [
+        f"**ddpbench**: {headline(history)}",
+        "",
+        "| " + " | ".join(HEADS) + " |",
+        "|---|--:|--:|--:|---|",
+        *("| " + " | ".join(table_cell(cell) for cell in row) + " |" for row in rows(history)),
+        "",
+        *(
+            f"- {table_cell(sentence)}"
+            for sentence in [*map(place_words, places(history)), *remarks(history)]
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def to_json(history: History) -> dict[str, Any]:
+    """Return a history as a JSON object; times are seconds, ratios after over before, runs counted from 0."""
+    return {
+        "runs": [
+            {
+                "name": side.name,
+                "path": str(side.run.path),
+                "started_utc": started_utc(side) or None,
+                "git_commit": side.commit or None,
+                "ddpbench_version": side.machine.get("context", {}).get("ddpbench_version"),
+                "torch": side.identity.get("torch"),
+            }
+            for side in history.sides
+        ],
+        "alpha": ALPHA,
+        "fewest_runs": history.fewest,
+        "cases_left_out": history.alone,
+        "unlike": list(history.unlike),
+        "cases": [_case(history, case) for case in history.cases],
+    }
+
+
+def _case(history: History, case: CaseHistory) -> dict[str, Any]:
+    return {
+        "label": case.label,
+        "case_id": case.case.case_id,
+        "runs": len(case.measured),
+        "verdict": "changed" if case.changes else "no change shown" if case.enough else "not enough runs",
+        "points": [
+            {
+                "run": point.run,
+                "status": "absent" if point.status == ABSENT else point.status,
+                "step_time_s": ends(point.step),
+                "launches": point.launches,
+                "reason": point.reason,
+            }
+            for point in case.points
+        ],
+        "levels": [
+            {"first_run": one.first, "last_run": one.last, "runs": one.runs, "step_time_s": one.step_s}
+            for one in case.levels
+        ],
+        "changes": [
+            {
+                "verdict": "slower" if one.slower else "faster",
+                "before_run": one.before,
+                "after_run": one.after,
+                "ratio": ends(one.ratio),
+                "differing": list(_differing(history.sides[one.before], history.sides[one.after])),
+            }
+            for one in case.changes
+        ],
+    }

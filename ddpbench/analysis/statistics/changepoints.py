@@ -1,0 +1,176 @@
+"""Where the level of a series changes: permutation tests over every place at once, and how many values they need.
+
+A series is cut where that explains most of its spread, if chance explains as much too rarely, and each part is tried
+again (binary segmentation: Scott & Knott, Biometrics 30 (1974)). One cut alone misses a spell, after which the old
+level returns, so that spells are tried too (Olshen, Venkatraman, Lucito & Wigler, Biostatistics 5 (2004)). Permuting
+needs no distribution: outliers make a test see less, and never more, than it says. ruptures segments as well, but says
+nothing of chance: this is what is needed here, and cutting takes ten lines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpbench.analysis.statistics.stats import FEWEST, Comparison
+
+_Series = NDArray[np.float64]
+_Places = tuple[NDArray[np.intp], NDArray[np.intp]]
+"""Stretches [begin, end) that may have another level than the rest of a series."""
+
+STEP_SHARE = 0.8
+"""Of a test's level: for one cut; spells have the rest. A new level that lasts is what is looked for most."""
+_SEED = 2004
+_HITS = 40
+"""Permutations that may explain as much as the series does: by their number the rest of a test's error is small."""
+_AT_ONCE = 250_000
+"""Numbers that one batch of permutations may hold."""
+_SAME = 1 - 1e-9
+"""Sums of the same values in another order differ by rounding."""
+
+
+def change_points(values: Sequence[float], level: float) -> tuple[int, ...]:
+    """Return the places at which the level changes, in order: 3 is between the third value and the fourth.
+
+    In a series without a change one is found with a probability of `level` at most, if its values are independent
+    and of one distribution. No level has fewer than `FEWEST` values. Equal values give equal answers.
+    """
+    return tuple(sorted(_cuts(np.asarray(values, dtype=np.float64), level, 0)))
+
+
+def fewest_values(level: float) -> int:
+    """Return how many values a series must have at least for a test at `level` to find anything in it.
+
+    The clearest change there is, a cut in the middle between values that do not overlap, is one of
+    `n over n/2` equally likely orders, or the same upside down.
+    """
+    count = 2 * FEWEST
+    while 2 / math.comb(count, count // 2) > STEP_SHARE * level:
+        count += 1
+    return count
+
+
+def level_each(counts: Sequence[int], alpha: float) -> float:
+    """Return the level of each series' test, so that all series together have a false alarm with `alpha` at most.
+
+    Bonferroni's, over the series that are long enough to find anything at that level (Tarone, Biometrics 46 (1990)).
+
+    Args:
+        counts: how many values each series has.
+        alpha: one minus the confidence of all together.
+    """
+    for number in range(1, len(counts)):
+        fewest = fewest_values(alpha / number)
+        if sum(count >= fewest for count in counts) <= number:
+            return alpha / number
+    return alpha / max(1, len(counts))
+
+
+def shifts(values: Sequence[float], cuts: Sequence[int]) -> list[Comparison]:
+    """Return what each change of level comes to: the mean after it less the mean before, of logarithms.
+
+    All levels share one variance, for drift does not depend on what runs.
+
+    Args:
+        values: logarithms.
+        cuts: places, as `change_points` returns them.
+    """
+    parts = [values[begin:end] for begin, end in pairwise((0, *cuts, len(values)))]
+    if len(parts) == 1:
+        return []
+    means = [math.fsum(part) / len(part) for part in parts]
+    squares = math.fsum(
+        (value - mean) ** 2 for part, mean in zip(parts, means, strict=True) for value in part
+    )
+    df = len(values) - len(parts)
+    return [
+        Comparison(
+            log=means[number] - means[number - 1],
+            standard_error=math.sqrt(squares / df * (1 / len(before) + 1 / len(after))),
+            df=df,
+            rounds=min(len(before), len(after)),
+            paired=False,
+        )
+        for number, (before, after) in enumerate(pairwise(parts), start=1)
+    ]
+
+
+def _cuts(series: _Series, level: float, begin: int) -> Iterator[int]:
+    """Yield the places found in a part that begins at `begin`; its parts share its level by their lengths."""
+    place = _place(series, level)
+    if place is None:
+        return
+    yield begin + place
+    share = level / len(series)
+    yield from _cuts(series[:place], share * place, begin)
+    yield from _cuts(series[place:], share * (len(series) - place), begin + place)
+
+
+def _place(series: _Series, level: float) -> int | None:
+    """Return where to cut a series; None where no change is shown in it."""
+    count = len(series)
+    if count < 2 * FEWEST or count < fewest_values(level):
+        return None
+    for stretches, part in ((_steps(count), STEP_SHARE), (_spells(count), 1 - STEP_SHARE)):
+        if _shown(series, stretches, part * level):
+            begins, ends = stretches
+            best = int(_explained(series[np.newaxis], stretches)[0].argmax())
+            edges = np.array([edge for edge in (begins[best], ends[best]) if edge < count])
+            one_cut = (edges, np.full_like(edges, count))
+            return int(edges[_explained(series[np.newaxis], one_cut)[0].argmax()])
+    return None
+
+
+def _steps(count: int) -> _Places:
+    """Return the stretches from a cut to the end."""
+    begins = np.arange(FEWEST, count - FEWEST + 1)
+    return begins, np.full_like(begins, count)
+
+
+def _spells(count: int) -> _Places:
+    """Return the stretches within a series; none where it is too short for three levels."""
+    begins, ends = np.triu_indices(count + 1, FEWEST)
+    inside = (begins >= FEWEST) & (ends <= count - FEWEST)
+    return begins[inside], ends[inside]
+
+
+def _explained(rows: _Series, stretches: _Places) -> _Series:
+    """Return, by row and stretch, the sum of squares that a level of its own for the stretch explains.
+
+    The sum of squares around the mean is the same for every order of a row: so this is as good as an F statistic.
+    """
+    begins, ends = stretches
+    count = rows.shape[1]
+    sums = np.zeros((len(rows), count + 1))
+    np.cumsum(rows - rows.mean(axis=1, keepdims=True), axis=1, out=sums[:, 1:])
+    lengths = ends - begins
+    found: _Series = (sums[:, ends] - sums[:, begins]) ** 2 * (count / (lengths * (count - lengths)))
+    return found
+
+
+def _shown(series: _Series, stretches: _Places, level: float) -> bool:
+    """Return whether chance explains as much as the best of these stretches with a probability of `level` at most.
+
+    The test is (1 + hits) / (1 + permutations) <= level, given up as soon as there are too many hits.
+    """
+    count = len(stretches[0])
+    if not count:
+        return False
+    seen = float(_explained(series[np.newaxis], stretches).max()) * _SAME
+    if seen <= 1e-18:  # equal values
+        return False
+    allowed, left = _HITS - 1, math.ceil(_HITS / level) - 1
+    dice = np.random.default_rng(_SEED)
+    batch, most = 50, max(50, _AT_ONCE // (count + len(series)))
+    while left > 0:
+        rows = dice.permuted(np.tile(series, (min(batch, left), 1)), axis=1)
+        allowed -= int((_explained(rows, stretches).max(axis=1) >= seen).sum())
+        left -= len(rows)
+        if allowed < 0:
+            return False
+        batch = min(2 * batch, most)
+    return True

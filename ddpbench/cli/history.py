@@ -1,0 +1,92 @@
+"""`ddpbench history RUNS`: since when is a case slower, and by how much?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddpbench.cli import flags
+from ddpbench.cli.lines import JOINT, aligned, columns_here, say, show
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.history import History
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the subcommand."""
+    parser = commands.add_parser(
+        "history",
+        help="find since when cases are slower or faster, over many runs",
+        description="Match the cases of many run directories by what they specify, and say of each between which runs "
+        "its step time changed, and by how much with what interval. Runs are in the order in which they were measured. "
+        "In a history without changes, one is told of any case with a chance of 5 % at most; 8 runs are the fewest "
+        "that can show one, and more are needed with several cases.",
+    )
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="run directories, or folders that hold them"
+    )
+    parser.add_argument(
+        "--case",
+        default="",
+        metavar="TEXT",
+        help="only cases whose label has this in it, such as ddp",
+    )
+    parser.add_argument(
+        "--as-given",
+        action="store_true",
+        help="keep the order in which runs are given, not that in which they were measured",
+    )
+    parser.add_argument(
+        "--across", action="store_true", help="draw runs although machines or torch differ; they are listed"
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table as Markdown")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="also write a page, with a figure of each case over the runs",
+    )
+    flags.as_json(parser, "the history")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ddpbench.analysis.history import history_of, read_sides
+    from ddpbench.analysis.history.told import markdown, to_json
+    from ddpbench.errors import OutputError
+    from ddpbench.records.files import write_anew
+    from ddpbench.records.rundir import explain_os_error
+
+    sides = read_sides(arguments.runs, as_given=arguments.as_given, across=arguments.across)
+    history = history_of(sides, only=arguments.case)
+    if arguments.markdown is not None:
+        try:
+            write_anew(arguments.markdown, markdown(history))
+        except OSError as error:
+            raise OutputError(f"{arguments.markdown} cannot be written: {explain_os_error(error)}") from None
+    if arguments.html is not None:
+        from ddpbench.report.history import write_history
+
+        write_history(history, arguments.html)
+    if arguments.json:
+        show(json.dumps(to_json(history), indent=1))
+    else:
+        _print(history)
+    return 0
+
+
+def _print(history: History) -> None:
+    """Print the answer, the table, what lies at each change, and what limits it."""
+    from ddpbench.analysis.history.told import HEADS, headline, place_words, places, remarks, rows
+
+    say(headline(history))
+    show("")
+    table = [[*cells, verdict.replace("; ", JOINT)] for *cells, verdict in rows(history)]
+    show(*aligned([HEADS, *table], columns_here(), left=(0, 4), breakable=(0, 4)))
+    show("")
+    for place in places(history):
+        say(place_words(place))
+    for sentence in remarks(history):
+        say(sentence)

@@ -1,0 +1,156 @@
+"""A history as one HTML page, in the look of a report: the answer, a table, a figure of each case over the runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jinja2
+
+from ddpbench.analysis.history import CaseHistory, History
+from ddpbench.analysis.history.reading import started_utc
+from ddpbench.analysis.history.told import (
+    headline,
+    place_words,
+    places,
+    remarks,
+    runs_words,
+    to_json,
+    verdict_words,
+)
+from ddpbench.errors import OutputError
+from ddpbench.records.files import write_anew
+from ddpbench.records.rundir import explain_os_error
+from ddpbench.report.cells import cells
+from ddpbench.report.draw.painter import Painter
+from ddpbench.report.embedded import Embedded, Numbers, data_address
+from ddpbench.report.history.picture import HOW_TO_READ, case_picture
+from ddpbench.report.parts import Cell, Column, Table
+from ddpbench.report.words import estimate_of, moment
+from ddpbench.texts import clean
+from ddpbench.units import counted
+from ddpbench.version import VERSION
+
+_HERE = Path(__file__).parent
+MOST_FIGURES = 24
+"""Of the cases that changed first; a page of more would be slow to make and to read."""
+
+
+def history_page(history: History) -> str:
+    """Return the page; it loads nothing, and everything from a run is escaped."""
+    changed = history.changed
+    ordered = [*changed, *(case for case in history.cases if case.measured and not case.changes)]
+    drawn = ordered[:MOST_FIGURES]
+    numbers = Numbers()
+    overview = numbers.sure(_cases_table(history, {id(case): number for number, case in enumerate(drawn, 1)}))
+    figures = _figures(history, drawn, numbers)
+    return (
+        _environment()
+        .get_template("history.html")
+        .render(
+            style=(_HERE.parent / "page.css").read_text(encoding="utf-8"),
+            headline=headline(history),
+            cases=overview,
+            places=list(map(place_words, places(history))),
+            how_to_read=HOW_TO_READ,
+            figures=figures,
+            not_drawn=_not_drawn(ordered[MOST_FIGURES:]),
+            remarks=remarks(history),
+            runs=numbers.sure(_runs_table(history)),
+            json=data_address("application/json", json.dumps(to_json(history), indent=1)),
+            version=VERSION,
+        )
+    )
+
+
+def write_history(history: History, path: Path) -> None:
+    """Writes the page.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        write_anew(path, history_page(history))
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: clean(value) if type(value) is str else value,
+    )
+    environment.filters["cells"] = cells
+    return environment
+
+
+def _figures(history: History, drawn: Sequence[CaseHistory], numbers: Numbers) -> list[Embedded]:
+    pictures = [case_picture(history, case) for case in drawn]
+    with Painter(len(pictures)) as painter:
+        painter.start(pictures)
+        images = painter.drawn()
+    return [
+        Embedded(picture=picture, drawn=image, number=number, table=numbers.sure(picture.table), shared=())
+        for number, (picture, image) in enumerate(zip(pictures, images, strict=True), start=1)
+    ]
+
+
+def _not_drawn(cases: Sequence[CaseHistory]) -> str:
+    if not cases:
+        return ""
+    return f"Not drawn, to keep the page readable: {counted(len(cases), 'more case')}; the table has them."
+
+
+def _cases_table(history: History, figures: Mapping[int, int]) -> Table:
+    """Return a row for each case, which leads to its figure; `figures` has their numbers by case."""
+    return Table(
+        caption="Cases over the runs; step times in the latest run, with its 95 % interval over launches.",
+        columns=(
+            Column("Case"),
+            Column("Runs", number=True),
+            Column("Latest, ms", number=True),
+            Column("Change-points"),
+        ),
+        rows=tuple(
+            (
+                Cell(text=case.label, link=f"#figure-{figures[id(case)]}" if id(case) in figures else ""),
+                Cell(text=runs_words(case), number=True),
+                _latest(case),
+                Cell(text=verdict_words(history, case), strong=bool(case.changes)),
+            )
+            for case in history.cases
+        ),
+        sortable=False,
+        mixed=True,  # cases differ in size, and each is rounded for itself
+    )
+
+
+def _latest(case: CaseHistory) -> Cell:
+    step = case.measured[-1].step if case.measured else None
+    return Cell.estimate(None if step is None else estimate_of(step.scaled(1e3)))
+
+
+def _runs_table(history: History) -> Table:
+    return Table(
+        caption="The runs, in the order of the figures.",
+        columns=(Column("Run"), Column("Started"), Column("Commit"), Column("ddpbench"), Column("torch")),
+        rows=tuple(
+            tuple(
+                Cell(text=text)
+                for text in (
+                    side.name,
+                    moment(started_utc(side)),
+                    side.commit,
+                    str(side.machine.get("context", {}).get("ddpbench_version") or ""),
+                    str(side.identity.get("torch") or ""),
+                )
+            )
+            for side in history.sides
+        ),
+        sortable=False,
+    )
