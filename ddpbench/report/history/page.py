@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import jinja2
@@ -20,6 +21,7 @@ from ddpbench.analysis.history.told import (
     verdict_words,
 )
 from ddpbench.errors import OutputError
+from ddpbench.helper_process import for_report
 from ddpbench.records.files import write_anew
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.report.cells import cells
@@ -91,7 +93,8 @@ def _environment() -> jinja2.Environment:
 
 def _figures(history: History, drawn: Sequence[CaseHistory], numbers: Numbers) -> list[Embedded]:
     pictures = [case_picture(history, case) for case in drawn]
-    with Painter(len(pictures)) as painter:
+    with for_report(len(pictures)) or nullcontext() as beside:
+        painter = Painter(beside)
         painter.start(pictures)
         images = painter.drawn()
     return [
