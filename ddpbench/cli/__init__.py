@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpbench.cli import (
     allocation,
+    baseline,
     bisect,
     compare,
     doctor,
@@ -67,6 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
         allocation,
         merge,
         compare,
+        baseline,
         bisect,
         export,
         verify,

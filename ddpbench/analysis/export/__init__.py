@@ -1,5 +1,6 @@
 """A run's numbers for people's own programs: single steps and transfers as tables, and files in others' formats."""
 
+from ddpbench.analysis.export.benchmark import extra_info
 from ddpbench.analysis.export.formats import FORMATS, exported
 from ddpbench.analysis.export.steps import (
     STEP_COLUMNS,
@@ -14,6 +15,7 @@ __all__ = [
     "STEP_COLUMNS",
     "TRANSFER_COLUMNS",
     "exported",
+    "extra_info",
     "load_launches",
     "load_steps",
     "load_transfers",
