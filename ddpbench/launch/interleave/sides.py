@@ -23,7 +23,8 @@ _WORDS = (
     "ref=COMMIT, path=FOLDER, python=INTERPRETER, set=KEY=VALUE or env=NAME=VALUE; what has no = is a folder, "
     "or else a commit"
 )
-_GIT_S = 120
+_ASK_S = 120
+"""How long git may take, and an interpreter to import what is measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,10 +220,14 @@ def _interpreter(spec: SideSpec) -> str:
             env=child_environment(),
             capture_output=True,
             text=True,
-            timeout=_GIT_S,
+            timeout=_ASK_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired:
+        raise RequestError(
+            f"--{spec.name} python={spec.python}: importing torch and ddpbench there did not end within {_ASK_S} s"
+        ) from None
+    except OSError as error:
         raise RequestError(f"--{spec.name} python={spec.python}: it cannot be run: {error}") from None
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
@@ -255,7 +260,7 @@ def git(folder: Path, *words: str) -> str:
     """
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=_GIT_S, check=False
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=_ASK_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RequestError(f"git cannot be run: {error}") from None
@@ -277,7 +282,10 @@ def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
         return folder
     try:
         done = subprocess.run(
-            ["git", "-C", str(top), "archive", "--format=tar", commit], capture_output=True, check=False
+            ["git", "-C", str(top), "archive", "--format=tar", commit],
+            capture_output=True,
+            timeout=_ASK_S,
+            check=False,
         )
         if done.returncode:
             raise RequestError(f"git archive {commit}: {done.stderr.decode(errors='replace').strip()}")
@@ -287,6 +295,8 @@ def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as file:
             file.extractall(beside, filter="tar")
         beside.rename(folder)
+    except subprocess.TimeoutExpired:
+        raise RequestError(f"git archive {commit} did not end within {_ASK_S} s") from None
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {explain_os_error(error)}") from None
     return folder
