@@ -95,6 +95,16 @@ def test_a_file_of_an_earlier_version_has_only_steps(tmp_path: Path) -> None:
     assert told[0] == pytest.approx(told[1])
 
 
+def test_a_step_has_the_samples_that_were_counted(tmp_path: Path) -> None:
+    """Where ranks do not wait for each other a step has others than its case's batch."""
+    path = saved(tmp_path / "a.json", made(tmp_path / "a", {DDP: 40}))
+    info = json.loads(path.read_text())["benchmarks"][0]["extra_info"]
+    changed(path, launch_samples=[2 * count for count in info["launch_samples"]])
+    for timing, step_s in zip(read_saved(path).cases[0].timings, info["steps_s"], strict=True):
+        assert timing.step_s == pytest.approx(step_s)
+        assert timing.sample_s == pytest.approx(step_s / (2 * DDP.global_batch))
+
+
 @pytest.mark.parametrize(
     ("extra", "sentence"),
     [

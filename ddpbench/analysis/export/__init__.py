@@ -5,7 +5,6 @@ from ddpbench.analysis.export.formats import FORMATS, exported
 from ddpbench.analysis.export.steps import (
     STEP_COLUMNS,
     TRANSFER_COLUMNS,
-    load_launches,
     load_steps,
     load_transfers,
 )
@@ -16,7 +15,6 @@ __all__ = [
     "TRANSFER_COLUMNS",
     "exported",
     "extra_info",
-    "load_launches",
     "load_steps",
     "load_transfers",
 ]
