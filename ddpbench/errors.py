@@ -5,6 +5,7 @@
     │   ├── ExperimentError       an experiment with its every problem listed
     │   ├── OutputError           a run directory that cannot be written, or is in use
     │   ├── WorkloadError         a user's own workload that does not work
+    │   ├── SideError             a side of a comparison that cannot begin
     │   ├── IdentityError         a run directory of another machine, experiment or schema
     │   ├── UnreadableError       a file of a run directory that cannot be read, or is none; also a RecordError
     │   └── MachineError          what the request needs is not here (GPUs, a backend, torch)
@@ -70,6 +71,14 @@ class WorkloadError(RequestError):
 
 class IdentityError(RequestError):
     """A run directory that holds results of another machine, experiment or schema."""
+
+
+class SideError(RequestError):
+    """A side of a comparison cannot begin; `side` is `base` or `new`."""
+
+    def __init__(self, side: str, message: str) -> None:
+        super().__init__(message)
+        self.side = side
 
 
 class MachineError(RequestError):

@@ -5,8 +5,8 @@
 
 Rounds are ddpbench's: each is a launch of fresh ranks, whose mean step time pytest-benchmark gets as if it had timed
 it. So its table, --benchmark-autosave, --benchmark-compare and --benchmark-histogram work; the case's columns are in
-`extra_info`. `--ddpbench-gate 3% --ddpbench-baseline FILE` fails tests that are shown to be slower than saved ones.
-Importing this file imports neither torch nor pandas.
+`extra_info`. `--ddpbench-gate 3% --ddpbench-baseline BASELINE` fails tests that are shown to be slower than saved ones,
+or than those of other code that is measured in turn. Importing this file imports neither torch nor pandas.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
-import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -25,10 +24,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from ddpbench.analysis.regression import Change, Side
     from ddpbench.analysis.regression.gate import Gated
+    from ddpbench.launch.interleave.sides import SideSpec
     from ddpbench.launch.sweep.servers import LastingServers
 
-ROUNDS, MEASURED_S = 5, 0.6
+ROUNDS, MEASURED_S, TOTAL = 5, 0.6, "3 min"
 _NOT_MEASURED = "ddpbench: not measured"
 _GIVEN_BY_NAME = frozenset({"options", "env"})
 
@@ -59,8 +60,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--ddpbench-baseline",
         action="append",
         default=[],
-        metavar="FILE",
-        help="what pytest-benchmark has saved; several files are several sessions, which makes intervals narrower",
+        metavar="BASELINE",
+        help="what pytest-benchmark has saved, a file or a name such as 0001, or a run directory; several are several "
+        "sessions, which makes intervals narrower. Or what is measured now, in turn with this code: a checkout's "
+        "folder, ref=COMMIT, path=FOLDER, python=INTERPRETER",
+    )
+    group.addoption(
+        "--ddpbench-total",
+        default=TOTAL,
+        metavar="TIME",
+        help=f"time for each test to decide where it is measured in turn (default: '{TOTAL}')",
     )
     group.addoption(
         "--ddpbench-drift",
@@ -68,6 +77,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="PERCENT",
         help="standard deviation of step times between sessions on this machine (default: 4%%)",
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Gate:
+    """What a session's gate holds against: sides that were `saved`, or one that is measured `in_turn`."""
+
+    limit: float
+    drift: float
+    total_s: float
+    saved: tuple[Side, ...] = ()
+    in_turn: tuple[SideSpec, SideSpec] | None = None
+
+    @property
+    def words(self) -> str:
+        """What is held against what."""
+        if self.in_turn is not None:
+            base, new = self.in_turn
+            return f"{base.words} against {new.words}, in turn"
+        return f"against {', '.join(side.name for side in self.saved)}"
 
 
 @dataclass
@@ -78,8 +106,46 @@ class _Bench:
     servers: LastingServers
     count: int = 0
     gated: list[Gated] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+    """Sentences on what was measured, each once."""
+
+    def begun(self, out: Path) -> None:
+        """Nothing: where it goes is nobody's business."""
+
+    def event(self, text: str) -> None:
+        """Keeps what a reader might not expect for the end."""
+        self.notes[text] = None
+
+    def round_made(self, number: int, left_s: float) -> None:
+        """Nothing: pytest captures it."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wanted:
+    """What a test measures: settings of `[base]`, launches, and seconds of timed steps in each."""
+
+    settings: dict[str, Any]
+    rounds: int
+    measured_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Measured:
+    """A test's case: its side, its row of `cases.csv`, and how it compares with another side measured in turn."""
+
+    side: Side
+    row: dict[Any, Any]
+    change: Change | None = None
+    unlike: str = ""
+    """Why the other side could not be measured."""
+
+    @property
+    def steps_s(self) -> list[float]:
+        """The mean step time of each good launch, seconds."""
+        return [timing.step_s for run in self.side.cases for timing in run.timings]
+
+
+_GATE = pytest.StashKey[_Gate]()
 _BENCH = pytest.StashKey[_Bench]()
 _STACK = pytest.StashKey[contextlib.ExitStack]()
 
@@ -160,17 +226,26 @@ class DdpBenchmark:
             self._request.node.user_properties.append((_NOT_MEASURED, True))
         bench = _bench(config)
         bench.count += 1
-        row, steps_s, identity = self._measure(bench, self._located(settings), count, seconds)
-        self._benchmark.group = f"step at {row['world_size']} rank{'s' if row['world_size'] != 1 else ''}"
-        self._benchmark.extra_info.update(row, identity=identity, steps_s=steps_s)
+        wanted = _Wanted(settings=self._located(settings), rounds=count, measured_s=seconds)
+        found = self._measure(bench, wanted)
+        steps_s, columns = found.steps_s, self._columns(found)
+        ranks = found.side.cases[0].case.world_size
+        self._benchmark.group = f"step at {ranks} rank{'s' if ranks != 1 else ''}"
+        self._benchmark.extra_info.update(columns)
         rest = itertools.cycle(steps_s)  # a profiler of pytest-benchmark's asks once more
 
         def one_round() -> None:
             self._timer.advance(next(rest))
 
         self._benchmark.pedantic(one_round, rounds=len(steps_s), iterations=1)
-        self._gate(bench, steps_s, row, identity)
-        return row
+        self._hold_against(bench, found)
+        return {key: value for key, value in columns.items() if key in found.row}
+
+    def _columns(self, found: _Measured) -> dict[str, Any]:
+        from ddpbench.analysis.export import extra_info
+
+        (run,) = found.side.cases
+        return extra_info(run, found.row, found.side.identity)
 
     def _located(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Return the settings with a workload's file found."""
@@ -185,124 +260,216 @@ class DdpBenchmark:
                 return {**settings, "workload": found}
         return settings
 
-    def _measure(
-        self, bench: _Bench, settings: dict[str, Any], rounds: int, measured_s: float
-    ) -> tuple[dict[str, Any], list[float], dict[str, Any]]:
+    def _measure(self, bench: _Bench, wanted: _Wanted) -> _Measured:
+        from ddpbench.errors import DdpbenchError, SideError
+
+        gate = self._request.config.stash.get(_GATE, None)
+        source = bench.folder / f"{bench.count}_{self._name}.toml"
+        problem, unlike = "", ""
+        try:
+            if gate is not None and gate.in_turn is not None:
+                try:
+                    return self._in_turn(bench, gate, source, wanted)
+                except SideError as error:
+                    if error.side != "base":
+                        raise
+                    unlike = str(error)  # of a test that is new, say: it is measured without another side
+                    source = source.with_name(f"{source.stem}_alone.toml")
+            return replace(self._alone(bench, source, wanted), unlike=unlike)
+        except DdpbenchError as error:
+            problem = str(error)
+        pytest.fail(problem.replace(f"{source}: ", ""), pytrace=False)
+
+    @property
+    def _name(self) -> str:
+        return "".join(letter if letter.isalnum() else "_" for letter in self._request.node.name)[:60]
+
+    def _write(self, source: Path, settings: dict[str, Any], budget: dict[str, Any]) -> None:
         import tomli_w
 
-        from ddpbench.analysis import load
-        from ddpbench.analysis.export import load_launches
-        from ddpbench.errors import DdpbenchError
+        text: dict[str, Any] = {
+            "base": {key: value for key, value in settings.items() if key not in _GIVEN_BY_NAME},
+            **{key: settings[key] for key in _GIVEN_BY_NAME & settings.keys()},
+            "budget": budget,
+        }
+        source.write_text(tomli_w.dumps(text), encoding="utf-8")
+
+    def _alone(self, bench: _Bench, source: Path, wanted: _Wanted) -> _Measured:
         from ddpbench.launch.listener import Listener
         from ddpbench.launch.plan import make_plan
         from ddpbench.launch.sweep.preparation import SweepRequest, prepare
         from ddpbench.launch.sweep.sweep import Sweep
-        from ddpbench.records.machine import read_machine
 
-        name = "".join(letter if letter.isalnum() else "_" for letter in self._request.node.name)[:60]
-        text: dict[str, Any] = {
-            "base": {key: value for key, value in settings.items() if key not in _GIVEN_BY_NAME},
-            **{key: settings[key] for key in _GIVEN_BY_NAME & settings.keys()},
-            "budget": {
-                "rounds_min": rounds,
-                "rounds_max": rounds,
-                "measured_s": measured_s,
-                "total": "1 h",
-            },
+        budget = {
+            "rounds_min": wanted.rounds,
+            "rounds_max": wanted.rounds,
+            "measured_s": wanted.measured_s,
+            "total": "1 h",
         }
-        source = bench.folder / f"{bench.count}_{name}.toml"
-        source.write_text(tomli_w.dumps(text), encoding="utf-8")
-        problem = ""
-        try:
-            prepared = prepare(SweepRequest(experiment=source, out=bench.folder / source.stem))
-            own = [entry for entry in prepared.plan.cases if not entry.added_as_baseline]
-            if len(own) != 1:
-                pytest.fail(
-                    f"ddp_benchmark measures one case, and these settings are {len(own)}", pytrace=False
-                )
-            if own[0].skip_reason is not None:
-                pytest.fail(f"this case cannot be measured here: {own[0].skip_reason}", pytrace=False)
-            prepared = replace(prepared, plan=make_plan(prepared.experiment, own))
-            bench.servers.rewind()
-            with _one_at_a_time():
-                Sweep(prepared, Listener(), servers=bench.servers).run()
-            (row,) = load(prepared.run).to_dict("records")
-            if row["status"] != "ok":
-                pytest.fail(f"{row['status']}: {row['error']}", pytrace=False)
-            launches = load_launches(prepared.run)
-            identity = read_machine(prepared.run)["identity"]
-        except DdpbenchError as error:
-            problem = str(error)
-        if problem:
-            pytest.fail(problem.replace(f"{source}: ", ""), pytrace=False)
-        told = {str(key): value for key, value in json.loads(json.dumps(row, default=_plain)).items()}
-        kept = {key: value for key, value in told.items() if value is not None and value == value}  # noqa: PLR0124  no NaN
-        return kept, launches, identity
+        self._write(source, wanted.settings, budget)
+        prepared = prepare(SweepRequest(experiment=source, out=bench.folder / source.stem))
+        own = [entry for entry in prepared.plan.cases if not entry.added_as_baseline]
+        _check_one(len(own))
+        if own[0].skip_reason is not None:
+            pytest.fail(f"this case cannot be measured here: {own[0].skip_reason}", pytrace=False)
+        prepared = replace(prepared, plan=make_plan(prepared.experiment, own))
+        bench.servers.rewind()
+        with _one_at_a_time():
+            Sweep(prepared, Listener(), servers=bench.servers).run()
+        found = _read(prepared.run.path)
+        if found.row["status"] != "ok":
+            pytest.fail(f"{found.row['status']}: {found.row['error']}", pytrace=False)
+        return found
 
-    def _gate(
-        self, bench: _Bench, steps_s: list[float], row: dict[str, Any], identity: dict[str, Any]
-    ) -> None:
-        config = self._request.config
-        if config.getoption("--ddpbench-gate") is None:
+    def _in_turn(self, bench: _Bench, gate: _Gate, source: Path, wanted: _Wanted) -> _Measured:
+        from ddpbench.launch.interleave.told import Asked, interleave
+        from ddpbench.machine.claim import claimed
+        from ddpbench.machine.disturbance import own_environment_allows_sharing
+        from ddpbench.machine.hardware import read_hardware
+
+        assert gate.in_turn is not None
+        base, new = gate.in_turn
+        settings = _within(wanted.settings, Path(new.path)) if new.path else wanted.settings
+        self._write(source, settings, {"measured_s": wanted.measured_s})
+        asked = Asked(
+            experiment=source,
+            base=base,
+            new=new,
+            out=bench.folder / source.stem,
+            code=bench.folder,
+            total_s=gate.total_s,
+            fewest=wanted.rounds,
+            limit=gate.limit,
+            alpha=self._alpha,
+        )
+        free = own_environment_allows_sharing()
+        with _one_at_a_time(), contextlib.nullcontext() if free else claimed(read_hardware().cores):
+            changes = interleave(asked, bench)
+        for difference in changes.unlike:
+            bench.event(f"the sides differ in more than the program: {difference}")
+        _check_one(len(changes.new.cases))
+        found = _read(changes.new.path)
+        if not found.steps_s:
+            pytest.fail(f"{found.row['status']}: {found.row['error']}", pytrace=False)
+        return replace(found, change=changes.changes[-1])
+
+    @property
+    def _alpha(self) -> float:
+        """One minus the confidence of a test's verdict, so that those of all tests together have 95 %."""
+        from ddpbench.analysis.statistics.stats import ALPHA
+
+        items = self._request.session.items
+        return ALPHA / max(1, sum("ddp_benchmark" in getattr(item, "fixturenames", ()) for item in items))
+
+    def _hold_against(self, bench: _Bench, found: _Measured) -> None:
+        gate = self._request.config.stash.get(_GATE, None)
+        if gate is None:
             return
-        from ddpbench.analysis.regression.gate import gated
+        from ddpbench.analysis.regression.gate import Gated, decided, gated
         from ddpbench.errors import DdpbenchError
-        from ddpbench.units import parse_share
 
-        limit, drift = (parse_share(config.getoption(f"--ddpbench-{name}")) for name in ("gate", "drift"))
-        files = [Path(each) for each in config.getoption("--ddpbench-baseline")]
-        problem = ""
+        test, problem = self._request.node.nodeid, ""
         try:
-            found = gated(
-                self._request.node.nodeid,
-                steps_s,
-                row=row,
-                identity=identity,
-                baselines=files,
-                limit=limit,
-                drift=drift,
-            )
-            bench.gated.append(found)
-            problem = found.sentence if found.fails else ""
+            if found.change is not None:
+                decision = decided(test, found.change, gate.limit)
+            elif gate.in_turn is not None:
+                told = f"{test}: not comparable: {found.unlike}"
+                decision = Gated(name=test, judged=False, fails=False, sentence=told)
+            else:
+                decision = gated(
+                    test, found.side, gate.saved, limit=gate.limit, drift=gate.drift, alpha=self._alpha
+                )
+            bench.gated.append(decision)
+            problem = decision.sentence if decision.fails else ""
         except DdpbenchError as error:
             problem = str(error)
         if problem:
             pytest.fail(problem, pytrace=False)
 
 
+def _check_one(cases: int) -> None:
+    if cases != 1:
+        pytest.fail(f"ddp_benchmark measures one case, and these settings are {cases}", pytrace=False)
+
+
+def _read(path: Path) -> _Measured:
+    """Return what a run directory of one case holds."""
+    from ddpbench.analysis import load
+    from ddpbench.analysis.regression import read_side
+    from ddpbench.records import RunDir
+
+    run = RunDir(path)
+    (row,) = load(run).to_dict("records")
+    return _Measured(side=read_side(run), row=row)
+
+
+def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
+    """Return the settings with a workload's file by its path from this folder, which the other side has, too."""
+    file, colon, name = str(settings.get("workload", "")).rpartition(":")
+    path = Path(file).resolve()
+    if not file.endswith(".py") or not path.is_relative_to(root):
+        return settings
+    return {**settings, "workload": f"{path.relative_to(root)}{colon}{name}"}
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuses a gate that could not fail."""
-    gate = config.getoption("--ddpbench-gate", None)
-    if gate is None or hasattr(config, "workerinput"):
+    """Understands what the gate holds against, and refuses one that could not fail."""
+    if config.getoption("--ddpbench-gate", None) is None or hasattr(config, "workerinput"):
         return
-    from ddpbench.analysis.regression.gate import check_baselines
     from ddpbench.errors import DdpbenchError
-    from ddpbench.units import parse_share
 
     if config.getoption("numprocesses", None) or config.getoption("benchmark_disable", False):
         raise pytest.UsageError(
             "--ddpbench-gate measures, which it cannot with --benchmark-disable or beside pytest-xdist: leave one out"
         )
     try:
-        for name in ("gate", "drift"):
-            parse_share(config.getoption(f"--ddpbench-{name}"))
-        check_baselines([Path(each) for each in config.getoption("--ddpbench-baseline")])
+        config.stash[_GATE] = _gate_of(config)
     except (ValueError, DdpbenchError) as error:
-        raise pytest.UsageError(str(error)) from None
+        raise pytest.UsageError(str(error).replace("--base ", "--ddpbench-baseline ")) from None
+
+
+def _gate_of(config: pytest.Config) -> _Gate:
+    """Return what was asked for.
+
+    Raises:
+        ValueError: a share or a time is none.
+        RequestError: a baseline means nothing, or two are of different kinds.
+        IdentityError: a saved one is damaged, of another schema, or none of ddpbench's.
+    """
+    from ddpbench.analysis.regression.baselines import Baselines
+    from ddpbench.analysis.regression.gate import read_baselines
+    from ddpbench.errors import RequestError
+    from ddpbench.launch.interleave.sides import beside_this_code, is_side_word
+    from ddpbench.units import parse_seconds, parse_share
+
+    limit, drift = (parse_share(config.getoption(f"--ddpbench-{name}")) for name in ("gate", "drift"))
+    gate = _Gate(limit=limit, drift=drift, total_s=parse_seconds(config.getoption("--ddpbench-total")))
+    words = config.getoption("--ddpbench-baseline")
+    if not words:
+        raise RequestError(
+            "--ddpbench-gate needs --ddpbench-baseline: a FILE that --benchmark-json=FILE has written, or what is to "
+            "be measured in turn, such as ref=main"
+        )
+    sides = [word for word in words if is_side_word(word)]
+    if not sides:
+        storage = str(config.getoption("benchmark_storage", "")).removeprefix("file://") or ".benchmarks"
+        return replace(gate, saved=read_baselines(words, Baselines(Path(storage))))
+    if len(sides) < len(words):
+        saved = next(word for word in words if word not in sides)
+        raise RequestError(
+            f"--ddpbench-baseline: {saved} was saved, and {sides[0]} is to be measured in turn: give one kind"
+        )
+    return replace(gate, in_turn=beside_this_code(words))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails a run whose gate has judged nothing at all."""
     bench = session.config.stash.get(_BENCH, None)
-    nothing = bench is None or not any(one.ratio is not None for one in bench.gated)
+    nothing = bench is None or not any(one.judged for one in bench.gated)
     asked = session.config.getoption("--ddpbench-gate", None) is not None
     if asked and nothing and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else None
 
 
 @contextlib.contextmanager
@@ -331,8 +498,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if config.getoption("--ddpbench-gate", None) is None:
         return
     terminalreporter.write_sep("-", "ddpbench gate")
+    terminalreporter.write_line(config.stash[_GATE].words)
     gated = bench.gated if bench is not None else []
-    for found in gated:
-        terminalreporter.write_line(found.sentence)
-    if not any(found.ratio is not None for found in gated):
+    for sentence in (*(bench.notes if bench is not None else ()), *(found.sentence for found in gated)):
+        terminalreporter.write_line(sentence)
+    if not any(found.judged for found in gated):
         terminalreporter.write_line("nothing could be judged: the gate has not been passed")

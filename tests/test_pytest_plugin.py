@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ddpbench.analysis.regression.gate import Gated, gated
-from ddpbench.errors import IdentityError, RequestError
+from ddpbench.analysis.export import exported
+from ddpbench.analysis.regression import Side, read_side
+from ddpbench.analysis.regression.baselines import Baselines
+from ddpbench.analysis.regression.gate import Gated, gated, read_baselines
+from ddpbench.analysis.regression.saved import read_saved
+from ddpbench.errors import DdpbenchError, IdentityError, RequestError
+from ddpbench.pytest_plugin import _gate_of
+from ddpbench.records import RunDir
+from tests.analysis.test_changes import DDP, MASTER, SINGLE, made
 
 pytestmark = pytest.mark.multiprocess
 ROOT = Path(__file__).parents[1]
@@ -95,6 +105,14 @@ def test_a_suite_saves_compares_and_gates(suite: Path) -> None:
     assert again.returncode == 0, again.stdout
     assert "ddpbench gate" in again.stdout
     assert "test_step[1]: " in again.stdout
+    other = json.loads(saved.read_text())
+    other["benchmarks"] = [one for one in other["benchmarks"] if one["name"] == "test_step[2]"]
+    (suite / "other.json").write_text(json.dumps(other))
+    nothing = run_pytest(suite, *(word.replace("base.json", "other.json") for word in gate))
+    assert nothing.returncode == 1, nothing.stdout
+    assert "1 passed" in nothing.stdout
+    assert "test_step[1]: not comparable: no baseline has it" in nothing.stdout
+    assert "nothing could be judged: the gate has not been passed" in nothing.stdout
     (suite / "tests" / "train.py").write_text(TRAIN.replace("0.002", "0.004"))
     slow = run_pytest(suite, *gate)
     assert slow.returncode == 1, slow.stdout
@@ -116,24 +134,59 @@ def test_two_at_once_wait_for_each_other(suite: Path) -> None:
 
 
 def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
-    saved = suite / "base.json"
-    saved.write_text(json.dumps({"benchmarks": []}))
     for words, sentence in (
-        (("--ddpbench-gate=3%",), "needs --ddpbench-baseline FILE"),
-        (("--ddpbench-gate=3%", "--ddpbench-baseline=none.json"), "there is no such file"),
-        (("--ddpbench-gate=much", f"--ddpbench-baseline={saved}"), "give a share such as 3%"),
-        (("--ddpbench-gate=3%", f"--ddpbench-baseline={saved}", "-n", "2"), "beside pytest-xdist"),
-        (("--ddpbench-gate=3%", f"--ddpbench-baseline={saved}", "--benchmark-disable"), "leave one out"),
-        (("--ddpbench-gate=3%", *[f"--ddpbench-baseline={saved}"] * 2), "given twice"),
+        (
+            ("--ddpbench-gate=3%", "--ddpbench-baseline=python=none"),
+            "--ddpbench-baseline python=none: there is no",
+        ),
+        (("--ddpbench-gate=3%", "--ddpbench-baseline=main", "-n", "2"), "beside pytest-xdist"),
+        (("--ddpbench-gate=3%", "--ddpbench-baseline=main", "--benchmark-disable"), "leave one out"),
     ):
         done = run_pytest(suite, *words)
         assert done.returncode == 4, (words, done.stdout)
         assert sentence in done.stdout + done.stderr, (words, done.stdout, done.stderr)
-    gate = ("--ddpbench-gate=3%", f"--ddpbench-baseline={saved}", "--ddpbench-measured=0.05")
-    nothing = run_pytest(suite, *gate, "-k", "test_step and 1")
-    assert nothing.returncode == 1, nothing.stdout
-    assert "1 passed" in nothing.stdout
-    assert "nothing could be judged: the gate has not been passed" in nothing.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"baseline": []}, "needs --ddpbench-baseline: a FILE"),
+        ({"baseline": ["nightly"]}, "nor a baseline saved in kept/.*; saved there: 0001_main"),
+        ({"baseline": ["none.json"]}, "'none.json' is no run directory and no file here"),
+        ({"baseline": ["empty.json"]}, "it is empty"),
+        (
+            {"baseline": ["main", "ref=main"]},
+            "main was saved, and ref=main is to be measured in turn: give one kind",
+        ),
+        ({"baseline": ["main", "0001"]}, "given twice"),
+        ({"baseline": ["ref=main"]}, "is in no git repository"),
+        ({"baseline": ["path=none"]}, "there is no such folder"),
+        ({"baseline": ["."]}, "both sides are the same"),
+        ({"total": "soon"}, "soon"),
+        ({"gate": "much"}, "give a share such as 3%"),
+        ({"drift": "much"}, "give a share such as 3%"),
+    ],
+)
+def test_what_a_gate_cannot_hold_against(
+    suite: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], sentence: str
+) -> None:
+    monkeypatch.chdir(suite)
+    Baselines(Path("kept")).save("main", exported(made(suite / "run", {DDP: 40}), "pytest-benchmark"))
+    (suite / "empty.json").write_text(json.dumps({"benchmarks": []}))
+    given = {"gate": "3%", "drift": "4%", "total": "3 min", "baseline": ["main"]}
+    assert len(_gate_of(Config(given)).saved) == 1
+    with pytest.raises((ValueError, DdpbenchError), match=sentence):
+        _gate_of(Config(given | options))
+
+
+class Config:
+    """Options of pytest's; saved baselines lie in `kept`."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self._given = given
+
+    def getoption(self, name: str, *_: object) -> Any:
+        return self._given.get(name.removeprefix("--ddpbench-"), "file://kept")
 
 
 def test_a_tests_own_group_leaves_the_measured_time(suite: Path) -> None:
@@ -149,44 +202,93 @@ def test_a_tests_own_group_leaves_the_measured_time(suite: Path) -> None:
     assert one["options"]["min_rounds"] == 7
 
 
-def test_what_a_gate_refuses(tmp_path: Path) -> None:
-    steps, here = [0.1, 0.101, 0.102, 0.1, 0.099], {"torch": "2"}
-    path = tmp_path / "base.json"
+NAME = "a.py::t"
 
-    def judged(test: str, steps_s: list[float], *paths: Path, **row: object) -> Gated:
-        return gated(test, steps_s, row=row, identity=here, baselines=paths or [path], limit=0.03)
 
-    with pytest.raises(RequestError, match="there is no such file"):
-        judged("t", steps)
-    path.write_text("{}")
-    with pytest.raises(IdentityError, match="has no benchmarks"):
-        judged("t", steps)
-    path.write_text("not json")
-    with pytest.raises(IdentityError, match="is no file of pytest-benchmark"):
-        judged("t", steps)
+def side(path: Path, steps_ms: float, *, test: str = NAME, **options: object) -> Side:
+    """A file of one test with a case that takes so long."""
+    run = made(path, {DDP: steps_ms}, **options)  # type: ignore[arg-type]
+    data = json.loads(exported(run, "pytest-benchmark"))
+    data["benchmarks"][0]["fullname"] = test
+    file = path.with_suffix(".json")
+    file.write_text(json.dumps(data))
+    return read_saved(file)
 
-    def saved(steps_s: object, torch: str = "2", **row: object) -> None:
-        extra = {"steps_s": steps_s, "identity": {"torch": torch, "workload_digest": "other"}, **row}
-        path.write_text(
-            json.dumps({"benchmarks": [{"name": "t", "fullname": "a.py::t", "extra_info": extra}]})
-        )
 
-    saved(steps, torch="3")
-    with pytest.raises(IdentityError, match="torch: '3' there, '2' here"):
-        judged("a.py::t", steps)
-    for wrong in ([0.1, "x"], [0.1, -1.0], "none", [float("nan")] * 5):
-        saved(wrong)
-        with pytest.raises(IdentityError, match="are no times"):
-            judged("a.py::t", steps)
-    saved(steps, local_batch=4)
-    other = judged("a.py::t", steps, local_batch=8)
-    assert (other.ratio, other.fails) == (None, False)
-    assert "local_batch 4 there, 8 here" in other.sentence
-    saved(steps)
-    assert "no baseline has it" in judged("b.py::t", steps).sentence  # another file's test of that name
-    assert "cannot tell" in judged("a.py::t", [1.05 * step for step in steps]).sentence
-    worse = judged("a.py::t", [1.3 * step for step in steps])
+def against(now: RunDir, *baselines: Side, test: str = NAME, **options: float) -> Gated:
+    return gated(test, read_side(now), baselines, limit=0.03, **options)
+
+
+def test_what_a_gate_decides(tmp_path: Path) -> None:
+    base = side(tmp_path / "base", 40)
+    same, slow = made(tmp_path / "same", {DDP: 40}), made(tmp_path / "slow", {DDP: 52})
+    worse = against(slow, base)
     assert worse.fails
-    assert "+30" in worse.sentence
-    few = judged("a.py::t", [1.3 * step for step in steps[:3]])
-    assert (few.ratio, few.fails) == (None, False)
+    assert worse.judged
+    assert worse.sentence.startswith(f"{NAME}: slower by more than 3 %: +")
+    assert worse.sentence.partition("+")[2][:2] in ("28", "29", "30", "31")
+    assert worse.sentence.endswith("; 8 rounds)")
+    alike = against(same, base)
+    assert (alike.fails, alike.judged) == (False, True)
+    assert "cannot tell: " in alike.sentence
+    assert against(slow, base, test="b.py::moved").fails  # its case is the same
+    assert not against(slow, base, alpha=1e-12).fails
+    few = against(made(tmp_path / "few", {DDP: 80}, rounds=3), base)
+    assert (few.judged, few.fails) == (False, False)
+    assert "cannot tell: too few rounds: 3 of 5 at least" in few.sentence
+    still = made(tmp_path / "still", {DDP: 40}, noise=0.0)
+    copies = against(still, side(tmp_path / "copy", 40, noise=0.0), drift=0.0)
+    assert (copies.judged, copies.fails) == (False, False)
+    assert "as no clock measures" in copies.sentence
+
+
+def test_several_baselines_are_several_sessions(tmp_path: Path) -> None:
+    """Of sessions that vary by 4 %, one against one gives +-11 %, and one against four +-9 %."""
+    sides = [side(tmp_path / f"base{number}", 40, rounds=20) for number in range(4)]
+    now = made(tmp_path / "now", {DDP: 40}, rounds=20)
+    widths = []
+    for baselines in (sides[:1], sides):
+        told = against(now, *baselines).sentence.replace("\N{MINUS SIGN}", "-")
+        _, low, high = map(float, re.findall(r"([+-]\d+\.\d) %", told))
+        widths.append(high - low)
+    assert widths[0] == pytest.approx(22, abs=1.5)
+    assert widths[1] == pytest.approx(17.6, abs=1.5)
+
+
+def test_what_a_gate_cannot_compare(tmp_path: Path) -> None:
+    now = made(tmp_path / "now", {DDP: 52})
+    other = against(made(tmp_path / "other", {replace(DDP, local_batch=4): 40}), side(tmp_path / "base", 40))
+    assert (other.judged, other.fails) == (False, False)
+    assert "not comparable: it is in this run alone; the other has it with local_batch = 8" in other.sentence
+    nothing = against(
+        made(tmp_path / "master", {MASTER: 40}), read_side(made(tmp_path / "single", {SINGLE: 40}))
+    )
+    assert (nothing.judged, nothing.fails) == (False, False)
+    assert nothing.sentence == f"{NAME}: not comparable: no baseline has it"
+    far = read_side(made(tmp_path / "far", {DDP: 40}))
+    far = replace(far, machine={"identity": {**far.identity, "torch": "2.99.0"}})
+    with pytest.raises(
+        IdentityError, match=r"far was measured under other conditions: torch: '2\.99\.0' in "
+    ):
+        against(now, far)
+    assert against(now, read_side(made(tmp_path / "run", {DDP: 40, SINGLE: 30}))).fails  # a run directory
+    with pytest.raises(RequestError, match="given twice, which would count as two sessions"):
+        read_baselines([str(now.path), f"{now.path}/../now"], Baselines())
+
+
+def test_without_torch_a_test_says_what_to_install(suite: Path) -> None:
+    (suite / "conftest.py").write_text(
+        "import importlib.util\nfound = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'torch' else found(name, *more)\n"
+    )
+    done = run_pytest(suite, "-k", "test_step and 1")
+    assert done.returncode == 1, done.stdout
+    assert "torch is not installed in this environment: pip install torch" in done.stdout
+
+
+def test_importing_the_plugin_imports_neither_torch_nor_pandas() -> None:
+    line = "import sys, ddpbench.pytest_plugin; print({'torch', 'pandas', 'scipy'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", line], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "set()"

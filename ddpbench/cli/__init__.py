@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpbench.cli import (
     allocation,
+    baseline,
     bisect,
     compare,
     doctor,
@@ -69,6 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
         merge,
         compare,
         history,
+        baseline,
         bisect,
         export,
         verify,

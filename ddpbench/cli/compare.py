@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
         help="compare two runs case by case: faster, slower, equivalent, or cannot tell",
-        description="Match the cases of two run directories by what they specify, and say of each whether its step "
+        description="Match the cases of two sides by what they specify, and say of each whether its step "
         "became slower, by how much with what interval, and in which part of the step. All verdicts together are right "
         "with 95 % confidence. With --interleave, measure two sides of an experiment in turn, round by round, until "
         "each case is decided: so a small, noisy machine can tell 3 %.",
@@ -31,9 +31,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "runs",
         nargs="+",
-        type=Path,
         metavar="RUN",
-        help="BASE and NEW, run directories; or an experiment, with --interleave; or what that has written",
+        help="BASE and NEW: each a run directory, a JSON file of pytest-benchmark, or a baseline saved by name; or an "
+        "experiment, with --interleave; or what that has written",
     )
     parser.add_argument(
         "--interleave",
@@ -116,31 +116,31 @@ def _run(arguments: argparse.Namespace) -> int:
         raise RequestError(
             "--base, --new, --set, --total and --out say how to measure: give them with --interleave"
         )
-    if one and (arguments.runs[0] / FILE).is_file():
+    if one and (Path(arguments.runs[0]) / FILE).is_file():
         from ddpbench.launch.interleave.told import changes_in
 
-        return _told(changes_in(arguments.runs[0]), arguments)
+        return _told(changes_in(Path(arguments.runs[0])), arguments)
     if len(arguments.runs) != 2:
-        raise RequestError("give two run directories, BASE and NEW, or one that --interleave has written")
+        raise RequestError("give two runs, BASE and NEW, or a directory that --interleave has written")
     return _told(_of_two(arguments), arguments)
 
 
 def _of_two(arguments: argparse.Namespace) -> Changes:
-    """Return the comparison of two run directories.
+    """Return the comparison of two sides that were measured before.
 
     Raises:
-        RequestError: they are one and the same.
+        RequestError: they are one and the same, or a text means nothing.
         IdentityError: they are of other machines, and that was not asked for.
     """
-    from ddpbench.analysis.regression import changes_of, read_side, unlike
+    from ddpbench.analysis.regression import changes_of, unlike
+    from ddpbench.analysis.regression.baselines import find_side, side_of
     from ddpbench.analysis.regression.changes import DRIFT
     from ddpbench.errors import IdentityError, RequestError
-    from ddpbench.records import RunDir
 
     first, second = arguments.runs
-    if first.resolve() == second.resolve():
-        raise RequestError(f"{first} is both sides: give two run directories")
-    base, new = (read_side(RunDir(path)) for path in (first, second))
+    if find_side(first).resolve() == find_side(second).resolve():
+        raise RequestError(f"{first} is both sides: give two runs")
+    base, new = side_of(first), side_of(second)
     differing = unlike(base, new)
     if differing and not arguments.across:
         listed = "\n".join(f"  {line}" for line in differing)
@@ -179,7 +179,7 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
 
         raise RequestError(f"--total: {error}") from None
     asked = Asked(
-        experiment=find_experiment(str(arguments.runs[0])),
+        experiment=find_experiment(arguments.runs[0]),
         base=base,
         new=new,
         overrides=tuple(arguments.overrides),

@@ -25,7 +25,11 @@ def add_parser(commands: Any) -> None:
         "that can show one, and more are needed with several cases.",
     )
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="run directories, or folders that hold them"
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="run directories, files of pytest-benchmark or names of baselines, or folders that hold some",
     )
     parser.add_argument(
         "--case",

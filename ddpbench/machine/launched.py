@@ -7,6 +7,7 @@ Each rank is a `python -m ddpbench.worker` of its own, which imports everything 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import mmap
 import os
@@ -14,6 +15,7 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -49,6 +51,9 @@ _PMI = ("HYDRA", "MPICH", "Intel(R) MPI", "MVAPICH")
 RESTARTS = 3
 """How often torchrun starts failed ranks anew: one failure is planned, and what else fails may do so twice."""
 _END_S = 10.0
+_PAGE = "ddpbench-page-"
+_STALE_S = 3600.0
+"""A page that is younger may be one that its sweep has not locked yet."""
 
 
 def _program(launcher: str) -> str | None:
@@ -141,7 +146,10 @@ class LaunchedRanks:
 
     def __init__(self, case: Case, log: Path) -> None:
         self._case, self._launcher, self._log = case, case.launcher, log
-        self._page_file = tempfile.NamedTemporaryFile(prefix="ddpbench-page-")  # noqa: SIM115  closed with this
+        _remove_stale_pages()
+        self._page_file = tempfile.NamedTemporaryFile(prefix=_PAGE)  # noqa: SIM115  closed with this
+        with contextlib.suppress(OSError):  # where files cannot be locked, none is found to be stale
+            fcntl.flock(self._page_file, fcntl.LOCK_EX)  # the kernel lets go of it, however this process ends
         self._page_file.truncate(PAGE_BYTES + WORDS_BYTES)
         self._page = mmap.mmap(self._page_file.fileno(), PAGE_BYTES + WORDS_BYTES)
         self._words = memoryview(self._page).cast("Q")
@@ -296,6 +304,22 @@ class LaunchedRanks:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _remove_stale_pages() -> None:
+    """Removes what sweeps left that were killed: this user's pages, which no process holds any more."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PAGE}*"):
+        if path.suffix == ".json":
+            continue  # it goes with its page
+        with contextlib.suppress(OSError):
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with os.fdopen(os.open(path, flags), "r+b", buffering=0) as file:
+                found = os.fstat(file.fileno())
+                old = time.time() - found.st_mtime > _STALE_S
+                if old and stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    Path(f"{path}.json").unlink(missing_ok=True)
+                    path.unlink()
 
 
 def _is_rank(pid: int) -> bool:

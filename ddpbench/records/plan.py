@@ -215,6 +215,26 @@ def read_plan(run: RunDir) -> StoredPlan:
     )
 
 
+def checked_case(raw: Mapping[str, Any]) -> Case:
+    """Return the case of an entry that stands elsewhere than in a plan, its id included, as strictly as from one.
+
+    Raises:
+        ValueError: it is none, or its id is not that of its contents.
+    """
+    try:
+        entry = _Entry.model_validate(
+            {**raw, "skip_reason": None, "added_as_baseline": False, "oversubscribed": False}
+        )
+    except ValidationError as error:
+        raise ValueError(first_problem(error)) from None
+    case = Case.from_json(dict(raw))
+    if case.case_id != entry.case_id:
+        raise ValueError(
+            f"the case called {shortened(entry.case_id)} has the contents of {shortened(case.case_id)}"
+        )
+    return case
+
+
 def _planned(run: RunDir, entry: _Entry, raw: Mapping[str, Any]) -> PlannedCase:
     """Return a planned case, of the values as they stand in the file: 5 and 5.0 make different ids.
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ddpbench.analysis.export.formats import exported
 from ddpbench.analysis.history import History, history_of, read_sides
 from ddpbench.analysis.history.told import headline, markdown, place_words, places, remarks, rows, to_json
 from ddpbench.analysis.regression.changes import DRIFT
 from ddpbench.cli import run as run_cli
+from ddpbench.records import RunDir
 from ddpbench.spec import Case
 from tests.analysis.test_changes import made
 from tests.synthetic import case_of
@@ -43,6 +45,19 @@ def night(
     machine["identity"]["torch"] = torch
     run.machine.write_text(json.dumps(machine))
     return path
+
+
+def test_files_of_pytest_benchmark_are_runs_too(month: Path, tmp_path: Path) -> None:
+    """The same nights exported: the same change-point, in the order in which they were measured."""
+    folder = tmp_path / ".benchmarks"
+    folder.mkdir()
+    for number in range(20):
+        content = exported(RunDir(month / f"night-{number:02d}"), "pytest-benchmark")
+        (folder / f"{20 - number:04d}_main.json").write_bytes(content)
+    found, saved = (history_of(read_sides([each])) for each in (month, folder))
+    changes = [[(one.before, one.after, one.ratio) for one in case.changes] for case in found.cases]
+    assert changes == [[(one.before, one.after, one.ratio) for one in case.changes] for case in saved.cases]
+    assert any(changes)
 
 
 def drifted(seed: int, nights: int) -> list[float]:
@@ -200,7 +215,7 @@ def _empty(folder: Path) -> list[str]:
 def _file(folder: Path) -> list[str]:
     path = folder / "notes.txt"
     path.write_text("no run")
-    return [str(path)]
+    return [str(path), str(night(folder, 0, STEP_MS))]
 
 
 def _apart(folder: Path) -> list[str]:
@@ -243,15 +258,15 @@ def _undated(folder: Path) -> list[str]:
     ("write", "said"),
     [
         (_alone, "is the only run: give several, or a folder of them"),
-        (_nowhere, "nowhere is no directory: give run directories"),
+        (_nowhere, "nowhere' is no run directory and no file here, nor a baseline saved in"),
         (_empty, "empty is not a run directory and holds none"),
-        (_file, "notes.txt is no directory"),
+        (_file, "notes.txt is no file of pytest-benchmark"),
         (_apart, "no two of these 3 runs have a case in common"),
         (_newer, "has schema 99"),
         (_torn, "plan.json cannot be read"),
         (_twice, "night-00 is given twice: a run counts once"),
         (_copied, "night-00 has the same launches as"),
-        (_undated, "says 'yesterday' when its run was measured: give the runs in order, with --as-given"),
+        (_undated, "says 'yesterday' when it was measured: give the runs in order, with --as-given"),
     ],
 )
 def test_what_makes_no_history_is_refused_in_a_sentence(

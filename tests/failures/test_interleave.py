@@ -12,8 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from ddpbench.errors import SideError
+from ddpbench.launch.interleave import turns
+from ddpbench.launch.interleave.sides import SideSpec
+from ddpbench.launch.interleave.told import Asked, interleave
 from ddpbench.launch.interleave.turns import read_comparison
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes
+from tests.processes import started
 
 pytestmark = pytest.mark.multiprocess
 
@@ -334,3 +339,74 @@ def test_sides_whose_cases_all_fail_are_told_as_such(repository: Path) -> None:
     )
     assert code in (1, 2), told + said
     assert "division by zero" in told + said
+
+
+HANGS_AT_ONCE = """
+import sys, time
+def wait():
+    time.sleep(600)
+if "ddpbench.launch.interleave.turn" in sys.orig_argv:
+    wait()
+"""
+HANGS_LATER = """
+import sys, time
+class Late:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == "ddpbench.strategies.ddp":
+            time.sleep(600)
+if "ddpbench.launch.interleave.turn" in sys.orig_argv:
+    sys.meta_path.insert(0, Late)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "patience", "doing"),
+    [
+        (HANGS_AT_ONCE, 4, "START_S", "its interpreter started"),
+        (HANGS_LATER, 7, "SILENT_S", "it was planning the experiment"),
+    ],
+)
+def test_a_side_that_hangs_outside_of_a_launch_is_ended_and_named(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, code: str, line: int, patience: str, doing: str
+) -> None:
+    """Where it stood is told, and nothing of it is left."""
+    (repository / "sitecustomize.py").write_text(code)
+    (repository / "bench" / "step.toml").write_text(EXPERIMENT.replace('"single"', '"ddp"'))
+    monkeypatch.setattr(turns, patience, 5.0)
+    monkeypatch.chdir(repository)
+    asked = Asked(
+        experiment=Path("bench/step.toml"),
+        base=SideSpec(name="base", path="."),
+        new=SideSpec(name="new", overrides=("base.local_batch=16",)),
+        out=repository.parent / "out",
+        total_s=60,
+        fewest=5,
+    )
+    began = time.monotonic()
+    with pytest.raises(SideError) as found:
+        interleave(asked, Heard())
+    assert time.monotonic() - began < 60
+    assert found.value.side == "base"
+    assert str(found.value) == (
+        f"base (path=.): it said nothing for 5 s while {doing}, at line {line} of "
+        f"{repository / 'sitecustomize.py'}: it was ended"
+    )
+    assert not worker_processes()
+    assert not [one for one in started() if "ddpbench.launch.interleave.turn" in one.cmdline()]
+
+
+class Heard:
+    """Hears of a comparison."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def begun(self, out: Path) -> None:
+        """Nothing."""
+
+    def event(self, text: str) -> None:
+        self.told.append(text)
+
+    def round_made(self, number: int, left_s: float) -> None:
+        """Nothing."""

@@ -1,10 +1,10 @@
 """A run's numbers for people's own programs: single steps and transfers as tables, and files in others' formats."""
 
+from ddpbench.analysis.export.benchmark import extra_info
 from ddpbench.analysis.export.formats import FORMATS, exported
 from ddpbench.analysis.export.steps import (
     STEP_COLUMNS,
     TRANSFER_COLUMNS,
-    load_launches,
     load_steps,
     load_transfers,
 )
@@ -14,7 +14,7 @@ __all__ = [
     "STEP_COLUMNS",
     "TRANSFER_COLUMNS",
     "exported",
-    "load_launches",
+    "extra_info",
     "load_steps",
     "load_transfers",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ddpbench.analysis.export.benchmark import extra_info
 from ddpbench.analysis.export.steps import load_steps, load_transfers
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
@@ -75,7 +76,13 @@ def _pytest_benchmark(run: RunDir, table: str) -> bytes:
             "author_time": None,
         },
         "benchmarks": [
-            _benchmark(case, names[case.case_id], rows[case.case_id], plan.experiment) for case in cases
+            _benchmark(
+                case,
+                names[case.case_id],
+                plan.experiment,
+                extra_info(case, rows[case.case_id], identity),
+            )
+            for case in cases
         ],
         "datetime": context.get("started_utc"),
         "version": f"ddpbench {VERSION}",
@@ -83,12 +90,7 @@ def _pytest_benchmark(run: RunDir, table: str) -> bytes:
     return (json.dumps(told, indent=1) + "\n").encode()
 
 
-def _benchmark(case: CaseRun, name: str, row: Mapping[Any, Any], experiment: str) -> dict[str, Any]:
-    extra = {
-        str(key): (value.item() if isinstance(value, np.generic) else value)
-        for key, value in row.items()
-        if not pd.isna(value)
-    }
+def _benchmark(case: CaseRun, name: str, experiment: str, extra: Mapping[str, Any]) -> dict[str, Any]:
     params = {
         "strategy": case.case.strategy,
         "world_size": case.case.world_size,
@@ -101,7 +103,7 @@ def _benchmark(case: CaseRun, name: str, row: Mapping[Any, Any], experiment: str
         "fullname": f"{experiment}::{name}",
         "params": params,
         "param": case.case_id,
-        "extra_info": extra,
+        "extra_info": dict(extra),
         "options": {
             "disable_gc": False,
             "timer": "ddpbench",

@@ -52,17 +52,6 @@ def _launches(run: RunDir) -> Iterator[tuple[str, int, RankRecords]]:
                 yield case_id, number, rank
 
 
-def load_launches(run: RunDir) -> list[float]:
-    """Return the mean step time of each good launch of a run of one case, by round, seconds.
-
-    Raises:
-        IdentityError: it is not a run directory, or one of another schema.
-    """
-    from ddpbench.analysis.read.cases import read_cases
-
-    return [timing.step_s for case in read_cases(run, read_plan(run)) for timing in case.timings]
-
-
 def load_steps(run: RunDir) -> pd.DataFrame:
     """Return every rank's own steps, a row each, with `STEP_COLUMNS`.
 

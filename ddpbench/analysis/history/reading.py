@@ -9,6 +9,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from ddpbench.analysis.regression import Side, read_side, unlike
+from ddpbench.analysis.regression.baselines import find_side
+from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import explain_os_error
@@ -24,7 +26,7 @@ def read_sides(paths: Sequence[Path], *, as_given: bool = False, across: bool = 
     Each is called by its directory's name, or by its path where several have the same.
 
     Args:
-        paths: run directories, or folders of them.
+        paths: run directories, files of pytest-benchmark, names of saved baselines, or folders of runs or files.
         as_given: leave them in this order; the runs in a folder are in the order of their names.
         across: allow runs of different machines, torch and the like.
 
@@ -33,15 +35,14 @@ def read_sides(paths: Sequence[Path], *, as_given: bool = False, across: bool = 
         IdentityError: one cannot be read, or machines differ and that was not asked for.
     """
     found = [run for path in paths for run in _runs_in(path)]
-    _check_once([run.path for run in found])
+    _check_once(found)
     if len(found) < 2:
         raise RequestError(
-            f"{found[0].path} is the only run: give several, or a folder of them; "
-            "ddpbench report has what is in one"
+            f"{found[0]} is the only run: give several, or a folder of them; ddpbench report has what is in one"
         )
-    names = [run.path.resolve().name for run in found]
+    names = [run.resolve().name if run.is_dir() else run.stem for run in found]
     sides = [
-        read_side(run, name if names.count(name) == 1 else str(run.path))
+        _read(run, name if names.count(name) == 1 else str(run))
         for run, name in zip(found, names, strict=True)
     ]
     _check_apart(sides)
@@ -65,24 +66,30 @@ def differences(sides: Sequence[Side]) -> list[str]:
     return [line for before, after in pairwise(sides) for line in unlike(before, after)]
 
 
-def _runs_in(path: Path) -> list[RunDir]:
-    """Return the run that a path is, or those in it, by name.
+def _read(path: Path, name: str) -> Side:
+    return read_side(RunDir(path), name) if path.is_dir() else read_saved(path, name)
+
+
+def _runs_in(path: Path) -> list[Path]:
+    """Return the run or saved file that a path or a name means, or those in a folder, by name.
 
     Raises:
-        RequestError: it is none, and holds none.
+        RequestError: it means none, and holds none.
     """
-    run = RunDir(path)
-    if run.plan.exists():
-        return [run]
-    if not path.is_dir():
-        raise RequestError(f"{path} is no directory: give run directories, or folders that hold them")
+    path = find_side(str(path))
+    if RunDir(path).plan.exists() or path.is_file():
+        return [path]
     try:
-        inside = [RunDir(each) for each in sorted(path.iterdir())]
+        inside = sorted(path.iterdir())
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {explain_os_error(error)}") from None
-    runs = [each for each in inside if each.plan.exists()]
+    runs = [each for each in inside if RunDir(each).plan.exists()] or [
+        each for each in inside if each.suffix == ".json" and each.is_file()
+    ]
     if not runs:
-        raise RequestError(f"{path} is not a run directory and holds none: plan.json is missing")
+        raise RequestError(
+            f"{path} is not a run directory and holds none, nor a file of pytest-benchmark: plan.json is missing"
+        )
     return runs
 
 
@@ -110,7 +117,7 @@ def _check_apart(sides: Sequence[Side]) -> None:
         for other, name in zip(every[:number], sides, strict=False):
             if mine and other and 2 * len(mine & other) >= min(len(mine), len(other)):
                 raise RequestError(
-                    f"{sides[number].run.path} has the same launches as {name.run.path}: it is a copy of that run, or "
+                    f"{sides[number].path} has the same launches as {name.path}: it is a copy of that run, or "
                     "goes on from it; give one of them"
                 )
 
@@ -136,7 +143,7 @@ def _measured_at(side: Side) -> datetime:
     if moment is None or moment.tzinfo is None:
         said = f"says {shortened(told)}" if told else "does not say"
         raise RequestError(
-            f"{side.run.machine} {said} when its run was measured: give the runs in order, with --as-given"
+            f"{side.path} {said} when it was measured: give the runs in order, with --as-given"
         )
     return moment
 

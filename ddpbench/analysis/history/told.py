@@ -255,7 +255,7 @@ def to_json(history: History) -> dict[str, Any]:
         "runs": [
             {
                 "name": side.name,
-                "path": str(side.run.path),
+                "path": str(side.path),
                 "started_utc": started_utc(side) or None,
                 "git_commit": side.commit or None,
                 "ddpbench_version": side.machine.get("context", {}).get("ddpbench_version"),

@@ -1,141 +1,111 @@
-"""A test's launches against what pytest-benchmark has saved of the same test: the plugin's gate."""
+"""A test's launches against earlier ones of the same case, or against others measured in turn: the plugin's gate."""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from ddpbench.analysis.regression.changes import DRIFT, across
-from ddpbench.analysis.regression.told import interval_words, percent
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, Timing
+from ddpbench.analysis.read.launches import CaseRun, Launch
+from ddpbench.analysis.regression.baselines import Baselines, find_side, side_of
+from ddpbench.analysis.regression.changes import DRIFT, Change, changes_of
+from ddpbench.analysis.regression.sides import Side, unlike
+from ddpbench.analysis.regression.told import interval_words, percent, why_failing
+from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.errors import IdentityError, RequestError
-from ddpbench.records.files import MOST_RECORDS, read_text
-
-_CODE = ("experiment_digest", "workload_digest", "rank_code_digest")
+from ddpbench.spec import grouping
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Gated:
-    """What a gate has decided of a test. Without a `ratio` it was not judged."""
+    """What a gate has decided of a test. `judged`: it had what a verdict needs, whatever that is."""
 
     name: str
-    ratio: Interval | None
+    judged: bool
     fails: bool
     sentence: str
 
 
-def _saved(path: Path) -> Mapping[str, Any]:
-    try:
-        data = json.loads(read_text(path, MOST_RECORDS))
-    except FileNotFoundError:
-        raise RequestError(f"--ddpbench-baseline {path}: there is no such file") from None
-    except (OSError, ValueError) as error:
-        raise IdentityError(f"{path} is no file of pytest-benchmark: {error}") from None
-    if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list):
-        raise IdentityError(f"{path} is no file of pytest-benchmark: it has no benchmarks")
-    return data
-
-
-_SAME = (
-    *(
-        "strategy",
-        "algorithm",
-        "schedule",
-        "options_json",
-        "workload_options_json",
-        "backend",
-        "device",
-        "world_size",
-    ),
-    *("threads_per_rank", "bucket_cap_mb", "local_batch", "scaling", "dtype", "precision", "env_json"),
-)
-"""Columns of a case in which a test and its baseline are not to differ."""
-
-
-def check_baselines(paths: Sequence[Path]) -> None:
-    """Whether baselines can be read at all, before anything is measured.
+def read_baselines(texts: Sequence[str], baselines: Baselines) -> tuple[Side, ...]:
+    """Return what is held against: run directories, files of pytest-benchmark, baselines saved by name.
 
     Raises:
-        RequestError: there is none, or one is given twice or not there.
-        IdentityError: one is no file of pytest-benchmark's.
+        RequestError: one is not there, or given twice.
+        IdentityError: one is damaged, of another schema, or none of ddpbench's.
     """
-    if not paths:
-        raise RequestError(
-            "--ddpbench-gate needs --ddpbench-baseline FILE, which --benchmark-json=FILE has written"
-        )
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise RequestError("--ddpbench-baseline: a file is given twice, which would count as two sessions")
-    for path in paths:
-        _saved(path)
+    paths = [find_side(text, baselines).resolve() for text in texts]
+    if len(set(paths)) < len(paths):
+        raise RequestError("--ddpbench-baseline: one is given twice, which would count as two sessions")
+    return tuple(side_of(text, baselines) for text in texts)
 
 
 def gated(
     test: str,
-    steps_s: Sequence[float],
+    now: Side,
+    baselines: Sequence[Side],
     *,
-    row: Mapping[str, Any],
-    identity: Mapping[str, Any],
-    baselines: Sequence[Path],
     limit: float,
     drift: float = DRIFT,
+    alpha: float = ALPHA,
 ) -> Gated:
-    """Return whether a test's launches are shown to be slower than its saved ones by more than `limit`.
+    """Return whether a test's launches are shown to be slower than earlier ones by more than `limit`, a fraction.
 
-    Each file is a session, and so is this run; the `drift` between sessions is in the interval. `test` is the test's
-    full name, `row` its case's columns.
+    What a baseline has of a test with this full name is compared, or else its case of the same specification. Each
+    baseline is a session or more, and so is `now`, which has one case; the `drift` between sessions is in the interval.
 
     Raises:
-        RequestError: there is no baseline.
-        IdentityError: a file is none of pytest-benchmark's, or of another machine; what differs is named.
+        IdentityError: a baseline is of another machine; what differs is named.
     """
-    check_baselines(baselines)
-    before: list[Timing] = []
-    for number, path in enumerate(baselines):
-        every = [one for one in _saved(path)["benchmarks"] if isinstance(one, dict)]
-        saved = next((one for one in every if one.get("fullname") == test), None)
-        if saved is None or not isinstance(saved.get("extra_info"), dict):
-            continue
-        extra = saved["extra_info"]
-        there = extra.get("identity") or {}
-        differing = [
-            f"{key}: {there.get(key)!r} there, {identity.get(key)!r} here"
-            for key in dict.fromkeys([*there, *identity])
-            if key not in _CODE and there.get(key) != identity.get(key)
-        ]
-        if differing:
-            raise IdentityError(f"{path} was measured under other conditions: {'; '.join(differing)}")
-        apart = [key for key in _SAME if extra.get(key) != row.get(key)]
-        if apart:
-            told = ", ".join(f"{key} {extra.get(key)!r} there, {row.get(key)!r} here" for key in apart)
-            return Gated(test, None, False, f"{test}: not comparable: {told}")
-        steps = extra.get("steps_s")
-        if not isinstance(steps, list) or not all(_is_time(step) for step in steps):
-            raise IdentityError(f"{path} is damaged: the steps of {test} are no times")
-        before += _timings(steps, f"saved {number}")
-    if not before:
-        return Gated(test, None, False, f"{test}: not comparable: no baseline has it")
-    comparison = across(before, _timings(steps_s, "now"), drift)
-    ratio = comparison.time_ratio()
-    told = f"{percent(ratio.value)} ({interval_words(ratio)})"
-    if comparison.rounds < MIN_ROUNDS or ratio.low is None or ratio.high is None:
-        few = f"{comparison.rounds} of {MIN_ROUNDS} rounds at least"
-        return Gated(test, None, False, f"{test}: cannot tell: {few}")
-    if ratio.low > 1 + limit:
-        return Gated(test, ratio, True, f"{test}: slower by more than {100 * limit:g} %: {told}")
-    verdict = "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "cannot tell"
-    return Gated(test, ratio, False, f"{test}: {verdict}: {told}")
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, float | int) and math.isfinite(value) and value > 0
-
-
-def _timings(steps_s: Sequence[float], session: str) -> list[Timing]:
-    return [
-        Timing(round=number, time_s=step, steps=1, samples=1, session=session)
-        for number, step in enumerate(steps_s)
+    for side in baselines:
+        if differing := unlike(side, now):
+            raise IdentityError(f"{side.name} was measured under other conditions: {'; '.join(differing)}")
+    (own,) = now.cases
+    before = [
+        _of_session(run, number)
+        for number, side in enumerate(baselines)
+        if (run := _same(test, own, side)) is not None
     ]
+    if not before:
+        return Gated(
+            name=test, judged=False, fails=False, sentence=f"{test}: not comparable: no baseline has it"
+        )
+    alike = [run for run in before if grouping.alike(run.case) == grouping.alike(own.case)] or before[:1]
+    launches = tuple(launch for run in alike for launch in run.launches)
+    base = Side(
+        name="the baseline",
+        path=Path(),
+        cases=(replace(alike[0], launches=launches),),
+        machine=now.machine,
+    )
+    changes = changes_of(base, replace(now, name="this run"), drift=drift, alpha=alpha).changes
+    return decided(test, changes[-1], limit)  # the case of this run, should it be another than the baseline's
+
+
+def decided(test: str, change: Change, limit: float) -> Gated:
+    """Return what a gate at this limit, a fraction, makes of a test's change."""
+    fails = change.beyond(limit) or change.broken
+    told = why_failing(change, limit) if fails else change.verdict
+    numbers = ""
+    if change.ratio is not None and change.ratio.low is not None:
+        numbers = f"{percent(change.ratio.value)} ({interval_words(change.ratio)}; {change.rounds} rounds)"
+    why = "" if told == change.reason else change.reason or numbers
+    judged = change.verdict != "not comparable" and not change.reason
+    return Gated(name=test, judged=judged, fails=fails, sentence=": ".join(filter(None, [test, told, why])))
+
+
+def _same(test: str, own: CaseRun, side: Side) -> CaseRun | None:
+    """Return what a side has of a test, or else of its case; None where it has neither."""
+    if test in side.tests:
+        return side.cases[side.tests.index(test)]
+    return next((run for run in side.cases if grouping.alike(run.case) == grouping.alike(own.case)), None)
+
+
+def _of_session(run: CaseRun, number: int) -> CaseRun:
+    """Return a case whose sessions are other ones than those of other baselines."""
+
+    def told(launch: Launch) -> Launch:
+        if launch.timing is None:
+            return launch
+        return replace(launch, timing=replace(launch.timing, session=f"{number}: {launch.timing.session}"))
+
+    return replace(run, launches=tuple(map(told, run.launches)))

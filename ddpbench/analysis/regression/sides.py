@@ -1,9 +1,10 @@
-"""One side of a comparison: a run's cases, and what they were measured on."""
+"""One side of a comparison: its cases, and what they were measured on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ddpbench.analysis.read.cases import read_cases
@@ -12,7 +13,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
 
-_CODE = ("experiment_digest", "workload_digest", "rank_code_digest")
+CODE = ("experiment_digest", "workload_digest", "rank_code_digest")
 """Parts of a run's identity that are what is compared, and no reason not to."""
 
 
@@ -21,11 +22,16 @@ class Side:
     """A run as it is compared. `name` is what sentences call it."""
 
     name: str
-    run: RunDir
+    path: Path
+    """The run directory or the file that it was read from."""
     cases: tuple[CaseRun, ...]
     machine: Mapping[str, Any]
     commit: str = ""
     """The commit of its code; empty where none is known."""
+    tests: tuple[str, ...] = ()
+    """The full names of pytest-benchmark's tests that measured the cases, one for each; empty for a run directory."""
+    lacks: str = ""
+    """What is not known of it that a run directory would tell, as a sentence; empty where nothing is missing."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -45,7 +51,7 @@ def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side
     there = str(machine.get("context", {}).get("git_commit") or "")
     return Side(
         name=name or str(run.path),
-        run=run,
+        path=run.path,
         cases=tuple(read_cases(run, plan)),
         machine=machine,
         commit=there if commit is None else commit,
@@ -55,7 +61,7 @@ def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side
 def unlike(base: Side, new: Side) -> list[str]:
     """Return in what two sides' machines, torch and the like differ; nothing where both are alike."""
     before, after = base.identity, new.identity
-    names = [name for name in dict.fromkeys([*before, *after]) if name not in _CODE]
+    names = [name for name in dict.fromkeys([*before, *after]) if name not in CODE]
     return [
         f"{name}: {before.get(name)!r} in {base.name}, {after.get(name)!r} in {new.name}"
         for name in names

@@ -102,6 +102,7 @@ def remarks(changes: Changes) -> list[str]:
             "them (--drift). To decide smaller differences, measure both in turn: ddpbench compare "
             "--interleave."
         )
+    found += dict.fromkeys(side.lacks for side in (changes.base, changes.new) if side.lacks)
     if changes.unlike:
         found.append(f"They differ in more than the program: {'; '.join(changes.unlike)}.")
     wide = [one for one in changes.changes if one.verdict == "cannot tell" and one.bound is not None]
@@ -139,8 +140,8 @@ def table_cell(text: str) -> str:
 def to_json(changes: Changes) -> dict[str, Any]:
     """Return a comparison as a JSON object; times are seconds, ratios new over base."""
     return {
-        "base": {"path": str(changes.base.run.path), "git_commit": changes.base.commit},
-        "new": {"path": str(changes.new.run.path), "git_commit": changes.new.commit},
+        "base": {"path": str(changes.base.path), "git_commit": changes.base.commit},
+        "new": {"path": str(changes.new.path), "git_commit": changes.new.commit},
         "paired": changes.paired,
         "drift": None if changes.paired else changes.drift,
         "unlike": list(changes.unlike),

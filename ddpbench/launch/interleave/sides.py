@@ -12,10 +12,12 @@ import tarfile
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from ddpbench.errors import OutputError, RequestError
 from ddpbench.helper_process import child_environment
+from ddpbench.records import RunDir
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.texts import shortened
 
@@ -23,7 +25,9 @@ _WORDS = (
     "ref=COMMIT, path=FOLDER, python=INTERPRETER, set=KEY=VALUE or env=NAME=VALUE; what has no = is a folder, "
     "or else a commit"
 )
-_GIT_S = 120
+_KINDS = ("ref", "path", "python", "set", "env")
+_ASK_S = 120
+"""How long git may take, and an interpreter to import what is measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +62,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
     found = SideSpec(name=name)
     for word in words:
         key, equals, value = word.partition("=")
-        if key not in ("ref", "path", "python", "set", "env") or not equals:
+        if key not in _KINDS or not equals:
             key, value = ("path", word) if Path(word).is_dir() else ("ref", word)
         if not value:
             raise RequestError(f"--{name} {shortened(word)}: give {_WORDS}")
@@ -90,6 +94,35 @@ def check_apart(base: SideSpec, new: SideSpec) -> None:
     """
     if replace(base, name="") == replace(new, name=""):
         raise RequestError(f"both sides are the same: give --base and --new with {_WORDS}")
+
+
+def is_side_word(word: str) -> bool:
+    """Return whether a word says how to measure a side: `ref=main`, or a folder that is no run directory."""
+    key, equals, _ = word.partition("=")
+    return bool(equals and key in _KINDS) or (Path(word).is_dir() and not RunDir(Path(word)).plan.is_file())
+
+
+def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
+    """Return the base side that these words mean, and the code that is worked on as the new one.
+
+    Where the base has code of its own, the new side's is the repository that holds the working directory, or else that
+    directory. What the words name is looked for, and nothing is written.
+
+    Raises:
+        RequestError: a word means nothing, what it names is not here, or both sides are the same.
+    """
+    base = parse_side("base", words)
+    here = _top(Path.cwd()) or Path.cwd().resolve()
+    new = SideSpec(name="new", path=str(here) if base.ref or base.path else "")
+    if replace(base, name="", path=base.path and str(Path(base.path).resolve())) == replace(new, name=""):
+        raise RequestError(
+            f"--base {' '.join(words)}: that is the code that is worked on: both sides are the same"
+        )
+    _interpreter(base)
+    _checked_folder(base)
+    if base.ref:
+        _commit_named(_repository(base), base)
+    return base, new
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,16 +157,10 @@ def place(spec: SideSpec, experiment: Path, out: Path) -> Placed:
         OutputError: the code cannot be written.
     """
     python = _interpreter(spec)
-    folder: Path | None = None
+    folder = _checked_folder(spec)
     top = _top(experiment.resolve().parent)
-    if spec.path:
-        folder = Path(spec.path).resolve()
-        if not folder.is_dir():
-            raise RequestError(f"--{spec.name} path={spec.path}: there is no such folder")
     if spec.ref:
-        here = _top(Path.cwd())
-        if here is None:
-            raise RequestError(f"--{spec.name} ref={spec.ref}: {Path.cwd()} is in no git repository")
+        here = _repository(spec)
         folder = _exported(here, spec, out)
         top = here if top is None or top == here else top
     own = experiment.resolve()
@@ -141,6 +168,27 @@ def place(spec: SideSpec, experiment: Path, out: Path) -> Placed:
         own = _own_experiment(spec, own, top, folder)
         _check_workloads(spec, own, folder)
     return Placed(spec=spec, python=python, folder=folder, commit=_commit_of(spec, folder), experiment=own)
+
+
+def _checked_folder(spec: SideSpec) -> Path | None:
+    """Return the folder that a side names; None where it names none.
+
+    Raises:
+        RequestError: it is not there.
+    """
+    if not spec.path:
+        return None
+    folder = Path(spec.path).resolve()
+    if not folder.is_dir():
+        raise RequestError(f"--{spec.name} path={spec.path}: there is no such folder")
+    return folder
+
+
+def _repository(spec: SideSpec) -> Path:
+    here = _top(Path.cwd())
+    if here is None:
+        raise RequestError(f"--{spec.name} ref={spec.ref}: {Path.cwd()} is in no git repository")
+    return here
 
 
 def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: Path) -> Path:
@@ -213,23 +261,31 @@ def _interpreter(spec: SideSpec) -> str:
     if found is None:
         raise RequestError(f"--{spec.name} python={spec.python}: there is no such program")
     found = os.path.abspath(found)  # noqa: PTH100  a link is what makes an environment's interpreter its own
+    if why := _lacking(found):
+        raise RequestError(f"--{spec.name} python={spec.python}: {why}")
+    return found
+
+
+@cache
+def _lacking(python: str) -> str:
+    """Return why an interpreter cannot measure; empty where it can."""
     try:
         done = subprocess.run(
-            [found, "-P", "-c", "import torch, ddpbench.launch.sweep.sweep"],
+            [python, "-P", "-c", "import torch, ddpbench.launch.sweep.sweep"],
             env=child_environment(),
             capture_output=True,
             text=True,
-            timeout=_GIT_S,
+            timeout=_ASK_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise RequestError(f"--{spec.name} python={spec.python}: it cannot be run: {error}") from None
+    except subprocess.TimeoutExpired:
+        return f"importing torch and ddpbench there did not end within {_ASK_S} s"
+    except OSError as error:
+        return f"it cannot be run: {error}"
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        raise RequestError(
-            f"--{spec.name} python={spec.python}: torch and ddpbench are to be installed there: {why}"
-        )
-    return found
+        return f"torch and ddpbench are to be installed there: {why}"
+    return ""
 
 
 def _top(folder: Path) -> Path | None:
@@ -255,7 +311,7 @@ def git(folder: Path, *words: str) -> str:
     """
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=_GIT_S, check=False
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=_ASK_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RequestError(f"git cannot be run: {error}") from None
@@ -264,20 +320,27 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
-    """Write the files of a commit into a folder of their own, and return it; the repository is left as it is."""
+def _commit_named(top: Path, spec: SideSpec) -> str:
     if spec.ref.startswith("-"):
         raise RequestError(f"--{spec.name} ref={spec.ref}: a commit's name begins with no -")
     try:
-        commit = git(top, "rev-parse", "--verify", "--quiet", f"{spec.ref}^{{commit}}")
+        return git(top, "rev-parse", "--verify", "--quiet", f"{spec.ref}^{{commit}}")
     except RequestError:
         raise RequestError(f"--{spec.name} ref={spec.ref}: {top} has no such commit") from None
+
+
+def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
+    """Write the files of a commit into a folder of their own, and return it; the repository is left as it is."""
+    commit = _commit_named(top, spec)
     folder = out.resolve() / "code" / commit[:12]
     if folder.is_dir():
         return folder
     try:
         done = subprocess.run(
-            ["git", "-C", str(top), "archive", "--format=tar", commit], capture_output=True, check=False
+            ["git", "-C", str(top), "archive", "--format=tar", commit],
+            capture_output=True,
+            timeout=_ASK_S,
+            check=False,
         )
         if done.returncode:
             raise RequestError(f"git archive {commit}: {done.stderr.decode(errors='replace').strip()}")
@@ -287,6 +350,8 @@ def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
         with tarfile.open(fileobj=io.BytesIO(done.stdout)) as file:
             file.extractall(beside, filter="tar")
         beside.rename(folder)
+    except subprocess.TimeoutExpired:
+        raise RequestError(f"git archive {commit} did not end within {_ASK_S} s") from None
     except OSError as error:
         raise OutputError(f"{folder} cannot be written: {explain_os_error(error)}") from None
     return folder

@@ -29,6 +29,8 @@ class Asked:
     new: SideSpec
     overrides: Sequence[str] = ()
     out: Path | None = None
+    code: Path | None = None
+    """Where the files of commits go, in a folder `code`, or lie from before; None: into `out`."""
     total_s: float
     fewest: int
     limit: float | None = None
@@ -88,7 +90,8 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{out} cannot be written: {explain_os_error(error)}") from None
-    sides = place(asked.base, asked.experiment, out), place(asked.new, asked.experiment, out)
+    code = asked.code or out
+    sides = place(asked.base, asked.experiment, code), place(asked.new, asked.experiment, code)
     listener.begun(out)
     for placed in sides:
         for note in placed.notes:

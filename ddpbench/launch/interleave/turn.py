@@ -1,7 +1,7 @@
 """`python -m ddpbench.launch.interleave.turn`: one side's sweep, which makes a round when it is told to.
 
-Its standard input says `go` or `stop`, a line each; its standard output tells, a line of JSON each, that it is ready
-for a round, how each launch ended, and what went wrong.
+Its standard input says `go` or `stop`, a line each; its standard output tells, a line of JSON each, what it is doing,
+that it is ready for a round, how each launch ended, and what went wrong.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -22,6 +23,7 @@ from ddpbench.launch.plan import make_plan, skip_reasons
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.records import LaunchOutcome
+from ddpbench.records.heartbeat import Pulse
 from ddpbench.spec import PlannedCase
 
 _MESSAGES: list[TextIO] = []
@@ -39,7 +41,25 @@ def _keep_messages_apart() -> None:
     os.dup2(2, 1)
 
 
+_PULSE_S = 5.0
+"""Between two words of a launch that goes on."""
+
+
 class _Telling(Listener):
+    def __init__(self) -> None:
+        self._pulsed = 0.0
+
+    def preparing(self, what: str) -> None:
+        _tell("doing", what=what)
+
+    def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
+        _tell("doing", what=f"launching {entry.case.label} ({what})")
+
+    def pulse(self, entry: PlannedCase, pulse: Pulse, samples_per_s: float | None) -> None:
+        if time.monotonic() - self._pulsed > _PULSE_S:
+            self._pulsed = time.monotonic()
+            _tell("doing", what=f"launching {entry.case.label}")
+
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
         _tell(
             "launch",
@@ -72,6 +92,7 @@ def main() -> None:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)
     _keep_messages_apart()
+    _tell("doing", what="planning the experiment")
     try:
         request = SweepRequest(
             experiment=arguments.experiment, out=arguments.out, overrides=arguments.overrides

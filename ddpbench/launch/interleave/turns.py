@@ -12,6 +12,8 @@ import json
 import os
 import queue
 import random
+import re
+import resource
 import signal
 import subprocess
 import threading
@@ -23,7 +25,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ValidationError
 
-from ddpbench.errors import LaunchError, OutputError, RequestError
+from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
 from ddpbench.guard import die_with_parent
 from ddpbench.helper_process import CODE_FIRST, child_environment
 from ddpbench.launch.interleave.sides import Placed
@@ -31,10 +33,17 @@ from ddpbench.records import SCHEMA_VERSION, RunDir, write_atomically
 from ddpbench.records.files import MOST_NOTES, damaged, read_text
 from ddpbench.records.machine import first_problem
 from ddpbench.records.rundir import explain_os_error
+from ddpbench.units import format_seconds
 
 FILE = "comparison.json"
 MOST_ROUNDS = 500
+START_S = 300.0
+"""How long a side's interpreter may take until it says anything."""
+SILENT_S = 600.0
+"""How long it may then say nothing. Launches are watched by itself, and tried models end after two minutes each."""
 _END_S = 20.0
+_STACK_S = 5.0
+_MOST_WORDS = 400
 
 
 class StoredSide(BaseModel, strict=True):
@@ -190,7 +199,7 @@ class _Process:
         parent = os.getpid()
         self._process = subprocess.Popen(
             [
-                *(placed.python, "-P", "-m", "ddpbench.launch.interleave.turn"),
+                *(placed.python, "-P", "-X", "faulthandler", "-m", "ddpbench.launch.interleave.turn"),
                 *(str(placed.experiment), str(run.absolute())),
                 *(word for text in (*overrides, *placed.spec.overrides) for word in ("--set", text)),
             ],
@@ -206,51 +215,85 @@ class _Process:
         )
         self._heard: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._last_words: list[str] = []
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._doing = "its interpreter started"
+        self._patience_s = START_S
+        self._said = threading.Thread(target=self._listen, daemon=True)
         self._words = threading.Thread(target=self._read_errors, daemon=True)
+        self._said.start()
         self._words.start()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            try:
-                told = json.loads(line)
-            except ValueError:
-                continue  # somebody's print
-            if isinstance(told, dict):
-                self._heard.put(told)
+        with self._process.stdout as lines:
+            for line in lines:
+                try:
+                    told = json.loads(line)
+                except ValueError:
+                    continue  # somebody's print
+                if isinstance(told, dict):
+                    self._heard.put(told)
         self._heard.put(None)
 
     def _read_errors(self) -> None:
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._last_words = [*self._last_words[-4:], line.rstrip()]
+        with self._process.stderr as lines:
+            for line in lines:
+                self._last_words = [*self._last_words[-_MOST_WORDS:], line.rstrip()]
 
     def await_ready(self, *, first: bool = False) -> bool:
         """Waits until the side can begin a round; returns whether there is one.
 
         Raises:
-            RequestError: the side cannot begin (`first`).
+            SideError: the side cannot begin (`first`).
             LaunchError: it cannot go on.
         """
-        name = self._placed.spec.words
         while True:
-            told = self._heard.get()
-            if told is not None and told.get("event") == "done":
+            told = self._hear(first=first)
+            kind = str(told.get("event"))
+            if kind == "done":
                 return False
-            if told is None or told.get("event") == "failed":
-                self._words.join(1)
-                why = str(
-                    (told or {}).get("error") or "\n".join(self._last_words) or "it ended and said nothing"
-                )
-                kind = RequestError if first else LaunchError
-                raise kind(f"{name}: {why}")
-            if told.get("event") == "ready":
+            if kind == "failed":
+                raise self._error(str(told.get("error")), first=first)
+            if kind == "ready":
                 return True
-            if told.get("event") == "warning":
-                self._listener.event(f"{name}: {told.get('text', '')}")
-            elif told.get("event") == "launch" and told.get("status") != "ok":
-                self._listener.event(f"{name}: {told.get('label')}: {told.get('error')}")
+            if kind == "doing":
+                self._doing = f"it was {told.get('what')}"
+            elif kind == "warning":
+                self._listener.event(f"{self._placed.spec.words}: {told.get('text', '')}")
+            elif kind == "launch" and told.get("status") != "ok":
+                self._listener.event(f"{self._placed.spec.words}: {told.get('label')}: {told.get('error')}")
+
+    def _hear(self, *, first: bool) -> dict[str, Any]:
+        """Return what it says next.
+
+        Raises:
+            SideError: it has ended, or says nothing for too long, and cannot begin (`first`).
+            LaunchError: it cannot go on.
+        """
+        try:
+            told = self._heard.get(timeout=self._patience_s)
+        except queue.Empty:
+            silent = f"it said nothing for {format_seconds(self._patience_s)} while {self._doing}"
+            raise self._error(f"{silent}{self._where()}: it was ended", first=first) from None
+        self._patience_s = SILENT_S
+        if told is None:
+            self._words.join(1)
+            raise self._error("\n".join(self._last_words[-5:]) or "it ended and said nothing", first=first)
+        return told
+
+    def _error(self, why: str, *, first: bool) -> SideError | LaunchError:
+        sentence = f"{self._placed.spec.words}: {why}"
+        return SideError(self._placed.spec.name, sentence) if first else LaunchError(sentence)
+
+    def _where(self) -> str:
+        """End it, and return in which line of which file it was; empty where it does not say."""
+        with contextlib.suppress(OSError):
+            resource.prlimit(self._process.pid, resource.RLIMIT_CORE, (0, 0))
+        self._process.send_signal(signal.SIGABRT)  # on which Python writes its stack
+        self._words.join(_STACK_S)
+        stack = "\n".join(self._last_words).rpartition("Current thread")[2]
+        found = re.search(r'File "(.+)", line (\d+)', stack)
+        return f", at line {found[2]} of {found[1]}" if found else ""
 
     def make_round(self) -> bool:
         """Have it make a round, and wait for its end; returns whether there is another.
@@ -284,3 +327,5 @@ class _Process:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        for thread in (self._said, self._words):  # they close what they read
+            thread.join(_STACK_S)

@@ -1,0 +1,132 @@
+"""What a text means as a side, and the baselines that are saved by name: in pytest-benchmark's own storage.
+
+    .benchmarks/Linux-CPython-3.11-64bit/0001_main.json
+
+So what `pytest --benchmark-save=main`, `--benchmark-autosave` and `ddpbench baseline save main RUN_DIR` have written is
+one list, of which a name means: a file's whole name (`0001_main`), its number (`0001`), or what follows the number
+(`main`), then the latest of that name. `MACHINE/NAME` is looked for in another machine's folder.
+"""
+
+from __future__ import annotations
+
+import glob
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ddpbench.analysis.regression.saved import read_saved
+from ddpbench.analysis.regression.sides import Side, read_side
+from ddpbench.errors import OutputError, RequestError
+from ddpbench.records import RunDir
+from ddpbench.records.files import write_atomically
+from ddpbench.records.rundir import explain_os_error
+from ddpbench.texts import shortened
+
+STORAGE = Path(".benchmarks")
+"""Where pytest-benchmark saves unless it is told otherwise, from the working directory."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
+_MOST_TOLD = 12
+
+
+def machine_folder() -> str:
+    """Return the folder of this machine's kind in a storage, as pytest-benchmark names it."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    words = (platform.system(), platform.python_implementation(), python, platform.architecture()[0])
+    return "-".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Baselines:
+    """What is saved in a storage."""
+
+    storage: Path = STORAGE
+
+    def entries(self, machine: str | None = None) -> list[Path]:
+        """Return the files saved on machines of this kind, or another one's, oldest first, by their numbers."""
+        folder = self.storage / glob.escape(machine or machine_folder())
+        found = [path for path in (*folder.glob("*.json"), *self.storage.glob("*.json")) if path.is_file()]
+        return sorted(found, key=lambda path: (_number(path), path.name))
+
+    def find(self, text: str) -> Path:
+        """Return the file that is saved by this name.
+
+        Raises:
+            RequestError: there is none, or a number is that of several; where was looked, and what there is.
+        """
+        machine, _, name = text.rpartition("/")
+        there = self.entries(machine or None) if "/" not in machine else []
+        name = name.removesuffix(".json")
+        whole = [path for path in there if path.stem == name]
+        numbered = [path for path in there if path.stem.partition("_")[0] == name]
+        named = [path for path in there if _bare(path) == name]
+        if len(numbered) > 1 and not whole:
+            listed = ", ".join(path.stem for path in numbered)
+            raise RequestError(
+                f"{text} is the number of several saved baselines: {listed}; give one's whole name"
+            )
+        found = whole or numbered or named
+        if not found:
+            raise RequestError(self._nothing(text, there))
+        return found[-1]
+
+    def save(self, name: str, content: bytes) -> Path:
+        """Write what pytest-benchmark would have saved by this name, under the next number; return its path.
+
+        Raises:
+            RequestError: it is no name.
+            OutputError: it cannot be written.
+        """
+        if not _NAME.fullmatch(name) or name.isdecimal():
+            raise RequestError(
+                f"{shortened(name)} is no name for a baseline: give letters, digits, '_', '-', '.' or '+', not "
+                "digits alone, for those are the numbers of what is saved"
+            )
+        folder = self.storage / machine_folder()
+        number = 1 + max((_number(path) for path in self.entries()), default=0)
+        path = folder / f"{number:04d}_{name}.json"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content)
+        except OSError as error:
+            raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
+        return path
+
+    def _nothing(self, text: str, there: list[Path]) -> str:
+        names = [path.stem for path in there]
+        more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
+        what = f"saved there: {', '.join(names[-_MOST_TOLD:])}{more}" if names else "nothing is saved there"
+        folder = self.storage / (text.rpartition("/")[0] or machine_folder())
+        return f"{shortened(text)} is no run directory and no file here, nor a baseline saved in {folder}; {what}"
+
+
+def _number(path: Path) -> int:
+    digits = path.stem.partition("_")[0]
+    return int(digits) if len(digits) == 4 and digits.isdecimal() else 0
+
+
+def _bare(path: Path) -> str:
+    return path.stem.partition("_")[2] if _number(path) else path.stem
+
+
+def find_side(text: str, baselines: Baselines | None = None) -> Path:
+    """Return the path that a text means: a run directory's or a file's, or else that of a baseline saved by this name.
+
+    Raises:
+        RequestError: it means nothing here.
+    """
+    path = Path(text)
+    return path if path.exists() or path.is_symlink() else (baselines or Baselines()).find(text)
+
+
+def side_of(text: str, baselines: Baselines | None = None) -> Side:
+    """Return what a text means as a side: a run directory, a file of pytest-benchmark, a baseline saved by name.
+
+    Raises:
+        RequestError: it means nothing here; where it was looked for.
+        IdentityError: it is damaged, of another schema, or none of ddpbench's.
+    """
+    path = find_side(text, baselines)
+    if path.is_dir():
+        return read_side(RunDir(path))
+    return read_saved(path, "" if str(path) == str(Path(text)) else path.stem)

@@ -1,0 +1,201 @@
+"""Files of pytest-benchmark as sides: what the plugin and `ddpbench export` put into `extra_info`, read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, JsonValue, ValidationError
+
+from ddpbench.analysis.read.launches import CaseRun, Launch
+from ddpbench.analysis.regression.sides import CODE, Side
+from ddpbench.analysis.statistics.stats import Timing
+from ddpbench.errors import IdentityError, RequestError, UnreadableError
+from ddpbench.records import SCHEMA_VERSION, Status
+from ddpbench.records.files import MOST_RECORDS, read_text
+from ddpbench.records.machine import first_problem
+from ddpbench.records.plan import checked_case
+from ddpbench.spec import Case, PlannedCase
+from ddpbench.texts import shortened
+from ddpbench.units import counted
+
+_OURS = ("case_id", "identity", "steps_s")
+"""Keys without which a benchmark is somebody else's."""
+_EMPTY_TEXTS = ("experiment", "algorithm", "schedule", "backend", "fabric", "checkpoint_dir")
+"""Columns of a case that an empty text leaves out."""
+_Time = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(gt=0, lt=2**53)]
+_LACKS = "Files of pytest-benchmark hold step times alone: in which part of a step a change sits is not known of them."
+
+
+class _Extra(BaseModel, extra="allow", strict=True):
+    """What of `extra_info` is more than a case's own settings."""
+
+    schema_version: int = SCHEMA_VERSION
+    case_id: str
+    identity: dict[str, JsonValue]
+    steps_s: Annotated[list[_Time], Field(min_length=1)]
+    launch_steps: list[_Count] = []
+    launch_samples: list[_Count] = []
+    sessions: list[int] = []
+    status: Status = "ok"
+    error: str = ""
+    launches_failed: Annotated[int, Field(ge=0, le=10**6)] = 0
+
+
+def read_saved(path: Path, name: str = "") -> Side:
+    """Return what a file of pytest-benchmark holds of ddpbench's, as a side; other benchmarks in it are left out.
+
+    Sentences call it by its `name`, or else by its path.
+
+    Raises:
+        RequestError: there is no such file.
+        IdentityError: it is none of pytest-benchmark, holds nothing of ddpbench's, is damaged, or of another schema.
+    """
+    data = _loaded(path)
+    every = [one for one in data["benchmarks"] if isinstance(one, dict)]
+    own = [one for one in every if not _missing(one)]
+    if not own:
+        raise IdentityError(f"{path} has no benchmark of ddpbench's: {_why_none(every)}")
+    extras = [_checked(path, one) for one in own]
+    left_out = len(every) - len(own)
+    more = f" {path.name} has {counted(left_out, 'benchmark')} of others, left out." if left_out else ""
+    return Side(
+        name=name or str(path),
+        path=path,
+        cases=tuple(_case_run(path, one, extra) for one, extra in zip(own, extras, strict=True)),
+        machine={"identity": _identity(path, extras), "context": {"started_utc": data.get("datetime")}},
+        commit=_commit(data),
+        tests=tuple(str(one.get("fullname", "")) for one in own),
+        lacks=_LACKS + more,
+    )
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(read_text(path, MOST_RECORDS))
+    except FileNotFoundError:
+        raise RequestError(f"{path}: there is no such file") from None
+    except UnreadableError as error:
+        raise IdentityError(str(error)) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise IdentityError(f"{path} is no file of pytest-benchmark: {error}") from None
+    if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list):
+        raise IdentityError(f"{path} is no file of pytest-benchmark: it has no benchmarks")
+    return data
+
+
+def _missing(benchmark: Mapping[str, Any]) -> list[str]:
+    extra = benchmark.get("extra_info")
+    return [key for key in _OURS if not isinstance(extra, dict) or key not in extra]
+
+
+def _why_none(every: Sequence[Mapping[str, Any]]) -> str:
+    if not every:
+        return "it is empty, as where no test was measured"
+    nearest = min(every, key=lambda one: len(_missing(one)))
+    return (
+        f"{shortened(nearest.get('name'))} has no {', '.join(_missing(nearest))} in its extra_info; save it with the "
+        "fixture ddp_benchmark, or write it with: ddpbench export RUN_DIR --format pytest-benchmark"
+    )
+
+
+def _checked(path: Path, benchmark: Mapping[str, Any]) -> _Extra:
+    name, given = shortened(benchmark.get("name")), benchmark["extra_info"]
+    version = given.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        reads = f"this ddpbench reads schema {SCHEMA_VERSION}: use the version that wrote it"
+        raise IdentityError(f"{path}: {name} has schema {shortened(version)}; {reads}")
+    try:
+        found = _Extra.model_validate(given)
+    except ValidationError as error:
+        raise IdentityError(f"{path} is damaged: {name}: {first_problem(error)}") from None
+    for key in ("launch_steps", "launch_samples", "sessions"):
+        values = getattr(found, key)
+        if values and len(values) != len(found.steps_s):
+            told = f"{len(values)} {key} for {counted(len(found.steps_s), 'launch', 'launches')}"
+            raise IdentityError(f"{path} is damaged: {name}: {told}")
+    return found
+
+
+def _case_run(path: Path, benchmark: Mapping[str, Any], extra: _Extra) -> CaseRun:
+    try:
+        case = _case(benchmark["extra_info"])
+    except ValueError as error:
+        raise IdentityError(f"{path} is damaged: {shortened(benchmark.get('name'))}: {error}") from None
+    good = [
+        Launch(case_id=extra.case_id, round=timing.round, status="ok", timing=timing, session=timing.session)
+        for timing in _timings(extra, case)
+    ]
+    failed = [
+        Launch(case_id=extra.case_id, round=len(good) + number, status="failed")
+        for number in range(extra.launches_failed)
+    ]
+    return CaseRun(
+        planned=PlannedCase(case=case),
+        launches=(*good, *failed),
+        proof=None,
+        parts=None,
+        status=extra.status,
+        error=extra.error,
+        case_id=extra.case_id,
+        baseline_id=case.baseline().case_id,
+    )
+
+
+def _case(columns: Mapping[str, Any]) -> Case:
+    """Return the case that a row's columns describe.
+
+    Raises:
+        ValueError: they describe none, or another than its id says.
+    """
+    raw = {**dict.fromkeys(_EMPTY_TEXTS, ""), **columns}
+    cap = raw.pop("bucket_cap_mb", None)
+    readings: list[Any] = [cap]
+    if isinstance(cap, str) and cap != "default":  # 25 and 25.0 are one text, and make different ids
+        readings = [float(cap), *([int(cap)] if cap.isdecimal() else [])]
+    for reading in readings[:-1]:
+        try:
+            return checked_case({**raw, "bucket_cap_mb": reading})
+        except ValueError:
+            continue
+    return checked_case({**raw, "bucket_cap_mb": readings[-1]})
+
+
+def _timings(extra: _Extra, case: Case) -> list[Timing]:
+    """Return the launches' numbers. A step of theirs has `global_batch` samples where nothing else is told."""
+    count = len(extra.steps_s)
+    steps = extra.launch_steps or [1] * count
+    samples = extra.launch_samples or [case.global_batch * each for each in steps]
+    sessions = extra.sessions or [0] * count
+    told = zip(extra.steps_s, steps, samples, sessions, strict=True)
+    return [
+        Timing(round=number, time_s=step_s * made, steps=made, samples=many, session=str(session))
+        for number, (step_s, made, many, session) in enumerate(told)
+    ]
+
+
+def _identity(path: Path, extras: Sequence[_Extra]) -> dict[str, Any]:
+    """Return the machine's identity, on which all cases of a file must agree.
+
+    Raises:
+        IdentityError: they do not; what differs is named.
+    """
+    found: dict[str, Any] = {}
+    for extra in extras:
+        for key, value in extra.identity.items():
+            if key not in CODE and found.setdefault(key, value) != value:
+                told = f"{key} is {shortened(found[key])} and {shortened(value)}"
+                raise IdentityError(f"{path} holds benchmarks of more than one machine: {told}")
+    return found
+
+
+def _commit(data: Mapping[str, Any]) -> str:
+    told = data.get("commit_info")
+    told = told if isinstance(told, dict) else {}
+    commit = told.get("id")
+    if not isinstance(commit, str) or not all(letter in "0123456789abcdef" for letter in commit):
+        return ""  # `unversioned`, `unknown`
+    return commit[:12] + ("+" if commit and told.get("dirty") else "")

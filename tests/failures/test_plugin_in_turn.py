@@ -1,0 +1,109 @@
+"""The plugin's gate against other code, which is measured in turn with a test's own: commits, folders, interpreters."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.failures.conftest import ROOT, worker_processes
+from tests.failures.test_interleave import TRAIN, git
+
+pytestmark = pytest.mark.multiprocess
+
+SUITE = """
+def test_step(ddp_benchmark):
+    ddp_benchmark(workload="train.py:Measured", strategy="single", world_size=1, local_batch=8)
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A suite whose step became slower by half with its last, uncommitted change; `empty` is without a workload."""
+    folder = tmp_path / "project"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "empty")
+    git(folder, "tag", "empty")
+    (folder / "tests" / "train.py").write_text(TRAIN.format(sleep=0.004))
+    (folder / "tests" / "test_steps.py").write_text(SUITE)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "fast")
+    git(folder, "tag", "fast")
+    (folder / "tests" / "train.py").write_text(TRAIN.format(sleep=0.006))
+    return folder
+
+
+def gate(folder: Path, *words: str, code: int) -> str:
+    """What pytest prints of the suite with a gate of 3 %; it exits with this code."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"),
+            *("--ddpbench-gate=3%", "--ddpbench-measured=0.05", *words),
+        ],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert not worker_processes()
+    return done.stdout + done.stderr
+
+
+def test_a_change_that_is_slower_than_its_commit_fails_its_test(repository: Path) -> None:
+    saved = repository.parent / "now.json"
+    said = gate(repository, "--ddpbench-baseline=ref=fast", f"--benchmark-json={saved}", code=1)
+    assert f"base (ref=fast) against new (path={repository}), in turn" in said
+    assert "test_steps.py::test_step: slower by more than 3 %: +" in said
+    assert "rounds)" in said
+    assert f"new: {repository} has uncommitted changes, and is measured as it is" in said
+    (one,) = json.loads(saved.read_text())["benchmarks"]
+    assert one["stats"]["rounds"] >= 5
+    assert one["stats"]["mean"] == pytest.approx(one["extra_info"]["step_time_s"])  # the new side's launches
+    assert one["stats"]["min"] > 0.006
+    assert git(repository, "status", "--porcelain") == "M tests/train.py"
+
+
+def test_a_faster_checkout_of_the_same_case_passes_from_a_folder_below(repository: Path) -> None:
+    """The workload is the checkout's own, wherever in the repository pytest is started."""
+    checkout = repository.parent / "checkout"
+    git(repository, "worktree", "add", "-q", str(checkout), "fast")
+    (checkout / "tests" / "train.py").write_text(TRAIN.format(sleep=0.012))
+    said = gate(repository / "tests", f"--ddpbench-baseline={checkout}", code=0)
+    assert "test_step: faster: " in said
+    assert f"base: {checkout} has uncommitted changes, and is measured as it is" in said
+
+
+def test_another_interpreter_is_a_side_and_time_ends_it(repository: Path) -> None:
+    words = (f"--ddpbench-baseline=python={sys.executable}", "--ddpbench-total=1 s", "--ddpbench-rounds=6")
+    said = gate(repository, *words, code=1)
+    assert f"base (python={sys.executable}) against new, in turn" in said
+    assert "test_step: cannot tell: too few rounds: 1 of 3 at least" in said
+    assert "only 1 of 6 rounds" in said
+    assert "nothing could be judged: the gate has not been passed" in said
+    assert "1 passed" in said
+
+
+def test_what_the_base_cannot_run_is_measured_and_said(repository: Path) -> None:
+    """As a test that is new, or a commit that lacks what it needs; a gate of nothing else is not passed."""
+    said = gate(repository, "--ddpbench-baseline=ref=empty", "--ddpbench-rounds=3", code=1)
+    assert "test_step: not comparable: base (ref=empty): " in said
+    assert "there is no file" in said
+    assert "1 passed" in said
+    assert "nothing could be judged" in said
+
+
+def test_what_is_no_other_side_is_refused_before_anything_is_measured(repository: Path) -> None:
+    said = gate(repository, "--ddpbench-baseline=ref=nope", code=4)
+    assert "--ddpbench-baseline ref=nope: " in said
+    assert "has no such commit" in said
