@@ -33,7 +33,6 @@ from ddpbench.records.machine import first_problem
 from ddpbench.records.rundir import explain_os_error
 
 FILE = "comparison.json"
-MOST_ROUNDS = 500
 _END_S = 20.0
 
 
