@@ -17,7 +17,15 @@ from scipy import special
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
+from ddpbench.analysis.read.walls import begin_wall_s, launches_wall_s, round_wall_s, session_walls_s
 from ddpbench.analysis.regression.sides import Side
+from ddpbench.analysis.statistics.resolution import (
+    DRIFT,
+    WANTED,
+    InTurn,
+    resolved_in_turn,
+    smallest_seen,
+)
 from ddpbench.analysis.statistics.sequential import anytime_half_width
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
@@ -37,9 +45,6 @@ from ddpbench.spec.grouping import Key
 from ddpbench.spec.labels import labels
 
 ChangeVerdict = Literal["faster", "slower", "equivalent", "cannot tell", "not comparable"]
-DRIFT = 0.04
-"""Standard deviation of the logarithm of step time from one session to another, minutes or days later: 3 to 5 % on the
-two shared cores of this project's own runs. `--drift` replaces it where a machine is known to be quieter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +83,10 @@ class Change:
     rounds: int = 0
     bound: float | None = None
     """The largest difference, as a fraction, that the interval does not rule out."""
+    resolvable: float | None = None
+    """The smallest change, as a fraction, that these launches would have shown with probability `POWER`."""
+    in_turn: InTurn | None = None
+    """What decides how long a comparison in turn takes to resolve a change of this case."""
     parts: tuple[PartChange, ...] = ()
     base_launches: tuple[float, ...] = ()
     new_launches: tuple[float, ...] = ()
@@ -118,6 +127,31 @@ class Changes:
     drift: float
     changes: tuple[Change, ...]
     unlike: tuple[str, ...]
+    wanted: float = WANTED
+    """The change, as a fraction, that the comparison should resolve: the gate's."""
+
+    @property
+    def undecided(self) -> list[Change]:
+        """The cases of which nothing can be told."""
+        return [change for change in self.changes if change.verdict == "cannot tell"]
+
+    @property
+    def resolvable(self) -> float | None:
+        """The smallest change that was resolved in all undecided cases; None where that is not known."""
+        known = [change.resolvable for change in self.undecided]
+        return max((one for one in known if one is not None), default=None) if None not in known else None
+
+    @property
+    def wanted_s(self) -> float | None:
+        """How long a comparison in turn takes to resolve `wanted` in all undecided cases, seconds.
+
+        None where one of them takes more rounds than it may have, or its scatter is not known.
+        """
+        times = [
+            None if change.in_turn is None else change.in_turn.time_for(self.wanted)
+            for change in self.undecided
+        ]
+        return max((one for one in times if one is not None), default=None) if None not in times else None
 
     def counts(self) -> dict[ChangeVerdict, int]:
         """Return how many cases have each verdict."""
@@ -200,6 +234,7 @@ def changes_of(
             asked[len(found)] = a, b
         found.append(change)
     judge = _in_turn if paired else _apart
+    round_s, begin_s = round_wall_s([*base.cases, *new.cases]), _begin_s(base, new, paired=paired)
     for index, told in judge(asked, drift, margin, alpha).items():
         found[index] = replace(
             found[index],
@@ -208,9 +243,24 @@ def changes_of(
             ratio=told.ratio,
             rounds=told.rounds,
             bound=told.bound,
+            resolvable=told.resolvable,
+            in_turn=None
+            if told.deviation is None
+            else InTurn(deviation=told.deviation, round_s=round_s, begin_s=begin_s, alpha=alpha / len(asked)),
             parts=_parts(*asked[index], paired=paired, drift=drift, alpha=alpha / len(asked)),
         )
     return Changes(base=base, new=new, paired=paired, drift=drift, changes=tuple(found), unlike=tuple(unlike))
+
+
+def _begin_s(base: Side, new: Side, *, paired: bool) -> float:
+    """Return what passes before the first round of a comparison in turn, seconds.
+
+    Where sides were measured in turn, a session of one side has the other's rounds in it.
+    """
+    if not paired:
+        return sum(begin_wall_s(side.run, side.cases) for side in (base, new))
+    longest = max((wall for side in (base, new) for wall in session_walls_s(side.run)), default=0.0)
+    return max(0.0, longest - sum(launches_wall_s(side.cases) for side in (base, new)))
 
 
 def _failures(run: CaseRun) -> int:
@@ -247,6 +297,9 @@ class _Told:
     ratio: Interval
     rounds: int
     bound: float | None = None
+    resolvable: float | None = None
+    deviation: float | None = None
+    """Standard deviation of the log ratio of a round in turn."""
 
 
 def _setting_apart(own: Case, other: Case) -> str:
@@ -289,11 +342,17 @@ def _in_turn(
 ) -> dict[int, _Told]:
     """Judge cases whose rounds are pairs, by intervals that hold at every number of rounds."""
     found: dict[int, _Told] = {}
+    level = alpha / len(asked) if asked else alpha
     for index, (a, b) in asked.items():
         logs = paired_logs(a.timings, b.timings)
         mean = math.fsum(logs) / len(logs) if logs else 0.0
-        ratio = Interval.around(math.exp(mean), anytime_half_width(logs, alpha / len(asked)))
-        found[index] = _told(len(logs), ratio, margin, FEWEST)
+        ratio = Interval.around(math.exp(mean), anytime_half_width(logs, level))
+        spread = _known(deviation(logs)) if len(logs) >= FEWEST else None
+        found[index] = replace(
+            _told(len(logs), ratio, margin, FEWEST),
+            deviation=spread,
+            resolvable=None if spread is None else resolved_in_turn(spread, len(logs), level),
+        )
     return found
 
 
@@ -308,10 +367,31 @@ def _apart(
         if one.rounds >= MIN_ROUNDS and (p := one.p_value) is not None
     }
     levels = dict(zip(enough, holm_levels(list(enough.values()), alpha), strict=True))
-    return {
-        index: _told(one.rounds, one.time_ratio(levels.get(index, alpha)), margin, MIN_ROUNDS)
-        for index, one in compared.items()
-    }
+    found: dict[int, _Told] = {}
+    for index, one in compared.items():
+        level = levels.get(index, alpha)
+        error = one.standard_error if index in enough else None
+        found[index] = replace(
+            _told(one.rounds, one.time_ratio(level), margin, MIN_ROUNDS),
+            resolvable=None if not error else smallest_seen(error, one.df, level),
+            deviation=_deviation_in_turn(*(run.timings for run in asked[index])),
+        )
+    return found
+
+
+def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None:
+    """Return about how launches' log ratios would vary within a round, from sessions of one side each.
+
+    Their variances within sessions are added: what both sides of a round share would cancel. None under `FEWEST`.
+    """
+    if min(len(a), len(b)) < FEWEST:
+        return None
+    return _known(math.sqrt(sum(_within(timings).variance * len(timings) for timings in (a, b))))
+
+
+def _known(spread: float) -> float | None:
+    """Return a deviation; None for 0, which is of copies."""
+    return spread or None
 
 
 def across(a: Sequence[Timing], b: Sequence[Timing], drift: float) -> Comparison:

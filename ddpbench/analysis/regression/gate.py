@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpbench.analysis.regression.changes import DRIFT, across
-from ddpbench.analysis.regression.told import interval_words, percent
+from ddpbench.analysis.regression.changes import across
+from ddpbench.analysis.regression.told import interval_words, percent, seen_words
+from ddpbench.analysis.statistics.resolution import DRIFT, smallest_seen
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, Timing
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records.files import MOST_RECORDS, read_text
@@ -126,8 +127,11 @@ def gated(
         return Gated(test, None, False, f"{test}: cannot tell: {few}")
     if ratio.low > 1 + limit:
         return Gated(test, ratio, True, f"{test}: slower by more than {100 * limit:g} %: {told}")
-    verdict = "slower" if ratio.low > 1 else "faster" if ratio.high < 1 else "cannot tell"
-    return Gated(test, ratio, False, f"{test}: {verdict}: {told}")
+    if ratio.low > 1 or ratio.high < 1:
+        return Gated(test, ratio, False, f"{test}: {'slower' if ratio.low > 1 else 'faster'}: {told}")
+    assert comparison.standard_error is not None
+    seen = seen_words(smallest_seen(comparison.standard_error, comparison.df))
+    return Gated(test, ratio, False, f"{test}: cannot tell: {told}; {seen}")
 
 
 def _is_time(value: object) -> bool:
