@@ -22,7 +22,7 @@ from ddpbench.analysis.statistics.stats import ALPHA, POWER, compare, deviation,
 from ddpbench.errors import RecordError
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
-from ddpbench.spec.settings import MIN_ROUNDS
+from ddpbench.spec.settings import MIN_ROUNDS, MOST_ROUNDS_IN_TURN
 from ddpbench.units import format_about, format_at_most, format_seconds
 
 TIMES_S = (60.0, 180.0, 480.0, 1800.0)
@@ -119,16 +119,18 @@ class NoiseResult:
     def _limits(self) -> list[str]:
         """Return what the tables are of, and how well their numbers are known."""
         low, high = self.deviation_pairs_low, self.deviation_pairs_high
+        drift = max(DRIFT, self.deviation_launches)
         shortest, longest = (
             (end / self.deviation_pairs) ** 2 if self.deviation_pairs else 1 for end in (low, high)
         )
-        level = f"{100 * (1 - ALPHA):g} % confidence and {100 * POWER:g} % power"
+        level = f"{100 * (1 - ALPHA):g} % confidence, {100 * POWER:g} % power"
+        none = f"- where under {MIN_ROUNDS} rounds fit, or none resolve it ({MOST_ROUNDS_IN_TURN} at most in turn)"
         times = f"times may be {shortest:.1f} to {longest:.1f} times these; more --rounds tell it better"
         return [
-            f"at {level}; - where no number of rounds does, or under {MIN_ROUNDS} fit",
+            f"at {level}; {none}",
             "in turn: ddpbench compare --interleave of this case, which may end after any round; --total is the time",
             "one sweep: two cases of it, with as many rounds as fit; their interval is narrower, for one look",
-            f"two runs: ddpbench compare BASE NEW, half of the time each, {100 * DRIFT:g} % of drift between them",
+            f"two runs: ddpbench compare BASE NEW, half of the time each, {100 * drift:.2g} % of drift between them",
             f"{self.rounds} rounds tell the deviation to {100 * low:.2g} to {100 * high:.2g} %: {times}",
         ]
 

@@ -79,7 +79,8 @@ def add_parser(commands: Any) -> None:
         "--drift",
         type=flags.share,
         metavar="PERCENT",
-        help="standard deviation of step times between sessions on this machine (default: 4%%)",
+        help="standard deviation of step times between sessions on this machine (default: 4%%, or more where launches "
+        "scatter more)",
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table as Markdown")
     parser.add_argument(
@@ -119,7 +120,6 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
         IdentityError: they are of other machines, and that was not asked for.
     """
     from ddpbench.analysis.regression import changes_of, read_side, unlike
-    from ddpbench.analysis.statistics.resolution import DRIFT
     from ddpbench.errors import IdentityError, RequestError
     from ddpbench.records import RunDir
 
@@ -134,8 +134,7 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
             "the runs were measured under other conditions: a difference would not be the program's. Compare them all "
             f"the same with --across\n{listed}"
         )
-    drift = DRIFT if arguments.drift is None else arguments.drift
-    return changes_of(base, new, drift=drift, unlike=differing)
+    return changes_of(base, new, drift=arguments.drift, unlike=differing)
 
 
 def _interleaved(arguments: argparse.Namespace) -> Changes:

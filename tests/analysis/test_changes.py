@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ddpbench.analysis.regression import Changes, changes_of, read_side, unlike
-from ddpbench.analysis.regression.changes import across
+from ddpbench.analysis.regression.apart import Drift, across, shown_drift, within
 from ddpbench.analysis.regression.told import failing, headline, markdown, remarks, rows, to_json
 from ddpbench.analysis.statistics.resolution import DRIFT, resolved_in_turn
 from ddpbench.analysis.statistics.stats import ALPHA, Timing, deviation, holm_levels
@@ -345,7 +345,7 @@ def test_false_alarms_of_families_of_equal_runs(sizes: tuple[int, ...], launch: 
             a, b = (sessions(sizes, DRIFT, launch) for _ in range(2))
             if DICE.random() < 0.05:
                 b[0] = replace(b[0], time_s=1.3 * b[0].time_s)
-            p_value = across(a, b, DRIFT).p_value
+            p_value = across(a, b).p_value
             assert p_value is not None
             p_values.append(p_value)
         levels = holm_levels(p_values)
@@ -363,3 +363,45 @@ def test_without_a_sessions_variance_equal_runs_are_called_different() -> None:
         assert p_value is not None
         wrong += p_value < ALPHA
     assert wrong / 300 > 0.4
+
+
+def logs_of(sessions: dict[str, list[float]]) -> list[Timing]:
+    return [
+        Timing(round=number, time_s=math.exp(log), steps=1, samples=1, session=name)
+        for name, logs in sessions.items()
+        for number, log in enumerate(logs)
+    ]
+
+
+def test_the_drift_to_reckon_with_by_hand() -> None:
+    """What is known of quiet machines, launches' own scatter, or that of sessions: the largest."""
+    quiet = within(logs_of({"one": [0.00, 0.02, 0.04]}))
+    assert shown_drift(quiet, quiet) == Drift(DRIFT**2)
+    # 0.2^2 and 0.02^2 with two degrees of freedom each
+    loud = within(logs_of({"one": [0.0, 0.2, 0.4]}))
+    found = shown_drift(quiet, loud)
+    assert found.variance == pytest.approx((0.02**2 + 0.2**2) / 2)
+    assert found.df == 4
+    # means 0, 0.3 and 0, 0: variances 0.045 and 0 with a degree of freedom each, less 0.01^2 / 2 of two launches each,
+    # and 0.0225 is more than 0.04^2 times 5.99 / 2
+    apart = within(logs_of({"one": [-0.00707, 0.00707], "two": [0.29293, 0.30707]}))
+    alike = within(logs_of({"one": [-0.00707, 0.00707], "two": [-0.00707, 0.00707]}))
+    found = shown_drift(apart, alike)
+    assert found.variance == pytest.approx(0.0225 - 0.01**2 / 2, rel=1e-3)
+    assert found.df == 2
+    near = within(logs_of({"one": [-0.00707, 0.00707], "two": [0.08293, 0.09707]}))
+    assert shown_drift(near, alike) == Drift(DRIFT**2)  # as equal sessions differ on a quiet machine
+
+
+@pytest.mark.parametrize("sizes", [(8,), (5, 5), (5, 5, 5, 5)])
+def test_false_alarms_where_the_load_changes_from_session_to_session(sizes: tuple[int, ...]) -> None:
+    """By 15 %, of which a quiet machine's 4 % would leave most out, and launches by as much."""
+    wrong, naive = 0, 0
+    for _ in range(600):
+        a, b = (sessions(sizes, 0.15, 0.15) for _ in range(2))
+        p_value, known = across(a, b).p_value, across(a, b, DRIFT).p_value
+        assert p_value is not None
+        assert known is not None
+        wrong, naive = wrong + (p_value < ALPHA), naive + (known < ALPHA)
+    assert wrong / 600 - 2.58 * math.sqrt(wrong / 600 * (1 - wrong / 600) / 600) <= ALPHA
+    assert naive / 600 > 3 * ALPHA

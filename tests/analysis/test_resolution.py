@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ddpbench.analysis.regression.changes import across
+from ddpbench.analysis.regression.apart import across
 from ddpbench.analysis.statistics.resolution import (
     DRIFT,
     InTurn,
@@ -86,23 +86,25 @@ def test_the_promised_change_is_seen_in_one_sweep_four_times_in_five(rounds: int
     assert seen.mean() == pytest.approx(POWER, abs=0.03)
 
 
-def test_the_promised_change_is_seen_by_two_runs_four_times_in_five() -> None:
+@pytest.mark.parametrize("scatter", [0.03, 0.10], ids=["quiet", "shared"])
+def test_the_promised_change_is_seen_by_two_runs_four_times_in_five(scatter: float) -> None:
+    """The machine drifts by 4 % from session to session, or by as much as launches scatter where that is more."""
     dice = np.random.default_rng(1)
-    change = resolved_by_two_runs(0.03, 8)
+    change = resolved_by_two_runs(scatter, 8)
     assert change is not None
 
     def run(shift: float) -> list[Timing]:
-        logs = shift + dice.normal(0, DRIFT) + dice.normal(0, 0.03, 8)
+        logs = shift + dice.normal(0, max(DRIFT, scatter)) + dice.normal(0, scatter, 8)
         return [
             Timing(round=number, time_s=math.exp(log), steps=1, samples=1) for number, log in enumerate(logs)
         ]
 
     seen = 0
     for _ in range(1000):
-        low = across(run(0.0), run(math.log1p(change)), DRIFT).time_ratio().low
+        low = across(run(0.0), run(math.log1p(change))).time_ratio().low
         assert low is not None
         seen += low > 1
-    assert seen / 1000 == pytest.approx(POWER, abs=0.04)
+    assert seen / 1000 == pytest.approx(POWER, abs=0.05)
 
 
 def test_two_runs_never_resolve_what_a_machine_drifts() -> None:

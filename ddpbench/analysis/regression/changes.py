@@ -1,7 +1,7 @@
 """Cases of two runs matched by what they specify, and what may be said of each.
 
 Two directories were measured at different times, between which a machine drifts by more than launches vary: what is
-said of them has the variance of a session (`DRIFT`) in it as well. Where both were measured in turn, round by round
+said of them has the variance of a session in it as well (`apart`). Where both were measured in turn, round by round
 (`ddpbench compare --interleave`), rounds are pairs, drift cancels, and intervals hold however often one looks.
 """
 
@@ -18,9 +18,9 @@ from scipy import special
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.read.walls import begin_wall_s, launches_wall_s, round_wall_s, session_walls_s
+from ddpbench.analysis.regression.apart import across, shown_drift, within
 from ddpbench.analysis.regression.sides import Side
 from ddpbench.analysis.statistics.resolution import (
-    DRIFT,
     WANTED,
     InTurn,
     resolved_in_turn,
@@ -32,7 +32,6 @@ from ddpbench.analysis.statistics.stats import (
     FEWEST,
     MARGIN,
     MIN_ROUNDS,
-    Comparison,
     Interval,
     Timing,
     deviation,
@@ -124,7 +123,8 @@ class Changes:
     new: Side
     paired: bool
     """Measured in turn."""
-    drift: float
+    drift: float | None
+    """Between sessions, as it was given; None: `DRIFT`, or what launches show where that is more."""
     changes: tuple[Change, ...]
     unlike: tuple[str, ...]
     wanted: float = WANTED
@@ -190,7 +190,7 @@ def changes_of(
     new: Side,
     *,
     paired: bool = False,
-    drift: float = DRIFT,
+    drift: float | None = None,
     margin: float = MARGIN,
     alpha: float = ALPHA,
     differing: Collection[str] = (),
@@ -205,7 +205,8 @@ def changes_of(
         base: the side that is held against.
         new: the side that may have changed.
         paired: rounds of one number were measured in turn, and are pairs.
-        drift: standard deviation of the logarithm of step time between sessions.
+        drift: standard deviation of the logarithm of step time between sessions; None: `DRIFT`, or more where launches
+            show more.
         margin: within which cases are called equivalent.
         alpha: one minus the confidence of all verdicts together.
         differing: fields of a case in which the sides are meant to differ.
@@ -338,7 +339,7 @@ def _of_first_session(timings: Sequence[Timing]) -> dict[int, Timing]:
 
 
 def _in_turn(
-    asked: dict[int, tuple[CaseRun, CaseRun]], _drift: float, margin: float, alpha: float
+    asked: dict[int, tuple[CaseRun, CaseRun]], _drift: float | None, margin: float, alpha: float
 ) -> dict[int, _Told]:
     """Judge cases whose rounds are pairs, by intervals that hold at every number of rounds."""
     found: dict[int, _Told] = {}
@@ -357,7 +358,7 @@ def _in_turn(
 
 
 def _apart(
-    asked: dict[int, tuple[CaseRun, CaseRun]], drift: float, margin: float, alpha: float
+    asked: dict[int, tuple[CaseRun, CaseRun]], drift: float | None, margin: float, alpha: float
 ) -> dict[int, _Told]:
     """Judge cases of two sessions or more a side: launches' variance, and that from session to session."""
     compared = {index: across(a.timings, b.timings, drift) for index, (a, b) in asked.items()}
@@ -386,7 +387,7 @@ def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None
     """
     if min(len(a), len(b)) < FEWEST:
         return None
-    return _known(math.sqrt(sum(_within(timings).variance * len(timings) for timings in (a, b))))
+    return _known(math.sqrt(sum(within(timings).variance * len(timings) for timings in (a, b))))
 
 
 def _known(spread: float) -> float | None:
@@ -394,56 +395,9 @@ def _known(spread: float) -> float | None:
     return spread or None
 
 
-def across(a: Sequence[Timing], b: Sequence[Timing], drift: float) -> Comparison:
-    """Return new (`b`) against base (`a`), measured at different times; `drift` is a session's standard deviation.
-
-    A side's variance is that of its launches within sessions over their number, and drift^2 times the sum of the
-    squared shares that its sessions have of its launches: with equal shares, drift^2 over their number. Degrees of
-    freedom by Welch and Satterthwaite, drift's being known.
-    """
-    sides = [_within(timings) for timings in (a, b)]
-    rounds = min(len(a), len(b))
-    variance = sum(one.variance + drift**2 * one.shares for one in sides)
-    spread = sum(one.variance**2 / one.df for one in sides if one.df)
-    df = variance**2 / spread if spread else 1e9
-    error = math.sqrt(variance) if rounds >= FEWEST else None
-    return Comparison(
-        log=sides[1].mean - sides[0].mean,
-        standard_error=error,
-        df=max(1.0, min(df, 1e9)),
-        rounds=rounds,
-        paired=True,  # it is judged: what else differs between sessions is in its variance
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Within:
-    mean: float
-    variance: float
-    df: int
-    shares: float
-    """The sum of the squared shares that sessions have of the launches."""
-
-
-def _within(timings: Sequence[Timing]) -> _Within:
-    """Return the mean over launches of the log time per sample, and its variance from within sessions."""
-    logs: dict[str, list[float]] = {}
-    for timing in timings:
-        logs.setdefault(timing.session, []).append(math.log(timing.sample_s))
-    every = [value for values in logs.values() for value in values]
-    mean = math.fsum(every) / len(every)
-    shares = math.fsum((len(values) / len(every)) ** 2 for values in logs.values())
-    df = len(every) - len(logs)
-    if df == 0:  # a launch a session: their spread is that of launches, and drift's besides
-        spread = deviation(every) ** 2 if len(every) > 1 else 0.0
-        return _Within(mean, spread / len(every), max(1, len(every) - 1), shares)
-    squares = math.fsum(
-        (value - math.fsum(values) / len(values)) ** 2 for values in logs.values() for value in values
-    )
-    return _Within(mean, squares / df / len(every), df, shares)
-
-
-def _parts(a: CaseRun, b: CaseRun, *, paired: bool, drift: float, alpha: float) -> tuple[PartChange, ...]:
+def _parts(
+    a: CaseRun, b: CaseRun, *, paired: bool, drift: float | None, alpha: float
+) -> tuple[PartChange, ...]:
     """Return the parts of an instrumented step on both sides; none where one has none. Corrected for their number.
 
     A part drifts with the machine as the whole step does.
@@ -454,7 +408,9 @@ def _parts(a: CaseRun, b: CaseRun, *, paired: bool, drift: float, alpha: float) 
     names = [name for name in PARTS if any(one.get(name) for one in (*before.values(), *after.values()))]
     if not before or not after:
         return ()
-    shares = sum(_within(run.timings).shares for run in (a, b))
+    sides = within(a.timings), within(b.timings)
+    between = shown_drift(*sides).variance if drift is None else drift**2
+    drifts = between * sum(one.shares for one in sides)
     found: list[PartChange] = []
     for name in names:
         mine = {number: one[name] for number, one in before.items()}
@@ -466,7 +422,7 @@ def _parts(a: CaseRun, b: CaseRun, *, paired: bool, drift: float, alpha: float) 
         else:
             level = math.fsum(mine.values()) / len(mine)
             value, half = _difference(
-                list(mine.values()), list(other.values()), alpha / len(names), (drift * level) ** 2 * shares
+                list(mine.values()), list(other.values()), alpha / len(names), drifts * level**2
             )
         found.append(
             PartChange(

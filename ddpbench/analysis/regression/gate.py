@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddpbench.analysis.regression.changes import across
+from ddpbench.analysis.regression.apart import across
 from ddpbench.analysis.regression.told import interval_words, percent, seen_words
-from ddpbench.analysis.statistics.resolution import DRIFT, smallest_seen
+from ddpbench.analysis.statistics.resolution import smallest_seen
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, Timing
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records.files import MOST_RECORDS, read_text
@@ -82,7 +82,7 @@ def gated(
     identity: Mapping[str, Any],
     baselines: Sequence[Path],
     limit: float,
-    drift: float = DRIFT,
+    drift: float | None = None,
 ) -> Gated:
     """Return whether a test's launches are shown to be slower than its saved ones by more than `limit`.
 

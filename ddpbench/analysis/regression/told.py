@@ -7,6 +7,7 @@ from typing import Any
 
 from ddpbench.analysis.regression.changes import Change, Changes
 from ddpbench.analysis.regression.sides import Side
+from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 from ddpbench.units import counted, format_about, format_at_most, format_number
@@ -112,8 +113,8 @@ def remarks(changes: Changes) -> list[str]:
         )
     else:
         found.append(
-            f"Measured at different times: intervals have a drift of {100 * changes.drift:g} % between sessions in "
-            "them (--drift). To decide smaller differences, measure both in turn: ddpbench compare "
+            f"Measured at different times: intervals have a drift of {_drift_words(changes)} between sessions in them "
+            "(--drift). To decide smaller differences, measure both in turn: ddpbench compare "
             "--interleave."
         )
     if changes.unlike:
@@ -125,6 +126,12 @@ def remarks(changes: Changes) -> list[str]:
     if changes.undecided:
         found += _resolution(changes)
     return found
+
+
+def _drift_words(changes: Changes) -> str:
+    if changes.drift is not None:
+        return f"{100 * changes.drift:g} %"
+    return f"{100 * DRIFT:g} %, or more where launches scatter more,"
 
 
 def _resolution(changes: Changes) -> list[str]:

@@ -66,20 +66,21 @@ def resolved_in_one_sweep(deviation: float, rounds: int) -> float | None:
     return smallest_resolvable(deviation, rounds) if rounds >= MIN_ROUNDS else None
 
 
-def resolved_by_two_runs(deviation: float, rounds: int, drift: float = DRIFT) -> float | None:
+def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
     """Return the smallest change that two runs of so many rounds each resolve; None under `MIN_ROUNDS`.
+
+    The drift between them is `DRIFT`, or the launches' deviation where that is more, as `regression.apart` has it.
 
     Args:
         deviation: standard deviation of the logarithm of a launch's step time.
         rounds: of each run, which is one session.
-        drift: standard deviation of the logarithm of step time between sessions.
     """
     if rounds < MIN_ROUNDS:
         return None
-    within = deviation**2 / rounds
-    variance = 2 * (within + drift**2)
-    df = min(variance**2 * (rounds - 1) / (2 * within**2), 1e9) if within else 1e9
-    return smallest_seen(math.sqrt(variance), df)
+    within, drift = deviation**2 / rounds, max(DRIFT, deviation) ** 2
+    variance, df = 2 * (within + drift), rounds - 1
+    spread = 2 * within**2 / df + ((2 * drift) ** 2 / (2 * df) if deviation > DRIFT else 0.0)
+    return smallest_seen(math.sqrt(variance), min(variance**2 / spread, 1e9) if spread else 1e9)
 
 
 def smallest_seen(standard_error: float, df: float, alpha: float = ALPHA) -> float:
