@@ -87,6 +87,15 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns" if seconds > 0 else "0 s"
 
 
+def format_about(seconds: float) -> str:
+    """Return a time to plan with, rounded up, as `parse_seconds` reads it: `"50 s"`, `"4 min"`, `"2.5 h"`."""
+    if seconds <= 90:
+        return f"{10 * math.ceil(seconds / 10)} s"
+    if seconds <= 90 * 60:
+        return f"{math.ceil(seconds / 60)} min"
+    return f"{math.ceil(2 * seconds / 3600) / 2:g} h"
+
+
 def format_number(value: float) -> str:
     """Return a number with three significant digits, four from 1,000 on, and no exponent: `"0.123"`, `"12,350"`."""
     if round(abs(value)) >= 1000:

@@ -1,28 +1,57 @@
-"""A machine's own noise: one case against itself, and the smallest change that can be told from it."""
+"""A machine's own noise: one case against itself, the smallest change told from it in a time, and the time for one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import (
-    ALPHA,
-    POWER,
-    compare,
-    deviation,
-    pairs,
-    samples_rate,
-    smallest_resolvable,
+from ddpbench.analysis.read.walls import begin_wall_s, server_start_s
+from ddpbench.analysis.statistics.resolution import (
+    DRIFT,
+    InTurn,
+    deviation_interval,
+    resolved_by_two_runs,
+    resolved_in_one_sweep,
+    rounds_in,
+    rounds_to_resolve,
 )
+from ddpbench.analysis.statistics.stats import ALPHA, POWER, compare, deviation, pairs, samples_rate
 from ddpbench.errors import RecordError
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
+from ddpbench.spec.settings import MIN_ROUNDS, MOST_ROUNDS_IN_TURN
+from ddpbench.units import format_about, format_at_most, format_seconds
 
-BUDGETS_MIN = (1, 5, 10, 30)
-"""Minutes for which the smallest resolvable change is told."""
+TIMES_S = (60.0, 180.0, 480.0, 1800.0)
+"""For which the smallest resolvable change is told, where none is asked for."""
+CHANGES = (0.10, 0.05, 0.03, 0.02, 0.01)
+"""For which the time that resolves them is told, where none is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResolvedIn:
+    """The smallest changes, as fractions, that are resolved within a time; None where too few rounds fit.
+
+    `two_runs` has the drift between two sessions in it: each is measured for half of the time.
+    """
+
+    seconds: float
+    in_turn: float | None
+    one_sweep: float | None
+    two_runs: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeFor:
+    """How long a change, as a fraction, takes to be resolved, seconds; None where no time does."""
+
+    change: float
+    in_turn_s: float | None
+    one_sweep_s: float | None
+    two_runs_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,8 +61,10 @@ class NoiseResult:
     `difference` is A's step time over its twin's minus 1, with its 95 % interval over rounds: it should
     include 0. `deviation_pairs` is the standard deviation of the log ratio within a round and
     `deviation_launches` that of a launch's log step time over rounds: pairs gain what drift cancels.
-    `round_s` is a round's wall time for the two launches. `resolvable` is the smallest change told apart at
-    95 % confidence and 80 % power, by minutes of measuring; None where two rounds do not fit.
+    The interval of `deviation_pairs`, at 95 %, takes ratios to be normal. `round_s` is a round's wall time for the two
+    launches of a sweep, `round_in_turn_s` that of two sides with fork servers of their own, and `begin_s` what a sweep
+    takes before its first round. `within` and `resolve` tell what a time
+    resolves, and which time resolves a change, at 95 % confidence and 80 % power.
     """
 
     case: str
@@ -43,9 +74,14 @@ class NoiseResult:
     difference_low: float
     difference_high: float
     deviation_pairs: float
+    deviation_pairs_low: float
+    deviation_pairs_high: float
     deviation_launches: float
     round_s: float
-    resolvable: Mapping[str, float | None]
+    round_in_turn_s: float
+    begin_s: float
+    within: tuple[ResolvedIn, ...]
+    resolve: tuple[TimeFor, ...]
     disturbed: str
 
     def describe(self) -> str:
@@ -55,23 +91,70 @@ class NoiseResult:
             "includes 0, as it should" if low <= 0 <= high else "excludes 0: pairs do not cancel this noise"
         )
         spread, drift = 100 * self.deviation_pairs, 100 * self.deviation_launches
-        level = f"{100 * (1 - ALPHA):g} % confidence, {100 * POWER:g} % power"
         lines = [
             f"{self.case}: {self.samples_per_s:,.1f} samples/s, {self.rounds} rounds of two launches",
             f"two equal cases differ by {gap:+.2f} % [{low:+.2f}, {high:+.2f}] (95 %; {sure})",
             f"standard deviation: {spread:.2f} % of the ratio within a round, {drift:.2f} % of launches over rounds",
-            f"a round of both takes {self.round_s:.1f} s; the smallest change resolved ({level}):",
+            f"a round of both takes {self.round_s:.1f} s in a sweep, {self.round_in_turn_s:.1f} s in turn",
         ]
-        for minutes, change in self.resolvable.items():
-            told = f"{100 * change:.2f} %" if change is not None else "none: two rounds do not fit"
-            lines.append(f"  in {minutes:>2} min: {told}")
         if self.disturbed:
             lines.append(f"disturbed launches: {self.disturbed}")
-        return "\n".join(lines)
+        return "\n".join([*lines, "", *self._tables(), *self._limits()])
+
+    def _tables(self) -> list[str]:
+        lines = []
+        if self.within:
+            lines += [_row("smallest change resolved within a time", _WAYS)]
+            for one in self.within:
+                cells = [_change(value) for value in (one.in_turn, one.one_sweep, one.two_runs)]
+                lines.append(_row(format_seconds(one.seconds), cells))
+        if self.resolve:
+            lines += [_row("time that resolves a change", _WAYS)]
+            for wanted in self.resolve:
+                times = (wanted.in_turn_s, wanted.one_sweep_s, wanted.two_runs_s)
+                cells = ["-" if value is None else format_about(value) for value in times]
+                lines.append(_row(f"{100 * wanted.change:g} %", cells))
+        return lines
+
+    def _limits(self) -> list[str]:
+        """Return what the tables are of, and how well their numbers are known."""
+        low, high = self.deviation_pairs_low, self.deviation_pairs_high
+        drift = max(DRIFT, self.deviation_launches)
+        shortest, longest = (
+            (end / self.deviation_pairs) ** 2 if self.deviation_pairs else 1 for end in (low, high)
+        )
+        level = f"{100 * (1 - ALPHA):g} % confidence, {100 * POWER:g} % power"
+        none = f"- where under {MIN_ROUNDS} rounds fit, or none resolve it ({MOST_ROUNDS_IN_TURN} at most in turn)"
+        times = f"times may be {shortest:.1f} to {longest:.1f} times these; more --rounds tell it better"
+        return [
+            f"at {level}; {none}",
+            "in turn: ddpbench compare --interleave of this case, which may end after any round; --total is the time",
+            "one sweep: two cases of it, with as many rounds as fit; their interval is narrower, for one look",
+            f"two runs: ddpbench compare BASE NEW, half of the time each, {100 * drift:.2g} % of drift between them",
+            f"{self.rounds} rounds tell the deviation to {100 * low:.2g} to {100 * high:.2g} %: {times}",
+        ]
 
 
-def noise_of(run: RunDir) -> NoiseResult:
-    """Return the noise of a run that has a case and its replicate.
+_WAYS = ("in turn", "one sweep", "two runs")
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"{name:>38}{''.join(f'{cell:>11}' for cell in cells)}"
+
+
+def _change(value: float | None) -> str:
+    return "-" if value is None else format_at_most(value)
+
+
+def noise_of(
+    run: RunDir, *, within_s: Sequence[float] = TIMES_S, changes: Sequence[float] = CHANGES
+) -> NoiseResult:
+    """Return the noise of a run that has a case and its replicate, with what these times resolve.
+
+    Args:
+        run: its directory.
+        within_s: times for which the smallest resolvable change is told.
+        changes: fractions for which the time that resolves them is told.
 
     Raises:
         IdentityError: it is not a run directory, or one of another schema.
@@ -91,14 +174,24 @@ def noise_of(run: RunDir) -> NoiseResult:
     spread = deviation([math.log(mine.step_s / other.step_s) for mine, other in both])
     shared = {mine.pair for mine, _ in both}
     walls = [
-        launch.wall_s + launch.server_s
+        launch.wall_s
         for case in (first, second)
         for launch in case.good
         if launch.timing is not None and launch.timing.pair in shared
     ]
-    round_s = 2 * math.fsum(walls) / len(walls)
+    launches_s, server_s = 2 * math.fsum(walls) / len(walls), server_start_s(cases, shared)
     flags = [f"{name} {count}" for name, count in _flag_counts(first, second).items()]
     launches = [deviation([math.log(t.step_s) for t in case.timings]) for case in (first, second)]
+    over_rounds = math.sqrt(sum(value**2 for value in launches) / 2)
+    known = deviation_interval(spread, len(both))
+    assert known is not None  # there is an interval of the ratio
+    plan = _Plan(
+        pairs=spread,
+        launches=over_rounds,
+        round_s=launches_s + server_s,
+        round_in_turn_s=launches_s + 2 * server_s,
+        begin_s=begin_wall_s(run, cases),
+    )
     return NoiseResult(
         case=first.case.label,
         rounds=len(both),
@@ -107,14 +200,57 @@ def noise_of(run: RunDir) -> NoiseResult:
         difference_low=ratio.low - 1,
         difference_high=ratio.high - 1,
         deviation_pairs=spread,
-        deviation_launches=math.sqrt(sum(value**2 for value in launches) / 2),
-        round_s=round_s,
-        resolvable={
-            str(minutes): smallest_resolvable(spread, int(60 * minutes / round_s)) if round_s > 0 else None
-            for minutes in BUDGETS_MIN
-        },
+        deviation_pairs_low=known[0],
+        deviation_pairs_high=known[1],
+        deviation_launches=over_rounds,
+        round_s=plan.round_s,
+        round_in_turn_s=plan.round_in_turn_s,
+        begin_s=plan.begin_s,
+        within=tuple(plan.within(seconds) for seconds in within_s),
+        resolve=tuple(plan.time_for(change) for change in changes),
         disturbed=", ".join(flags),
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Plan:
+    """What is known of a machine's noise, and what follows for the three ways to compare."""
+
+    pairs: float
+    launches: float
+    round_s: float
+    round_in_turn_s: float
+    begin_s: float
+
+    def within(self, seconds: float) -> ResolvedIn:
+        """Return what is resolved in this time."""
+        return ResolvedIn(
+            seconds=seconds,
+            in_turn=self._in_turn().resolved_in(seconds),
+            one_sweep=self._in_one_sweep(rounds_in(seconds - self.begin_s, self.round_s)),
+            two_runs=self._by_two_runs(rounds_in(seconds - 2 * self.begin_s, self.round_in_turn_s)),
+        )
+
+    def time_for(self, change: float) -> TimeFor:
+        """Return which time resolves this change."""
+        sweep = rounds_to_resolve(change, self._in_one_sweep)
+        runs = rounds_to_resolve(change, self._by_two_runs)
+        return TimeFor(
+            change=change,
+            in_turn_s=self._in_turn().time_for(change),
+            one_sweep_s=None if sweep is None else self.begin_s + sweep * self.round_s,
+            two_runs_s=None if runs is None else 2 * self.begin_s + runs * self.round_in_turn_s,
+        )
+
+    def _in_turn(self) -> InTurn:
+        """Either side is a sweep, which begins for itself."""
+        return InTurn(deviation=self.pairs, round_s=self.round_in_turn_s, begin_s=2 * self.begin_s)
+
+    def _in_one_sweep(self, rounds: int) -> float | None:
+        return resolved_in_one_sweep(self.pairs, rounds)
+
+    def _by_two_runs(self, rounds: int) -> float | None:
+        return resolved_by_two_runs(self.launches, rounds)
 
 
 def _twins(cases: list[CaseRun], run: RunDir) -> tuple[CaseRun, CaseRun]:

@@ -68,7 +68,7 @@ def add_parser(commands: Any) -> None:
     flags.out(parser, "the directory of --interleave (default: reports/compare-NAME-TIME)")
     parser.add_argument(
         "--fail-on",
-        type=_fraction,
+        type=flags.share,
         metavar="PERCENT",
         help="exit with 1 when a case is slower by more than this, all of its interval, or fails; such as 3%%",
     )
@@ -77,9 +77,10 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--drift",
-        type=_fraction,
+        type=flags.share,
         metavar="PERCENT",
-        help="standard deviation of step times between sessions on this machine (default: 4%%)",
+        help="standard deviation of step times between sessions on this machine (default: 4%%, or more where launches "
+        "scatter more)",
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table as Markdown")
     parser.add_argument(
@@ -87,20 +88,6 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
     parser.set_defaults(run=_run)
-
-
-def _fraction(text: str) -> float:
-    """Return a fraction from `3%` or `0.03`.
-
-    Raises:
-        ArgumentTypeError: it is none, or not between 0 and 1.
-    """
-    from ddpbench.units import parse_share
-
-    try:
-        return parse_share(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -134,7 +121,6 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
     """
     from ddpbench.analysis.regression import changes_of, unlike
     from ddpbench.analysis.regression.baselines import find_side, side_of
-    from ddpbench.analysis.regression.changes import DRIFT
     from ddpbench.errors import IdentityError, RequestError
 
     first, second = arguments.runs
@@ -148,8 +134,7 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
             "the runs were measured under other conditions: a difference would not be the program's. Compare them all "
             f"the same with --across\n{listed}"
         )
-    drift = DRIFT if arguments.drift is None else arguments.drift
-    return changes_of(base, new, drift=drift, unlike=differing)
+    return changes_of(base, new, drift=arguments.drift, unlike=differing)
 
 
 def _interleaved(arguments: argparse.Namespace) -> Changes:
@@ -222,11 +207,15 @@ class _Lines:
 
 def _told(changes: Changes, arguments: argparse.Namespace) -> int:
     """Print and write what was asked for; return 1 where the gate fails."""
+    from dataclasses import replace
+
     from ddpbench.analysis.regression.told import failing, judged_any, markdown, to_json, why_failing
     from ddpbench.errors import OutputError
     from ddpbench.records.files import write_anew
     from ddpbench.records.rundir import explain_os_error
 
+    if arguments.fail_on:
+        changes = replace(changes, wanted=arguments.fail_on)
     if arguments.markdown is not None:
         try:
             write_anew(arguments.markdown, markdown(changes))

@@ -21,6 +21,20 @@ def number(flag: str, limit: str) -> Callable[[str], Any]:
     return read
 
 
+def share(text: str) -> float:
+    """Return a flag's fraction, from `3%` or `0.03`.
+
+    Raises:
+        ArgumentTypeError: it is none, or not between 0 and 1.
+    """
+    from ddpbench.units import parse_share
+
+    try:
+        return parse_share(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def experiment(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """What to run. Without a default it must be given."""
     if default is None:

@@ -11,6 +11,8 @@ from typing import Any
 from ddpbench.cli import flags
 from ddpbench.cli.lines import show
 
+MOST_S = 365 * 86_400.0
+
 
 def add_parser(commands: Any) -> None:
     """Adds the subcommand."""
@@ -18,8 +20,9 @@ def add_parser(commands: Any) -> None:
         "noise",
         help="run an A/A test: the smallest difference this machine can detect",
         description="Run one case twice per round, as if it were two, and report how far apart equal "
-        "cases appear on this machine, and how small a difference it can detect in how much "
-        "time.",
+        "cases appear on this machine, how small a difference it can detect in how much "
+        "time, and how long a wanted one takes: measured in turn (compare --interleave), within one sweep, and by two "
+        "runs.",
     )
     parser.add_argument("--workload", default="gpt:nano", help="default: gpt:nano")
     parser.add_argument("--strategy", default="ddp", help="default: ddp")
@@ -33,6 +36,21 @@ def add_parser(commands: Any) -> None:
         default=1.0,
         metavar="SECONDS",
         help="timed steps of a launch (default: 1)",
+    )
+    parser.add_argument(
+        "--within",
+        action="append",
+        default=[],
+        metavar="TIME",
+        help="what can be resolved in this time, such as '5 min'; may be repeated",
+    )
+    parser.add_argument(
+        "--resolve",
+        action="append",
+        default=[],
+        type=flags.share,
+        metavar="PERCENT",
+        help="how long this change takes to be resolved, such as 3%%; may be repeated (default: a table of both)",
     )
     flags.out(parser)
     flags.as_json(parser)
@@ -49,6 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.sweep.preparation import SweepRequest, prepare
     from ddpbench.launch.sweep.sweep import Sweep
 
+    asked = _asked(arguments)
     text = f"""
         question = "How far apart do two equal things look on this machine?"
         [base]
@@ -73,10 +92,30 @@ def _run(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         console.print("interrupted", markup=False)
         raise
-    found = noise_of(prepared.run)
+    found = noise_of(prepared.run, **asked)
     if arguments.json:
         show(json.dumps({"run_dir": str(prepared.run.path), **asdict(found)}, indent=1))
     else:
         show(found.describe())
         show(f"records: {prepared.run.path}")
     return 0
+
+
+def _asked(arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """Return the times and changes that are asked for; nothing where none are.
+
+    Raises:
+        RequestError: a time is none, or a time or change is not above 0.
+    """
+    from ddpbench.errors import RequestError
+    from ddpbench.units import parse_seconds
+
+    try:
+        within = [parse_seconds(text) for text in arguments.within]
+    except ValueError as error:
+        raise RequestError(f"--within: {error}") from None
+    if not all(0 < seconds < MOST_S for seconds in within):
+        raise RequestError("--within: give a time from 0 to a year, such as '5 min'")
+    if not all(change > 0 for change in arguments.resolve):
+        raise RequestError("--resolve: give a change above 0, such as 3%")
+    return {"within_s": within, "changes": arguments.resolve} if within or arguments.resolve else {}

@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from ddpbench.analysis.regression.changes import DRIFT
 from ddpbench.analysis.statistics.changepoints import change_points, fewest_values, level_each, shifts
+from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS
 
 LAUNCH = 0.03

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from ddpbench.analysis.regression import Changes, changes_of, read_side, unlike
-from ddpbench.analysis.regression.changes import DRIFT, across
+from ddpbench.analysis.regression.apart import Drift, across, shown_drift, within
 from ddpbench.analysis.regression.told import failing, headline, markdown, remarks, rows, to_json
-from ddpbench.analysis.statistics.stats import ALPHA, Timing, holm_levels
+from ddpbench.analysis.statistics.resolution import DRIFT, resolved_in_turn
+from ddpbench.analysis.statistics.stats import ALPHA, Timing, deviation, holm_levels
 from ddpbench.cli import run as run_cli
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
+from ddpbench.units import format_about, parse_seconds
 from tests.synthetic import (
     MS,
     Outcome,
@@ -101,6 +103,59 @@ def test_two_directories_cannot_resolve_what_a_machine_drifts(tmp_path: Path) ->
     assert quiet.changes[0].verdict == "slower"
     assert quiet.changes[0].ratio is not None
     assert quiet.changes[0].ratio.value == pytest.approx(1.05, abs=0.01)
+
+
+def test_what_cannot_be_told_says_what_would_have_been_seen_and_how_long_more_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two runs: 4 % of drift a side alone hide (1.96 + 0.84) sqrt(2) 4 % = 17 %."""
+    a, b = (made(tmp_path / name, {DDP: 40}, rounds=20) for name in ("a", "b"))
+    for run in (a, b):
+        write_sessions(run, wall_s=88.0)  # twenty launches of 3.4 s, and 20 s before them
+    changes = compared(a, b)
+    (change,) = changes.changes
+    assert change.resolvable == pytest.approx(0.172, abs=0.01)
+    assert changes.resolvable == change.resolvable
+    logs = [[math.log(step) for step in steps] for steps in (change.base_launches, change.new_launches)]
+    assert change.in_turn is not None
+    assert change.in_turn.deviation == pytest.approx(math.hypot(*(deviation(side) for side in logs)))
+    assert (change.in_turn.round_s, change.in_turn.begin_s) == (pytest.approx(6.8), pytest.approx(40.0))
+    assert changes.wanted_s == change.in_turn.time_for(0.03)
+    assert "1 undecided (a change of 18 % or more would have been seen)" in headline(changes)
+    told = " ".join(remarks(changes))
+    assert "(4 times in 5, the drift included)" in told
+    total = format_about(changes.wanted_s or 0.0)
+    assert f"To resolve 3 %, measure in turn for about {total}: ddpbench compare --interleave with" in told
+    assert "`ddpbench noise`" in told
+    assert parse_seconds(total) >= (changes.wanted_s or math.inf)
+    assert rows(changes)[0][-1] == "would see 18 %"
+    words = ["compare", str(a.path), str(b.path), "--json", "--fail-on", "1%"]
+    assert run_cli(words) == 0
+    case = json.loads(capsys.readouterr().out)
+    assert case["wanted"] == 0.01
+    assert case["cases"][0]["resolvable"] == change.resolvable
+    assert case["cases"][0]["in_turn"]["rounds"] == change.in_turn.rounds_for(0.01)
+    assert case["wanted_in_turn_s"] == change.in_turn.time_for(0.01)
+
+
+def test_a_comparison_in_turn_says_how_long_it_should_have_been(tmp_path: Path) -> None:
+    a, b = (made(tmp_path / name, {DDP: 40}, rounds=8, noise=0.03) for name in ("a", "b"))
+    for run in (a, b):
+        write_sessions(run, wall_s=68.4)  # the sixteen launches of both, of 3.4 s, and 14 s before them
+    changes = compared(a, b, paired=True)
+    (change,) = changes.changes
+    assert change.in_turn is not None
+    assert change.in_turn.round_s == pytest.approx(6.8)
+    assert change.in_turn.begin_s == pytest.approx(14.0)
+    assert change.resolvable == resolved_in_turn(change.in_turn.deviation, 8)
+    told = " ".join(remarks(changes))
+    assert "the drift included" not in told
+    assert f"--total '{format_about(changes.wanted_s or 0.0)}'" in told
+    # what is wanted was resolved: more time is not called for
+    assert "To resolve" not in " ".join(remarks(replace(changes, wanted=0.5)))
+    assert "more than 500 rounds" in " ".join(remarks(replace(changes, wanted=0.001)))
+    few = compared(*(made(tmp_path / name, {DDP: 40}, rounds=2) for name in ("c", "d")), paired=True)
+    assert "Too few rounds to tell how long it takes to resolve 3 %" in " ".join(remarks(few))
 
 
 def test_a_large_change_is_told_with_the_part_that_it_sits_in(tmp_path: Path) -> None:
@@ -249,7 +304,7 @@ def test_the_page_shows_both_sides_launches_and_loads_nothing(tmp_path: Path) ->
     assert "<script" not in text
     assert "Content-Security-Policy" in text
     assert "&lt;script&gt;" in text
-    assert "2 cases: 1 slower, 1 undecided; most: ddp" in text
+    assert re.search(r"2 cases: 1 slower, 1 undecided \(a change of \d+ % or more .*\); most: ddp", text)
     assert text.count("data:image/svg+xml;base64,") == 1
     assert not re.search(r"(src|href)=\"(?!data:|#)", text)
     nothing = made(tmp_path / "c", {MASTER: 40})
@@ -290,7 +345,7 @@ def test_false_alarms_of_families_of_equal_runs(sizes: tuple[int, ...], launch: 
             a, b = (sessions(sizes, DRIFT, launch) for _ in range(2))
             if DICE.random() < 0.05:
                 b[0] = replace(b[0], time_s=1.3 * b[0].time_s)
-            p_value = across(a, b, DRIFT).p_value
+            p_value = across(a, b).p_value
             assert p_value is not None
             p_values.append(p_value)
         levels = holm_levels(p_values)
@@ -308,3 +363,45 @@ def test_without_a_sessions_variance_equal_runs_are_called_different() -> None:
         assert p_value is not None
         wrong += p_value < ALPHA
     assert wrong / 300 > 0.4
+
+
+def logs_of(sessions: dict[str, list[float]]) -> list[Timing]:
+    return [
+        Timing(round=number, time_s=math.exp(log), steps=1, samples=1, session=name)
+        for name, logs in sessions.items()
+        for number, log in enumerate(logs)
+    ]
+
+
+def test_the_drift_to_reckon_with_by_hand() -> None:
+    """What is known of quiet machines, launches' own scatter, or that of sessions: the largest."""
+    quiet = within(logs_of({"one": [0.00, 0.02, 0.04]}))
+    assert shown_drift(quiet, quiet) == Drift(DRIFT**2)
+    # 0.2^2 and 0.02^2 with two degrees of freedom each
+    loud = within(logs_of({"one": [0.0, 0.2, 0.4]}))
+    found = shown_drift(quiet, loud)
+    assert found.variance == pytest.approx((0.02**2 + 0.2**2) / 2)
+    assert found.df == 4
+    # means 0, 0.3 and 0, 0: variances 0.045 and 0 with a degree of freedom each, less 0.01^2 / 2 of two launches each,
+    # and 0.0225 is more than 0.04^2 times 5.99 / 2
+    apart = within(logs_of({"one": [-0.00707, 0.00707], "two": [0.29293, 0.30707]}))
+    alike = within(logs_of({"one": [-0.00707, 0.00707], "two": [-0.00707, 0.00707]}))
+    found = shown_drift(apart, alike)
+    assert found.variance == pytest.approx(0.0225 - 0.01**2 / 2, rel=1e-3)
+    assert found.df == 2
+    near = within(logs_of({"one": [-0.00707, 0.00707], "two": [0.08293, 0.09707]}))
+    assert shown_drift(near, alike) == Drift(DRIFT**2)  # as equal sessions differ on a quiet machine
+
+
+@pytest.mark.parametrize("sizes", [(8,), (5, 5), (5, 5, 5, 5)])
+def test_false_alarms_where_the_load_changes_from_session_to_session(sizes: tuple[int, ...]) -> None:
+    """By 15 %, of which a quiet machine's 4 % would leave most out, and launches by as much."""
+    wrong, naive = 0, 0
+    for _ in range(600):
+        a, b = (sessions(sizes, 0.15, 0.15) for _ in range(2))
+        p_value, known = across(a, b).p_value, across(a, b, DRIFT).p_value
+        assert p_value is not None
+        assert known is not None
+        wrong, naive = wrong + (p_value < ALPHA), naive + (known < ALPHA)
+    assert wrong / 600 - 2.58 * math.sqrt(wrong / 600 * (1 - wrong / 600) / 600) <= ALPHA
+    assert naive / 600 > 3 * ALPHA

@@ -16,7 +16,7 @@ import pytest
 from ddpbench.analysis.export.formats import exported
 from ddpbench.analysis.history import History, history_of, read_sides
 from ddpbench.analysis.history.told import headline, markdown, place_words, places, remarks, rows, to_json
-from ddpbench.analysis.regression.changes import DRIFT
+from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.cli import run as run_cli
 from ddpbench.records import RunDir
 from ddpbench.spec import Case

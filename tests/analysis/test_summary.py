@@ -9,9 +9,17 @@ from pathlib import Path
 import pytest
 
 from ddpbench.analysis import noise_of, summarize
+from ddpbench.analysis.aa_test import CHANGES
+from ddpbench.analysis.statistics.resolution import (
+    deviation_interval,
+    resolved_in_one_sweep,
+    resolved_in_turn,
+    rounds_to_resolve,
+)
 from ddpbench.errors import RecordError
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, PlannedCase
+from ddpbench.units import format_about
 from tests.synthetic import (
     MS,
     ORIGIN_NS,
@@ -171,22 +179,67 @@ def test_noise_of_a_machine_by_hand(run: RunDir) -> None:
     mean = sum(logs) / 3
     deviation = math.sqrt(sum((x - mean) ** 2 for x in logs) / 2)
     assert found.rounds == 3
-    assert found.round_s == pytest.approx(6.0)
+    assert found.round_s == pytest.approx(6.4)  # a round's fork server is started for the third case, too
     assert found.deviation_pairs == pytest.approx(deviation)
     assert found.deviation_launches > 0.25  # the drift that pairs cancel
     ratio = math.exp(mean)
     assert found.difference == pytest.approx(ratio - 1)
     half = 4.30265 * deviation / math.sqrt(3)  # t(0.975, 2)
     assert found.difference_high == pytest.approx(ratio * math.exp(half) - 1, rel=1e-4)
-    # ten rounds fit a minute: t(0.975, 9) = 2.26216, t(0.8, 9) = 0.88340
-    assert found.resolvable["1"] == pytest.approx(
-        math.expm1((2.26216 + 0.88340) * deviation / math.sqrt(10)), rel=1e-4
+    assert found.round_in_turn_s == pytest.approx(7.8)  # either side has fork servers of its own
+    low, high = deviation_interval(deviation, 3) or (0.0, 0.0)
+    assert (found.deviation_pairs_low, found.deviation_pairs_high) == (
+        pytest.approx(low),
+        pytest.approx(high),
     )
-    values = [found.resolvable[minutes] for minutes in ("1", "5", "10", "30")]
+    # nine rounds fit a minute: t(0.975, 8) = 2.30600, t(0.8, 8) = 0.88889
+    minute = found.within[0]
+    assert minute.seconds == 60
+    assert minute.one_sweep == pytest.approx(
+        math.expm1((2.30600 + 0.88889) * deviation / math.sqrt(9)), rel=1e-4
+    )
+    assert minute.in_turn == resolved_in_turn(deviation, 7)
+    assert minute.two_runs is not None
+    assert minute.two_runs > 0.15  # the drift between sessions, which more rounds do not narrow
+    values = [one.in_turn for one in found.within if one.in_turn is not None]
+    assert len(values) == len(found.within)
     assert values == sorted(values, reverse=True)
+    times = [one.in_turn_s for one in found.resolve if one.in_turn_s is not None]
+    assert [one.change for one in found.resolve] == sorted(CHANGES, reverse=True)
+    assert times == sorted(times)
+    assert found.resolve[-1].two_runs_s is None
     assert found.disturbed == "steal 1"
     assert "includes 0, as it should" in found.describe()
-    assert set(asdict(found)) >= {"rounds", "resolvable", "difference"}
+    assert set(asdict(found)) >= {"rounds", "within", "resolve", "difference"}
+
+
+def test_noise_tells_what_is_asked_for(run: RunDir) -> None:
+    twin = case_of("ddp", 2, replicate=1)
+    write_plan(run, [DDP, twin], Budget(rounds_min=6, rounds_max=6))
+    for number in range(6):
+        for case, gap in ((DDP, 1 + 0.05 * (number % 2)), (twin, 1.02)):
+            write_launch(
+                run,
+                case,
+                number,
+                [RankLaunch(blocks=[[int(10 * MS * gap)] * 10])] * 2,
+                Outcome(wall_s=4.0, server_s=1.0),
+            )
+    write_sessions(run, wall_s=75.0)  # of which twelve launches took sixty
+    found = noise_of(run, within_s=[300.0], changes=[0.03])
+    assert (found.round_s, found.round_in_turn_s, found.begin_s) == (10.0, 12.0, 15.0)
+    ((within,), (wanted,)) = found.within, found.resolve
+    deviation = found.deviation_pairs
+    assert within.in_turn == resolved_in_turn(deviation, 22)  # 300 s less two times 15, in rounds of 12
+    assert within.one_sweep == resolved_in_one_sweep(deviation, 28)
+    rounds = rounds_to_resolve(0.03, lambda n: resolved_in_turn(deviation, n))
+    assert rounds is not None
+    assert wanted.in_turn_s == 30 + 12 * rounds
+    told = found.describe()
+    assert "5 min" in told
+    assert f"{format_about(30 + 12 * rounds)}" in told
+    (row,) = [line for line in told.splitlines() if line.strip().startswith("3 %")]
+    assert row.endswith(" -")  # two runs never resolve 3 %
 
 
 def test_noise_needs_a_replicate_and_two_rounds(run: RunDir) -> None:

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.conftest import ROOT, Say
+from tests.benchmarks.conftest import Say
+from tests.benchmarks.in_turn import RUNS, compare, shown_to_work, times_found
 
 pytestmark = pytest.mark.multiprocess
 OPTION = 'options."planted/train.py".slower_ms'
-RUNS = 10
 SETTINGS = ("budget.measured_s=0.05", "base.strategy=single", "base.world_size=1")
 SMALL = ("--rounds", "3", *(word for text in SETTINGS for word in ("--set", text)))
-
-
-def compare(out: Path, total: str, base: str, new: str, *more: str) -> tuple[dict[str, object], float]:
-    """What a comparison came to, and how long it took, seconds."""
-    began = time.monotonic()
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "ddpbench", "compare", "--interleave", "planted", "--json"),
-            *("--base", f"set={base}", "--new", f"set={new}", "--total", total, "--out", str(out), *more),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ.copy(),
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (case,) = json.loads(done.stdout)["cases"]
-    return case, time.monotonic() - began
 
 
 @pytest.mark.parametrize(("slower_ms", "minutes"), [(1.5, 3), (0.9, 8)], ids=["5 %", "3 %"])
@@ -44,27 +20,13 @@ def test_a_planted_sleep_is_found(
     slower_ms: float, minutes: int, full: bool, say: Say, tmp_path: Path
 ) -> None:
     """Bound: at least 9 of 10 within that time; a step takes about 30 ms on two cores."""
-    found, seen = 0, []
-    for number in range(RUNS if full else 1):
-        case, seconds = compare(
-            tmp_path / f"run-{number}",
-            f"{minutes} min" if full else "5 s",
-            f"{OPTION}=0.0",
-            f"{OPTION}={slower_ms}",
-            *(() if full else SMALL),
-        )
-        assert case["verdict"] in ("slower", "cannot tell", "equivalent", "faster")
-        found += case["verdict"] == "slower"
-        ratio = case["ratio"]
-        assert isinstance(ratio, dict)
-        seen.append(f"{ratio['value']:.3f} in {case['rounds']} rounds, {seconds:.0f} s")
-        if full:
-            say(f"{case['verdict']}: {seen[-1]}")
-    if full:
-        say(
-            f"a sleep of {slower_ms} ms a step, {minutes} min: slower in {found} of {RUNS} ({'; '.join(seen)})"
-        )
-        assert found >= 9
+    base, new = f"{OPTION}=0.0", f"{OPTION}={slower_ms}"
+    if not full:
+        shown_to_work("planted", tmp_path / "run", base, new, SMALL)
+        return
+    found = times_found("planted", tmp_path, minutes, base, new, say)
+    say(f"a sleep of {slower_ms} ms a step, {minutes} min: slower in {found} of {RUNS}")
+    assert found >= 9
 
 
 def test_equal_sides_are_not_told_apart(full: bool, say: Say, tmp_path: Path) -> None:
@@ -72,6 +34,7 @@ def test_equal_sides_are_not_told_apart(full: bool, say: Say, tmp_path: Path) ->
     apart, seen = 0, []
     for number in range(RUNS if full else 1):
         case, _ = compare(
+            "planted",
             tmp_path / f"run-{number}",
             "2 min" if full else "5 s",
             f"{OPTION}=0.0",

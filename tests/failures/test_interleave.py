@@ -19,68 +19,16 @@ from ddpbench.launch.interleave.told import Asked, interleave
 from ddpbench.launch.interleave.turns import read_comparison
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes
 from tests.processes import started
+from tests.repositories import EXPERIMENT, TRAIN, begin_repository, commit_training, git
 
 pytestmark = pytest.mark.multiprocess
-
-TRAIN = """
-import time
-import torch
-from torch import nn
-
-class Measured:
-    def model(self):
-        return nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
-
-    def dataset(self):
-        generator = torch.Generator().manual_seed(0)
-        return torch.utils.data.TensorDataset(
-            torch.randn(512, 16, generator=generator), torch.randint(0, 4, (512,), generator=generator)
-        )
-
-    def loss(self, model, batch):
-        time.sleep({sleep})
-        return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-    def optimizer(self, parameters):
-        return torch.optim.SGD(parameters, lr=0.1)
-"""
-EXPERIMENT = """
-question = "Did it become slower?"
-[base]
-workload = "train.py:Measured"
-strategy = "single"
-world_size = 1
-local_batch = 8
-[budget]
-measured_s = "100 ms"
-"""
-
-
-def git(folder: Path, *words: str) -> str:
-    author = {
-        "GIT_AUTHOR_NAME": "a",
-        "GIT_AUTHOR_EMAIL": "a@b",
-        "GIT_COMMITTER_NAME": "a",
-        "GIT_COMMITTER_EMAIL": "a@b",
-    }
-    done = subprocess.run(
-        ["git", "-C", folder, *words], env=os.environ | author, check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     folder = tmp_path / "project"
-    (folder / "bench").mkdir(parents=True)
-    (folder / "bench" / "step.toml").write_text(EXPERIMENT)
-    (folder / "bench" / "train.py").write_text(TRAIN.format(sleep=0.004))
-    git(folder, "init", "-q", "-b", "main")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", "fast")
-    git(folder, "tag", "fast")
-    (folder / "bench" / "train.py").write_text(TRAIN.format(sleep=0.006))
-    git(folder, "commit", "-qam", "slow")
+    begin_repository(folder, sleep=0.004)
+    commit_training(folder, "slow", sleep=0.006)
     return folder
 
 
@@ -217,10 +165,8 @@ def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
 
 
 def test_a_guilty_commit_is_found_on_real_ranks(repository: Path) -> None:
-    train = repository / "bench" / "train.py"
     for number in range(3):
-        train.write_text(TRAIN.format(sleep=0.006) + f"\n# {number}\n")
-        git(repository, "commit", "-qam", f"after {number}")
+        commit_training(repository, f"after {number}", sleep=0.006, remark=number)
     out = repository.parent / "out"
     done = subprocess.run(
         command("bisect", "bench/step.toml", "fast", "main", "--out", out, "--total", "1 min", "--json"),

@@ -1,7 +1,7 @@
 """Cases of two runs matched by what they specify, and what may be said of each.
 
 Two directories were measured at different times, between which a machine drifts by more than launches vary: what is
-said of them has the variance of a session (`DRIFT`) in it as well. Where both were measured in turn, round by round
+said of them has the variance of a session in it as well (`apart`). Where both were measured in turn, round by round
 (`ddpbench compare --interleave`), rounds are pairs, drift cancels, and intervals hold however often one looks.
 """
 
@@ -17,14 +17,21 @@ from scipy import special
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
+from ddpbench.analysis.read.walls import begin_wall_s, launches_wall_s, round_wall_s, session_walls_s
+from ddpbench.analysis.regression.apart import across, shown_drift, within
 from ddpbench.analysis.regression.sides import Side
+from ddpbench.analysis.statistics.resolution import (
+    WANTED,
+    InTurn,
+    resolved_in_turn,
+    smallest_seen,
+)
 from ddpbench.analysis.statistics.sequential import anytime_half_width
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
     FEWEST,
     MARGIN,
     MIN_ROUNDS,
-    Comparison,
     Interval,
     Timing,
     deviation,
@@ -32,14 +39,12 @@ from ddpbench.analysis.statistics.stats import (
     judged,
     step_time,
 )
+from ddpbench.records import RunDir
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import Key
 from ddpbench.spec.labels import labels
 
 ChangeVerdict = Literal["faster", "slower", "equivalent", "cannot tell", "not comparable"]
-DRIFT = 0.04
-"""Standard deviation of the logarithm of step time from one session to another, minutes or days later: 3 to 5 % on the
-two shared cores of this project's own runs. `--drift` replaces it where a machine is known to be quieter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +83,10 @@ class Change:
     rounds: int = 0
     bound: float | None = None
     """The largest difference, as a fraction, that the interval does not rule out."""
+    resolvable: float | None = None
+    """The smallest change, as a fraction, that these launches would have shown with probability `POWER`."""
+    in_turn: InTurn | None = None
+    """What decides how long a comparison in turn takes to resolve a change of this case."""
     parts: tuple[PartChange, ...] = ()
     base_launches: tuple[float, ...] = ()
     new_launches: tuple[float, ...] = ()
@@ -115,9 +124,35 @@ class Changes:
     new: Side
     paired: bool
     """Measured in turn."""
-    drift: float
+    drift: float | None
+    """Between sessions, as it was given; None: `DRIFT`, or what launches show where that is more."""
     changes: tuple[Change, ...]
     unlike: tuple[str, ...]
+    wanted: float = WANTED
+    """The change, as a fraction, that the comparison should resolve: the gate's."""
+
+    @property
+    def undecided(self) -> list[Change]:
+        """The cases of which nothing can be told."""
+        return [change for change in self.changes if change.verdict == "cannot tell"]
+
+    @property
+    def resolvable(self) -> float | None:
+        """The smallest change that was resolved in all undecided cases; None where that is not known."""
+        known = [change.resolvable for change in self.undecided]
+        return max((one for one in known if one is not None), default=None) if None not in known else None
+
+    @property
+    def wanted_s(self) -> float | None:
+        """How long a comparison in turn takes to resolve `wanted` in all undecided cases, seconds.
+
+        None where one of them takes more rounds than it may have, or its scatter is not known.
+        """
+        times = [
+            None if change.in_turn is None else change.in_turn.time_for(self.wanted)
+            for change in self.undecided
+        ]
+        return max((one for one in times if one is not None), default=None) if None not in times else None
 
     def counts(self) -> dict[ChangeVerdict, int]:
         """Return how many cases have each verdict."""
@@ -156,7 +191,7 @@ def changes_of(
     new: Side,
     *,
     paired: bool = False,
-    drift: float = DRIFT,
+    drift: float | None = None,
     margin: float = MARGIN,
     alpha: float = ALPHA,
     differing: Collection[str] = (),
@@ -171,7 +206,8 @@ def changes_of(
         base: the side that is held against.
         new: the side that may have changed.
         paired: rounds of one number were measured in turn, and are pairs.
-        drift: standard deviation of the logarithm of step time between sessions.
+        drift: standard deviation of the logarithm of step time between sessions; None: `DRIFT`, or more where launches
+            show more.
         margin: within which cases are called equivalent.
         alpha: one minus the confidence of all verdicts together.
         differing: fields of a case in which the sides are meant to differ.
@@ -200,6 +236,8 @@ def changes_of(
             asked[len(found)] = a, b
         found.append(change)
     judge = _in_turn if paired else _apart
+    walls = [round_wall_s(side.cases) for side in (base, new)]
+    round_s, begin_s = sum(walls), _begin_s(base, new, paired=paired)
     for index, told in judge(asked, drift, margin, alpha).items():
         found[index] = replace(
             found[index],
@@ -208,9 +246,24 @@ def changes_of(
             ratio=told.ratio,
             rounds=told.rounds,
             bound=told.bound,
+            resolvable=told.resolvable,
+            in_turn=None
+            if told.deviation is None or not all(walls)  # saved files do not say what a round took
+            else InTurn(deviation=told.deviation, round_s=round_s, begin_s=begin_s, alpha=alpha / len(asked)),
             parts=_parts(*asked[index], paired=paired, drift=drift, alpha=alpha / len(asked)),
         )
     return Changes(base=base, new=new, paired=paired, drift=drift, changes=tuple(found), unlike=tuple(unlike))
+
+
+def _begin_s(base: Side, new: Side, *, paired: bool) -> float:
+    """Return what passes before the first round of a comparison in turn, seconds.
+
+    Where sides were measured in turn, a session of one side has the other's rounds in it.
+    """
+    if not paired:
+        return sum(begin_wall_s(RunDir(side.path), side.cases) for side in (base, new))
+    longest = max((wall for side in (base, new) for wall in session_walls_s(RunDir(side.path))), default=0.0)
+    return max(0.0, longest - sum(launches_wall_s(side.cases) for side in (base, new)))
 
 
 def _failures(run: CaseRun) -> int:
@@ -251,6 +304,9 @@ class _Told:
     ratio: Interval
     rounds: int
     bound: float | None = None
+    resolvable: float | None = None
+    deviation: float | None = None
+    """Standard deviation of the log ratio of a round in turn."""
 
 
 def _setting_apart(own: Case, other: Case) -> str:
@@ -289,20 +345,26 @@ def _of_first_session(timings: Sequence[Timing]) -> dict[int, Timing]:
 
 
 def _in_turn(
-    asked: dict[int, tuple[CaseRun, CaseRun]], _drift: float, margin: float, alpha: float
+    asked: dict[int, tuple[CaseRun, CaseRun]], _drift: float | None, margin: float, alpha: float
 ) -> dict[int, _Told]:
     """Judge cases whose rounds are pairs, by intervals that hold at every number of rounds."""
     found: dict[int, _Told] = {}
+    level = alpha / len(asked) if asked else alpha
     for index, (a, b) in asked.items():
         logs = paired_logs(a.timings, b.timings)
         mean = math.fsum(logs) / len(logs) if logs else 0.0
-        ratio = Interval.around(math.exp(mean), anytime_half_width(logs, alpha / len(asked)))
-        found[index] = _told(len(logs), ratio, margin, FEWEST)
+        ratio = Interval.around(math.exp(mean), anytime_half_width(logs, level))
+        spread = _known(deviation(logs)) if len(logs) >= FEWEST else None
+        found[index] = replace(
+            _told(len(logs), ratio, margin, FEWEST),
+            deviation=spread,
+            resolvable=None if spread is None else resolved_in_turn(spread, len(logs), level),
+        )
     return found
 
 
 def _apart(
-    asked: dict[int, tuple[CaseRun, CaseRun]], drift: float, margin: float, alpha: float
+    asked: dict[int, tuple[CaseRun, CaseRun]], drift: float | None, margin: float, alpha: float
 ) -> dict[int, _Told]:
     """Judge cases of two sessions or more a side: launches' variance, and that from session to session."""
     compared = {index: across(a.timings, b.timings, drift) for index, (a, b) in asked.items()}
@@ -312,62 +374,36 @@ def _apart(
         if one.rounds >= MIN_ROUNDS and (p := one.p_value) is not None
     }
     levels = dict(zip(enough, holm_levels(list(enough.values()), alpha), strict=True))
-    return {
-        index: _told(one.rounds, one.time_ratio(levels.get(index, alpha)), margin, MIN_ROUNDS)
-        for index, one in compared.items()
-    }
+    found: dict[int, _Told] = {}
+    for index, one in compared.items():
+        level = levels.get(index, alpha)
+        error = one.standard_error if index in enough else None
+        found[index] = replace(
+            _told(one.rounds, one.time_ratio(level), margin, MIN_ROUNDS),
+            resolvable=None if not error else smallest_seen(error, one.df, level),
+            deviation=_deviation_in_turn(*(run.timings for run in asked[index])),
+        )
+    return found
 
 
-def across(a: Sequence[Timing], b: Sequence[Timing], drift: float) -> Comparison:
-    """Return new (`b`) against base (`a`), measured at different times; `drift` is a session's standard deviation.
+def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None:
+    """Return about how launches' log ratios would vary within a round, from sessions of one side each.
 
-    A side's variance is that of its launches within sessions over their number, and drift^2 times the sum of the
-    squared shares that its sessions have of its launches: with equal shares, drift^2 over their number. Degrees of
-    freedom by Welch and Satterthwaite, drift's being known.
+    Their variances within sessions are added: what both sides of a round share would cancel. None under `FEWEST`.
     """
-    sides = [_within(timings) for timings in (a, b)]
-    rounds = min(len(a), len(b))
-    variance = sum(one.variance + drift**2 * one.shares for one in sides)
-    spread = sum(one.variance**2 / one.df for one in sides if one.df)
-    df = variance**2 / spread if spread else 1e9
-    error = math.sqrt(variance) if rounds >= FEWEST else None
-    return Comparison(
-        log=sides[1].mean - sides[0].mean,
-        standard_error=error,
-        df=max(1.0, min(df, 1e9)),
-        rounds=rounds,
-        paired=True,  # it is judged: what else differs between sessions is in its variance
-    )
+    if min(len(a), len(b)) < FEWEST:
+        return None
+    return _known(math.sqrt(sum(within(timings).variance * len(timings) for timings in (a, b))))
 
 
-@dataclass(frozen=True, slots=True)
-class _Within:
-    mean: float
-    variance: float
-    df: int
-    shares: float
-    """The sum of the squared shares that sessions have of the launches."""
+def _known(spread: float) -> float | None:
+    """Return a deviation; None for 0, which is of copies."""
+    return spread or None
 
 
-def _within(timings: Sequence[Timing]) -> _Within:
-    """Return the mean over launches of the log time per sample, and its variance from within sessions."""
-    logs: dict[str, list[float]] = {}
-    for timing in timings:
-        logs.setdefault(timing.session, []).append(math.log(timing.sample_s))
-    every = [value for values in logs.values() for value in values]
-    mean = math.fsum(every) / len(every)
-    shares = math.fsum((len(values) / len(every)) ** 2 for values in logs.values())
-    df = len(every) - len(logs)
-    if df == 0:  # a launch a session: their spread is that of launches, and drift's besides
-        spread = deviation(every) ** 2 if len(every) > 1 else 0.0
-        return _Within(mean, spread / len(every), max(1, len(every) - 1), shares)
-    squares = math.fsum(
-        (value - math.fsum(values) / len(values)) ** 2 for values in logs.values() for value in values
-    )
-    return _Within(mean, squares / df / len(every), df, shares)
-
-
-def _parts(a: CaseRun, b: CaseRun, *, paired: bool, drift: float, alpha: float) -> tuple[PartChange, ...]:
+def _parts(
+    a: CaseRun, b: CaseRun, *, paired: bool, drift: float | None, alpha: float
+) -> tuple[PartChange, ...]:
     """Return the parts of an instrumented step on both sides; none where one has none. Corrected for their number.
 
     A part drifts with the machine as the whole step does.
@@ -378,7 +414,9 @@ def _parts(a: CaseRun, b: CaseRun, *, paired: bool, drift: float, alpha: float) 
     names = [name for name in PARTS if any(one.get(name) for one in (*before.values(), *after.values()))]
     if not before or not after:
         return ()
-    shares = sum(_within(run.timings).shares for run in (a, b))
+    sides = within(a.timings), within(b.timings)
+    between = shown_drift(*sides).variance if drift is None else drift**2
+    drifts = between * sum(one.shares for one in sides)
     found: list[PartChange] = []
     for name in names:
         mine = {number: one[name] for number, one in before.items()}
@@ -390,7 +428,7 @@ def _parts(a: CaseRun, b: CaseRun, *, paired: bool, drift: float, alpha: float) 
         else:
             level = math.fsum(mine.values()) / len(mine)
             value, half = _difference(
-                list(mine.values()), list(other.values()), alpha / len(names), (drift * level) ** 2 * shares
+                list(mine.values()), list(other.values()), alpha / len(names), drifts * level**2
             )
         found.append(
             PartChange(

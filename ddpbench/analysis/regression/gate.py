@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.regression.baselines import Baselines, find_side, side_of
-from ddpbench.analysis.regression.changes import DRIFT, Change, changes_of
+from ddpbench.analysis.regression.changes import Change, changes_of
 from ddpbench.analysis.regression.sides import Side, unlike
-from ddpbench.analysis.regression.told import interval_words, percent, why_failing
+from ddpbench.analysis.regression.told import interval_words, percent, seen_words, why_failing
 from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.spec import grouping
@@ -45,7 +45,7 @@ def gated(
     baselines: Sequence[Side],
     *,
     limit: float,
-    drift: float = DRIFT,
+    drift: float | None = None,
     alpha: float = ALPHA,
 ) -> Gated:
     """Return whether a test's launches are shown to be slower than earlier ones by more than `limit`, a fraction.
@@ -88,6 +88,8 @@ def decided(test: str, change: Change, limit: float) -> Gated:
     numbers = ""
     if change.ratio is not None and change.ratio.low is not None:
         numbers = f"{percent(change.ratio.value)} ({interval_words(change.ratio)}; {change.rounds} rounds)"
+    if change.verdict == "cannot tell" and change.resolvable is not None:
+        numbers += f"; {seen_words(change.resolvable)}"
     why = "" if told == change.reason else change.reason or numbers
     judged = change.verdict != "not comparable" and not change.reason
     return Gated(name=test, judged=judged, fails=fails, sentence=": ".join(filter(None, [test, told, why])))

@@ -7,8 +7,10 @@ from typing import Any
 
 from ddpbench.analysis.regression.changes import Change, Changes
 from ddpbench.analysis.regression.sides import Side
+from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.stats import Interval
-from ddpbench.units import counted, format_number
+from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
+from ddpbench.units import counted, format_about, format_at_most, format_number
 
 PART_WORDS = {
     "data": "waiting for data",
@@ -47,6 +49,17 @@ def _ms(step: Interval | None) -> str:
     return "" if step is None else format_number(1e3 * step.value)
 
 
+def seen_words(resolvable: float) -> str:
+    """Return which change a comparison would have shown: `a change of 8.1 % or more would have been seen`."""
+    return f"a change of {format_at_most(resolvable)} or more would have been seen"
+
+
+def _would_have_seen(change: Change) -> str:
+    if change.verdict != "cannot tell" or change.resolvable is None:
+        return ""
+    return f"would see {format_at_most(change.resolvable)}"
+
+
 def rows(changes: Changes) -> list[tuple[str, ...]]:
     """Return a row for each case, as `HEADS`."""
     return [
@@ -57,7 +70,7 @@ def rows(changes: Changes) -> list[tuple[str, ...]]:
             "" if change.ratio is None else percent(change.ratio.value),
             interval_words(change.ratio),
             change.verdict,
-            where_words(change) or change.reason,
+            where_words(change) or change.reason or _would_have_seen(change),
         )
         for change in changes.changes
     ]
@@ -80,6 +93,8 @@ def headline(changes: Changes) -> str:
         if verdict in counts
     ]
     text = f"{counted(len(changes.changes), 'case')}: {', '.join(told) or 'none'}"
+    if changes.undecided and changes.resolvable is not None:
+        text += f" ({seen_words(changes.resolvable)})"
     if broken:
         text += f"; {counted(len(broken), 'case')} failed or {'are' if len(broken) > 1 else 'is'} gone"
     if slower:
@@ -98,8 +113,8 @@ def remarks(changes: Changes) -> list[str]:
         )
     else:
         found.append(
-            f"Measured at different times: intervals have a drift of {100 * changes.drift:g} % between sessions in "
-            "them (--drift). To decide smaller differences, measure both in turn: ddpbench compare "
+            f"Measured at different times: intervals have a drift of {_drift_words(changes)} between sessions in them "
+            "(--drift). To decide smaller differences, measure both in turn: ddpbench compare "
             "--interleave."
         )
     found += dict.fromkeys(side.lacks for side in (changes.base, changes.new) if side.lacks)
@@ -109,6 +124,41 @@ def remarks(changes: Changes) -> list[str]:
     if wide:
         bound = max(one.bound or 0.0 for one in wide)
         found.append(f"Undecided cases: differences up to {100 * bound:.1f} % are not ruled out.")
+    if changes.undecided:
+        found += _resolution(changes)
+    return found
+
+
+def _drift_words(changes: Changes) -> str:
+    if changes.drift is not None:
+        return f"{100 * changes.drift:g} %"
+    return f"{100 * DRIFT:g} %, or more where launches scatter more,"
+
+
+def _resolution(changes: Changes) -> list[str]:
+    """Return what undecided cases could have shown, and how long what is wanted takes, a sentence each."""
+    found = []
+    resolved = changes.resolvable
+    if resolved is not None:
+        drift = "" if changes.paired else ", the drift included"
+        found.append(f"In them {seen_words(resolved)} (4 times in 5{drift}).")
+    wanted, needed_s = f"{100 * changes.wanted:g} %", changes.wanted_s
+    if resolved is not None and resolved <= changes.wanted:
+        return found
+    how = "`ddpbench noise` tells beforehand what a time resolves"
+    if needed_s is not None:
+        flag = f"--total '{format_about(needed_s)}'"
+        way = flag if changes.paired else f"ddpbench compare --interleave with {flag}"
+        found.append(
+            f"To resolve {wanted}, measure in turn for about {format_about(needed_s)}: {way}; {how}."
+        )
+    elif all(one.in_turn is not None for one in changes.undecided):
+        found.append(
+            f"To resolve {wanted} takes more than {MOST_ROUNDS_IN_TURN} rounds in turn, which are the most: make "
+            f"launches longer (budget.measured_s); {how}."
+        )
+    else:
+        found.append(f"Too few rounds to tell how long it takes to resolve {wanted}; {how}.")
     return found
 
 
@@ -146,11 +196,14 @@ def to_json(changes: Changes) -> dict[str, Any]:
         "drift": None if changes.paired else changes.drift,
         "unlike": list(changes.unlike),
         "counts": changes.counts(),
-        "cases": [_case(change) for change in changes.changes],
+        "resolvable": changes.resolvable,
+        "wanted": changes.wanted,
+        "wanted_in_turn_s": changes.wanted_s,
+        "cases": [_case(change, changes.wanted) for change in changes.changes],
     }
 
 
-def _case(change: Change) -> dict[str, Any]:
+def _case(change: Change, wanted: float) -> dict[str, Any]:
     return {
         "label": change.label,
         "verdict": change.verdict,
@@ -160,6 +213,8 @@ def _case(change: Change) -> dict[str, Any]:
         "rounds": change.rounds,
         "ratio": ends(change.ratio),
         "bound": change.bound,
+        "resolvable": change.resolvable,
+        "in_turn": _in_turn(change, wanted),
         "base_step_time_s": ends(change.base_step),
         "new_step_time_s": ends(change.new_step),
         "base_launches_s": list(change.base_launches),
@@ -174,6 +229,19 @@ def _case(change: Change) -> dict[str, Any]:
             for part in change.parts
         ],
         "where": change.where.name if change.where is not None else None,
+    }
+
+
+def _in_turn(change: Change, wanted: float) -> dict[str, float | None] | None:
+    """Return what a comparison in turn of this case takes to resolve a change; None where its scatter is not known."""
+    rests = change.in_turn
+    if rests is None:
+        return None
+    return {
+        "deviation": rests.deviation,
+        "round_s": rests.round_s,
+        "rounds": rests.rounds_for(wanted),
+        "total_s": rests.time_for(wanted),
     }
 
 

@@ -26,12 +26,16 @@ def anytime_half_width(values: Sequence[float], alpha: float = ALPHA, effect: fl
 
     Values are taken to be normal and independent; what outliers and drift do to it is simulated in its test.
     """
-    count = len(values)
+    factor = half_width_in_deviations(len(values), alpha, effect)
+    return None if factor is None else deviation(values) * factor
+
+
+def half_width_in_deviations(count: int, alpha: float = ALPHA, effect: float = EFFECT) -> float | None:
+    """Return half that interval for so many values, in their sample standard deviations; None while it has no end."""
     if count < FEWEST:
         return None
     wide = 1 + count * effect**2
     edge = (math.sqrt(wide) / alpha) ** (2 / count)
     if edge >= wide:
         return None
-    square = (count - 1) * (edge - 1) / (1 - edge / wide)
-    return deviation(values) * math.sqrt(square / count)
+    return math.sqrt((count - 1) * (edge - 1) / (1 - edge / wide) / count)

@@ -101,8 +101,8 @@ def search(
     ratio = ends.ratio
     if ends.verdict != "slower" or ratio is None or ratio.low is None or ratio.high is None:
         raise LaunchError(
-            f"{_short(commits[-1])} is not shown to be slower than {_short(good)} ({ends.verdict}): give each "
-            "comparison more time with --total"
+            f"{_short(commits[-1])} is not shown to be slower than {_short(good)} ({ends.verdict}{_seen(ends)}): give "
+            "each comparison more time with --total"
         )
     event(f"{_short(commits[-1])} takes {100 * (ratio.value - 1):+.1f} % against {_short(good)}")
     limit = math.sqrt(ratio.value) - 1
@@ -144,6 +144,14 @@ def _look(good: str, commit: str, measure: Measure, limit: float, alpha: float) 
     if ratio.high is not None and ratio.high < 1 + limit:
         return Tried(commit=commit, verdict="fast", ratio=ratio.value)
     return Tried(commit=commit, verdict="skipped", ratio=ratio.value, why="undecided in its time")
+
+
+def _seen(change: Change) -> str:
+    if change.resolvable is None:
+        return ""
+    from ddpbench.analysis.regression.told import seen_words
+
+    return f"; {seen_words(change.resolvable)}"
 
 
 def _short(commit: str) -> str:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from ddpbench.errors import OutputError, RequestError
 from ddpbench.launch.interleave.sides import SideSpec, place
-from ddpbench.launch.interleave.turns import MOST_ROUNDS, Turns, read_comparison
+from ddpbench.launch.interleave.turns import Turns, read_comparison
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import checked_name, explain_os_error
 from ddpbench.spec import Case
+from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 
 if TYPE_CHECKING:
     from ddpbench.analysis.regression import Change, Changes
@@ -78,8 +79,8 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
         LaunchError: a side cannot go on.
         OutputError: the directory cannot be written, or holds something else.
     """
-    if asked.fewest > MOST_ROUNDS:
-        raise RequestError(f"--rounds {asked.fewest}: {MOST_ROUNDS} are the most")
+    if asked.fewest > MOST_ROUNDS_IN_TURN:
+        raise RequestError(f"--rounds {asked.fewest}: {MOST_ROUNDS_IN_TURN} are the most")
     if asked.experiment.is_dir():
         raise RequestError(f"{asked.experiment} is a run directory: --interleave measures an experiment")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -96,14 +97,20 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     for placed in sides:
         for note in placed.notes:
             listener.event(note)
-    own = (*(f"budget.rounds_min={asked.fewest}", f"budget.rounds_max={MOST_ROUNDS}", 'budget.total="24 h"'),)
+    own = (
+        *(
+            f"budget.rounds_min={asked.fewest}",
+            f"budget.rounds_max={MOST_ROUNDS_IN_TURN}",
+            'budget.total="24 h"',
+        ),
+    )
     turns = Turns(sides, out, listener, (*asked.overrides, *own))
 
     def enough() -> bool:
         return all(_decided(change, asked.limit) for change in changes_in(out, asked.alpha).changes)
 
     seed = random.SystemRandom().randrange(2**31)
-    turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_ROUNDS), seed=seed)
+    turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_ROUNDS_IN_TURN), seed=seed)
     return changes_in(out, asked.alpha)
 
 

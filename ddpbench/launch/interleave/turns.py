@@ -36,7 +36,6 @@ from ddpbench.records.rundir import explain_os_error
 from ddpbench.units import format_seconds
 
 FILE = "comparison.json"
-MOST_ROUNDS = 500
 START_S = 300.0
 """How long a side's interpreter may take until it says anything."""
 SILENT_S = 600.0

@@ -1,0 +1,50 @@
+"""What rounds took of wall time, and what came before them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from statistics import fmean
+
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.stats import Pair
+from ddpbench.errors import IdentityError
+from ddpbench.records import RunDir
+from ddpbench.records.sessions import read_sessions
+
+
+def round_wall_s(cases: Sequence[CaseRun]) -> float:
+    """Return what a round of these cases takes, seconds: a mean launch of each, with its share of a server's start."""
+    return math.fsum(
+        fmean(launch.wall_s + launch.server_s for launch in case.launches) for case in cases if case.launches
+    )
+
+
+def server_start_s(cases: Sequence[CaseRun], among: Collection[Pair]) -> float:
+    """Return what starting fork servers takes in a mean one of these rounds, seconds: its launches' shares of it."""
+    shares = [
+        launch.server_s
+        for case in cases
+        for launch in case.launches
+        if launch.timing is not None and launch.timing.pair in among
+    ]
+    return math.fsum(shares) / len(among)
+
+
+def launches_wall_s(cases: Sequence[CaseRun]) -> float:
+    """Return what all launches of these cases took, seconds."""
+    return math.fsum(launch.wall_s + launch.server_s for case in cases for launch in case.launches)
+
+
+def session_walls_s(run: RunDir) -> list[float]:
+    """Return how long each session of a run took, seconds; none where that was not noted."""
+    with suppress(IdentityError, NotADirectoryError):  # a saved file notes no session
+        return [float(wall) for entry in read_sessions(run) if (wall := entry.get("wall_s")) is not None]
+    return []
+
+
+def begin_wall_s(run: RunDir, cases: Sequence[CaseRun]) -> float:
+    """Return what a session takes beside its rounds, seconds: starting torch, proofs. 0 where it was not noted."""
+    walls = session_walls_s(run)
+    return max(0.0, math.fsum(walls) - launches_wall_s(cases)) / len(walls) if walls else 0.0

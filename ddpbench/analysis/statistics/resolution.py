@@ -1,0 +1,158 @@
+"""What a comparison can resolve in a given time, and how long a wanted resolution takes.
+
+The only owner of this arithmetic: `ddpbench noise` uses it to plan a comparison, and a verdict that cannot be given to
+say what would have been seen. A change is resolved where a comparison shows it with probability `POWER`, at the
+confidence of the comparison. There are three ways to compare, and each has its own interval:
+
+in turn        `ddpbench compare --interleave`: rounds are pairs, and the comparison may end after any of them
+in one sweep   two cases of a sweep: rounds are pairs, and their number is fixed
+two runs       `ddpbench compare BASE NEW`: launches, and the drift between sessions
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scipy import special
+
+from ddpbench.analysis.statistics.sequential import half_width_in_deviations
+from ddpbench.analysis.statistics.stats import (
+    ALPHA,
+    FEWEST,
+    MIN_ROUNDS,
+    POWER,
+    smallest_resolvable,
+    t_quantile,
+)
+from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
+
+DRIFT = 0.04
+"""Standard deviation of the logarithm of step time from one session to another, minutes or days later: 3 to 5 % on the
+two shared cores of this project's own runs. `--drift` replaces it where a machine is known to be quieter."""
+WANTED = 0.03
+"""The change that a comparison is wanted to resolve where nobody says another one."""
+_AT_THE_LAST = 0.72
+"""Of comparisons in turn, the share that shows a change at the last round, where `POWER` of them have shown it by then:
+some had shown it before, and would not at the end. From simulations; `tests/analysis/test_resolution.py` has them."""
+_MOST_LOOKED_FOR = 100_000
+"""Rounds that nobody waits for."""
+
+
+def resolved_in_turn(deviation: float, rounds: int, alpha: float = ALPHA) -> float | None:
+    """Return the smallest change that so many rounds in turn resolve, as a fraction; None where they give no verdict.
+
+    The comparison looks at its interval after each round. That interval's half-width is a multiple f of the estimated
+    deviation, which itself varies by about s / sqrt(2 (n - 1)), so that the end of the interval has the standard error
+    s sqrt(1/n + f^2 / (2 (n - 1))).
+
+    Args:
+        deviation: standard deviation s of the logarithm of the ratio within a round.
+        rounds: their number n.
+        alpha: one minus the confidence of this interval.
+    """
+    if rounds < MIN_ROUNDS:
+        return None
+    factor = half_width_in_deviations(rounds, alpha)
+    if factor is None:
+        return None
+    error = math.sqrt(1 / rounds + factor**2 / (2 * (rounds - 1)))
+    return math.expm1(deviation * (factor + float(special.ndtri(_AT_THE_LAST)) * error))
+
+
+def resolved_in_one_sweep(deviation: float, rounds: int) -> float | None:
+    """Return the smallest change between two cases that a sweep of so many rounds resolves; None under `MIN_ROUNDS`."""
+    return smallest_resolvable(deviation, rounds) if rounds >= MIN_ROUNDS else None
+
+
+def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
+    """Return the smallest change that two runs of so many rounds each resolve; None under `MIN_ROUNDS`.
+
+    The drift between them is `DRIFT`, or the launches' deviation where that is more, as `regression.apart` has it.
+
+    Args:
+        deviation: standard deviation of the logarithm of a launch's step time.
+        rounds: of each run, which is one session.
+    """
+    if rounds < MIN_ROUNDS:
+        return None
+    within, drift = deviation**2 / rounds, max(DRIFT, deviation) ** 2
+    variance, df = 2 * (within + drift), rounds - 1
+    spread = 2 * within**2 / df + ((2 * drift) ** 2 / (2 * df) if deviation > DRIFT else 0.0)
+    return smallest_seen(math.sqrt(variance), min(variance**2 / spread, 1e9) if spread else 1e9)
+
+
+def smallest_seen(standard_error: float, df: float, alpha: float = ALPHA) -> float:
+    """Return the smallest change that a t-interval of known standard error shows with probability `POWER`."""
+    return math.expm1((t_quantile(1 - alpha / 2, df) + t_quantile(POWER, df)) * standard_error)
+
+
+def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) -> int | None:
+    """Return the fewest rounds that resolve a change; None where no number does that anyone would wait for.
+
+    Args:
+        change: as a fraction, above 0.
+        resolved: returns the smallest change that a number of rounds resolves; it falls with their number.
+    """
+
+    def enough(rounds: int) -> bool:
+        found = resolved(rounds)
+        return found is not None and found <= change
+
+    high = MIN_ROUNDS
+    while not enough(high):
+        if high > _MOST_LOOKED_FOR:
+            return None
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return max(high, MIN_ROUNDS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InTurn:
+    """What decides how much a comparison in turn resolves, and how long that takes."""
+
+    deviation: float
+    """Standard deviation of the logarithm of the ratio within a round."""
+    round_s: float
+    """A round of both sides, with all cases, wall time."""
+    begin_s: float = 0.0
+    """Until the first round begins: starting both sides, and proving their cases."""
+    alpha: float = ALPHA
+    """One minus the confidence of one case's interval."""
+
+    def resolved_in(self, seconds: float) -> float | None:
+        """Return the smallest change resolved in this time; None where too few rounds fit."""
+        rounds = rounds_in(seconds - self.begin_s, self.round_s)
+        return resolved_in_turn(self.deviation, min(rounds, MOST_ROUNDS_IN_TURN), self.alpha)
+
+    def rounds_for(self, change: float) -> int | None:
+        """Return how many rounds resolve a change; None where it takes more than a comparison may have."""
+        rounds = rounds_to_resolve(change, lambda n: resolved_in_turn(self.deviation, n, self.alpha))
+        return rounds if rounds is not None and rounds <= MOST_ROUNDS_IN_TURN else None
+
+    def time_for(self, change: float) -> float | None:
+        """Return how many seconds, from the start, resolve a change; None as for `rounds_for`."""
+        rounds = self.rounds_for(change)
+        return None if rounds is None else self.begin_s + rounds * self.round_s
+
+
+def deviation_interval(deviation: float, values: int, alpha: float = ALPHA) -> tuple[float, float] | None:
+    """Return the interval of a standard deviation that was estimated from so many normal values; None under `FEWEST`.
+
+    (n - 1) s^2 / sigma^2 has a chi-squared distribution with n - 1 degrees of freedom.
+    """
+    if values < FEWEST:
+        return None
+    df = values - 1
+    largest, smallest = (float(special.chdtri(df, share)) for share in (alpha / 2, 1 - alpha / 2))
+    return deviation * math.sqrt(df / largest), deviation * math.sqrt(df / smallest)
+
+
+def rounds_in(seconds: float, round_s: float) -> int:
+    """Return how many whole rounds fit a time; 0 where it is not known how long they take."""
+    return int(seconds / round_s) if seconds > 0 and round_s > 0 else 0

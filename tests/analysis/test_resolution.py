@@ -1,0 +1,143 @@
+"""What is promised of a comparison's resolution, against comparisons that are made up with a known scatter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ddpbench.analysis.regression.apart import across
+from ddpbench.analysis.statistics.resolution import (
+    DRIFT,
+    InTurn,
+    deviation_interval,
+    resolved_by_two_runs,
+    resolved_in_one_sweep,
+    resolved_in_turn,
+    rounds_to_resolve,
+)
+from ddpbench.analysis.statistics.sequential import half_width_in_deviations
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, POWER, Timing, t_quantile
+from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
+
+RUNS = 4000
+
+
+def seen_in_turn(change: float, deviation: float, rounds: int, alpha: float = ALPHA) -> NDArray[np.bool_]:
+    """For each number of rounds up to this, whether a comparison in turn has shown the change by then; by run.
+
+    It looks after every round from the fifth on, as `compare --interleave` does, with that round's own deviation.
+    """
+    draw = np.random.default_rng(rounds).normal(math.log1p(change), deviation, (RUNS, rounds))
+    count = np.arange(1, rounds + 1)
+    mean = draw.cumsum(1) / count
+    squares = np.maximum((draw**2).cumsum(1) - count * mean**2, 0)
+    factor = np.array([half_width_in_deviations(n, alpha) or math.inf for n in count[MIN_ROUNDS - 1 :]])
+    spread = np.sqrt(squares[:, MIN_ROUNDS - 1 :] / (count[MIN_ROUNDS - 1 :] - 1))
+    return np.logical_or.accumulate(mean[:, MIN_ROUNDS - 1 :] - factor * spread > 0, axis=1)
+
+
+@pytest.mark.parametrize("alpha", [ALPHA, ALPHA / 4], ids=["one case", "four cases"])
+@pytest.mark.parametrize("rounds", [8, 12, 25, 60, 200])
+def test_the_promised_change_is_seen_in_turn_four_times_in_five(rounds: int, alpha: float) -> None:
+    """The binomial interval of 4,000 comparisons is 1.6 points wide to either side, and the promise's own error 4."""
+    change = resolved_in_turn(0.04, rounds, alpha)
+    assert change is not None
+    share = seen_in_turn(change, 0.04, rounds, alpha)[:, -1].mean()
+    assert share == pytest.approx(POWER, abs=0.05)
+
+
+@pytest.mark.parametrize(("change", "deviation"), [(0.03, 0.03), (0.05, 0.04), (0.02, 0.04), (0.10, 0.05)])
+def test_the_promised_time_is_what_a_comparison_in_turn_takes(change: float, deviation: float) -> None:
+    plan = InTurn(deviation=deviation, round_s=2.0, begin_s=10.0)
+    promised = plan.rounds_for(change)
+    assert promised is not None
+    by_round = seen_in_turn(change, deviation, 2 * promised).mean(axis=0)
+    needed = MIN_ROUNDS + int(np.argmax(by_round >= POWER))
+    assert promised == pytest.approx(needed, rel=0.1, abs=1)
+    assert plan.time_for(change) == 10.0 + 2.0 * promised
+    found = plan.resolved_in(10.0 + 2.0 * promised)
+    assert found is not None
+    assert found <= change
+    short = plan.resolved_in(10.0 + 2.0 * promised - 0.1)
+    assert short is None or short > change
+
+
+def test_rounds_in_turn_are_more_than_those_of_a_sweep_whose_number_is_fixed() -> None:
+    """What looking after every round costs; the fixed interval's promise would be broken by it."""
+    fixed = rounds_to_resolve(0.03, lambda n: resolved_in_one_sweep(0.04, n))
+    in_turn = InTurn(deviation=0.04, round_s=1.0).rounds_for(0.03)
+    assert fixed is not None
+    assert in_turn is not None
+    assert in_turn > 1.6 * fixed
+    assert seen_in_turn(0.03, 0.04, fixed)[:, -1].mean() < 0.5
+
+
+@pytest.mark.parametrize("rounds", [5, 10, 40])
+def test_the_promised_change_is_seen_in_one_sweep_four_times_in_five(rounds: int) -> None:
+    change = resolved_in_one_sweep(0.04, rounds)
+    assert change is not None
+    draw = np.random.default_rng(rounds).normal(math.log1p(change), 0.04, (RUNS, rounds))
+    error = draw.std(axis=1, ddof=1) / math.sqrt(rounds)
+    seen = draw.mean(axis=1) - t_quantile(1 - ALPHA / 2, rounds - 1) * error > 0
+    assert seen.mean() == pytest.approx(POWER, abs=0.03)
+
+
+@pytest.mark.parametrize("scatter", [0.03, 0.10], ids=["quiet", "shared"])
+def test_the_promised_change_is_seen_by_two_runs_four_times_in_five(scatter: float) -> None:
+    """The machine drifts by 4 % from session to session, or by as much as launches scatter where that is more."""
+    dice = np.random.default_rng(1)
+    change = resolved_by_two_runs(scatter, 8)
+    assert change is not None
+
+    def run(shift: float) -> list[Timing]:
+        logs = shift + dice.normal(0, max(DRIFT, scatter)) + dice.normal(0, scatter, 8)
+        return [
+            Timing(round=number, time_s=math.exp(log), steps=1, samples=1) for number, log in enumerate(logs)
+        ]
+
+    seen = 0
+    for _ in range(1000):
+        low = across(run(0.0), run(math.log1p(change))).time_ratio().low
+        assert low is not None
+        seen += low > 1
+    assert seen / 1000 == pytest.approx(POWER, abs=0.05)
+
+
+def test_two_runs_never_resolve_what_a_machine_drifts() -> None:
+    """(1.96 + 0.84) sqrt(2) 4 % = 15.8 %, as a logarithm, however many rounds they have."""
+    assert resolved_by_two_runs(0.03, 10**6) == pytest.approx(
+        math.expm1(2.8016 * math.sqrt(2) * 0.04), rel=1e-3
+    )
+    assert rounds_to_resolve(0.10, lambda n: resolved_by_two_runs(0.03, n)) is None
+
+
+@pytest.mark.parametrize("resolved", [resolved_in_turn, resolved_in_one_sweep, resolved_by_two_runs])
+def test_too_few_rounds_resolve_nothing(resolved: Callable[[float, int], float | None]) -> None:
+    assert resolved(0.03, MIN_ROUNDS - 1) is None
+    assert resolved(0.03, MIN_ROUNDS + 1) is not None
+    plan = InTurn(deviation=0.03, round_s=10.0, begin_s=5.0)
+    assert plan.resolved_in(10.0) is None
+    assert plan.resolved_in(3.0) is None
+    assert InTurn(deviation=0.03, round_s=0.0).resolved_in(60.0) is None
+
+
+def test_more_rounds_than_a_comparison_may_have_are_not_promised() -> None:
+    plan = InTurn(deviation=0.3, round_s=1.0)
+    assert plan.rounds_for(0.01) is None
+    assert plan.time_for(0.01) is None
+    assert plan.resolved_in(1e6) == resolved_in_turn(0.3, MOST_ROUNDS_IN_TURN)
+
+
+def test_the_interval_of_a_deviation_covers() -> None:
+    assert deviation_interval(1.0, 2) is None
+    found = deviation_interval(1.0, 8)
+    assert found is not None
+    # chi-squared with 7 degrees of freedom: 2.5 % below 1.68987, and above 16.01276
+    assert found == (
+        pytest.approx(math.sqrt(7 / 16.01276), rel=1e-5),
+        pytest.approx(math.sqrt(7 / 1.68987), rel=1e-5),
+    )

@@ -1,0 +1,56 @@
+"""A comparison in turn of two settings of an experiment, by the command, and how many of ten find what was planted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.benchmarks.conftest import ROOT, Say
+
+RUNS = 10
+
+
+def compare(
+    experiment: str, out: Path, total: str, base: str, new: str, *more: str
+) -> tuple[dict[str, object], float]:
+    """What a comparison came to, and how long it took, seconds."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "ddpbench", "compare", "--interleave", experiment, "--json"),
+            *("--base", f"set={base}", "--new", f"set={new}", "--total", total, "--out", str(out), *more),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ.copy(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (case,) = json.loads(done.stdout)["cases"]
+    return case, time.monotonic() - began
+
+
+def shown_to_work(experiment: str, out: Path, base: str, new: str, small: Sequence[str]) -> None:
+    """One comparison of a few seconds: whatever it says."""
+    case, _ = compare(experiment, out, "5 s", base, new, *small)
+    assert case["verdict"] in ("slower", "cannot tell", "equivalent", "faster")
+    assert isinstance(case["ratio"], dict)
+
+
+def times_found(experiment: str, out: Path, minutes: int, base: str, new: str, say: Say) -> int:
+    """In how many of ten comparisons of so many minutes the new side is shown to be slower; each is told."""
+    found = 0
+    for number in range(RUNS):
+        case, seconds = compare(experiment, out / f"run-{number}", f"{minutes} min", base, new)
+        found += case["verdict"] == "slower"
+        ratio = case["ratio"]
+        assert isinstance(ratio, dict)
+        ends = " to ".join("-" if ratio[end] is None else f"{ratio[end]:.3f}" for end in ("low", "high"))
+        say(f"{case['verdict']}: {ratio['value']:.3f} [{ends}] in {case['rounds']} rounds, {seconds:.0f} s")
+    return found
