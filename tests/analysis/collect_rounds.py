@@ -46,7 +46,9 @@ def main() -> None:
         "machine": {name: identity[name] for name in KEPT if name in identity},
         "sessions": [session_of(folder) for folder in folders],
     }
-    lines = json.dumps(data).replace(', {"started', ',\n{"started').replace('"sessions": [', '"sessions": [\n')
+    lines = (
+        json.dumps(data).replace(', {"started', ',\n{"started').replace('"sessions": [', '"sessions": [\n')
+    )
     print(lines.replace(', "steps_us"', ',\n "steps_us"'))
 
 
