@@ -10,9 +10,9 @@ from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.walls import begin_wall_s, server_start_s
 from ddpbench.analysis.statistics.resolution import (
-    DRIFT,
     InTurn,
     deviation_interval,
+    drift_of,
     resolved_by_two_runs,
     resolved_in_one_sweep,
     rounds_in,
@@ -119,7 +119,7 @@ class NoiseResult:
     def _limits(self) -> list[str]:
         """Return what the tables are of, and how well their numbers are known."""
         low, high = self.deviation_pairs_low, self.deviation_pairs_high
-        drift = max(DRIFT, self.deviation_launches)
+        drift = drift_of(self.deviation_launches)
         shortest, longest = (
             (end / self.deviation_pairs) ** 2 if self.deviation_pairs else 1 for end in (low, high)
         )

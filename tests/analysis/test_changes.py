@@ -380,7 +380,7 @@ def test_the_drift_to_reckon_with_by_hand() -> None:
     # 0.2^2 and 0.02^2 with two degrees of freedom each
     loud = within(logs_of({"one": [0.0, 0.2, 0.4]}))
     found = shown_drift(quiet, loud)
-    assert found.variance == pytest.approx((0.02**2 + 0.2**2) / 2)
+    assert found.variance == pytest.approx(0.04**2 + 2.25 * ((0.02**2 + 0.2**2) / 2 - 0.04**2))
     assert found.df == 4
     # means 0, 0.3 and 0, 0: variances 0.045 and 0 with a degree of freedom each, less 0.01^2 / 2 of two launches each,
     # and 0.0225 is more than 0.04^2 times 5.99 / 2

@@ -17,10 +17,14 @@ from tests.repositories import EXPERIMENT, begin_repository, commit_training
 
 pytestmark = pytest.mark.multiprocess
 SEARCHES, COMMITS = 10, 16
-STEP_S = 0.0125
-"""A step that sleeps for 12 ms."""
+STEP_S = 0.013
+"""About what a step takes that sleeps for 12 ms, with its computation and two ranks' exchange."""
 SLEEP_S, PLANTED = 0.012, 0.08
-TWO_RANKS = EXPERIMENT.replace('"single"', '"ddp"').replace("world_size = 1", "world_size = 2")
+TWO_RANKS = (
+    EXPERIMENT.replace('"single"', '"ddp"')
+    .replace("world_size = 1", "world_size = 2")
+    .replace("100 ms", "300 ms")
+)
 
 
 def searched(

@@ -2,7 +2,8 @@
 
 How far a machine drifts from one session to another cannot be seen from one session a side. `DRIFT` was recorded on a
 machine that did nothing else. Where launches scatter by more within a session, what causes that is taken to last longer
-than a session at times: their scatter is the drift then. Sessions of a side that differ by more show it themselves.
+than a session at times: the drift is larger then (`resolution.drift_of`). Sessions of a side that differ by more show
+it themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from scipy import special
 
-from ddpbench.analysis.statistics.resolution import DRIFT
+from ddpbench.analysis.statistics.resolution import DRIFT, drift_of
 from ddpbench.analysis.statistics.stats import FEWEST, Comparison, Timing, deviation
 
 _KNOWN = 1e9
@@ -92,7 +93,7 @@ def within(timings: Sequence[Timing]) -> Within:
 
 
 def shown_drift(a: Within, b: Within) -> Drift:
-    """Return the drift to reckon with: `DRIFT`, launches' scatter within sessions, or that of sessions; the largest.
+    """Return the drift to reckon with: `DRIFT`, what launches' scatter makes of it, or that of sessions; the largest.
 
     Sessions are few, so that theirs counts only where it is significantly larger, and less what launches' gives.
     """
@@ -100,7 +101,7 @@ def shown_drift(a: Within, b: Within) -> Drift:
     df = a.df + b.df
     launches = (a.variance * a.launches * a.df + b.variance * b.launches * b.df) / df
     if launches > found.variance:
-        found = Drift(launches, df)
+        found = Drift(drift_of(math.sqrt(launches)) ** 2, df)
     between = len(a.session_means) + len(b.session_means) - 2
     if not between:
         return found

@@ -31,6 +31,9 @@ from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 DRIFT = 0.04
 """Standard deviation of the logarithm of step time from one session to another, minutes or days later: 3 to 5 % on the
 two shared cores of this project's own runs. `--drift` replaces it where a machine is known to be quieter."""
+_MORE = 1.5
+"""By this factor a session's own scatter is taken, where it is more than `DRIFT`: one calm session understates it. On
+the rounds of tests/analysis/recorded/equal_sides_us.json, of a machine shared with others, no less was enough."""
 WANTED = 0.03
 """The change that a comparison is wanted to resolve where nobody says another one."""
 _AT_THE_LAST = 0.72
@@ -66,10 +69,19 @@ def resolved_in_one_sweep(deviation: float, rounds: int) -> float | None:
     return smallest_resolvable(deviation, rounds) if rounds >= MIN_ROUNDS else None
 
 
+def drift_of(deviation: float) -> float:
+    """Return the drift from session to session to reckon with where launches within one have this deviation.
+
+    `DRIFT`, and what variance launches have beyond that, by `_MORE`: what disturbs them is taken to last for longer
+    than a session at times. Both are standard deviations of the logarithm of step time.
+    """
+    return math.sqrt(DRIFT**2 + _MORE**2 * max(0.0, deviation**2 - DRIFT**2))
+
+
 def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
     """Return the smallest change that two runs of so many rounds each resolve; None under `MIN_ROUNDS`.
 
-    The drift between them is `DRIFT`, or the launches' deviation where that is more, as `regression.apart` has it.
+    The drift between them is that of `drift_of`.
 
     Args:
         deviation: standard deviation of the logarithm of a launch's step time.
@@ -77,7 +89,7 @@ def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
     """
     if rounds < MIN_ROUNDS:
         return None
-    within, drift = deviation**2 / rounds, max(DRIFT, deviation) ** 2
+    within, drift = deviation**2 / rounds, drift_of(deviation) ** 2
     variance, df = 2 * (within + drift), rounds - 1
     spread = 2 * within**2 / df + ((2 * drift) ** 2 / (2 * df) if deviation > DRIFT else 0.0)
     return smallest_seen(math.sqrt(variance), min(variance**2 / spread, 1e9) if spread else 1e9)
