@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import itertools
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ddpbench.analysis.regression.gate import Gated
     from ddpbench.launch.interleave.sides import SideSpec
     from ddpbench.launch.sweep.servers import LastingServers
+    from ddpbench.records import RunDir
 
 ROUNDS, MEASURED_S, TOTAL = 5, 0.6, "3 min"
 _NOT_MEASURED = "ddpbench: not measured"
@@ -104,6 +106,9 @@ class _Bench:
 
     folder: Path
     servers: LastingServers
+    run_id: str = field(default_factory=lambda: secrets.token_hex(6))
+    """That of all its runs: so a case that two tests measure is proved once."""
+    runs: list[RunDir] = field(default_factory=list)
     count: int = 0
     gated: list[Gated] = field(default_factory=list)
     notes: dict[str, None] = field(default_factory=dict)
@@ -312,10 +317,12 @@ class DdpBenchmark:
         _check_one(len(own))
         if own[0].skip_reason is not None:
             pytest.fail(f"this case cannot be measured here: {own[0].skip_reason}", pytrace=False)
-        prepared = replace(prepared, plan=make_plan(prepared.experiment, own))
+        plan = replace(make_plan(prepared.experiment, own), run_id=bench.run_id)
+        prepared = replace(prepared, plan=plan)
         bench.servers.rewind()
         with _one_at_a_time():
-            Sweep(prepared, Listener(), servers=bench.servers).run()
+            Sweep(prepared, Listener(), servers=bench.servers, lenders=bench.runs).run()
+        bench.runs.append(prepared.run)
         found = _read(prepared.run.path)
         if found.row["status"] != "ok":
             pytest.fail(f"{found.row['status']}: {found.row['error']}", pytrace=False)

@@ -125,6 +125,25 @@ def test_disabled_it_only_sees_that_it_works(suite: Path) -> None:
     assert "1 passed" in done.stdout
 
 
+def test_a_case_that_two_tests_measure_is_proved_once(suite: Path) -> None:
+    """Each model that the proof makes is counted; the second test's ranks make those of its launches alone."""
+    (suite / "tests" / "train.py").write_text(
+        TRAIN.replace("def model(self):", "def model(self):\n        open('models', 'a').write('.')")
+    )
+    (suite / "tests" / "test_steps.py").write_text(
+        "import pytest\n@pytest.mark.parametrize('again', [1, 2])\ndef test_step(ddp_benchmark, again):\n"
+        "    ddp_benchmark(workload='train.py:Measured', strategy='ddp', world_size=1, rounds=1, measured=0.02)\n"
+        "    print('made', len(open('models').read()))\n"
+    )
+    done = run_pytest(suite, "-s")
+    assert done.returncode == 0, done.stdout
+    first, both = (int(found) for found in re.findall(r"made (\d+)", done.stdout))
+    alone = run_pytest(suite, "-s", "-k", "step and 2")
+    (more,) = (int(found) for found in re.findall(r"made (\d+)", alone.stdout))
+    assert more - both == first, "a session of its own proves it again"
+    assert both - first < first, "the second test did not"
+
+
 def test_two_at_once_wait_for_each_other(suite: Path) -> None:
     """pytest-benchmark disables itself beside xdist; what still runs does not measure the other, and that is said."""
     done = run_pytest(suite, "-n", "2", "-k", "test_step and not typo")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from ddpbench.errors import IdentityError, RecordError
 from ddpbench.machine.finished import Endings, Key, finished_launches
-from ddpbench.records import LaunchOutcome, RunDir
+from ddpbench.records import Address, LaunchDir, LaunchOutcome, RunDir
+from ddpbench.records.machine import read_machine
+from ddpbench.records.reader import read_outcome
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Budget, Case, PlannedCase
 from ddpbench.units import counted, format_seconds
@@ -110,16 +114,41 @@ class Done:
             proof = self.endings[other.case.case_id, "proof", 0]
             if proof != "ok" or other.case.proof_key != entry.case.proof_key:
                 continue
-            target = self._run.launch(case_id, "proof").path
-            beside = target.with_name(".proof")
-            shutil.rmtree(beside, ignore_errors=True)  # of a sweep that was killed right here
-            self._run.launch(other.case.case_id, "proof").copy_to(beside)
-            if target.exists():
-                self._run.set_aside(self._run.launch(case_id, "proof"))
-            beside.rename(target)
-            self.endings[case_id, "proof", 0] = "ok"
+            self._copy_proof(case_id, self._run.launch(other.case.case_id, "proof"))
             return True
         return False
+
+    def borrow_proof(self, entry: PlannedCase, lenders: Iterable[RunDir]) -> bool:
+        """Gives a case the proof of the same case in another run of the same id, if there is one.
+
+        The other run's machine, code, workload and torch have to be this one's: runs that share an id say that they are
+        one session's, and no more.
+        """
+        case_id = entry.case.case_id
+        for lender in lenders:
+            launch = lender.launch(case_id, "proof")
+            with contextlib.suppress(FileNotFoundError, RecordError, IdentityError, OSError):
+                outcome = read_outcome(launch)
+                fits = not Address(entry.case, case_id, "proof", 0, self._plan.run_id).misfit(outcome, launch)
+                if fits and outcome.status == "ok" and _conditions(lender) == _conditions(self._run):
+                    self._copy_proof(case_id, launch)
+                    return True
+        return False
+
+    def _copy_proof(self, case_id: str, proof: LaunchDir) -> None:
+        target = self._run.launch(case_id, "proof").path
+        beside = target.with_name(".proof")
+        shutil.rmtree(beside, ignore_errors=True)  # of a sweep that was killed right here
+        proof.copy_to(beside)
+        if target.exists():
+            self._run.set_aside(self._run.launch(case_id, "proof"))
+        beside.rename(target)
+        self.endings[case_id, "proof", 0] = "ok"
+
+
+def _conditions(run: RunDir) -> dict[str, object]:
+    """Return all that a run's proofs depend on beside its cases."""
+    return {key: value for key, value in read_machine(run)["identity"].items() if key != "experiment_digest"}
 
 
 def left_out_words(names: Mapping[str, str], done: Done, budget: Budget) -> str:

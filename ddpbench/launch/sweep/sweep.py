@@ -63,14 +63,17 @@ class Sweep:
         *,
         gate: Callable[[int], bool] | None = None,
         servers: Servers | None = None,
+        lenders: Sequence[RunDir] = (),
     ) -> None:
         """`gate` is asked before each round whether it is to be made, in place of the stopping rule.
 
         Whoever asks has claimed the cores, and may let somebody else measure before it answers. `servers` are those of
-        several sweeps; without them it starts its own.
+        several sweeps; without them it starts its own. `lenders` are runs of the same id, whose proofs of the same
+        cases count here too.
         """
         self._gate = gate
         self._servers = servers
+        self._lenders = lenders
         self._prepared = prepared
         self._clock = clock
         self._run = prepared.run
@@ -188,7 +191,7 @@ class Sweep:
     def _measure(self, servers: Servers, started: float) -> str:
         """Makes the proofs and the rounds; returns why there are no more."""
         for entry in self._done.unproved:
-            if self._done.take_proof(entry):
+            if self._done.take_proof(entry) or self._done.borrow_proof(entry, self._lenders):
                 continue
             if self._expected.proof_s(entry.case) > self._rule.left_s(started):
                 return "budget"
