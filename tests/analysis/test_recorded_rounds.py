@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,11 +32,12 @@ from numpy.typing import NDArray
 
 from ddpbench.analysis.regression.apart import across
 from ddpbench.analysis.statistics.resolution import DRIFT
-from ddpbench.analysis.statistics.sequential import anytime_half_width, half_width_in_deviations
+from ddpbench.analysis.statistics.sequential import evidence
 from ddpbench.analysis.statistics.stats import ALPHA, FEWEST, MIN_ROUNDS, Timing, holm_levels, t_quantile
 
 RECORDED = Path(__file__).parent / "recorded" / "equal_sides_us.json"
 SPLITS = 2000
+SEQUENTIAL_SPLITS = 1000
 RUN_SPLITS = 400
 
 
@@ -68,31 +69,30 @@ class Share:
         return (middle - spread) / (1 + z**2 / n)
 
 
-def swapped(half_width: Callable[[int, float], float], *, looks: bool, seed: int = 1) -> Share:
-    """False alarms of families in turn, with each round's sides swapped or not, for all of its cases at once.
-
-    `half_width` is that of an interval of so many rounds at this level, in their deviations. All cases together have
-    the error ALPHA, by Bonferroni. With `looks` an interval is looked at after every round, and else at the end.
-    """
+def of_splits(*, seed: int = 1) -> NDArray[np.float64]:
+    """Log ratios of all rounds: split, case, round. In a split each round's sides are swapped or not, for all cases."""
     logs = ratios()
-    cases, count = logs.shape
-    signs = np.random.default_rng(seed).choice([-1.0, 1.0], (SPLITS, 1, count))
-    drawn = signs * logs
-    n = np.arange(1, count + 1)
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], (SPLITS, 1, logs.shape[1]))
+    return signs * logs
+
+
+def sequential(drawn: NDArray[np.float64]) -> Share:
+    """False alarms of families in turn, looked at after every round. All cases together have the error ALPHA."""
+    level = math.log(drawn.shape[1] / ALPHA)
+    wrong = sum((evidence(split) >= level).any() for split in drawn)
+    return Share(int(wrong), len(drawn))
+
+
+def students(drawn: NDArray[np.float64], *, looks: bool) -> Share:
+    """The same with Student's interval; without `looks` it is looked at once, at the end."""
+    n = np.arange(1, drawn.shape[2] + 1)
     mean = drawn.cumsum(axis=2) / n
     squares = np.maximum((drawn**2).cumsum(axis=2) - n * mean**2, 0)[:, :, FEWEST - 1 :]
-    halves = np.array([half_width(int(k), ALPHA / cases) for k in n[FEWEST - 1 :]])
-    outside = np.abs(mean[:, :, FEWEST - 1 :]) > halves * np.sqrt(squares / (n[FEWEST - 1 :] - 1))
+    n, mean = n[FEWEST - 1 :], mean[:, :, FEWEST - 1 :]
+    halves = np.array([t_quantile(1 - ALPHA / drawn.shape[1] / 2, k - 1) / math.sqrt(k) for k in n])
+    outside = np.abs(mean) > halves * np.sqrt(squares / (n - 1))
     wrong = outside.any(axis=(1, 2)) if looks else outside[:, :, -1].any(axis=1)
-    return Share(int(wrong.sum()), SPLITS)
-
-
-def sequential(count: int, alpha: float) -> float:
-    return half_width_in_deviations(count, alpha) or math.inf
-
-
-def for_one_look(count: int, alpha: float) -> float:
-    return t_quantile(1 - alpha / 2, count - 1) / math.sqrt(count)
+    return Share(int(wrong.sum()), len(drawn))
 
 
 def test_enough_real_rounds_are_recorded() -> None:
@@ -106,26 +106,20 @@ def test_enough_real_rounds_are_recorded() -> None:
 
 def test_equal_sides_in_turn_are_told_apart_in_at_most_one_split_of_twenty() -> None:
     """Looked at after every round, over all rounds: the family-wise rate that a comparison promises."""
-    assert swapped(sequential, looks=True).low <= ALPHA
-    assert swapped(for_one_look, looks=False).low <= ALPHA  # and once, with Student's interval
+    assert sequential(of_splits()[:SEQUENTIAL_SPLITS]).low <= ALPHA
+    assert students(of_splits(), looks=False).low <= ALPHA  # and once, with Student's interval
 
 
 def test_students_interval_looked_at_after_every_round_is_wrong_far_too_often() -> None:
     """The same rounds and splits, with what a sequential comparison must not use."""
-    assert swapped(for_one_look, looks=True).low > 3 * ALPHA
+    assert students(of_splits(), looks=True).low > 3 * ALPHA
 
 
 def test_the_sessions_as_they_were_recorded_raise_few_alarms() -> None:
     """No split: each is a comparison that was made, and they are independent as far as sessions are."""
-    wrong = 0
-    for logs in (one[:, :, 1] - one[:, :, 0] for one in sessions()):
-        looks = [
-            (abs(case[:n].mean()), anytime_half_width(list(case[:n]), ALPHA / len(logs)))
-            for case in logs
-            for n in range(FEWEST, len(case) + 1)
-        ]
-        wrong += any(half is not None and mean > half for mean, half in looks)
-    assert Share(wrong, len(sessions())).low <= ALPHA
+    differences = [one[:, :, 1] - one[:, :, 0] for one in sessions()]
+    wrong = sum((evidence(logs) >= math.log(len(logs) / ALPHA)).any() for logs in differences)
+    assert Share(int(wrong), len(sessions())).low <= ALPHA
 
 
 def launches(chosen: Sequence[int], sides: Sequence[int], case: int) -> list[Timing]:

@@ -19,11 +19,11 @@ from ddpbench.analysis.statistics.resolution import (
     resolved_in_turn,
     rounds_to_resolve,
 )
-from ddpbench.analysis.statistics.sequential import half_width_in_deviations
+from ddpbench.analysis.statistics.sequential import evidence
 from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, POWER, Timing, t_quantile
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 
-RUNS = 4000
+RUNS = 1500
 
 
 def seen_in_turn(change: float, deviation: float, rounds: int, alpha: float = ALPHA) -> NDArray[np.bool_]:
@@ -32,18 +32,14 @@ def seen_in_turn(change: float, deviation: float, rounds: int, alpha: float = AL
     It looks after every round from the fifth on, as `compare --interleave` does, with that round's own deviation.
     """
     draw = np.random.default_rng(rounds).normal(math.log1p(change), deviation, (RUNS, rounds))
-    count = np.arange(1, rounds + 1)
-    mean = draw.cumsum(1) / count
-    squares = np.maximum((draw**2).cumsum(1) - count * mean**2, 0)
-    factor = np.array([half_width_in_deviations(n, alpha) or math.inf for n in count[MIN_ROUNDS - 1 :]])
-    spread = np.sqrt(squares[:, MIN_ROUNDS - 1 :] / (count[MIN_ROUNDS - 1 :] - 1))
-    return np.logical_or.accumulate(mean[:, MIN_ROUNDS - 1 :] - factor * spread > 0, axis=1)
+    shown = evidence(draw)[:, MIN_ROUNDS - 1 :] >= math.log(1 / alpha)
+    return np.logical_or.accumulate(shown, axis=1)
 
 
 @pytest.mark.parametrize("alpha", [ALPHA, ALPHA / 4], ids=["one case", "four cases"])
 @pytest.mark.parametrize("rounds", [8, 12, 25, 60, 200])
 def test_the_promised_change_is_seen_in_turn_four_times_in_five(rounds: int, alpha: float) -> None:
-    """The binomial interval of 4,000 comparisons is 1.6 points wide to either side, and the promise's own error 4."""
+    """The binomial interval of 1,500 comparisons is 2 points wide to either side, and the promise's own error 4."""
     change = resolved_in_turn(0.04, rounds, alpha)
     assert change is not None
     share = seen_in_turn(change, 0.04, rounds, alpha)[:, -1].mean()

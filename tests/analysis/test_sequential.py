@@ -7,7 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from ddpbench.analysis.statistics.sequential import anytime_half_width
+from ddpbench.analysis.statistics.sequential import (
+    CUT,
+    anytime_half_width,
+    anytime_interval,
+    evidence,
+    middle_of,
+    typical_deviation,
+)
 from ddpbench.analysis.statistics.stats import deviation
 
 ROUNDS, RUNS = 60, 1000
@@ -41,16 +48,60 @@ def test_few_rounds_have_no_interval() -> None:
     assert anytime_half_width([0.1, 0.2, 0.3], 1e-6) is None  # nor an end, at such a level
 
 
+def test_the_interval_ends_where_the_evidence_is_as_large_as_its_level() -> None:
+    """Both kinds by hand, from their formulas; one of six values is far off."""
+    values = [0.02, 0.05, 0.03, 0.04, 0.03, 0.9, 0.01, 0.06, 0.035, 0.045]
+    found = anytime_interval(values)
+    assert found.low is not None
+    assert found.high is not None
+    for mean in (found.low, found.high):
+        n, apart = len(values), [value - mean for value in values]
+        t2 = n * (sum(apart) / n / deviation(values)) ** 2
+        wide = 1 + n
+        normal = wide**-0.5 * ((1 + t2 / (n - 1)) / (1 + t2 / ((n - 1) * wide))) ** (n / 2)
+        cut = [math.copysign(1, one) for one in apart[:4]]
+        for index in range(4, n):
+            middle = np.median(values[:index])
+            scale = 1.4826 * np.median([abs(value - middle) for value in values[:index]])
+            cut.append(max(-CUT, min(CUT, apart[index] / scale)))
+        wide = 1 + sum(one**2 for one in cut)
+        symmetric = wide**-0.5 * math.exp(sum(cut) ** 2 / (2 * wide))
+        assert (normal + symmetric) / 2 == pytest.approx(20, rel=1e-6)
+    assert found.low < found.value < found.high
+    assert evidence(values, found.high)[-1] == pytest.approx(math.log(20), rel=1e-6), "as after each of them"
+
+
+def test_values_without_spread_and_few_values() -> None:
+    assert anytime_interval([]) == anytime_interval([0.0])
+    assert anytime_interval([0.1, 0.2]).low is None
+    assert anytime_interval([0.1, 0.2, 0.3]).low is None
+    same = anytime_interval([0.1] * 6)
+    assert (same.low, same.value, same.high) == (0.1, 0.1, 0.1)
+    assert typical_deviation([0.1] * 6) == 0
+    ties = anytime_interval([0.1] * 19 + [5.0])
+    assert ties.low is not None
+    assert ties.low < 0.1 < (ties.high or 0) < 2
+
+
+def test_an_outlier_moves_neither_the_middle_nor_the_ends_by_much() -> None:
+    values = np.random.default_rng(5).normal(0.03, 0.03, 30)
+    plain, struck = anytime_interval(values), anytime_interval([*values[:-1], -1.1])
+    assert middle_of(values) == pytest.approx(values.mean(), abs=0.003)
+    assert typical_deviation(list(values)) == pytest.approx(deviation(list(values)), rel=0.15)
+    assert struck.value == pytest.approx(plain.value, abs=0.005)
+    assert plain.high is not None
+    assert plain.low is not None
+    assert struck.high is not None
+    assert struck.low is not None
+    assert struck.high - struck.low < 1.5 * (plain.high - plain.low)
+    assert 2 * (anytime_half_width([*values[:-1], -1.1]) or 0) > 5 * (plain.high - plain.low), (
+        "what it is for"
+    )
+
+
 def ever_wrong(draw: np.ndarray[tuple[int, int], np.dtype[np.float64]], mean: float = 0.0) -> float:
-    """The share of runs in which the interval leaves out the mean at any number of rounds."""
-    wrong = 0
-    for values in draw:
-        for count in range(3, ROUNDS + 1):
-            half = anytime_half_width(list(values[:count]))
-            if half is not None and abs(values[:count].mean() - mean) > half:
-                wrong += 1
-                break
-    return wrong / len(draw)
+    """The share of runs whose interval leaves out the mean at any number of rounds: where evidence against it is."""
+    return float((evidence(draw, mean) >= math.log(20)).any(axis=1).mean())
 
 
 def at_most(share: float, wanted: float = 0.05, runs: int = RUNS) -> bool:
@@ -82,14 +133,25 @@ def test_an_interval_for_one_look_is_wrong_too_often_when_it_is_looked_at_often(
     assert wrong / 200 > 0.15
 
 
+def share_found(draw: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> float:
+    """The share of runs in which the mean is shown to lie above 0 by their last round."""
+    return float((evidence(draw)[:, 4:] >= math.log(20)).any(axis=1).mean())
+
+
 @pytest.mark.parametrize(("change", "deviation_", "rounds"), [(0.05, 0.04, 25), (0.03, 0.03, 40)])
 def test_planted_changes_are_found(change: float, deviation_: float, rounds: int) -> None:
     dice = np.random.default_rng(3)
+    assert share_found(dice.normal(change, deviation_, (300, rounds))) >= 0.9
+
+
+def test_planted_changes_are_found_beside_outliers() -> None:
+    """One round in twenty ten times as scattered, to either side: an interval of normal values alone finds few."""
+    dice = np.random.default_rng(4)
+    size = (300, 40)
+    draw = 0.03 + dice.normal(0, 0.03, size) * np.where(dice.random(size) < 0.05, 10, 1)
+    assert share_found(draw) >= 0.85
     found = 0
-    for values in dice.normal(change, deviation_, (300, rounds)):
-        ends = (
-            values[:n].mean() - (anytime_half_width(list(values[:n])) or math.inf)
-            for n in range(3, rounds + 1)
-        )
+    for values in draw:
+        ends = (values[:n].mean() - (anytime_half_width(list(values[:n])) or math.inf) for n in range(5, 41))
         found += any(low > 0 for low in ends)
-    assert found / 300 >= 0.9
+    assert found / len(draw) < 0.8

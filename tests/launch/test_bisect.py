@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ddpbench.analysis.regression import Change
-from ddpbench.analysis.statistics.sequential import anytime_half_width
+from ddpbench.analysis.statistics.sequential import anytime_interval
 from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.errors import LaunchError, RequestError
 from ddpbench.launch.interleave.bisect import commits_between, found_words, search
@@ -39,7 +39,7 @@ class Machine:
         ratio = Interval(value=1.0)
         while len(logs) < 60:
             logs.append(self._dice.normal(mean, 0.04))
-            ratio = Interval.around(math.exp(sum(logs) / len(logs)), anytime_half_width(logs, alpha))
+            ratio = anytime_interval(logs, alpha).exponential()
             if len(logs) < 5 or ratio.low is None or ratio.high is None:
                 continue
             edge = 1 + (limit or 0.0)

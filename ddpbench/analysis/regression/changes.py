@@ -26,7 +26,7 @@ from ddpbench.analysis.statistics.resolution import (
     resolved_in_turn,
     smallest_seen,
 )
-from ddpbench.analysis.statistics.sequential import anytime_half_width
+from ddpbench.analysis.statistics.sequential import anytime_half_width, anytime_interval, typical_deviation
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
     FEWEST,
@@ -352,9 +352,8 @@ def _in_turn(
     level = alpha / len(asked) if asked else alpha
     for index, (a, b) in asked.items():
         logs = paired_logs(a.timings, b.timings)
-        mean = math.fsum(logs) / len(logs) if logs else 0.0
-        ratio = Interval.around(math.exp(mean), anytime_half_width(logs, level))
-        spread = _known(deviation(logs)) if len(logs) >= FEWEST else None
+        ratio = anytime_interval(logs, level).exponential()
+        spread = _known(typical_deviation(logs)) if len(logs) >= FEWEST else None
         found[index] = replace(
             _told(len(logs), ratio, margin, FEWEST),
             deviation=spread,

@@ -57,7 +57,7 @@ def resolved_in_turn(deviation: float, rounds: int, alpha: float = ALPHA) -> flo
     """
     if rounds < MIN_ROUNDS:
         return None
-    factor = half_width_in_deviations(rounds, alpha)
+    factor = half_width_in_deviations(rounds, alpha / 2)  # of the two kinds of evidence this one
     if factor is None:
         return None
     error = math.sqrt(1 / rounds + factor**2 / (2 * (rounds - 1)))

@@ -1,13 +1,26 @@
 """Intervals that hold however often they are looked at: what a comparison that may end at any time is judged by.
 
-For n values with mean m, deviation s and t = m sqrt(n) / s, the Bayes factor for an effect of standard deviation c (in
-units of the values' own) against none is
+Two kinds of evidence against a mean m0 are averaged. Each exceeds 1/alpha at any number of values with probability
+alpha at most where m0 is right (Ville, 1939), and so does their average: the m0 for which it stays below make an
+interval that is right at all n at once (Lai, 1976).
+
+**Where values are normal.** With mean m, deviation s and t = (m - m0) sqrt(n) / s, the Bayes factor for an effect of
+standard deviation c (in units of the values' own) against none is
 
     B(n) = (1 + n c^2)^(-1/2) ((1 + t^2/v) / (1 + t^2/(v (1 + n c^2))))^((v + 1)/2),  v = n - 1
 
-(Gonen, Johnson, Lu & Westfall, The American Statistician 59, 2005). Where there is no effect it exceeds 1/alpha at any
-n with probability alpha at most, whatever the deviation (Perez-Ortiz, Lardy, de Heide & Grunwald, Annals of Statistics
-52, 2024): the means for which it stays below make an interval that is right at all n at once (Lai, 1976).
+(Gonen, Johnson, Lu & Westfall, The American Statistician 59, 2005; Perez-Ortiz, Lardy, de Heide & Grunwald, Annals of
+Statistics 52, 2024). A single outlier makes s large, and B small for as long as it is among the values.
+
+**Where they are symmetric, and whatever else.** Log ratios of two sides that are disturbed alike are. Let y be a value
+less m0, in units of a scale that the values before it gave, cut off at +-`CUT`; S the sum of all y and V of their
+squares. Then exp(a S - a^2 V / 2) is a supermartingale for every a (de la Pena, Annals of Probability 27, 1999), and
+its mean over a of a normal distribution is
+
+    R(n) = (1 + V c^2)^(-1/2) exp(S^2 c^2 / (2 (1 + V c^2)))
+
+An outlier counts in it as `CUT` scales. It takes some rounds more than B where nothing disturbs, and far fewer where
+something does: an average of both needs few more than the better one.
 """
 
 from __future__ import annotations
@@ -15,10 +28,148 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ddpbench.analysis.statistics.stats import ALPHA, FEWEST, deviation
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpbench.analysis.statistics.stats import ALPHA, FEWEST, Interval, deviation
 
 EFFECT = 1.0
 """c: the difference, in deviations of single rounds, for which such an interval is narrow soonest."""
+CUT = 2.0
+"""Scales beyond which a value counts no more."""
+_UNSCALED = 4
+"""So many values come first that count by their sign alone: no scale is known."""
+_NORMAL = 1.4826
+"""A normal distribution's deviation over its median distance from the middle."""
+_CUT_NORMAL = 0.9594
+"""The deviation of normal values of deviation 1 that are cut off at +-`CUT`."""
+_Values = NDArray[np.float64]
+
+
+def anytime_interval(values: Sequence[float], alpha: float = ALPHA) -> Interval:
+    """Return the middle of values, and its interval, which holds at every number of them; no ends while it has none.
+
+    Outliers move neither by much: the middle is Huber's, of values cut off at `CUT` scales around it.
+    """
+    every = np.asarray(values, dtype=np.float64)
+    middle, spread = middle_of(every), float(np.ptp(every)) if len(every) else 0.0
+    if len(every) < FEWEST:
+        return Interval(value=middle)
+    if not spread:
+        return Interval(value=middle, low=middle, high=middle)
+    scales, limit = _scales(every), math.log(1 / alpha)
+    ends = [_end(every, scales, middle, side * spread, limit) for side in (-1, 1)]
+    low, high = ends
+    if low is None or high is None:
+        return Interval(value=middle)
+    return Interval(value=min(max(middle, low), high), low=low, high=high)
+
+
+def evidence(values: _Values | Sequence[float], mean: float = 0.0) -> _Values:
+    """Return the logarithm of the evidence that values have another mean, after each of them in turn.
+
+    It is 0 for fewer than `FEWEST`. Of many series, shape (..., values), it is that of each.
+    """
+    every = np.asarray(values, dtype=np.float64)
+    count, apart = np.arange(1, every.shape[-1] + 1), every - mean
+    cut = _cut(apart, _scales(every))
+    means = apart.cumsum(axis=-1) / count
+    squares = np.maximum((apart**2).cumsum(axis=-1) - count * means**2, 1e-300)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        normal = _normal(count, count * means**2 / (squares / (count - 1)))
+        found = _averaged(normal, _symmetric(cut.cumsum(axis=-1), (cut**2).cumsum(axis=-1)))
+    found[..., : FEWEST - 1] = 0.0
+    return found
+
+
+def middle_of(values: _Values) -> float:
+    """Return Huber's estimate of where values lie: the mean, where none is further off than `CUT` scales; 0 of none."""
+    if not len(values):
+        return 0.0
+    middle = float(np.median(values))
+    scale = _NORMAL * float(np.median(np.abs(values - middle)))
+    if not scale:
+        return middle if len(values) > 2 else float(values.mean())
+    for _ in range(50):
+        middle += float(np.clip(values - middle, -CUT * scale, CUT * scale).mean())
+    return middle
+
+
+def typical_deviation(values: Sequence[float]) -> float:
+    """Return the deviation of values as far as it is not outliers': of normal values their standard deviation.
+
+    0 where they do not differ, or there are fewer than `FEWEST`.
+    """
+    every = np.asarray(values, dtype=np.float64)
+    if len(every) < FEWEST or not np.ptp(every):
+        return 0.0
+    middle = middle_of(every)
+    scale = _NORMAL * float(np.median(np.abs(every - middle)))
+    if not scale:
+        return deviation(values)
+    cut = np.clip(every - middle, -CUT * scale, CUT * scale)
+    return min(deviation(values), float(cut.std(ddof=1)) / _CUT_NORMAL)
+
+
+def _scales(values: _Values) -> _Values:
+    """Return for each value the scale that those before it give; 0 where they give none."""
+    scales = np.zeros(values.shape)
+    for index in range(_UNSCALED, values.shape[-1]):
+        before = values[..., :index]
+        apart = np.abs(before - np.median(before, axis=-1, keepdims=True))
+        scales[..., index] = _NORMAL * np.median(apart, axis=-1)
+    return scales
+
+
+def _cut(apart: _Values, scales: _Values) -> _Values:
+    known = scales > 0
+    return np.where(known, np.clip(apart / np.where(known, scales, 1.0), -CUT, CUT), np.sign(apart))
+
+
+def _symmetric(sums: _Values, squares: _Values) -> _Values:
+    wide = 1 + squares * EFFECT**2
+    found: _Values = (sums * EFFECT) ** 2 / (2 * wide) - np.log(wide) / 2
+    return found
+
+
+def _normal(count: NDArray[np.int64] | int, t2: _Values) -> _Values:
+    wide = 1 + count * EFFECT**2
+    grown = np.log1p(t2 / (count - 1)) - np.log1p(t2 / ((count - 1) * wide))
+    found: _Values = count / 2 * grown - np.log(wide) / 2
+    return found
+
+
+def _averaged(normal: _Values, symmetric: _Values) -> _Values:
+    found: _Values = np.logaddexp(normal, symmetric) - math.log(2)
+    return found
+
+
+def _evidence(values: _Values, scales: _Values, means: _Values) -> _Values:
+    """Return the logarithm of the evidence of all values against each of these means."""
+    count, apart = len(values), values[np.newaxis] - means[:, np.newaxis]
+    cut = _cut(apart, scales)
+    t2 = count * (apart.mean(axis=1) / deviation(list(values))) ** 2
+    return _averaged(_normal(count, t2), _symmetric(cut.sum(axis=1), (cut**2).sum(axis=1)))
+
+
+def _end(values: _Values, scales: _Values, middle: float, reach: float, limit: float) -> float | None:
+    """Return where the interval ends on one side of the middle, the further out where there are several such places.
+
+    Looked for at `reach` times 1e-4 to 1e4, a tenth further each time, and between two of these by halving.
+    """
+    steps = np.geomspace(1e-4, 1e4, 200) * reach
+    inside = np.flatnonzero(_evidence(values, scales, middle + steps) < limit)
+    if not len(inside):
+        return middle + float(steps[0])
+    last = int(inside[-1])
+    if last + 1 == len(steps):
+        return None
+    near, far = middle + float(steps[last]), middle + float(steps[last + 1])
+    for _ in range(30):
+        half = (near + far) / 2
+        within = _evidence(values, scales, np.array([half]))[0] < limit
+        near, far = (half, far) if within else (near, half)
+    return far
 
 
 def anytime_half_width(values: Sequence[float], alpha: float = ALPHA, effect: float = EFFECT) -> float | None:

@@ -99,6 +99,15 @@ class Interval:
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
         return Interval(value=factor * self.value, low=low, high=high)
 
+    def exponential(self) -> Interval:
+        """Return the interval of a ratio whose logarithm this is; ends beyond all numbers are infinite."""
+        low, high = (None if end is None else _exp(end) for end in (self.low, self.high))
+        return Interval(value=_exp(self.value), low=low, high=high)
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
 
 def t_quantile(probability: float, df: float) -> float:
     """Student's t: the value that is exceeded with probability `1 - probability`."""
