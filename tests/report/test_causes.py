@@ -10,13 +10,14 @@ from matplotlib.figure import Figure
 
 from ddpbench.analysis import RunSummary, summarize
 from ddpbench.analysis.steps.one_step import LAST, Lane, OneStep, Transfer
+from ddpbench.analysis.table.columns import COLUMNS
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import Sheet, draw
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import buckets, communication, heatmap, one_step, strategies, waterfall
 from ddpbench.report.standing import stands
-from tests.report.handmade import bucket_comparisons, ddp, handmade_summary
+from tests.report.handmade import PLANNED, bucket_comparisons, case_row, ddp, handmade_summary
 from tests.synthetic import write_everything
 
 DDP4 = ddp(4).case_id
@@ -115,13 +116,22 @@ def test_contention_that_the_strategy_takes_back_is_not_the_largest_loss() -> No
     rest = waterfall_of(falls(contention=(0.5, 0.48, 0.52), own_computation=(-0.1, -0.12, -0.08)))
     assert rest.heading.endswith("the largest loss is slower computation, 0.400 [0.360, 0.440]")
     assert not any(row[1].strong for row in rest.table.rows), "neither part is the loss"
+    other = waterfall_of(
+        falls(
+            contention=(-0.10, -0.12, -0.08),
+            own_computation=(0.15, 0.13, 0.17),
+            exposed_comm=(0.08, 0.07, 0.09),
+        )
+    )
+    assert "the strategy's own computation" not in other.heading
+    assert "exposed communication, 0.080" in other.heading
 
 
 @pytest.mark.parametrize(
     ("ddp_rate", "heading", "established"),
     [
         (2191.0, "DDP 2,191 [2,152, 2,230]; upper bound 2,710", True),
-        (2760.0, "DDP 2,760 [2,710, 2,810]; upper bound 2,710", True),  # the same within 2 %
+        (2760.0, "DDP 2,760 [2,710, 2,810]; independent ranks 2,710, the same within 2 %", True),
         (4100.0, "DDP 4,100 [4,026, 4,174]; no upper bound: independent ranks measured 2,710", False),
     ],
 )
@@ -138,6 +148,41 @@ def test_a_bound_below_what_it_bounds_is_not_called_one(
     assert picture.heading.endswith(heading)
     assert ("exchange nothing and are the upper bound." in picture.caption) is established
     assert ("At 4 ranks they measured less than a strategy" in picture.caption) is not established
+
+
+def test_a_number_above_independent_ranks_has_no_upper_bound_beside_it() -> None:
+    """Ranks that share out the update do less each; variables of another run's ranks bound nothing of these."""
+    summary = handmade_summary()
+    world = Case(
+        experiment="",
+        workload="gpt:nano",
+        strategy="fsdp",
+        world_size=4,
+        local_batch=8,
+        global_batch=32,
+        ranks_per_node=4,
+    )
+    sharded = [case_row(world, rate=3200.0)]
+    slow = dataclasses.replace(
+        next(
+            row.case
+            for row in rows_of(summary)
+            if row.case.strategy == "independent" and row.case.world_size == 4
+        ),
+        env_json='{"MALLOC_ARENA_MAX": "1"}',
+    )
+    for more, words in (
+        (
+            sharded,
+            "DDP 2,191 [2,152, 2,230]; independent ranks 2,710, no bound for FSDP, whose ranks do less each",
+        ),
+        ([case_row(slow, rate=900.0)], "DDP 2,191 [2,152, 2,230]; upper bound 2,710"),
+    ):
+        cases = pd.concat([pd.DataFrame(more, columns=list(COLUMNS)), summary.cases])
+        found = dataclasses.replace(summary, cases=cases, planned=PLANNED)
+        picture = drawn(strategies.section(found, rows_of(found)))
+        assert picture.heading.endswith(words), picture.heading
+        assert ("They are none for FSDP, whose ranks do less each." in picture.caption) is (more is sharded)
 
 
 def test_without_losses_a_sentence_says_why() -> None:

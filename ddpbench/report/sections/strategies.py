@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.bound import outruns
+from ddpbench.analysis.bound import is_bounded, outruns
+from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
@@ -16,7 +17,8 @@ from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import Panel, Series, panels_of
 from ddpbench.report.words import Estimate, launches_each, not_drawn, number, ranks, series_of, valued
-from ddpbench.spec.grouping import UNDISTURBED
+from ddpbench.spec import grouping
+from ddpbench.spec.grouping import UNDISTURBED, Key
 from ddpbench.strategies import TABLE, load_strategy
 from ddpbench.strategies.traits import traits_of
 
@@ -175,39 +177,78 @@ def _heading(panel: Panel, groups: _Groups) -> str:
         ranked.sort(key=lambda pair: -pair[1].value)
         listed = series_of([valued(name, estimate) for name, estimate in ranked[:3]])
         more = f" ({len(ranked) - 3} more beneath)" if len(ranked) > 3 else ""
-        bound, faster = _bound_of([row for _, row in fair])
-        least = f"; upper bound {bound.number}" if bound is not None else ""
-        if bound is not None and faster:
-            least = f"; no upper bound: independent ranks measured {bound.number}"
+        shown = {name for name, _ in ranked[:3]}
+        least = _beside([one for one in fair if one[0] in shown], [row for _, row in fair])
         return f"{prefix}Samples/s at {ranks(size)}: {listed}{more}{least}"
     if any(row.oversubscribed for _, members in groups for _, row in members):
         return f"{prefix}No headline: every case above one rank that exchanges gradients ran oversubscribed"
     return f"{prefix}Throughput of ranks that exchange nothing"
 
 
-def _bound_of(rows: Sequence[Row]) -> tuple[Estimate | None, list[Row]]:
-    """Return the throughput of independent ranks among cases at one number of ranks, and which of them outran it."""
-    bound = next((row.samples_per_s for row in rows if traits_of(row.case).role == "bound"), None)
-    if bound is None:
-        return None, []
-    return bound, [
-        row
-        for row in rows
-        if row.samples_per_s is not None and outruns(row.case, row.samples_per_s.value, bound.value)
-    ]
+def _bounds_of(rows: Iterable[Row]) -> dict[Key, Row]:
+    """Return the independent ranks among cases at one number of ranks, by what decides how long ranks compute."""
+    return {
+        grouping.deciding("compute", row.case): row for row in rows if traits_of(row.case).role == "bound"
+    }
+
+
+def _bound_of(row: Row, bounds: Mapping[Key, Row]) -> Estimate | None:
+    """Return the throughput of the independent ranks that compute as a case does; None where there are none."""
+    found = bounds.get(grouping.deciding("compute", row.case))
+    return found.samples_per_s if found is not None else None
+
+
+def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
+    """Say what independent ranks measured beside these cases, and whether it is a bound of what is told.
+
+    Nothing is called an upper bound beside a number above it; nothing is said where the cases have several.
+    """
+    bounds = _bounds_of(rows)
+    values = {bound.value: bound for _, row in shown if (bound := _bound_of(row, bounds)) is not None}
+    if len(values) != 1:
+        return ""
+    (bound,) = values.values()
+    rates = [(name, row, row.samples_per_s.value) for name, row in shown if row.samples_per_s is not None]
+    above = [(name, row.case) for name, row, rate in rates if rate > bound.value]
+    if any(outruns(row.case, rate, bound.value) for _, row, rate in rates):
+        return f"; no upper bound: independent ranks measured {bound.number}"
+    less = [name for name, case in above if not is_bounded(case)]
+    if less:
+        return f"; independent ranks {bound.number}, no bound for {series_of(less)}, whose ranks do less each"
+    if above:
+        return f"; independent ranks {bound.number}, the same within {100 * MARGIN:g} %"
+    return f"; upper bound {bound.number}"
 
 
 def _about_bounds(groups: _Groups) -> list[str]:
-    """Say what independent ranks are for, and where they were slower than what they bound."""
-    found = {size: _bound_of([row for _, row in members if _has(row)]) for size, members in groups}
-    if all(bound is None for bound, _ in found.values()):
+    """Say what independent ranks are for, where they were slower than what they bound, and what they do not bound."""
+    beaten: list[int] = []
+    less: dict[str, None] = {}
+    there = False
+    for size, members in groups:
+        bounds = _bounds_of(row for _, row in members if _has(row))
+        there = there or bool(bounds)
+        for _, row in members:
+            bound = _bound_of(row, bounds)
+            if bound is None or row.samples_per_s is None or not row.ok:
+                continue
+            if outruns(row.case, row.samples_per_s.value, bound.value) and size not in beaten:
+                beaten.append(size)
+            if row.samples_per_s.value > bound.value and traits_of(row.case).exchanges:
+                less |= {} if is_bounded(row.case) else {row.strategy_name: None}
+    if not there:
         return []
-    beaten = series_of([ranks(size) for size, (_, faster) in sorted(found.items()) if faster])
-    if not beaten:
-        return ["Independent ranks exchange nothing and are the upper bound."]
-    where = f"At {beaten} they measured less than a strategy that exchanges gradients"
-    why = "their launches were disturbed or too few, and no bound is established there."
-    return [f"Independent ranks exchange nothing and should be the upper bound. {where}: {why}"]
+    told = ["Independent ranks exchange nothing and are the upper bound."]
+    if beaten:
+        where = f"At {series_of([ranks(size) for size in sorted(beaten)])} they measured less than a strategy that"
+        why = "their launches were disturbed or too few, and no bound is established there."
+        told = [
+            "Independent ranks exchange nothing and should be the upper bound.",
+            f"{where} exchanges gradients: {why}",
+        ]
+    if less:
+        told.append(f"They are none for {series_of(list(less))}, whose ranks do less each.")
+    return told
 
 
 def _table(panel: Panel, groups: _Groups, raw: Mapping[str, Sequence[float]]) -> Table:

@@ -99,9 +99,9 @@ class Fall:
 
     @property
     def weighed(self) -> Mapping[str, Estimate]:
-        """The losses to choose the largest from: contention that the strategy's own gain takes back counts less."""
+        """The losses to choose the largest from: where of contention and own computation one is a gain, both together."""
         crowded, own = (self.losses.get(name) for name in ("contention", "own_computation"))
-        if crowded is None or own is None or own.high is None or own.high >= 0:
+        if crowded is None or own is None or all(one.high is None or one.high >= 0 for one in (crowded, own)):
             return self.losses
         # One is worked out against the other, so that their errors cancel: this interval is no narrower than theirs.
         both = Estimate(
