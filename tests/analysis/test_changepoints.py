@@ -155,3 +155,25 @@ def test_a_shift_is_a_pooled_t_interval() -> None:
     ends = expected.confidence_interval(0.95)
     ratio = shift.time_ratio()
     assert (ratio.low, ratio.high) == (pytest.approx(math.exp(ends.low)), pytest.approx(math.exp(ends.high)))
+
+
+def test_no_change_is_found_whose_interval_holds_no_change() -> None:
+    """The test permutes, and the interval is a t-interval: values with long tails part the two, as in the first."""
+    outliers = [-0.021, -0.181, 0.039, -0.439, 0.037, 0.001, -0.009]
+    late = [0.241, 0.133, 0.126, 0.108, 0.065, 0.208, 0.123, 0.099]
+    every = [[*outliers, *late]]
+    dice = np.random.default_rng(61)
+    for _ in range(150):
+        runs = int(dice.integers(8, 16))
+        series = 0.04 * dice.standard_t(2, runs)
+        series[runs // 2 :] += 0.12
+        every.append(list(series))
+    found = 0
+    for values in every:
+        cuts = change_points(values, ALPHA)
+        for shift in shifts(values, cuts):
+            half = shift.half_width()
+            assert half is not None
+            assert abs(shift.log) > half, (values, cuts)
+        found += bool(cuts)
+    assert found > 50
