@@ -15,7 +15,7 @@ from ddpbench.analysis.statistics.stats import ALPHA, Interval
 from ddpbench.texts import command
 from ddpbench.units import counted, decimals_borne, format_number, series_of
 
-HEADS = ("case", "runs", "latest run, ms", "95 % over its launches", "change-points")
+HEADS = ("case", "runs", "latest, ms", "95 %, launches", "change-points")
 _CODE = {
     "experiment_digest": "the experiment file",
     "workload_digest": "the workload's source",
@@ -192,8 +192,8 @@ def remarks(history: History) -> list[str]:
     """Return what limits a history, a sentence each."""
     chance = f"one is told of any case with a chance of {100 * ALPHA:g} % at most"
     found = [
-        "Each run counts once. A ratio's interval is over runs: the machine's drift from one to the next is in it. "
-        + "A step time's interval is over one run's launches, and has none of it.",
+        "Each run counts once. A ratio's interval is over runs: the machine's drift from one to the next is in it.",
+        "A step time's interval is over one run's launches, and has none of it.",
         "Step times are geometric means, so that ratios of levels are the ratios told; a report has arithmetic means.",
         f"In a history without changes, {chance}, if runs drift independently; one drift over many runs is a change.",
     ]

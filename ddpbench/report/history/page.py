@@ -116,7 +116,7 @@ def _cases_table(history: History, figures: Mapping[int, int]) -> Table:
         columns=(
             Column("Case"),
             Column("Runs", number=True),
-            Column("Latest run, ms", number=True),
+            Column("Latest, ms", number=True),
             Column("Change-points"),
         ),
         rows=tuple(
