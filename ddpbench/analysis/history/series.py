@@ -1,8 +1,8 @@
 """Each case's step time over runs: the levels that it had, and between which runs it changed.
 
 A run is one value, the mean over its launches of the log time per sample: what a machine drifts from one session to the
-next is the spread of these values, and no launch counts as a replicate. The runs' drifts are taken to be independent; a
-drift that builds up over many runs is a change of level to this test.
+next is the spread of these values, and no launch counts as a replicate. The runs' drifts are taken to be independent;
+where neighbours are seen to be alike more is asked of a change. A drift that builds up over many runs is a change.
 """
 
 from __future__ import annotations

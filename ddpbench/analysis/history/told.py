@@ -195,7 +195,8 @@ def remarks(history: History) -> list[str]:
         "Each run counts once. A ratio's interval is over runs: the machine's drift from one to the next is in it.",
         "A step time's interval is over one run's launches, and has none of it.",
         "Step times are geometric means, so that ratios of levels are the ratios told; a report has arithmetic means.",
-        f"In a history without changes, {chance}, if runs drift independently; one drift over many runs is a change.",
+        f"In a history without changes, {chance}, if runs drift independently.",
+        "Where neighbouring runs drift alike, more is asked of a change; one drift over many runs is a change.",
     ]
     short = [case for case in history.cases if not case.enough]
     if short:
