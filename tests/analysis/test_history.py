@@ -19,9 +19,18 @@ from ddpbench.analysis.history.told import headline, markdown, place_words, plac
 from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.cli import run as run_cli
 from ddpbench.records import RunDir
-from ddpbench.spec import Case
+from ddpbench.report.history.picture import case_picture
+from ddpbench.spec import Budget, Case
 from tests.analysis.test_changes import made
-from tests.synthetic import case_of
+from tests.synthetic import (
+    MS,
+    RankLaunch,
+    case_of,
+    write_launch,
+    write_plan,
+    write_proof,
+    write_sessions,
+)
 
 SINGLE, DDP, MASTER = case_of("single", 1), case_of("ddp", 2), case_of("master", 2)
 STEP_MS = {SINGLE: 40.0, DDP: 45.0}
@@ -98,7 +107,7 @@ def test_a_step_is_told_with_its_size_and_between_which_runs(history: History) -
     assert high is not None
     assert 1.05 < low < 1.15 < high < 1.25
     assert [level.runs for level in ddp.levels] == [10, 8]
-    assert ddp.levels[1].step_s / ddp.levels[0].step_s == pytest.approx(change.ratio.value, rel=0.002)
+    assert ddp.levels[1].step_s / ddp.levels[0].step_s == pytest.approx(change.ratio.value, rel=1e-12)
     logs = [[point.log for point in ddp.measured if (point.run >= 12) == late] for late in (False, True)]
     assert math.log(change.ratio.value) == pytest.approx(np.mean(logs[1]) - np.mean(logs[0]))
     told = headline(history)
@@ -110,6 +119,43 @@ def test_a_step_is_told_with_its_size_and_between_which_runs(history: History) -
     )
     assert [row[1] for row in rows(history)] == ["20", "18 of 20"]
     assert rows(history)[0][-1] == "no change shown"
+
+
+def test_levels_and_runs_are_the_means_that_the_ratio_compares(tmp_path: Path) -> None:
+    """After the change one launch of five takes 1.4 times as long: arithmetic means show that as another ratio."""
+    dice = np.random.default_rng(3)
+    drifts = dice.normal(0, 0.004, 12)
+    for number, drift in enumerate(drifts):
+        run = RunDir(tmp_path / f"run-{number:02d}")
+        write_plan(run, [DDP], Budget(rounds_min=5, rounds_max=5))
+        write_proof(run, DDP)
+        for launch in range(5):
+            usual = 40.0 * math.exp(drift) * (1.0 if number < 6 else 0.96)
+            time_ns = round(usual * (1.4 if number >= 6 and launch == 0 else 1.0) * MS)
+            write_launch(run, DDP, launch, [RankLaunch(blocks=[[time_ns + launch] * 10] * 3)] * 2)
+        write_sessions(run)
+    history = history_of(read_sides([tmp_path], as_given=True))
+    (case,) = history.cases
+    (change,) = case.changes
+    before, after = case.levels
+    assert after.step_s / before.step_s == pytest.approx(change.ratio.value, rel=1e-12)
+    latest_s = 0.040 * math.exp(drifts[-1]) * 0.96 * 1.4**0.2
+    step = case.measured[-1].step
+    assert step is not None
+    assert step.value == pytest.approx(latest_s, rel=1e-6)
+    assert after.step_s == pytest.approx(0.040 * math.exp(drifts[6:].mean()) * 0.96 * 1.4**0.2, rel=1e-6)
+    told = to_json(history)["cases"][0]
+    assert [level["step_time_s"] for level in told["levels"]] == [before.step_s, after.step_s]
+    drawn = case_picture(history, case).table.rows[-1][2].measured
+    assert drawn is not None
+    assert drawn.value == pytest.approx(1e3 * step.value)
+    assert rows(history)[0][2] == f"{1e3 * latest_s:.3g}"
+
+
+def test_the_table_says_over_what_its_interval_is(history: History) -> None:
+    """Launches of the latest run, which the machine's drift between runs is not in; ratios are over runs."""
+    assert "| latest, ms | 95 %, launches |" in markdown(history)
+    assert "A step time's interval is over one run's launches, and has none of it." in remarks(history)
 
 
 def test_what_else_differs_is_told_at_the_change(history: History) -> None:
@@ -294,7 +340,7 @@ def test_the_command_writes_markdown_and_json(
     assert [run["git_commit"] for run in told["runs"]][11:13] == ["4be1a90", "77c0ffe"]
     assert told == to_json(history)
     assert table.read_text(encoding="utf-8") == markdown(history)
-    assert "| case | runs | latest, ms | 95 % interval | change-points |" in markdown(history)
+    assert "| case | runs | latest, ms | 95 %, launches | change-points |" in markdown(history)
     assert run_cli(["history", str(month), "--markdown", str(tmp_path / "no" / "table.md")]) == 2
     assert "cannot be written" in capsys.readouterr().err
 

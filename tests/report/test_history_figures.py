@@ -11,7 +11,6 @@ import pytest
 from ddpbench.analysis.history import CaseHistory, ChangePoint, History, Level, Point
 from ddpbench.analysis.regression import Side
 from ddpbench.analysis.statistics.stats import Interval
-from ddpbench.records import RunDir
 from ddpbench.report.history.picture import case_picture
 from tests.report.test_on_a_phone import collisions
 from tests.synthetic import case_of
@@ -31,7 +30,7 @@ def handmade(
     sides = tuple(
         Side(
             name=f"run-{number}",
-            run=RunDir(Path(f"run-{number}")),
+            path=Path(f"run-{number}"),
             cases=(),
             machine={"context": {"started_utc": (BEGUN + number * every).isoformat()}},
         )

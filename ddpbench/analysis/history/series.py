@@ -1,8 +1,8 @@
 """Each case's step time over runs: the levels that it had, and between which runs it changed.
 
 A run is one value, the mean over its launches of the log time per sample: what a machine drifts from one session to the
-next is the spread of these values, and no launch counts as a replicate. The runs' drifts are taken to be independent; a
-drift that builds up over many runs is a change of level to this test.
+next is the spread of these values, and no launch counts as a replicate. The runs' drifts are taken to be independent;
+where neighbours are seen to be alike more is asked of a change. A drift that builds up over many runs is a change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ddpbench.analysis.statistics.changepoints import (
     level_each,
     shifts,
 )
-from ddpbench.analysis.statistics.stats import ALPHA, Comparison, Interval, step_time
+from ddpbench.analysis.statistics.stats import ALPHA, Comparison, Interval, log_half_width
 from ddpbench.errors import RequestError, nearest
 from ddpbench.spec import Case
 from ddpbench.spec.labels import labels
@@ -32,7 +32,11 @@ ABSENT = "not"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A case in one run, which is the `run`-th of the history. Without a `step`, seconds, a `reason` says why."""
+    """A case in one run, which is the `run`-th of the history. Without a `step`, seconds, a `reason` says why.
+
+    Its step time is the geometric mean of its launches, unlike that of a report, so that levels are means of runs, and
+    the ratio of two levels is the ratio that is compared.
+    """
 
     run: int
     status: str = "ok"
@@ -190,8 +194,18 @@ def _point(number: int, run: CaseRun | None, name: str) -> Point:
     reason = unusable(run, name)
     if reason:
         return Point(run=number, status=run.status, reason=reason)
-    logs = [math.log(timing.sample_s) for timing in run.timings]
-    return Point(run=number, step=step_time(run.timings), launches=len(logs), log=math.fsum(logs) / len(logs))
+    return Point(
+        run=number,
+        step=Interval.around(
+            math.exp(_mean([math.log(timing.step_s) for timing in run.timings])), log_half_width(run.timings)
+        ),
+        launches=len(run.timings),
+        log=_mean([math.log(timing.sample_s) for timing in run.timings]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def _case(label: str, case: Case, points: tuple[Point, ...], level: float, fewest: int) -> CaseHistory:
@@ -215,9 +229,7 @@ def _case(label: str, case: Case, points: tuple[Point, ...], level: float, fewes
 
 def _level(part: Sequence[Point]) -> Level:
     logs = [math.log(point.step.value) for point in part if point.step is not None]
-    return Level(
-        first=part[0].run, last=part[-1].run, runs=len(part), step_s=math.exp(math.fsum(logs) / len(logs))
-    )
+    return Level(first=part[0].run, last=part[-1].run, runs=len(part), step_s=math.exp(_mean(logs)))
 
 
 def _change(before: Sequence[Point], after: Sequence[Point], shift: Comparison) -> ChangePoint:

@@ -15,7 +15,7 @@ from ddpbench.analysis.statistics.stats import ALPHA, Interval
 from ddpbench.texts import command
 from ddpbench.units import counted, decimals_borne, format_number, series_of
 
-HEADS = ("case", "runs", "latest, ms", "95 % interval", "change-points")
+HEADS = ("case", "runs", "latest, ms", "95 %, launches", "change-points")
 _CODE = {
     "experiment_digest": "the experiment file",
     "workload_digest": "the workload's source",
@@ -192,8 +192,11 @@ def remarks(history: History) -> list[str]:
     """Return what limits a history, a sentence each."""
     chance = f"one is told of any case with a chance of {100 * ALPHA:g} % at most"
     found = [
-        "Each run counts once, and intervals are over runs: drift of the machine from one to the next is in them.",
-        f"In a history without changes, {chance}, if runs drift independently; one drift over many runs is a change.",
+        "Each run counts once. A ratio's interval is over runs: the machine's drift from one to the next is in it.",
+        "A step time's interval is over one run's launches, and has none of it.",
+        "Step times are geometric means, so that ratios of levels are the ratios told; a report has arithmetic means.",
+        f"In a history without changes, {chance}, if runs drift independently.",
+        "Where neighbouring runs drift alike, more is asked of a change; one drift over many runs is a change.",
     ]
     short = [case for case in history.cases if not case.enough]
     if short:

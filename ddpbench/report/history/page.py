@@ -112,7 +112,7 @@ def _not_drawn(cases: Sequence[CaseHistory]) -> str:
 def _cases_table(history: History, figures: Mapping[int, int]) -> Table:
     """Return a row for each case, which leads to its figure; `figures` has their numbers by case."""
     return Table(
-        caption="Cases over the runs; step times in the latest run, with its 95 % interval over launches.",
+        caption="Cases over the runs; step times of the latest run, with 95 % intervals over that run's launches.",
         columns=(
             Column("Case"),
             Column("Runs", number=True),
