@@ -153,15 +153,7 @@ def test_a_bound_below_what_it_bounds_is_not_called_one(
 def test_a_number_above_independent_ranks_has_no_upper_bound_beside_it() -> None:
     """Ranks that share out the update do less each; variables of another run's ranks bound nothing of these."""
     summary = handmade_summary()
-    world = Case(
-        experiment="",
-        workload="gpt:nano",
-        strategy="fsdp",
-        world_size=4,
-        local_batch=8,
-        global_batch=32,
-        ranks_per_node=4,
-    )
+    world = dataclasses.replace(ddp(4), strategy="fsdp", bucket_cap_mb=None)
     sharded = [case_row(world, rate=3200.0)]
     slow = dataclasses.replace(
         next(

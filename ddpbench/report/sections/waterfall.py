@@ -99,7 +99,7 @@ class Fall:
 
     @property
     def weighed(self) -> Mapping[str, Estimate]:
-        """The losses to choose the largest from: where of contention and own computation one is a gain, both together."""
+        """The losses to choose from: contention and own computation together where one of them is a gain."""
         crowded, own = (self.losses.get(name) for name in ("contention", "own_computation"))
         if crowded is None or own is None or all(one.high is None or one.high >= 0 for one in (crowded, own)):
             return self.losses
