@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ddpbench.analysis.regression import Changes, changes_of, read_side, unlike
-from ddpbench.analysis.regression.apart import Drift, across, shown_drift, within
+from ddpbench.analysis.regression.apart import across, shown_drift, within
 from ddpbench.analysis.regression.told import failing, headline, markdown, remarks, rows, to_json
 from ddpbench.analysis.statistics.resolution import DRIFT, resolved_in_turn
 from ddpbench.analysis.statistics.stats import ALPHA, Timing, deviation, holm_levels
@@ -376,21 +376,27 @@ def logs_of(sessions: dict[str, list[float]]) -> list[Timing]:
 def test_the_drift_to_reckon_with_by_hand() -> None:
     """What is known of quiet machines, launches' own scatter, or that of sessions: the largest."""
     quiet = within(logs_of({"one": [0.00, 0.02, 0.04]}))
-    assert shown_drift(quiet, quiet) == Drift(DRIFT**2)
-    # 0.2^2 and 0.02^2 with two degrees of freedom each
+    known = shown_drift(quiet, quiet)[0]
+    assert known.variance.value == pytest.approx(DRIFT**2)
+    assert known.variance.df == pytest.approx(2 * (0.04**2 / (2.25 * 0.02**2)) ** 2)
+    # 0.2^2 with two degrees of freedom; the other side keeps what is known
     loud = within(logs_of({"one": [0.0, 0.2, 0.4]}))
-    found = shown_drift(quiet, loud)
-    assert found.variance == pytest.approx(0.04**2 + 2.25 * ((0.02**2 + 0.2**2) / 2 - 0.04**2))
-    assert found.df == 4
-    # means 0, 0.3 and 0, 0: variances 0.045 and 0 with a degree of freedom each, less 0.01^2 / 2 of two launches each,
-    # and 0.0225 is more than 0.04^2 times 5.99 / 2
+    for mine, found in (shown_drift(quiet, loud), reversed(shown_drift(loud, quiet))):
+        assert mine == known
+        assert found.variance.value == pytest.approx(0.04**2 + 2.25 * (0.2**2 - 0.04**2))
+        assert (found.variance.df, found.source) == (2, "of_launches")
+    # means 0, 0.3 and 0, 0: variances 0.045 and 0 with a degree of freedom each, less 0.01^2 / 2 of two launches each;
+    # 0.045 is more than 0.04^2 times 3.84, and 0.0225 than 0.04^2 times 5.99 / 2
     apart = within(logs_of({"one": [-0.00707, 0.00707], "two": [0.29293, 0.30707]}))
     alike = within(logs_of({"one": [-0.00707, 0.00707], "two": [-0.00707, 0.00707]}))
-    found = shown_drift(apart, alike)
-    assert found.variance == pytest.approx(0.0225 - 0.01**2 / 2, rel=1e-3)
-    assert found.df == 2
+    mine, other = shown_drift(apart, alike)
+    assert mine.variance.value == pytest.approx(0.045 - 0.01**2 / 2, rel=1e-3)
+    assert (mine.variance.df, mine.source) == (1, "of_sessions")
+    assert other.variance.value == pytest.approx(0.0225 - 0.01**2 / 2, rel=1e-3)
+    assert (other.variance.df, other.source) == (2, "pooled")
     near = within(logs_of({"one": [-0.00707, 0.00707], "two": [0.08293, 0.09707]}))
-    assert shown_drift(near, alike) == Drift(DRIFT**2)  # as equal sessions differ on a quiet machine
+    for found in shown_drift(near, alike):  # as equal sessions differ on a quiet machine
+        assert found.variance.value == pytest.approx(DRIFT**2)
 
 
 @pytest.mark.parametrize("sizes", [(8,), (5, 5), (5, 5, 5, 5)])
@@ -405,3 +411,62 @@ def test_false_alarms_where_the_load_changes_from_session_to_session(sizes: tupl
         wrong, naive = wrong + (p_value < ALPHA), naive + (known < ALPHA)
     assert wrong / 600 - 2.58 * math.sqrt(wrong / 600 * (1 - wrong / 600) / 600) <= ALPHA
     assert naive / 600 > 3 * ALPHA
+
+
+def false_alarms(base: tuple[int, float, float], new: tuple[int, float, float], family: int = 1) -> int:
+    """Of 1,000 families of equal cases, by Holm; a side: launches of its one session, their scatter, its drift."""
+    wrong = 0
+    for _ in range(1000):
+        p_values = []
+        for _ in range(family):
+            a, b = (sessions((size,), drift, launch) for size, launch, drift in (base, new))
+            p_value = across(a, b).p_value
+            assert p_value is not None
+            p_values.append(p_value)
+        wrong += min(p_values) <= ALPHA / family
+    return wrong
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["loud new", "loud base"])
+@pytest.mark.parametrize(
+    ("quiet", "loud"),
+    [
+        ((5, 0.01, 0.04), (5, 0.15, 0.15)),
+        ((20, 0.01, 0.04), (5, 0.15, 0.15)),
+        ((100, 0.01, 0.04), (5, 0.15, 0.15)),
+        ((20, 0.02, 0.04), (5, 0.08, 0.08)),
+        ((5, 0.04, 0.04), (5, 0.04, 0.04)),
+    ],
+)
+def test_a_quiet_side_of_many_launches_does_not_hide_the_drift_of_a_loud_one(
+    quiet: tuple[int, float, float], loud: tuple[int, float, float], turned: bool
+) -> None:
+    """Were both sides' scatter pooled, up to 28 % of these comparisons of equal programs would raise an alarm."""
+    wrong = false_alarms(loud, quiet) if turned else false_alarms(quiet, loud)
+    share = wrong / 1000
+    assert share - 2.58 * math.sqrt(share * (1 - share) / 1000) <= ALPHA, share
+
+
+@pytest.mark.parametrize(
+    ("base", "new"),
+    [
+        ((5, 0.04, 0.04), (5, 0.04, 0.04)),
+        ((5, 0.15, 0.15), (5, 0.15, 0.15)),
+        ((20, 0.01, 0.04), (5, 0.15, 0.15)),
+        ((20, 0.02, 0.04), (5, 0.08, 0.08)),
+    ],
+)
+def test_false_alarms_of_families_of_twelve(
+    base: tuple[int, float, float], new: tuple[int, float, float]
+) -> None:
+    """One estimate is one: with more degrees of freedom than launches give, far ends are called too often."""
+    share = false_alarms(base, new, family=12) / 1000
+    assert share - 2.58 * math.sqrt(share * (1 - share) / 1000) <= ALPHA, share
+
+
+def test_the_drift_that_launches_show_is_one_estimate_with_their_own_variance() -> None:
+    """Five launches a side of equal scatter: Welch's degrees of freedom are 4 + 4."""
+    side = logs_of({"one": [0.0, 0.2, 0.4, -0.2, 0.1]})
+    assert across(side, side).df == pytest.approx(8)
+    variance = 0.05 / 5 + 0.04**2 + 2.25 * (0.05 - 0.04**2)  # squares 0.01 + 0.01 + 0.09 + 0.09 + 0 over 4
+    assert across(side, side).standard_error == pytest.approx(math.sqrt(2 * variance))

@@ -18,7 +18,7 @@ from scipy import special
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.read.walls import begin_wall_s, launches_wall_s, round_wall_s, session_walls_s
-from ddpbench.analysis.regression.apart import across, shown_drift, within
+from ddpbench.analysis.regression.apart import across, drifts_of, within
 from ddpbench.analysis.regression.sides import Side
 from ddpbench.analysis.statistics.resolution import (
     WANTED,
@@ -393,7 +393,7 @@ def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None
     """
     if min(len(a), len(b)) < FEWEST:
         return None
-    return _known(math.sqrt(sum(within(timings).variance * len(timings) for timings in (a, b))))
+    return _known(math.sqrt(sum(within(timings).scatter.value for timings in (a, b))))
 
 
 def _known(spread: float) -> float | None:
@@ -415,8 +415,9 @@ def _parts(
     if not before or not after:
         return ()
     sides = within(a.timings), within(b.timings)
-    between = shown_drift(*sides).variance if drift is None else drift**2
-    drifts = between * sum(one.shares for one in sides)
+    drifts = sum(
+        known.variance.value * one.shares for known, one in zip(drifts_of(*sides, drift), sides, strict=True)
+    )
     found: list[PartChange] = []
     for name in names:
         mine = {number: one[name] for number, one in before.items()}
