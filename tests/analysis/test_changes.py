@@ -15,7 +15,7 @@ from ddpbench.analysis.regression import Changes, changes_of, read_side, unlike
 from ddpbench.analysis.regression.apart import across, shown_drift, within
 from ddpbench.analysis.regression.told import failing, headline, markdown, remarks, rows, to_json
 from ddpbench.analysis.statistics.resolution import DRIFT, resolved_in_turn
-from ddpbench.analysis.statistics.stats import ALPHA, Timing, deviation, holm_levels
+from ddpbench.analysis.statistics.stats import ALPHA, Timing, deviation, holm_levels, t_quantile
 from ddpbench.cli import run as run_cli
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
@@ -156,6 +156,19 @@ def test_a_comparison_in_turn_says_how_long_it_should_have_been(tmp_path: Path) 
     assert "more than 500 rounds" in " ".join(remarks(replace(changes, wanted=0.001)))
     few = compared(*(made(tmp_path / name, {DDP: 40}, rounds=2) for name in ("c", "d")), paired=True)
     assert "Too few rounds to tell how long it takes to resolve 3 %" in " ".join(remarks(few))
+
+
+def test_a_part_drifts_with_its_own_length(tmp_path: Path) -> None:
+    """Of 2 ms in the base and 32 in the new run: 4 % of either, whichever is the base."""
+    a = made(tmp_path / "a", {DDP: 40}, parts={"forward": 2.0, "backward": 28.0}, noise=0.002)
+    b = made(tmp_path / "b", {DDP: 60}, parts={"forward": 32.0, "backward": 28.0}, noise=0.002)
+    for base, new in ((a, b), (b, a)):
+        part = compared(base, new).changes[0].parts[0]
+        assert part.name == "forward"
+        assert part.difference.high is not None
+        level = t_quantile(1 - ALPHA / 2 / 2, 1e9)  # of two parts
+        wide = level * 0.04 * math.hypot(0.002, 0.032)
+        assert part.difference.high - part.difference.value == pytest.approx(wide, rel=0.05)
 
 
 def test_a_large_change_is_told_with_the_part_that_it_sits_in(tmp_path: Path) -> None:

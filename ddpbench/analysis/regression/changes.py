@@ -13,8 +13,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scipy import special
-
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.read.walls import begin_wall_s, launches_wall_s, round_wall_s, session_walls_s
@@ -23,6 +21,8 @@ from ddpbench.analysis.regression.sides import Side
 from ddpbench.analysis.statistics.resolution import (
     WANTED,
     InTurn,
+    Variance,
+    added,
     resolved_in_turn,
     smallest_seen,
 )
@@ -38,6 +38,7 @@ from ddpbench.analysis.statistics.stats import (
     holm_levels,
     judged,
     step_time,
+    t_quantile,
 )
 from ddpbench.records import RunDir
 from ddpbench.spec import Case, grouping
@@ -406,7 +407,7 @@ def _parts(
 ) -> tuple[PartChange, ...]:
     """Return the parts of an instrumented step on both sides; none where one has none. Corrected for their number.
 
-    A part drifts with the machine as the whole step does.
+    A part drifts with the machine as the whole step does, by the same share of its own length.
     """
     if a.parts is None or b.parts is None:
         return ()
@@ -415,9 +416,10 @@ def _parts(
     if not before or not after:
         return ()
     sides = within(a.timings), within(b.timings)
-    drifts = sum(
-        known.variance.value * one.shares for known, one in zip(drifts_of(*sides, drift), sides, strict=True)
-    )
+    drifts = [
+        Variance(known.variance.value * one.shares, known.variance.df)
+        for known, one in zip(drifts_of(*sides, drift), sides, strict=True)
+    ]
     found: list[PartChange] = []
     for name in names:
         mine = {number: one[name] for number, one in before.items()}
@@ -427,10 +429,7 @@ def _parts(
             half = anytime_half_width(differences, alpha / len(names))
             value = math.fsum(differences) / len(differences) if differences else 0.0
         else:
-            level = math.fsum(mine.values()) / len(mine)
-            value, half = _difference(
-                list(mine.values()), list(other.values()), alpha / len(names), drifts * level**2
-            )
+            value, half = _difference(list(mine.values()), list(other.values()), alpha / len(names), drifts)
         found.append(
             PartChange(
                 name=name,
@@ -443,14 +442,20 @@ def _parts(
 
 
 def _difference(
-    a: Sequence[float], b: Sequence[float], alpha: float, more: float
+    a: Sequence[float], b: Sequence[float], alpha: float, drifts: Sequence[Variance]
 ) -> tuple[float, float | None]:
-    """Return the difference of two means, and half its interval: Welch's, and a known variance `more` besides."""
-    value = math.fsum(b) / len(b) - math.fsum(a) / len(a)
+    """Return the difference of two means, and half its interval: Welch's, with what either side drifts by.
+
+    Args:
+        a: the base's values, in any unit.
+        b: the new side's, in the same.
+        alpha: one minus the confidence of the interval.
+        drifts: of either side's mean, as variances of its logarithm.
+    """
+    means = [math.fsum(values) / len(values) for values in (a, b)]
     if min(len(a), len(b)) < FEWEST:
-        return value, None
-    variances = [deviation(values) ** 2 / len(values) for values in (a, b)]
-    total = sum(variances) + more
-    spread = sum(v**2 / (len(values) - 1) for v, values in zip(variances, (a, b), strict=True))
-    df = min(total**2 / spread, 1e9) if spread else 1e9
-    return value, float(special.stdtrit(df, 1 - alpha / 2)) * math.sqrt(total)
+        return means[1] - means[0], None
+    own = [Variance(deviation(values) ** 2 / len(values), len(values) - 1) for values in (a, b)]
+    between = [Variance(one.value * mean**2, one.df) for one, mean in zip(drifts, means, strict=True)]
+    total = added([*own, *between])
+    return means[1] - means[0], t_quantile(1 - alpha / 2, total.df) * math.sqrt(total.value)
