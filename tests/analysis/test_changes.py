@@ -13,9 +13,18 @@ import pytest
 
 from ddpbench.analysis.regression import Changes, changes_of, read_side, unlike
 from ddpbench.analysis.regression.apart import across, shown_drift, within
-from ddpbench.analysis.regression.told import failing, headline, markdown, remarks, rows, to_json
+from ddpbench.analysis.regression.told import (
+    failing,
+    headline,
+    interval_words,
+    markdown,
+    remarks,
+    rows,
+    to_json,
+    value_words,
+)
 from ddpbench.analysis.statistics.resolution import DRIFT, resolved_in_turn
-from ddpbench.analysis.statistics.stats import ALPHA, Timing, deviation, holm_levels, t_quantile
+from ddpbench.analysis.statistics.stats import ALPHA, Interval, Timing, deviation, holm_levels, t_quantile
 from ddpbench.cli import run as run_cli
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
@@ -156,6 +165,25 @@ def test_a_comparison_in_turn_says_how_long_it_should_have_been(tmp_path: Path) 
     assert "more than 500 rounds" in " ".join(remarks(replace(changes, wanted=0.001)))
     few = compared(*(made(tmp_path / name, {DDP: 40}, rounds=2) for name in ("c", "d")), paired=True)
     assert "Too few rounds to tell how long it takes to resolve 3 %" in " ".join(remarks(few))
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ((1.0004, 1.0500), "+0.04 % to +5.00 %"),
+        ((0.9300, 0.9997), "\N{MINUS SIGN}7.00 % to \N{MINUS SIGN}0.03 %"),
+        ((1.0296, 1.0500), "+2.96 % to +5.00 %"),
+        ((1.0304, 1.0500), "+3.04 % to +5.00 %"),
+        ((1.0300, 1.0500), "+3.0 % to +5.0 %"),
+        ((0.9712, 1.0512), "\N{MINUS SIGN}2.9 % to +5.1 %"),
+    ],
+)
+def test_no_end_is_told_as_no_change_or_as_the_gates_limit(ends: tuple[float, float], words: str) -> None:
+    assert interval_words(Interval(value=1.02, low=ends[0], high=ends[1]), 0.03) == words
+
+
+def test_no_change_has_no_sign() -> None:
+    assert value_words(Interval(value=0.9999, low=0.95, high=1.05), 0.03) == "0.0 %"
 
 
 def test_a_part_drifts_with_its_own_length(tmp_path: Path) -> None:

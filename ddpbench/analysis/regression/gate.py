@@ -10,7 +10,7 @@ from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.regression.baselines import Baselines, find_side, side_of
 from ddpbench.analysis.regression.changes import Change, changes_of
 from ddpbench.analysis.regression.sides import Side, unlike
-from ddpbench.analysis.regression.told import interval_words, percent, seen_words, why_failing
+from ddpbench.analysis.regression.told import interval_words, seen_words, value_words, why_failing
 from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.spec import grouping
@@ -87,7 +87,8 @@ def decided(test: str, change: Change, limit: float) -> Gated:
     told = why_failing(change, limit) if fails else change.verdict
     numbers = ""
     if change.ratio is not None and change.ratio.low is not None:
-        numbers = f"{percent(change.ratio.value)} ({interval_words(change.ratio)}; {change.rounds} rounds)"
+        size, interval = value_words(change.ratio, limit), interval_words(change.ratio, limit)
+        numbers = f"{size} ({interval}; {change.rounds} rounds)"
     if change.verdict == "cannot tell" and change.resolvable is not None:
         numbers += f"; {seen_words(change.resolvable)}"
     why = "" if told == change.reason else change.reason or numbers

@@ -10,7 +10,7 @@ from ddpbench.analysis.regression.sides import Side
 from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
-from ddpbench.units import counted, format_about, format_at_most, format_number
+from ddpbench.units import counted, decimals_borne, format_about, format_at_most, format_number
 
 PART_WORDS = {
     "data": "waiting for data",
@@ -24,16 +24,39 @@ PART_WORDS = {
 HEADS = ("case", "base, ms", "new, ms", "change", "95 % interval", "verdict", "where")
 
 
-def percent(ratio: float) -> str:
-    """Return a ratio as a change: `+3.1 %`."""
-    return f"{100 * (ratio - 1):+.1f} %".replace("-", "\N{MINUS SIGN}")
+def percent(ratio: float, decimals: int = 1) -> str:
+    """Return a ratio as a change: `+3.1 %`; `0.0 %` where none is left of it."""
+    text = f"{100 * (ratio - 1):+.{decimals}f} %"
+    if not any(digit in text for digit in "123456789"):
+        text = text[1:]
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
-def interval_words(ratio: Interval | None) -> str:
-    """Return a ratio's interval as one of a change; empty without ends."""
+def value_words(ratio: Interval, limit: float = 0.0) -> str:
+    """Return a ratio as a change, with the decimals of its interval in `interval_words`."""
+    return percent(ratio.value, _decimals(ratio, limit))
+
+
+def interval_words(ratio: Interval | None, limit: float = 0.0) -> str:
+    """Return a ratio's interval as one of a change; empty without ends.
+
+    No end looks like no change, nor like the `limit` of a gate, a fraction, if it is beyond or below.
+    """
     if ratio is None or ratio.low is None or ratio.high is None:
         return ""
-    return f"{percent(ratio.low)} to {percent(ratio.high)}"
+    decimals = _decimals(ratio, limit)
+    return f"{percent(ratio.low, decimals)} to {percent(ratio.high, decimals)}"
+
+
+def _decimals(ratio: Interval, limit: float) -> int:
+    ends = (None if end is None else _in_percent(end - 1) for end in (ratio.low, ratio.high))
+    nulls = (0.0, _in_percent(limit))
+    return max(1, decimals_borne(_in_percent(ratio.value - 1), *ends, nulls=nulls, most=1))
+
+
+def _in_percent(fraction: float) -> float:
+    """Return a fraction in per cent, without what floating point adds to it."""
+    return round(100 * fraction, 9)
 
 
 def where_words(change: Change) -> str:
@@ -67,8 +90,8 @@ def rows(changes: Changes) -> list[tuple[str, ...]]:
             change.label,
             _ms(change.base_step),
             _ms(change.new_step),
-            "" if change.ratio is None else percent(change.ratio.value),
-            interval_words(change.ratio),
+            "" if change.ratio is None else value_words(change.ratio, changes.wanted),
+            interval_words(change.ratio, changes.wanted),
             change.verdict,
             where_words(change) or change.reason or _would_have_seen(change),
         )
@@ -100,7 +123,8 @@ def headline(changes: Changes) -> str:
     if slower:
         worst = max(slower, key=lambda one: one.ratio.value if one.ratio else 0.0)
         assert worst.ratio is not None
-        text += f"; most: {worst.label}, {percent(worst.ratio.value)} ({interval_words(worst.ratio)})"
+        size, ends_of_it = (words(worst.ratio, changes.wanted) for words in (value_words, interval_words))
+        text += f"; most: {worst.label}, {size} ({ends_of_it})"
     return f"{text}."
 
 
