@@ -12,6 +12,7 @@ import pytest
 from ddpbench.analysis.export import exported
 from ddpbench.analysis.regression import changes_of, read_side, unlike
 from ddpbench.analysis.regression.baselines import Baselines, machine_folder, side_of
+from ddpbench.analysis.regression.gate import read_baselines
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.analysis.regression.told import remarks
 from ddpbench.cli import run as run_cli
@@ -105,6 +106,25 @@ def test_a_step_has_the_samples_that_were_counted(tmp_path: Path) -> None:
         assert timing.sample_s == pytest.approx(step_s / (2 * DDP.global_batch))
 
 
+def test_copies_of_a_run_are_not_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An export numbers its rounds otherwise where a launch failed, and times lose their last digits."""
+    run = made(tmp_path / "a", {DDP: 40}, rounds=6)
+    outcome = run.launch(DDP.case_id, "measure", 0).outcome
+    outcome.write_text(outcome.read_text().replace('"ok"', '"failed"'))
+    file = saved(tmp_path / "a.json", run)
+    copy = tmp_path / "b.json"
+    copy.write_bytes(file.read_bytes())
+    other = saved(tmp_path / "c.json", made(tmp_path / "c", {DDP: 40}, rounds=6))
+    assert len(read_baselines([str(run.path), str(other)], Baselines())) == 2
+    for paths in ((run.path, file), (file, copy), (other, run.path, file)):
+        with pytest.raises(RequestError, match="has the same launches as"):
+            read_baselines([str(path) for path in paths], Baselines())
+    assert run_cli(["compare", str(run.path), str(file)]) == 2
+    assert "it is a copy of that run" in capsys.readouterr().err
+    assert run_cli(["history", "--as-given", str(run.path), str(file)]) == 2
+    assert "it is a copy of that run" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("extra", "sentence"),
     [
@@ -162,15 +182,15 @@ def test_other_benchmarks_of_a_file_are_left_out_and_counted(tmp_path: Path) -> 
 def test_files_of_other_machines_are_refused_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = made(tmp_path / "a", {DDP: 40, SINGLE: 30})
+    run, later = (made(tmp_path / name, {DDP: 40, SINGLE: 30}) for name in ("a", "b"))
     path = saved(tmp_path / "a.json", run)
     data = json.loads(path.read_text())
     for one in data["benchmarks"]:
         one["extra_info"]["identity"]["torch"] = "2.99.0"
     path.write_text(json.dumps(data))
-    assert run_cli(["compare", str(path), str(run.path)]) == 2
+    assert run_cli(["compare", str(path), str(later.path)]) == 2
     assert "torch: '2.99.0' in " in capsys.readouterr().err
-    assert run_cli(["compare", str(path), str(run.path), "--across"]) == 0
+    assert run_cli(["compare", str(path), str(later.path), "--across"]) == 0
     data["benchmarks"][0]["extra_info"]["identity"]["torch"] = "2.98.0"
     path.write_text(json.dumps(data))
     with pytest.raises(IdentityError, match=r"more than one machine: torch is '2\.98\.0' and '2\.99\.0'"):
@@ -199,8 +219,9 @@ def test_baselines_are_saved_found_listed_and_removed(
         "0001_main": "0001_main",
         "0002_main.json": "0002_main",
     }
-    assert run_cli(["compare", "0001", "slow", "--fail-on", "3%"]) == 0
-    assert run_cli(["compare", "main", "slow", "--fail-on", "3%"]) == 1
+    made(tmp_path / "later", {DDP: 80})
+    assert run_cli(["compare", "0001", "later", "--fail-on", "3%"]) == 0
+    assert run_cli(["compare", "main", "later", "--fail-on", "3%"]) == 1
     assert run_cli(["compare", "main", "0002"]) == 2
     assert "main is both sides" in capsys.readouterr().err
     assert run_cli(["baseline", "remove", "main"]) == 0

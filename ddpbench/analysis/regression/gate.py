@@ -9,6 +9,7 @@ from pathlib import Path
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.regression.baselines import Baselines, find_side, side_of
 from ddpbench.analysis.regression.changes import Change, changes_of
+from ddpbench.analysis.regression.copies import check_no_copies
 from ddpbench.analysis.regression.sides import Side, unlike
 from ddpbench.analysis.regression.told import interval_words, seen_words, value_words, why_failing
 from ddpbench.analysis.statistics.stats import ALPHA
@@ -30,13 +31,15 @@ def read_baselines(texts: Sequence[str], baselines: Baselines) -> tuple[Side, ..
     """Return what is held against: run directories, files of pytest-benchmark, baselines saved by name.
 
     Raises:
-        RequestError: one is not there, or given twice.
+        RequestError: one is not there, or given twice, be it as a copy.
         IdentityError: one is damaged, of another schema, or none of ddpbench's.
     """
     paths = [find_side(text, baselines).resolve() for text in texts]
     if len(set(paths)) < len(paths):
         raise RequestError("--ddpbench-baseline: one is given twice, which would count as two sessions")
-    return tuple(side_of(text, baselines) for text in texts)
+    sides = tuple(side_of(text, baselines) for text in texts)
+    check_no_copies(sides)
+    return sides
 
 
 def gated(
