@@ -18,9 +18,10 @@ from ddpbench.analysis.statistics.resolution import (
     resolved_in_one_sweep,
     resolved_in_turn,
     rounds_to_resolve,
+    smallest_seen,
 )
 from ddpbench.analysis.statistics.sequential import half_width_in_deviations
-from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, POWER, Timing, t_quantile
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, POWER, Interval, Timing, t_quantile
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 
 RUNS = 4000
@@ -141,3 +142,13 @@ def test_the_interval_of_a_deviation_covers() -> None:
         pytest.approx(math.sqrt(7 / 16.01276), rel=1e-5),
         pytest.approx(math.sqrt(7 / 1.68987), rel=1e-5),
     )
+
+
+def test_the_widest_interval_is_a_number() -> None:
+    """Of one degree of freedom, for twelve cases, where times lie 16 decades apart."""
+    found = Interval.around(1e16, 5000.0)
+    assert found.low is not None
+    assert found.low > 0
+    assert math.isfinite(found.high or math.inf)
+    assert math.isfinite(smallest_seen(40.0, 1.0, ALPHA / 12))
+    assert math.isfinite(resolved_in_turn(400.0, 12, ALPHA / 12) or math.inf)

@@ -20,7 +20,9 @@ from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records import RunDir
 from ddpbench.spec import Case
 from tests.analysis.test_changes import DDP, MASTER, SINGLE, made
+from tests.synthetic import case_of
 
+ASYNC = case_of("async_server", 3)
 CAPPED = replace(DDP, bucket_cap_mb=25.0, options_json='{"gradient_as_bucket_view": true}', dilation=2.0)
 
 
@@ -97,13 +99,56 @@ def test_a_file_of_an_earlier_version_has_only_steps(tmp_path: Path) -> None:
 
 
 def test_a_step_has_the_samples_that_were_counted(tmp_path: Path) -> None:
-    """Where ranks do not wait for each other a step has others than its case's batch."""
+    """Where ranks do not wait for each other a step has others than its case's batch, and nowhere else."""
+    runs = [made(tmp_path / case.strategy, {case: 40}) for case in (DDP, ASYNC)]
+    for run in runs:
+        path = saved(tmp_path / "a.json", run)
+        info = json.loads(path.read_text())["benchmarks"][0]["extra_info"]
+        changed(path, launch_samples=[2 * count for count in info["launch_samples"]])
+        if run is runs[0]:
+            with pytest.raises(IdentityError, match=r"is damaged: .*launch_samples: 960 samples in 30 steps"):
+                read_saved(path)
+            continue
+        for timing, step_s in zip(read_saved(path).cases[0].timings, info["steps_s"], strict=True):
+            assert timing.step_s == pytest.approx(step_s)
+            assert timing.sample_s == pytest.approx(
+                timing.time_s / (2 * info["launch_samples"][timing.round])
+            )
+
+
+def test_an_entrys_numbers_agree(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.json", made(tmp_path / "a", {DDP: 40}))
-    info = json.loads(path.read_text())["benchmarks"][0]["extra_info"]
-    changed(path, launch_samples=[2 * count for count in info["launch_samples"]])
-    for timing, step_s in zip(read_saved(path).cases[0].timings, info["steps_s"], strict=True):
-        assert timing.step_s == pytest.approx(step_s)
-        assert timing.sample_s == pytest.approx(step_s / (2 * DDP.global_batch))
+    data = json.loads(path.read_text())
+    one = data["benchmarks"][0]
+    steps = one["extra_info"]["steps_s"]
+    for key in ("mean", "min", "max"):
+        changed_stats = {**one["stats"], key: one["stats"][key] * 1.01}
+        path.write_text(json.dumps({**data, "benchmarks": [{**one, "stats": changed_stats}]}))
+        with pytest.raises(IdentityError, match=rf"is damaged: .*stats\.{key} is "):
+            read_saved(path)
+    path.write_text(json.dumps(data))
+    changed(path, step_time_s=1.01 * one["extra_info"]["step_time_s"])
+    with pytest.raises(IdentityError, match=r"is damaged: .*step_time_s is "):
+        read_saved(path)
+    path.write_text(json.dumps(data))
+    changed(path, steps_s=[value * (1 + 1e-9) for value in steps])  # as printed elsewhere
+    read_saved(path)
+
+
+@pytest.mark.parametrize("times", [[1e-9, 1e7] * 4, [1e-9] * 7 + [1e7], [1e-9, 1e7, 1e7]])
+def test_times_at_the_ends_of_what_is_taken_are_compared(
+    tmp_path: Path, times: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However wide the interval is, and with few degrees of freedom besides."""
+    base, new = (saved(tmp_path / f"{name}.json", made(tmp_path / name, {DDP: 40})) for name in ("a", "b"))
+    data = json.loads(new.read_text())
+    del data["benchmarks"][0]["stats"]
+    new.write_text(json.dumps(data))
+    left = dict.fromkeys(("step_time_s", "launch_steps", "launch_samples", "sessions"))
+    changed(new, steps_s=times, **left)
+    for words in ([], ["--json"]):
+        assert run_cli(["compare", str(base), str(new), *words]) == 0
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_copies_of_a_run_are_not_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,6 +178,8 @@ def test_copies_of_a_run_are_not_sessions(tmp_path: Path, capsys: pytest.Capture
         ({"schema_version": 99}, "has schema 99; this ddpbench reads schema"),
         ({"steps_s": [0.1, "x"]}, "is damaged: .*steps_s.1"),
         ({"steps_s": [0.1, -1.0]}, "is damaged: .*steps_s.1"),
+        ({"steps_s": [0.1, 1e-10]}, "is damaged: .*steps_s.1"),
+        ({"steps_s": [0.1, 1e8]}, "is damaged: .*steps_s.1"),
         ({"steps_s": []}, "is damaged: .*steps_s"),
         ({"sessions": [0]}, "1 sessions for 8 launches"),
         ({"world_size": 4}, "has the contents of"),

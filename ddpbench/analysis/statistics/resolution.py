@@ -24,6 +24,7 @@ from ddpbench.analysis.statistics.stats import (
     FEWEST,
     MIN_ROUNDS,
     POWER,
+    WIDEST,
     smallest_resolvable,
     t_quantile,
 )
@@ -64,7 +65,7 @@ def resolved_in_turn(deviation: float, rounds: int, alpha: float = ALPHA) -> flo
     if factor is None:
         return None
     error = math.sqrt(1 / rounds + factor**2 / (2 * (rounds - 1)))
-    return math.expm1(deviation * (factor + float(special.ndtri(_AT_THE_LAST)) * error))
+    return math.expm1(min(deviation * (factor + float(special.ndtri(_AT_THE_LAST)) * error), WIDEST))
 
 
 def resolved_in_one_sweep(deviation: float, rounds: int) -> float | None:
@@ -160,7 +161,8 @@ def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
 
 def smallest_seen(standard_error: float, df: float, alpha: float = ALPHA) -> float:
     """Return the smallest change that a t-interval of known standard error shows with probability `POWER`."""
-    return math.expm1((t_quantile(1 - alpha / 2, df) + t_quantile(POWER, df)) * standard_error)
+    logarithm = (t_quantile(1 - alpha / 2, df) + t_quantile(POWER, df)) * standard_error
+    return math.expm1(min(logarithm, WIDEST))
 
 
 def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) -> int | None:
