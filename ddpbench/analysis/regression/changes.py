@@ -66,7 +66,7 @@ class PartChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """A case on both sides. `ratio` is the new step time over the base one, with the interval that the verdict is of.
+    """A case on both sides. `ratio` is the new time per sample over the base's, with the verdict's interval.
 
     `rounds` are pairs where sides were measured in turn, else the fewer side's launches. `reason` says why a case is
     not comparable, or what a verdict rests on.
@@ -81,6 +81,9 @@ class Change:
     ratio: Interval | None = None
     base_step: Interval | None = None
     new_step: Interval | None = None
+    """Seconds a step; as those of all new times, for as many samples as a step of the base has."""
+    scale: float = 1.0
+    """Samples of a step of the base over those of the new side, by which its times were multiplied."""
     rounds: int = 0
     bound: float | None = None
     """The largest difference, as a fraction, that the interval does not rule out."""
@@ -222,6 +225,7 @@ def changes_of(
     for a, b in together:
         known = a or b
         assert known is not None
+        scale = a.case.global_batch / b.case.global_batch if a is not None and b is not None else 1.0
         change = Change(
             label=names[known.case.case_id],
             case=known.case,
@@ -229,9 +233,10 @@ def changes_of(
             reason=_reason(a, b, base, new, left),
             failures=_failures(b) if b is not None and a is not None and not _failures(a) else 0,
             base_step=step_time(a.timings) if a is not None and a.timings else None,
-            new_step=step_time(b.timings) if b is not None and b.timings else None,
+            new_step=step_time(b.timings).scaled(scale) if b is not None and b.timings else None,
             base_launches=tuple(one.step_s for one in a.timings) if a is not None else (),
-            new_launches=tuple(one.step_s for one in b.timings) if b is not None else (),
+            new_launches=tuple(scale * one.step_s for one in b.timings) if b is not None else (),
+            scale=scale,
         )
         if not change.reason and a is not None and b is not None:
             asked[len(found)] = a, b
@@ -407,10 +412,12 @@ def _parts(
 ) -> tuple[PartChange, ...]:
     """Return the parts of an instrumented step on both sides; none where one has none. Corrected for their number.
 
-    A part drifts with the machine as the whole step does, by the same share of its own length.
+    The new side's are for as many samples as a step of the base has. A part drifts with the machine as the whole step
+    does, by the same share of its own length.
     """
     if a.parts is None or b.parts is None:
         return ()
+    scale = a.case.global_batch / b.case.global_batch
     before, after = a.parts.by_round, b.parts.by_round
     names = [name for name in PARTS if any(one.get(name) for one in (*before.values(), *after.values()))]
     if not before or not after:
@@ -423,7 +430,7 @@ def _parts(
     found: list[PartChange] = []
     for name in names:
         mine = {number: one[name] for number, one in before.items()}
-        other = {number: one[name] for number, one in after.items()}
+        other = {number: scale * one[name] for number, one in after.items()}
         if paired:
             differences = [other[number] - mine[number] for number in mine if number in other]
             half = anytime_half_width(differences, alpha / len(names))

@@ -142,6 +142,11 @@ def remarks(changes: Changes) -> list[str]:
             "--interleave."
         )
     found += dict.fromkeys(side.lacks for side in (changes.base, changes.new) if side.lacks)
+    if any(change.scale != 1 for change in changes.changes):
+        found.append(
+            "The sides' batches differ: changes are of the time per sample, and the new side's times are given for as "
+            "many samples as a step of the base has."
+        )
     if changes.unlike:
         found.append(f"They differ in more than the program: {'; '.join(changes.unlike)}.")
     wide = [one for one in changes.changes if one.verdict == "cannot tell" and one.bound is not None]
@@ -243,6 +248,7 @@ def _case(change: Change, wanted: float) -> dict[str, Any]:
         "new_step_time_s": ends(change.new_step),
         "base_launches_s": list(change.base_launches),
         "new_launches_s": list(change.new_launches),
+        "new_times_scale": change.scale,
         "parts": [
             {
                 "name": part.name,
