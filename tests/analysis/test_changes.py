@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ddpbench.analysis.aa_test import noise_of
 from ddpbench.analysis.regression import Changes, changes_of, read_side, unlike
 from ddpbench.analysis.regression.apart import across, shown_drift, within
 from ddpbench.analysis.regression.told import (
@@ -138,7 +139,10 @@ def test_what_cannot_be_told_says_what_would_have_been_seen_and_how_long_more_ta
     told = " ".join(remarks(changes))
     assert "(4 times in 5, the drift included)" in told
     total = format_about(changes.wanted_s or 0.0)
-    assert f"To resolve 3 %, measure in turn for about {total}: ddpbench compare --interleave with" in told
+    assert (
+        f"To resolve 3 % (4 times in 5), measure in turn for about {total}: ddpbench compare --interleave with"
+        in told
+    )
     assert "`ddpbench noise`" in told
     assert parse_seconds(total) >= (changes.wanted_s or math.inf)
     assert rows(changes)[0][-1] == "would see 18 %"
@@ -534,3 +538,26 @@ def test_the_drift_that_launches_show_is_one_estimate_with_their_own_variance() 
     assert across(side, side).df == pytest.approx(8)
     variance = 0.05 / 5 + 0.04**2 + 2.25 * (0.05 - 0.04**2)  # squares 0.01 + 0.01 + 0.09 + 0.09 + 0 over 4
     assert across(side, side).standard_error == pytest.approx(math.sqrt(2 * variance))
+
+
+def test_all_undecided_cases_at_once_take_longer_than_each(tmp_path: Path) -> None:
+    """Each of two has to show its change in 0.8^(1/2) of comparisons, that both do in 0.8."""
+    a, b = (made(tmp_path / name, {DDP: 40, MASTER: 40}, noise=0.02) for name in ("a", "b"))
+    changes = compared(a, b, paired=True)
+    assert len(changes.undecided) == 2
+    plans = [change.in_turn for change in changes.undecided]
+    times = [plan.time_for(0.03, math.sqrt(0.8)) for plan in plans if plan is not None]
+    alone = [plan.time_for(0.03) for plan in plans if plan is not None]
+    assert changes.wanted_s == max(time or 0.0 for time in times)
+    assert changes.wanted_s > max(time or 0.0 for time in alone)
+    said = " ".join(remarks(changes))
+    assert "To resolve 3 % in all 2 undecided cases at once (4 times in 5), measure in turn for" in said
+
+
+def test_noise_promises_no_more_rounds_than_a_sweep_may_have(tmp_path: Path) -> None:
+    run = made(tmp_path / "a", {DDP: 40, replace(DDP, replicate=1): 40}, noise=0.04)
+    found = noise_of(run, within_s=(1e5, 1e7), changes=(0.0001,))
+    assert found.within[0].one_sweep == found.within[1].one_sweep
+    assert found.within[0].two_runs == found.within[1].two_runs
+    assert (found.resolve[0].one_sweep_s, found.resolve[0].two_runs_s) == (None, None)
+    assert "500 at most in turn, 1,000 in a sweep" in found.describe()

@@ -23,6 +23,7 @@ from ddpbench.analysis.statistics.resolution import (
     InTurn,
     Variance,
     added,
+    power_of_each,
     resolved_in_turn,
     smallest_seen,
 )
@@ -148,12 +149,14 @@ class Changes:
 
     @property
     def wanted_s(self) -> float | None:
-        """How long a comparison in turn takes to resolve `wanted` in all undecided cases, seconds.
+        """How long a comparison in turn takes to resolve `wanted` in all undecided cases at once, seconds.
 
-        None where one of them takes more rounds than it may have, or its scatter is not known.
+        With probability `POWER`, so that each of several has to be likelier to. None where one of them takes more
+        rounds than it may have, or its scatter is not known.
         """
+        power = power_of_each(len(self.undecided))
         times = [
-            None if change.in_turn is None else change.in_turn.time_for(self.wanted)
+            None if change.in_turn is None else change.in_turn.time_for(self.wanted, power)
             for change in self.undecided
         ]
         return max((one for one in times if one is not None), default=None) if None not in times else None

@@ -21,6 +21,8 @@ PART_WORDS = {
     "exposed_wait": "waiting for ranks",
     "not_attributed": "not attributed",
 }
+_OFTEN = "4 times in 5"
+"""How often what is called resolvable is resolved: `POWER`."""
 HEADS = ("case", "base, ms", "new, ms", "change", "95 % interval", "verdict", "where")
 
 
@@ -179,7 +181,8 @@ def _resolution(changes: Changes) -> list[str]:
         flag = f"--total '{format_about(needed_s)}'"
         way = flag if changes.paired else f"ddpbench compare --interleave with {flag}"
         found.append(
-            f"To resolve {wanted}, measure in turn for about {format_about(needed_s)}: {way}; {how}."
+            f"To resolve {wanted}{_in_all(changes)} ({_OFTEN}), measure in turn for about "
+            f"{format_about(needed_s)}: {way}; {how}."
         )
     elif all(one.in_turn is not None for one in changes.undecided):
         found.append(
@@ -189,6 +192,11 @@ def _resolution(changes: Changes) -> list[str]:
     else:
         found.append(f"Too few rounds to tell how long it takes to resolve {wanted}; {how}.")
     return found
+
+
+def _in_all(changes: Changes) -> str:
+    count = len(changes.undecided)
+    return f" in all {count} undecided cases at once" if count > 1 else ""
 
 
 def markdown(changes: Changes) -> str:

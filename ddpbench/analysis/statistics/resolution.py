@@ -40,14 +40,16 @@ _MORE = 1.5
 the rounds of tests/analysis/recorded/equal_sides_us.json, of a machine shared with others, no less was enough."""
 WANTED = 0.03
 """The change that a comparison is wanted to resolve where nobody says another one."""
-_AT_THE_LAST = 0.72
-"""Of comparisons in turn, the share that shows a change at the last round, where `POWER` of them have shown it by then:
-some had shown it before, and would not at the end. From simulations; `tests/analysis/test_resolution.py` has them."""
+_MORE_MISS_AT_THE_LAST = 1.4
+"""Of comparisons in turn that show a change by their last round, some had shown it before, and would not at the end: by
+this factor more do not show it there. From simulations; `tests/analysis/test_resolution.py` has them."""
 _MOST_LOOKED_FOR = 100_000
 """Rounds that nobody waits for."""
 
 
-def resolved_in_turn(deviation: float, rounds: int, alpha: float = ALPHA) -> float | None:
+def resolved_in_turn(
+    deviation: float, rounds: int, alpha: float = ALPHA, power: float = POWER
+) -> float | None:
     """Return the smallest change that so many rounds in turn resolve, as a fraction; None where they give no verdict.
 
     The comparison looks at its interval after each round. That interval's half-width is a multiple f of the estimated
@@ -58,6 +60,7 @@ def resolved_in_turn(deviation: float, rounds: int, alpha: float = ALPHA) -> flo
         deviation: standard deviation s of the logarithm of the ratio within a round.
         rounds: their number n.
         alpha: one minus the confidence of this interval.
+        power: the share of comparisons that shows the change by then.
     """
     if rounds < MIN_ROUNDS:
         return None
@@ -65,7 +68,8 @@ def resolved_in_turn(deviation: float, rounds: int, alpha: float = ALPHA) -> flo
     if factor is None:
         return None
     error = math.sqrt(1 / rounds + factor**2 / (2 * (rounds - 1)))
-    return math.expm1(min(deviation * (factor + float(special.ndtri(_AT_THE_LAST)) * error), WIDEST))
+    quantile = float(special.ndtri(1 - _MORE_MISS_AT_THE_LAST * (1 - power)))
+    return math.expm1(min(deviation * (factor + quantile * error), WIDEST))
 
 
 def resolved_in_one_sweep(deviation: float, rounds: int) -> float | None:
@@ -189,6 +193,14 @@ def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) ->
     return max(high, MIN_ROUNDS)
 
 
+def power_of_each(cases: int) -> float:
+    """Return with which probability each of so many cases has to show its change, that all do with `POWER`.
+
+    As if they were independent; the noise that cases share makes all together likelier.
+    """
+    return math.pow(POWER, 1 / max(cases, 1))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InTurn:
     """What decides how much a comparison in turn resolves, and how long that takes."""
@@ -207,14 +219,14 @@ class InTurn:
         rounds = rounds_in(seconds - self.begin_s, self.round_s)
         return resolved_in_turn(self.deviation, min(rounds, MOST_ROUNDS_IN_TURN), self.alpha)
 
-    def rounds_for(self, change: float) -> int | None:
+    def rounds_for(self, change: float, power: float = POWER) -> int | None:
         """Return how many rounds resolve a change; None where it takes more than a comparison may have."""
-        rounds = rounds_to_resolve(change, lambda n: resolved_in_turn(self.deviation, n, self.alpha))
+        rounds = rounds_to_resolve(change, lambda n: resolved_in_turn(self.deviation, n, self.alpha, power))
         return rounds if rounds is not None and rounds <= MOST_ROUNDS_IN_TURN else None
 
-    def time_for(self, change: float) -> float | None:
+    def time_for(self, change: float, power: float = POWER) -> float | None:
         """Return how many seconds, from the start, resolve a change; None as for `rounds_for`."""
-        rounds = self.rounds_for(change)
+        rounds = self.rounds_for(change, power)
         return None if rounds is None else self.begin_s + rounds * self.round_s
 
 
