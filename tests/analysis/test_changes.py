@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ddpbench.analysis.aa_test import noise_of
-from ddpbench.analysis.regression import Changes, changes_of, read_side, unlike
+from ddpbench.analysis.regression import Change, Changes, Side, changes_of, read_side, unlike
 from ddpbench.analysis.regression.apart import across, shown_drift, within
 from ddpbench.analysis.regression.told import (
     failing,
@@ -135,9 +135,9 @@ def test_what_cannot_be_told_says_what_would_have_been_seen_and_how_long_more_ta
     assert change.in_turn.deviation == pytest.approx(math.hypot(*(deviation(side) for side in logs)))
     assert (change.in_turn.round_s, change.in_turn.begin_s) == (pytest.approx(6.8), pytest.approx(40.0))
     assert changes.wanted_s == change.in_turn.time_for(0.03)
-    assert "1 undecided (a change of 18 % or more would have been seen)" in headline(changes)
+    assert "1 undecided (a change of 18 % or more would have been seen 4 times in 5)" in headline(changes)
     told = " ".join(remarks(changes))
-    assert "(4 times in 5, the drift included)" in told
+    assert "would have been seen 4 times in 5, the drift included" in told
     total = format_about(changes.wanted_s or 0.0)
     assert (
         f"To resolve 3 % (4 times in 5), measure in turn for about {total}: ddpbench compare --interleave with"
@@ -150,6 +150,7 @@ def test_what_cannot_be_told_says_what_would_have_been_seen_and_how_long_more_ta
     assert run_cli(words) == 0
     case = json.loads(capsys.readouterr().out)
     assert case["wanted"] == 0.01
+    assert case["cases"][0]["drifts"] == {"base": pytest.approx(DRIFT), "new": pytest.approx(DRIFT)}
     assert case["cases"][0]["resolvable"] == change.resolvable
     assert case["cases"][0]["in_turn"]["rounds"] == change.in_turn.rounds_for(0.01)
     assert case["wanted_in_turn_s"] == change.in_turn.time_for(0.01)
@@ -561,3 +562,17 @@ def test_noise_promises_no_more_rounds_than_a_sweep_may_have(tmp_path: Path) -> 
     assert found.within[0].two_runs == found.within[1].two_runs
     assert (found.resolve[0].one_sweep_s, found.resolve[0].two_runs_s) == (None, None)
     assert "500 at most in turn, 1,000 in a sweep" in found.describe()
+
+
+def test_what_is_not_ruled_out_is_told_as_the_tables_ends_are() -> None:
+    """From -20.04 % on: not the 25 % by which the base would be above the new side."""
+    change = Change(
+        label="ddp",
+        case=DDP,
+        verdict="cannot tell",
+        ratio=Interval(value=0.91, low=0.7996, high=1.035),
+        bound=1 / 0.7996 - 1,
+    )
+    side = Side(name="a", path=Path("a"), cases=(), machine={})
+    changes = Changes(base=side, new=side, paired=True, drift=None, changes=(change,), unlike=())
+    assert "differences up to 21 % are not ruled out" in " ".join(remarks(changes))

@@ -72,6 +72,14 @@ def test_a_file_compares_as_its_run_does(tmp_path: Path) -> None:
     assert "step times alone" not in " ".join(remarks(whole))
 
 
+def test_saved_files_do_not_say_what_a_round_takes(tmp_path: Path) -> None:
+    """Which is no want of rounds."""
+    files = [saved(tmp_path / f"{name}.json", made(tmp_path / name, {DDP: 40})) for name in ("a", "b")]
+    said = " ".join(remarks(changes_of(*map(read_saved, files))))
+    assert "saved files do not say what a round takes" in said
+    assert "Too few rounds" not in said
+
+
 def test_sessions_and_failed_launches_are_in_a_file(tmp_path: Path) -> None:
     """A side of two sessions has half the drift's variance, and a gate sees launches that began to fail."""
     runs = [made(tmp_path / name, {DDP: 40}, rounds=10) for name in ("a", "b")]

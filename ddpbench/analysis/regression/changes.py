@@ -90,6 +90,8 @@ class Change:
     """The largest difference, as a fraction, that the interval does not rule out."""
     resolvable: float | None = None
     """The smallest change, as a fraction, that these launches would have shown with probability `POWER`."""
+    drifts: tuple[float, float] | None = None
+    """The drift of base and new that is in the interval: standard deviations of the logarithm of step time."""
     in_turn: InTurn | None = None
     """What decides how long a comparison in turn takes to resolve a change of this case."""
     parts: tuple[PartChange, ...] = ()
@@ -256,6 +258,7 @@ def changes_of(
             rounds=told.rounds,
             bound=told.bound,
             resolvable=told.resolvable,
+            drifts=told.drifts,
             in_turn=None
             if told.deviation is None or not all(walls)  # saved files do not say what a round took
             else InTurn(deviation=told.deviation, round_s=round_s, begin_s=begin_s, alpha=alpha / len(asked)),
@@ -316,6 +319,7 @@ class _Told:
     resolvable: float | None = None
     deviation: float | None = None
     """Standard deviation of the log ratio of a round in turn."""
+    drifts: tuple[float, float] | None = None
 
 
 def _setting_apart(own: Case, other: Case) -> str:
@@ -391,8 +395,15 @@ def _apart(
             _told(one.rounds, one.time_ratio(level), margin, MIN_ROUNDS),
             resolvable=None if not error else smallest_seen(error, one.df, level),
             deviation=_deviation_in_turn(*(run.timings for run in asked[index])),
+            drifts=_drifts(*(run.timings for run in asked[index]), drift=drift),
         )
     return found
+
+
+def _drifts(a: Sequence[Timing], b: Sequence[Timing], *, drift: float | None) -> tuple[float, float]:
+    """Return the standard deviations of the drift of both sides."""
+    base, new = (math.sqrt(one.variance.value) for one in drifts_of(within(a), within(b), drift))
+    return base, new
 
 
 def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None:

@@ -75,8 +75,8 @@ def _ms(step: Interval | None) -> str:
 
 
 def seen_words(resolvable: float) -> str:
-    """Return which change a comparison would have shown: `a change of 8.1 % or more would have been seen`."""
-    return f"a change of {format_at_most(resolvable)} or more would have been seen"
+    """Return which change a comparison would have shown, and how often: `a change of 8.1 % or more would have ...`."""
+    return f"a change of {format_at_most(resolvable)} or more would have been seen {_OFTEN}"
 
 
 def _would_have_seen(change: Change) -> str:
@@ -151,13 +151,19 @@ def remarks(changes: Changes) -> list[str]:
         )
     if changes.unlike:
         found.append(f"They differ in more than the program: {'; '.join(changes.unlike)}.")
-    wide = [one for one in changes.changes if one.verdict == "cannot tell" and one.bound is not None]
+    wide = [far for one in changes.undecided if (far := _farthest(one.ratio)) is not None]
     if wide:
-        bound = max(one.bound or 0.0 for one in wide)
-        found.append(f"Undecided cases: differences up to {100 * bound:.1f} % are not ruled out.")
+        found.append(f"Undecided cases: differences up to {format_at_most(max(wide))} are not ruled out.")
     if changes.undecided:
         found += _resolution(changes)
     return found
+
+
+def _farthest(ratio: Interval | None) -> float | None:
+    """Return the largest difference in an interval, as a fraction of the base, as the table's ends have it."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return None
+    return max(ratio.high - 1, 1 - ratio.low)
 
 
 def _drift_words(changes: Changes) -> str:
@@ -172,7 +178,7 @@ def _resolution(changes: Changes) -> list[str]:
     resolved = changes.resolvable
     if resolved is not None:
         drift = "" if changes.paired else ", the drift included"
-        found.append(f"In them {seen_words(resolved)} (4 times in 5{drift}).")
+        found.append(f"In them {seen_words(resolved)}{drift}.")
     wanted, needed_s = f"{100 * changes.wanted:g} %", changes.wanted_s
     if resolved is not None and resolved <= changes.wanted:
         return found
@@ -188,6 +194,10 @@ def _resolution(changes: Changes) -> list[str]:
         found.append(
             f"To resolve {wanted} takes more than {MOST_ROUNDS_IN_TURN} rounds in turn, which are the most: make "
             f"launches longer (budget.measured_s); {how}."
+        )
+    elif any(one.resolvable is not None for one in changes.undecided if one.in_turn is None):
+        found.append(
+            f"How long it takes to resolve {wanted} is not known: saved files do not say what a round takes; {how}."
         )
     else:
         found.append(f"Too few rounds to tell how long it takes to resolve {wanted}; {how}.")
@@ -251,6 +261,7 @@ def _case(change: Change, wanted: float) -> dict[str, Any]:
         "ratio": ends(change.ratio),
         "bound": change.bound,
         "resolvable": change.resolvable,
+        "drifts": None if change.drifts is None else dict(zip(("base", "new"), change.drifts, strict=True)),
         "in_turn": _in_turn(change, wanted),
         "base_step_time_s": ends(change.base_step),
         "new_step_time_s": ends(change.new_step),
