@@ -18,7 +18,7 @@ from ddpbench.analysis.statistics.resolution import (
     rounds_in,
     rounds_to_resolve,
 )
-from ddpbench.analysis.statistics.stats import ALPHA, POWER, compare, deviation, pairs, samples_rate
+from ddpbench.analysis.statistics.stats import ALPHA, COPIES, POWER, compare, deviation, pairs, samples_rate
 from ddpbench.errors import RecordError
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
@@ -159,7 +159,8 @@ def noise_of(
 
     Raises:
         IdentityError: it is not a run directory, or one of another schema.
-        RecordError: it has no two cases that differ in nothing but `replicate`, or too few rounds of them.
+        RecordError: it has no two cases that differ in nothing but `replicate`, too few rounds of them, or
+            launches that do not differ at all.
     """
     cases = read_cases(run, read_plan(run))
     first, second = _twins(cases, run)
@@ -173,6 +174,8 @@ def noise_of(
     assert ratio.low is not None
     assert ratio.high is not None
     spread = deviation([math.log(mine.step_s / other.step_s) for mine, other in both])
+    if not spread:
+        raise RecordError(f"{run.path}: {COPIES}")
     shared = {mine.pair for mine, _ in both}
     walls = [
         launch.wall_s

@@ -27,6 +27,7 @@ from ddpbench.analysis.regression.told import (
 from ddpbench.analysis.statistics.resolution import DRIFT, resolved_in_turn
 from ddpbench.analysis.statistics.stats import ALPHA, Interval, Timing, deviation, holm_levels, t_quantile
 from ddpbench.cli import run as run_cli
+from ddpbench.errors import RecordError
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
 from ddpbench.units import format_about, parse_seconds
@@ -576,3 +577,9 @@ def test_what_is_not_ruled_out_is_told_as_the_tables_ends_are() -> None:
     side = Side(name="a", path=Path("a"), cases=(), machine={})
     changes = Changes(base=side, new=side, paired=True, drift=None, changes=(change,), unlike=())
     assert "differences up to 21 % are not ruled out" in " ".join(remarks(changes))
+
+
+def test_noise_of_launches_that_do_not_differ_is_none(tmp_path: Path) -> None:
+    run = made(tmp_path / "a", {DDP: 40, replace(DDP, replicate=1): 40}, noise=0.0)
+    with pytest.raises(RecordError, match="are these copies of one run"):
+        noise_of(run)

@@ -30,6 +30,7 @@ from ddpbench.analysis.statistics.resolution import (
 from ddpbench.analysis.statistics.sequential import anytime_half_width
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
+    COPIES,
     FEWEST,
     MARGIN,
     MIN_ROUNDS,
@@ -334,8 +335,7 @@ def _told(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Told:
     if ratio.low is None or ratio.high is None:
         return _Told("cannot tell", "too few rounds", ratio, rounds)
     if ratio.low == ratio.high:
-        why = "launches do not differ at all, as no clock measures: are these copies of one run?"
-        return _Told("cannot tell", why, ratio, rounds)
+        return _Told("cannot tell", COPIES, ratio, rounds)
     found = judged(ratio, rounds, margin=margin)
     names: dict[str, ChangeVerdict] = {"faster": "faster", "slower": "slower", "equivalent": "equivalent"}
     return _Told(names.get(found.verdict, "cannot tell"), "", ratio, rounds, found.bound)

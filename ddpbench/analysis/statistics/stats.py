@@ -38,6 +38,8 @@ FEWEST = 3
 POWER = 0.8
 """A smallest resolvable change is one that would be seen this often."""
 
+COPIES = "launches do not differ at all, as no clock measures: are these copies of one run?"
+"""What is said of launches without any scatter."""
 WIDEST = 300.0
 """No logarithm of a ratio is told beyond this: its exponential, times any time, is a number still."""
 
