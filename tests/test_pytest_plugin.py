@@ -268,8 +268,8 @@ def test_several_baselines_are_several_sessions(tmp_path: Path) -> None:
     widths = []
     for baselines in (sides[:1], sides):
         told = against(now, *baselines).sentence.replace("\N{MINUS SIGN}", "-")
-        _, low, high = map(float, re.findall(r"([+-]\d+\.\d) %", told))
-        widths.append(high - low)
+        ((low, high),) = re.findall(r"([+-]\d+\.\d+) % to ([+-]\d+\.\d+) %", told)
+        widths.append(float(high) - float(low))
     assert widths[0] == pytest.approx(22, abs=1.5)
     assert widths[1] == pytest.approx(17.6, abs=1.5)
 

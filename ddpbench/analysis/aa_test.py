@@ -18,11 +18,11 @@ from ddpbench.analysis.statistics.resolution import (
     rounds_in,
     rounds_to_resolve,
 )
-from ddpbench.analysis.statistics.stats import ALPHA, POWER, compare, deviation, pairs, samples_rate
+from ddpbench.analysis.statistics.stats import ALPHA, COPIES, POWER, compare, deviation, pairs, samples_rate
 from ddpbench.errors import RecordError
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
-from ddpbench.spec.settings import MIN_ROUNDS, MOST_ROUNDS_IN_TURN
+from ddpbench.spec.settings import MIN_ROUNDS, MOST_ROUNDS, MOST_ROUNDS_IN_TURN
 from ddpbench.units import format_about, format_at_most, format_seconds
 
 TIMES_S = (60.0, 180.0, 480.0, 1800.0)
@@ -124,7 +124,8 @@ class NoiseResult:
             (end / self.deviation_pairs) ** 2 if self.deviation_pairs else 1 for end in (low, high)
         )
         level = f"{100 * (1 - ALPHA):g} % confidence, {100 * POWER:g} % power"
-        none = f"- where under {MIN_ROUNDS} rounds fit, or none resolve it ({MOST_ROUNDS_IN_TURN} at most in turn)"
+        most = f"{MOST_ROUNDS_IN_TURN} at most in turn, {MOST_ROUNDS:,} in a sweep"
+        none = f"- where under {MIN_ROUNDS} rounds fit, or none resolve it ({most})"
         times = f"times may be {shortest:.1f} to {longest:.1f} times these; more --rounds tell it better"
         return [
             f"at {level}; {none}",
@@ -158,7 +159,8 @@ def noise_of(
 
     Raises:
         IdentityError: it is not a run directory, or one of another schema.
-        RecordError: it has no two cases that differ in nothing but `replicate`, or too few rounds of them.
+        RecordError: it has no two cases that differ in nothing but `replicate`, too few rounds of them, or
+            launches that do not differ at all.
     """
     cases = read_cases(run, read_plan(run))
     first, second = _twins(cases, run)
@@ -172,6 +174,8 @@ def noise_of(
     assert ratio.low is not None
     assert ratio.high is not None
     spread = deviation([math.log(mine.step_s / other.step_s) for mine, other in both])
+    if not spread:
+        raise RecordError(f"{run.path}: {COPIES}")
     shared = {mine.pair for mine, _ in both}
     walls = [
         launch.wall_s
@@ -227,14 +231,16 @@ class _Plan:
         return ResolvedIn(
             seconds=seconds,
             in_turn=self._in_turn().resolved_in(seconds),
-            one_sweep=self._in_one_sweep(rounds_in(seconds - self.begin_s, self.round_s)),
-            two_runs=self._by_two_runs(rounds_in(seconds - 2 * self.begin_s, self.round_in_turn_s)),
+            one_sweep=self._in_one_sweep(_rounds_of_a_sweep(seconds - self.begin_s, self.round_s)),
+            two_runs=self._by_two_runs(_rounds_of_a_sweep(seconds - 2 * self.begin_s, self.round_in_turn_s)),
         )
 
     def time_for(self, change: float) -> TimeFor:
         """Return which time resolves this change."""
-        sweep = rounds_to_resolve(change, self._in_one_sweep)
-        runs = rounds_to_resolve(change, self._by_two_runs)
+        sweep, runs = (
+            rounds if rounds is not None and rounds <= MOST_ROUNDS else None
+            for rounds in (rounds_to_resolve(change, way) for way in (self._in_one_sweep, self._by_two_runs))
+        )
         return TimeFor(
             change=change,
             in_turn_s=self._in_turn().time_for(change),
@@ -251,6 +257,11 @@ class _Plan:
 
     def _by_two_runs(self, rounds: int) -> float | None:
         return resolved_by_two_runs(self.launches, rounds)
+
+
+def _rounds_of_a_sweep(seconds: float, round_s: float) -> int:
+    """Return how many rounds fit, of those that a sweep may have."""
+    return min(rounds_in(seconds, round_s), MOST_ROUNDS)
 
 
 def _twins(cases: list[CaseRun], run: RunDir) -> tuple[CaseRun, CaseRun]:

@@ -116,17 +116,19 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
     """Return the comparison of two sides that were measured before.
 
     Raises:
-        RequestError: they are one and the same, or a text means nothing.
+        RequestError: they are one and the same, or copies, or a text means nothing.
         IdentityError: they are of other machines, and that was not asked for.
     """
     from ddpbench.analysis.regression import changes_of, unlike
     from ddpbench.analysis.regression.baselines import find_side, side_of
+    from ddpbench.analysis.regression.copies import check_no_copies
     from ddpbench.errors import IdentityError, RequestError
 
     first, second = arguments.runs
     if find_side(first).resolve() == find_side(second).resolve():
         raise RequestError(f"{first} is both sides: give two runs")
     base, new = side_of(first), side_of(second)
+    check_no_copies((base, new))
     differing = unlike(base, new)
     if differing and not arguments.across:
         listed = "\n".join(f"  {line}" for line in differing)

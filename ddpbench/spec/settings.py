@@ -97,6 +97,8 @@ class Base(BaseModel, extra="forbid", frozen=True):
 
 MIN_ROUNDS = 5
 """Under this many rounds nothing is concluded: "too few rounds"."""
+MOST_ROUNDS = int(limits.ROUNDS.high)
+"""Rounds that a sweep may have at most."""
 MOST_ROUNDS_IN_TURN = 500
 """Rounds that a comparison in turn has at most."""
 

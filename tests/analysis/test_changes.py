@@ -11,12 +11,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddpbench.analysis.regression import Changes, changes_of, read_side, unlike
-from ddpbench.analysis.regression.apart import Drift, across, shown_drift, within
-from ddpbench.analysis.regression.told import failing, headline, markdown, remarks, rows, to_json
+from ddpbench.analysis.aa_test import noise_of
+from ddpbench.analysis.regression import Change, Changes, Side, changes_of, read_side, unlike
+from ddpbench.analysis.regression.apart import across, shown_drift, within
+from ddpbench.analysis.regression.told import (
+    failing,
+    headline,
+    interval_words,
+    markdown,
+    remarks,
+    rows,
+    to_json,
+    value_words,
+)
 from ddpbench.analysis.statistics.resolution import DRIFT, resolved_in_turn
-from ddpbench.analysis.statistics.stats import ALPHA, Timing, deviation, holm_levels
+from ddpbench.analysis.statistics.stats import ALPHA, Interval, Timing, deviation, holm_levels, t_quantile
 from ddpbench.cli import run as run_cli
+from ddpbench.errors import RecordError
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
 from ddpbench.units import format_about, parse_seconds
@@ -65,7 +76,11 @@ def made(
                         spans.append((name, at, end))
                         at = end
                     steps.append((begun, at, spans, ()))
-            one = RankLaunch(blocks=[[time] * 10] * 3, steps=steps)
+            one = RankLaunch(
+                blocks=[[time] * 10] * 3,
+                steps=steps,
+                samples_per_step=case.global_batch // processes_of(case),
+            )
             write_launch(run, case, number, [one] * processes_of(case))
     write_sessions(run)
     return run
@@ -121,11 +136,14 @@ def test_what_cannot_be_told_says_what_would_have_been_seen_and_how_long_more_ta
     assert change.in_turn.deviation == pytest.approx(math.hypot(*(deviation(side) for side in logs)))
     assert (change.in_turn.round_s, change.in_turn.begin_s) == (pytest.approx(6.8), pytest.approx(40.0))
     assert changes.wanted_s == change.in_turn.time_for(0.03)
-    assert "1 undecided (a change of 18 % or more would have been seen)" in headline(changes)
+    assert "1 undecided (a change of 18 % or more would have been seen 4 times in 5)" in headline(changes)
     told = " ".join(remarks(changes))
-    assert "(4 times in 5, the drift included)" in told
+    assert "would have been seen 4 times in 5, the drift included" in told
     total = format_about(changes.wanted_s or 0.0)
-    assert f"To resolve 3 %, measure in turn for about {total}: ddpbench compare --interleave with" in told
+    assert (
+        f"To resolve 3 % (4 times in 5), measure in turn for about {total}: ddpbench compare --interleave with"
+        in told
+    )
     assert "`ddpbench noise`" in told
     assert parse_seconds(total) >= (changes.wanted_s or math.inf)
     assert rows(changes)[0][-1] == "would see 18 %"
@@ -133,6 +151,7 @@ def test_what_cannot_be_told_says_what_would_have_been_seen_and_how_long_more_ta
     assert run_cli(words) == 0
     case = json.loads(capsys.readouterr().out)
     assert case["wanted"] == 0.01
+    assert case["cases"][0]["drifts"] == {"base": pytest.approx(DRIFT), "new": pytest.approx(DRIFT)}
     assert case["cases"][0]["resolvable"] == change.resolvable
     assert case["cases"][0]["in_turn"]["rounds"] == change.in_turn.rounds_for(0.01)
     assert case["wanted_in_turn_s"] == change.in_turn.time_for(0.01)
@@ -158,6 +177,57 @@ def test_a_comparison_in_turn_says_how_long_it_should_have_been(tmp_path: Path) 
     assert "Too few rounds to tell how long it takes to resolve 3 %" in " ".join(remarks(few))
 
 
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ((1.0004, 1.0500), "+0.04 % to +5.00 %"),
+        ((0.9300, 0.9997), "\N{MINUS SIGN}7.00 % to \N{MINUS SIGN}0.03 %"),
+        ((1.0296, 1.0500), "+2.96 % to +5.00 %"),
+        ((1.0304, 1.0500), "+3.04 % to +5.00 %"),
+        ((1.0300, 1.0500), "+3.0 % to +5.0 %"),
+        ((0.9712, 1.0512), "\N{MINUS SIGN}2.9 % to +5.1 %"),
+    ],
+)
+def test_no_end_is_told_as_no_change_or_as_the_gates_limit(ends: tuple[float, float], words: str) -> None:
+    assert interval_words(Interval(value=1.02, low=ends[0], high=ends[1]), 0.03) == words
+
+
+def test_no_change_has_no_sign() -> None:
+    assert value_words(Interval(value=0.9999, low=0.95, high=1.05), 0.03) == "0.0 %"
+
+
+def test_sides_with_other_batches_are_compared_per_sample(tmp_path: Path) -> None:
+    """Twice the samples in 1.5 times the time: 25 % faster, 30 ms for as many samples as 40 ms took."""
+    twice = replace(DDP, local_batch=2 * DDP.local_batch, global_batch=2 * DDP.global_batch)
+    a = made(tmp_path / "a", {DDP: 40}, parts={"forward": 12.0, "backward": 28.0})
+    b = made(tmp_path / "b", {twice: 60}, parts={"forward": 12.0, "backward": 48.0})
+    changes = compared(a, b, paired=True, differing=("local_batch", "global_batch"))
+    (change,) = changes.changes
+    assert change.verdict == "faster"
+    assert change.ratio is not None
+    assert change.new_step is not None
+    assert change.new_step.value == pytest.approx(0.030, rel=0.02)
+    assert sum(change.new_launches) / len(change.new_launches) == pytest.approx(change.new_step.value)
+    new_ms = {part.name: 1e3 * part.new_s for part in change.parts}
+    assert new_ms == {"forward": pytest.approx(6, rel=0.02), "backward": pytest.approx(24, rel=0.02)}
+    assert sum("per sample" in sentence for sentence in remarks(changes)) == 1
+    alike = compared(a, made(tmp_path / "c", {DDP: 40}), paired=True)
+    assert not any("per sample" in sentence for sentence in remarks(alike))
+
+
+def test_a_part_drifts_with_its_own_length(tmp_path: Path) -> None:
+    """Of 2 ms in the base and 32 in the new run: 4 % of either, whichever is the base."""
+    a = made(tmp_path / "a", {DDP: 40}, parts={"forward": 2.0, "backward": 28.0}, noise=0.002)
+    b = made(tmp_path / "b", {DDP: 60}, parts={"forward": 32.0, "backward": 28.0}, noise=0.002)
+    for base, new in ((a, b), (b, a)):
+        part = compared(base, new).changes[0].parts[0]
+        assert part.name == "forward"
+        assert part.difference.high is not None
+        level = t_quantile(1 - ALPHA / 2 / 2, 1e9)  # of two parts
+        wide = level * 0.04 * math.hypot(0.002, 0.032)
+        assert part.difference.high - part.difference.value == pytest.approx(wide, rel=0.05)
+
+
 def test_a_large_change_is_told_with_the_part_that_it_sits_in(tmp_path: Path) -> None:
     parts = {"forward": 12.0, "backward": 24.0, "optimizer": 4.0}
     base = made(tmp_path / "a", {DDP: 40}, parts=parts)
@@ -174,7 +244,7 @@ def test_a_large_change_is_told_with_the_part_that_it_sits_in(tmp_path: Path) ->
     assert (label, verdict) == (DDP.label, "slower")
     assert float(before) == pytest.approx(40, rel=0.02)
     assert float(after) == pytest.approx(52, rel=0.02)
-    assert change_words.startswith("+3")
+    assert float(change_words[1:-2]) == pytest.approx(30, abs=1)
     assert "to" in interval
     assert where.startswith("backward +1")
     assert headline(changes).startswith("1 case: 1 slower; most: ddp")
@@ -376,21 +446,27 @@ def logs_of(sessions: dict[str, list[float]]) -> list[Timing]:
 def test_the_drift_to_reckon_with_by_hand() -> None:
     """What is known of quiet machines, launches' own scatter, or that of sessions: the largest."""
     quiet = within(logs_of({"one": [0.00, 0.02, 0.04]}))
-    assert shown_drift(quiet, quiet) == Drift(DRIFT**2)
-    # 0.2^2 and 0.02^2 with two degrees of freedom each
+    known = shown_drift(quiet, quiet)[0]
+    assert known.variance.value == pytest.approx(DRIFT**2)
+    assert known.variance.df == pytest.approx(2 * (0.04**2 / (2.25 * 0.02**2)) ** 2)
+    # 0.2^2 with two degrees of freedom; the other side keeps what is known
     loud = within(logs_of({"one": [0.0, 0.2, 0.4]}))
-    found = shown_drift(quiet, loud)
-    assert found.variance == pytest.approx(0.04**2 + 2.25 * ((0.02**2 + 0.2**2) / 2 - 0.04**2))
-    assert found.df == 4
-    # means 0, 0.3 and 0, 0: variances 0.045 and 0 with a degree of freedom each, less 0.01^2 / 2 of two launches each,
-    # and 0.0225 is more than 0.04^2 times 5.99 / 2
+    for mine, found in (shown_drift(quiet, loud), reversed(shown_drift(loud, quiet))):
+        assert mine == known
+        assert found.variance.value == pytest.approx(0.04**2 + 2.25 * (0.2**2 - 0.04**2))
+        assert (found.variance.df, found.source) == (2, "of_launches")
+    # means 0, 0.3 and 0, 0: variances 0.045 and 0 with a degree of freedom each, less 0.01^2 / 2 of two launches each;
+    # 0.045 is more than 0.04^2 times 3.84, and 0.0225 than 0.04^2 times 5.99 / 2
     apart = within(logs_of({"one": [-0.00707, 0.00707], "two": [0.29293, 0.30707]}))
     alike = within(logs_of({"one": [-0.00707, 0.00707], "two": [-0.00707, 0.00707]}))
-    found = shown_drift(apart, alike)
-    assert found.variance == pytest.approx(0.0225 - 0.01**2 / 2, rel=1e-3)
-    assert found.df == 2
+    mine, other = shown_drift(apart, alike)
+    assert mine.variance.value == pytest.approx(0.045 - 0.01**2 / 2, rel=1e-3)
+    assert (mine.variance.df, mine.source) == (1, "of_sessions")
+    assert other.variance.value == pytest.approx(0.0225 - 0.01**2 / 2, rel=1e-3)
+    assert (other.variance.df, other.source) == (2, "pooled")
     near = within(logs_of({"one": [-0.00707, 0.00707], "two": [0.08293, 0.09707]}))
-    assert shown_drift(near, alike) == Drift(DRIFT**2)  # as equal sessions differ on a quiet machine
+    for found in shown_drift(near, alike):  # as equal sessions differ on a quiet machine
+        assert found.variance.value == pytest.approx(DRIFT**2)
 
 
 @pytest.mark.parametrize("sizes", [(8,), (5, 5), (5, 5, 5, 5)])
@@ -405,3 +481,105 @@ def test_false_alarms_where_the_load_changes_from_session_to_session(sizes: tupl
         wrong, naive = wrong + (p_value < ALPHA), naive + (known < ALPHA)
     assert wrong / 600 - 2.58 * math.sqrt(wrong / 600 * (1 - wrong / 600) / 600) <= ALPHA
     assert naive / 600 > 3 * ALPHA
+
+
+def false_alarms(base: tuple[int, float, float], new: tuple[int, float, float], family: int = 1) -> int:
+    """Of 1,000 families of equal cases, by Holm; a side: launches of its one session, their scatter, its drift."""
+    wrong = 0
+    for _ in range(1000):
+        p_values = []
+        for _ in range(family):
+            a, b = (sessions((size,), drift, launch) for size, launch, drift in (base, new))
+            p_value = across(a, b).p_value
+            assert p_value is not None
+            p_values.append(p_value)
+        wrong += min(p_values) <= ALPHA / family
+    return wrong
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["loud new", "loud base"])
+@pytest.mark.parametrize(
+    ("quiet", "loud"),
+    [
+        ((5, 0.01, 0.04), (5, 0.15, 0.15)),
+        ((20, 0.01, 0.04), (5, 0.15, 0.15)),
+        ((100, 0.01, 0.04), (5, 0.15, 0.15)),
+        ((20, 0.02, 0.04), (5, 0.08, 0.08)),
+        ((5, 0.04, 0.04), (5, 0.04, 0.04)),
+    ],
+)
+def test_a_quiet_side_of_many_launches_does_not_hide_the_drift_of_a_loud_one(
+    quiet: tuple[int, float, float], loud: tuple[int, float, float], turned: bool
+) -> None:
+    """Were both sides' scatter pooled, up to 28 % of these comparisons of equal programs would raise an alarm."""
+    wrong = false_alarms(loud, quiet) if turned else false_alarms(quiet, loud)
+    share = wrong / 1000
+    assert share - 2.58 * math.sqrt(share * (1 - share) / 1000) <= ALPHA, share
+
+
+@pytest.mark.parametrize(
+    ("base", "new"),
+    [
+        ((5, 0.04, 0.04), (5, 0.04, 0.04)),
+        ((5, 0.15, 0.15), (5, 0.15, 0.15)),
+        ((20, 0.01, 0.04), (5, 0.15, 0.15)),
+        ((20, 0.02, 0.04), (5, 0.08, 0.08)),
+    ],
+)
+def test_false_alarms_of_families_of_twelve(
+    base: tuple[int, float, float], new: tuple[int, float, float]
+) -> None:
+    """One estimate is one: with more degrees of freedom than launches give, far ends are called too often."""
+    share = false_alarms(base, new, family=12) / 1000
+    assert share - 2.58 * math.sqrt(share * (1 - share) / 1000) <= ALPHA, share
+
+
+def test_the_drift_that_launches_show_is_one_estimate_with_their_own_variance() -> None:
+    """Five launches a side of equal scatter: Welch's degrees of freedom are 4 + 4."""
+    side = logs_of({"one": [0.0, 0.2, 0.4, -0.2, 0.1]})
+    assert across(side, side).df == pytest.approx(8)
+    variance = 0.05 / 5 + 0.04**2 + 2.25 * (0.05 - 0.04**2)  # squares 0.01 + 0.01 + 0.09 + 0.09 + 0 over 4
+    assert across(side, side).standard_error == pytest.approx(math.sqrt(2 * variance))
+
+
+def test_all_undecided_cases_at_once_take_longer_than_each(tmp_path: Path) -> None:
+    """Each of two has to show its change in 0.8^(1/2) of comparisons, that both do in 0.8."""
+    a, b = (made(tmp_path / name, {DDP: 40, MASTER: 40}, noise=0.02) for name in ("a", "b"))
+    changes = compared(a, b, paired=True)
+    assert len(changes.undecided) == 2
+    plans = [change.in_turn for change in changes.undecided]
+    times = [plan.time_for(0.03, math.sqrt(0.8)) for plan in plans if plan is not None]
+    alone = [plan.time_for(0.03) for plan in plans if plan is not None]
+    assert changes.wanted_s == max(time or 0.0 for time in times)
+    assert changes.wanted_s > max(time or 0.0 for time in alone)
+    said = " ".join(remarks(changes))
+    assert "To resolve 3 % in all 2 undecided cases at once (4 times in 5), measure in turn for" in said
+
+
+def test_noise_promises_no_more_rounds_than_a_sweep_may_have(tmp_path: Path) -> None:
+    run = made(tmp_path / "a", {DDP: 40, replace(DDP, replicate=1): 40}, noise=0.04)
+    found = noise_of(run, within_s=(1e5, 1e7), changes=(0.0001,))
+    assert found.within[0].one_sweep == found.within[1].one_sweep
+    assert found.within[0].two_runs == found.within[1].two_runs
+    assert (found.resolve[0].one_sweep_s, found.resolve[0].two_runs_s) == (None, None)
+    assert "500 at most in turn, 1,000 in a sweep" in found.describe()
+
+
+def test_what_is_not_ruled_out_is_told_as_the_tables_ends_are() -> None:
+    """From -20.04 % on: not the 25 % by which the base would be above the new side."""
+    change = Change(
+        label="ddp",
+        case=DDP,
+        verdict="cannot tell",
+        ratio=Interval(value=0.91, low=0.7996, high=1.035),
+        bound=1 / 0.7996 - 1,
+    )
+    side = Side(name="a", path=Path("a"), cases=(), machine={})
+    changes = Changes(base=side, new=side, paired=True, drift=None, changes=(change,), unlike=())
+    assert "differences up to 21 % are not ruled out" in " ".join(remarks(changes))
+
+
+def test_noise_of_launches_that_do_not_differ_is_none(tmp_path: Path) -> None:
+    run = made(tmp_path / "a", {DDP: 40, replace(DDP, replicate=1): 40}, noise=0.0)
+    with pytest.raises(RecordError, match="are these copies of one run"):
+        noise_of(run)

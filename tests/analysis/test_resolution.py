@@ -14,13 +14,15 @@ from ddpbench.analysis.statistics.resolution import (
     InTurn,
     deviation_interval,
     drift_of,
+    power_of_each,
     resolved_by_two_runs,
     resolved_in_one_sweep,
     resolved_in_turn,
     rounds_to_resolve,
+    smallest_seen,
 )
 from ddpbench.analysis.statistics.sequential import evidence
-from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, POWER, Timing, t_quantile
+from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, POWER, Interval, Timing, t_quantile
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 
 RUNS = 1500
@@ -137,3 +139,24 @@ def test_the_interval_of_a_deviation_covers() -> None:
         pytest.approx(math.sqrt(7 / 16.01276), rel=1e-5),
         pytest.approx(math.sqrt(7 / 1.68987), rel=1e-5),
     )
+
+
+def test_the_widest_interval_is_a_number() -> None:
+    """Of one degree of freedom, for twelve cases, where times lie 16 decades apart."""
+    found = Interval.around(1e16, 5000.0)
+    assert found.low is not None
+    assert found.low > 0
+    assert math.isfinite(found.high or math.inf)
+    assert math.isfinite(smallest_seen(40.0, 1.0, ALPHA / 12))
+    assert math.isfinite(resolved_in_turn(400.0, 12, ALPHA / 12) or math.inf)
+
+
+@pytest.mark.parametrize("cases", [4, 12])
+def test_the_time_for_all_cases_resolves_all_of_them_four_times_in_five(cases: int) -> None:
+    """Cases that share no noise; with `POWER` each, four would all be seen in 0.8^4 = 41 % of comparisons."""
+    power = power_of_each(cases)
+    for rounds in (12, 25, 60):
+        change = resolved_in_turn(0.04, rounds, ALPHA / cases, power)
+        assert change is not None
+        share = seen_in_turn(change, 0.04, rounds, ALPHA / cases)[:, -1].mean()
+        assert share**cases == pytest.approx(POWER, abs=0.05)

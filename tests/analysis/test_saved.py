@@ -12,6 +12,7 @@ import pytest
 from ddpbench.analysis.export import exported
 from ddpbench.analysis.regression import changes_of, read_side, unlike
 from ddpbench.analysis.regression.baselines import Baselines, machine_folder, side_of
+from ddpbench.analysis.regression.gate import read_baselines
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.analysis.regression.told import remarks
 from ddpbench.cli import run as run_cli
@@ -19,7 +20,9 @@ from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records import RunDir
 from ddpbench.spec import Case
 from tests.analysis.test_changes import DDP, MASTER, SINGLE, made
+from tests.synthetic import case_of
 
+ASYNC = case_of("async_server", 3)
 CAPPED = replace(DDP, bucket_cap_mb=25.0, options_json='{"gradient_as_bucket_view": true}', dilation=2.0)
 
 
@@ -69,6 +72,14 @@ def test_a_file_compares_as_its_run_does(tmp_path: Path) -> None:
     assert "step times alone" not in " ".join(remarks(whole))
 
 
+def test_saved_files_do_not_say_what_a_round_takes(tmp_path: Path) -> None:
+    """Which is no want of rounds."""
+    files = [saved(tmp_path / f"{name}.json", made(tmp_path / name, {DDP: 40})) for name in ("a", "b")]
+    said = " ".join(remarks(changes_of(*map(read_saved, files))))
+    assert "saved files do not say what a round takes" in said
+    assert "Too few rounds" not in said
+
+
 def test_sessions_and_failed_launches_are_in_a_file(tmp_path: Path) -> None:
     """A side of two sessions has half the drift's variance, and a gate sees launches that began to fail."""
     runs = [made(tmp_path / name, {DDP: 40}, rounds=10) for name in ("a", "b")]
@@ -96,13 +107,75 @@ def test_a_file_of_an_earlier_version_has_only_steps(tmp_path: Path) -> None:
 
 
 def test_a_step_has_the_samples_that_were_counted(tmp_path: Path) -> None:
-    """Where ranks do not wait for each other a step has others than its case's batch."""
+    """Where ranks do not wait for each other a step has others than its case's batch, and nowhere else."""
+    runs = [made(tmp_path / case.strategy, {case: 40}) for case in (DDP, ASYNC)]
+    for run in runs:
+        path = saved(tmp_path / "a.json", run)
+        info = json.loads(path.read_text())["benchmarks"][0]["extra_info"]
+        changed(path, launch_samples=[2 * count for count in info["launch_samples"]])
+        if run is runs[0]:
+            with pytest.raises(IdentityError, match=r"is damaged: .*launch_samples: 960 samples in 30 steps"):
+                read_saved(path)
+            continue
+        for timing, step_s in zip(read_saved(path).cases[0].timings, info["steps_s"], strict=True):
+            assert timing.step_s == pytest.approx(step_s)
+            assert timing.sample_s == pytest.approx(
+                timing.time_s / (2 * info["launch_samples"][timing.round])
+            )
+
+
+def test_an_entrys_numbers_agree(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.json", made(tmp_path / "a", {DDP: 40}))
-    info = json.loads(path.read_text())["benchmarks"][0]["extra_info"]
-    changed(path, launch_samples=[2 * count for count in info["launch_samples"]])
-    for timing, step_s in zip(read_saved(path).cases[0].timings, info["steps_s"], strict=True):
-        assert timing.step_s == pytest.approx(step_s)
-        assert timing.sample_s == pytest.approx(step_s / (2 * DDP.global_batch))
+    data = json.loads(path.read_text())
+    one = data["benchmarks"][0]
+    steps = one["extra_info"]["steps_s"]
+    for key in ("mean", "min", "max"):
+        changed_stats = {**one["stats"], key: one["stats"][key] * 1.01}
+        path.write_text(json.dumps({**data, "benchmarks": [{**one, "stats": changed_stats}]}))
+        with pytest.raises(IdentityError, match=rf"is damaged: .*stats\.{key} is "):
+            read_saved(path)
+    path.write_text(json.dumps(data))
+    changed(path, step_time_s=1.01 * one["extra_info"]["step_time_s"])
+    with pytest.raises(IdentityError, match=r"is damaged: .*step_time_s is "):
+        read_saved(path)
+    path.write_text(json.dumps(data))
+    changed(path, steps_s=[value * (1 + 1e-9) for value in steps])  # as printed elsewhere
+    read_saved(path)
+
+
+@pytest.mark.parametrize("times", [[1e-9, 1e7] * 4, [1e-9] * 7 + [1e7], [1e-9, 1e7, 1e7]])
+def test_times_at_the_ends_of_what_is_taken_are_compared(
+    tmp_path: Path, times: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However wide the interval is, and with few degrees of freedom besides."""
+    base, new = (saved(tmp_path / f"{name}.json", made(tmp_path / name, {DDP: 40})) for name in ("a", "b"))
+    data = json.loads(new.read_text())
+    del data["benchmarks"][0]["stats"]
+    new.write_text(json.dumps(data))
+    left = dict.fromkeys(("step_time_s", "launch_steps", "launch_samples", "sessions"))
+    changed(new, steps_s=times, **left)
+    for words in ([], ["--json"]):
+        assert run_cli(["compare", str(base), str(new), *words]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_copies_of_a_run_are_not_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An export numbers its rounds otherwise where a launch failed, and times lose their last digits."""
+    run = made(tmp_path / "a", {DDP: 40}, rounds=6)
+    outcome = run.launch(DDP.case_id, "measure", 0).outcome
+    outcome.write_text(outcome.read_text().replace('"ok"', '"failed"'))
+    file = saved(tmp_path / "a.json", run)
+    copy = tmp_path / "b.json"
+    copy.write_bytes(file.read_bytes())
+    other = saved(tmp_path / "c.json", made(tmp_path / "c", {DDP: 40}, rounds=6))
+    assert len(read_baselines([str(run.path), str(other)], Baselines())) == 2
+    for paths in ((run.path, file), (file, copy), (other, run.path, file)):
+        with pytest.raises(RequestError, match="has the same launches as"):
+            read_baselines([str(path) for path in paths], Baselines())
+    assert run_cli(["compare", str(run.path), str(file)]) == 2
+    assert "it is a copy of that run" in capsys.readouterr().err
+    assert run_cli(["history", "--as-given", str(run.path), str(file)]) == 2
+    assert "it is a copy of that run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -113,6 +186,8 @@ def test_a_step_has_the_samples_that_were_counted(tmp_path: Path) -> None:
         ({"schema_version": 99}, "has schema 99; this ddpbench reads schema"),
         ({"steps_s": [0.1, "x"]}, "is damaged: .*steps_s.1"),
         ({"steps_s": [0.1, -1.0]}, "is damaged: .*steps_s.1"),
+        ({"steps_s": [0.1, 1e-10]}, "is damaged: .*steps_s.1"),
+        ({"steps_s": [0.1, 1e8]}, "is damaged: .*steps_s.1"),
         ({"steps_s": []}, "is damaged: .*steps_s"),
         ({"sessions": [0]}, "1 sessions for 8 launches"),
         ({"world_size": 4}, "has the contents of"),
@@ -162,15 +237,15 @@ def test_other_benchmarks_of_a_file_are_left_out_and_counted(tmp_path: Path) -> 
 def test_files_of_other_machines_are_refused_by_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = made(tmp_path / "a", {DDP: 40, SINGLE: 30})
+    run, later = (made(tmp_path / name, {DDP: 40, SINGLE: 30}) for name in ("a", "b"))
     path = saved(tmp_path / "a.json", run)
     data = json.loads(path.read_text())
     for one in data["benchmarks"]:
         one["extra_info"]["identity"]["torch"] = "2.99.0"
     path.write_text(json.dumps(data))
-    assert run_cli(["compare", str(path), str(run.path)]) == 2
+    assert run_cli(["compare", str(path), str(later.path)]) == 2
     assert "torch: '2.99.0' in " in capsys.readouterr().err
-    assert run_cli(["compare", str(path), str(run.path), "--across"]) == 0
+    assert run_cli(["compare", str(path), str(later.path), "--across"]) == 0
     data["benchmarks"][0]["extra_info"]["identity"]["torch"] = "2.98.0"
     path.write_text(json.dumps(data))
     with pytest.raises(IdentityError, match=r"more than one machine: torch is '2\.98\.0' and '2\.99\.0'"):
@@ -199,8 +274,9 @@ def test_baselines_are_saved_found_listed_and_removed(
         "0001_main": "0001_main",
         "0002_main.json": "0002_main",
     }
-    assert run_cli(["compare", "0001", "slow", "--fail-on", "3%"]) == 0
-    assert run_cli(["compare", "main", "slow", "--fail-on", "3%"]) == 1
+    made(tmp_path / "later", {DDP: 80})
+    assert run_cli(["compare", "0001", "later", "--fail-on", "3%"]) == 0
+    assert run_cli(["compare", "main", "later", "--fail-on", "3%"]) == 1
     assert run_cli(["compare", "main", "0002"]) == 2
     assert "main is both sides" in capsys.readouterr().err
     assert run_cli(["baseline", "remove", "main"]) == 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
 from ddpbench.analysis.regression import Side, read_side, unlike
 from ddpbench.analysis.regression.baselines import find_side
+from ddpbench.analysis.regression.copies import check_no_copies
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.records import RunDir
@@ -45,7 +45,7 @@ def read_sides(paths: Sequence[Path], *, as_given: bool = False, across: bool = 
         _read(run, name if names.count(name) == 1 else str(run))
         for run, name in zip(found, names, strict=True)
     ]
-    _check_apart(sides)
+    check_no_copies(sides)
     if not as_given:
         sides.sort(key=_measured_at)
     differing = differences(sides)
@@ -104,29 +104,6 @@ def _check_once(paths: Sequence[Path]) -> None:
         if path.resolve() in seen:
             raise RequestError(f"{path} is given twice: a run counts once")
         seen.add(path.resolve())
-
-
-def _check_apart(sides: Sequence[Side]) -> None:
-    """Refuses a run and its copy, which would count as two.
-
-    Raises:
-        RequestError: two runs share half of the launches that the smaller one has.
-    """
-    every = [set(_launches(side)) for side in sides]
-    for number, mine in enumerate(every):
-        for other, name in zip(every[:number], sides, strict=False):
-            if mine and other and 2 * len(mine & other) >= min(len(mine), len(other)):
-                raise RequestError(
-                    f"{sides[number].path} has the same launches as {name.path}: it is a copy of that run, or "
-                    "goes on from it; give one of them"
-                )
-
-
-def _launches(side: Side) -> Iterator[tuple[str, int, float, int]]:
-    """Yield what no two launches have in common: no clock measures the same time twice."""
-    for run in side.cases:
-        for timing in run.timings:
-            yield replace(run.case, experiment="").case_id, timing.round, timing.time_s, timing.steps
 
 
 def _measured_at(side: Side) -> datetime:

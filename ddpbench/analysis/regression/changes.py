@@ -13,22 +13,24 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scipy import special
-
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.read.walls import begin_wall_s, launches_wall_s, round_wall_s, session_walls_s
-from ddpbench.analysis.regression.apart import across, shown_drift, within
+from ddpbench.analysis.regression.apart import across, drifts_of, within
 from ddpbench.analysis.regression.sides import Side
 from ddpbench.analysis.statistics.resolution import (
     WANTED,
     InTurn,
+    Variance,
+    added,
+    power_of_each,
     resolved_in_turn,
     smallest_seen,
 )
 from ddpbench.analysis.statistics.sequential import anytime_half_width, anytime_interval, typical_deviation
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
+    COPIES,
     FEWEST,
     MARGIN,
     MIN_ROUNDS,
@@ -38,6 +40,7 @@ from ddpbench.analysis.statistics.stats import (
     holm_levels,
     judged,
     step_time,
+    t_quantile,
 )
 from ddpbench.records import RunDir
 from ddpbench.spec import Case, grouping
@@ -65,7 +68,7 @@ class PartChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """A case on both sides. `ratio` is the new step time over the base one, with the interval that the verdict is of.
+    """A case on both sides. `ratio` is the new time per sample over the base's, with the verdict's interval.
 
     `rounds` are pairs where sides were measured in turn, else the fewer side's launches. `reason` says why a case is
     not comparable, or what a verdict rests on.
@@ -80,11 +83,16 @@ class Change:
     ratio: Interval | None = None
     base_step: Interval | None = None
     new_step: Interval | None = None
+    """Seconds a step; as those of all new times, for as many samples as a step of the base has."""
+    scale: float = 1.0
+    """Samples of a step of the base over those of the new side, by which its times were multiplied."""
     rounds: int = 0
     bound: float | None = None
     """The largest difference, as a fraction, that the interval does not rule out."""
     resolvable: float | None = None
     """The smallest change, as a fraction, that these launches would have shown with probability `POWER`."""
+    drifts: tuple[float, float] | None = None
+    """The drift of base and new that is in the interval: standard deviations of the logarithm of step time."""
     in_turn: InTurn | None = None
     """What decides how long a comparison in turn takes to resolve a change of this case."""
     parts: tuple[PartChange, ...] = ()
@@ -144,12 +152,14 @@ class Changes:
 
     @property
     def wanted_s(self) -> float | None:
-        """How long a comparison in turn takes to resolve `wanted` in all undecided cases, seconds.
+        """How long a comparison in turn takes to resolve `wanted` in all undecided cases at once, seconds.
 
-        None where one of them takes more rounds than it may have, or its scatter is not known.
+        With probability `POWER`, so that each of several has to be likelier to. None where one of them takes more
+        rounds than it may have, or its scatter is not known.
         """
+        power = power_of_each(len(self.undecided))
         times = [
-            None if change.in_turn is None else change.in_turn.time_for(self.wanted)
+            None if change.in_turn is None else change.in_turn.time_for(self.wanted, power)
             for change in self.undecided
         ]
         return max((one for one in times if one is not None), default=None) if None not in times else None
@@ -221,6 +231,7 @@ def changes_of(
     for a, b in together:
         known = a or b
         assert known is not None
+        scale = a.case.global_batch / b.case.global_batch if a is not None and b is not None else 1.0
         change = Change(
             label=names[known.case.case_id],
             case=known.case,
@@ -228,9 +239,10 @@ def changes_of(
             reason=_reason(a, b, base, new, left),
             failures=_failures(b) if b is not None and a is not None and not _failures(a) else 0,
             base_step=step_time(a.timings) if a is not None and a.timings else None,
-            new_step=step_time(b.timings) if b is not None and b.timings else None,
+            new_step=step_time(b.timings).scaled(scale) if b is not None and b.timings else None,
             base_launches=tuple(one.step_s for one in a.timings) if a is not None else (),
-            new_launches=tuple(one.step_s for one in b.timings) if b is not None else (),
+            new_launches=tuple(scale * one.step_s for one in b.timings) if b is not None else (),
+            scale=scale,
         )
         if not change.reason and a is not None and b is not None:
             asked[len(found)] = a, b
@@ -247,6 +259,7 @@ def changes_of(
             rounds=told.rounds,
             bound=told.bound,
             resolvable=told.resolvable,
+            drifts=told.drifts,
             in_turn=None
             if told.deviation is None or not all(walls)  # saved files do not say what a round took
             else InTurn(deviation=told.deviation, round_s=round_s, begin_s=begin_s, alpha=alpha / len(asked)),
@@ -307,6 +320,7 @@ class _Told:
     resolvable: float | None = None
     deviation: float | None = None
     """Standard deviation of the log ratio of a round in turn."""
+    drifts: tuple[float, float] | None = None
 
 
 def _setting_apart(own: Case, other: Case) -> str:
@@ -321,8 +335,7 @@ def _told(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Told:
     if ratio.low is None or ratio.high is None:
         return _Told("cannot tell", "too few rounds", ratio, rounds)
     if ratio.low == ratio.high:
-        why = "launches do not differ at all, as no clock measures: are these copies of one run?"
-        return _Told("cannot tell", why, ratio, rounds)
+        return _Told("cannot tell", COPIES, ratio, rounds)
     found = judged(ratio, rounds, margin=margin)
     names: dict[str, ChangeVerdict] = {"faster": "faster", "slower": "slower", "equivalent": "equivalent"}
     return _Told(names.get(found.verdict, "cannot tell"), "", ratio, rounds, found.bound)
@@ -381,8 +394,15 @@ def _apart(
             _told(one.rounds, one.time_ratio(level), margin, MIN_ROUNDS),
             resolvable=None if not error else smallest_seen(error, one.df, level),
             deviation=_deviation_in_turn(*(run.timings for run in asked[index])),
+            drifts=_drifts(*(run.timings for run in asked[index]), drift=drift),
         )
     return found
+
+
+def _drifts(a: Sequence[Timing], b: Sequence[Timing], *, drift: float | None) -> tuple[float, float]:
+    """Return the standard deviations of the drift of both sides."""
+    base, new = (math.sqrt(one.variance.value) for one in drifts_of(within(a), within(b), drift))
+    return base, new
 
 
 def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None:
@@ -392,7 +412,7 @@ def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None
     """
     if min(len(a), len(b)) < FEWEST:
         return None
-    return _known(math.sqrt(sum(within(timings).variance * len(timings) for timings in (a, b))))
+    return _known(math.sqrt(sum(within(timings).scatter.value for timings in (a, b))))
 
 
 def _known(spread: float) -> float | None:
@@ -405,30 +425,31 @@ def _parts(
 ) -> tuple[PartChange, ...]:
     """Return the parts of an instrumented step on both sides; none where one has none. Corrected for their number.
 
-    A part drifts with the machine as the whole step does.
+    The new side's are for as many samples as a step of the base has. A part drifts with the machine as the whole step
+    does, by the same share of its own length.
     """
     if a.parts is None or b.parts is None:
         return ()
+    scale = a.case.global_batch / b.case.global_batch
     before, after = a.parts.by_round, b.parts.by_round
     names = [name for name in PARTS if any(one.get(name) for one in (*before.values(), *after.values()))]
     if not before or not after:
         return ()
     sides = within(a.timings), within(b.timings)
-    between = shown_drift(*sides).variance if drift is None else drift**2
-    drifts = between * sum(one.shares for one in sides)
+    drifts = [
+        Variance(known.variance.value * one.shares, known.variance.df)
+        for known, one in zip(drifts_of(*sides, drift), sides, strict=True)
+    ]
     found: list[PartChange] = []
     for name in names:
         mine = {number: one[name] for number, one in before.items()}
-        other = {number: one[name] for number, one in after.items()}
+        other = {number: scale * one[name] for number, one in after.items()}
         if paired:
             differences = [other[number] - mine[number] for number in mine if number in other]
             half = anytime_half_width(differences, alpha / len(names))
             value = math.fsum(differences) / len(differences) if differences else 0.0
         else:
-            level = math.fsum(mine.values()) / len(mine)
-            value, half = _difference(
-                list(mine.values()), list(other.values()), alpha / len(names), drifts * level**2
-            )
+            value, half = _difference(list(mine.values()), list(other.values()), alpha / len(names), drifts)
         found.append(
             PartChange(
                 name=name,
@@ -441,14 +462,20 @@ def _parts(
 
 
 def _difference(
-    a: Sequence[float], b: Sequence[float], alpha: float, more: float
+    a: Sequence[float], b: Sequence[float], alpha: float, drifts: Sequence[Variance]
 ) -> tuple[float, float | None]:
-    """Return the difference of two means, and half its interval: Welch's, and a known variance `more` besides."""
-    value = math.fsum(b) / len(b) - math.fsum(a) / len(a)
+    """Return the difference of two means, and half its interval: Welch's, with what either side drifts by.
+
+    Args:
+        a: the base's values, in any unit.
+        b: the new side's, in the same.
+        alpha: one minus the confidence of the interval.
+        drifts: of either side's mean, as variances of its logarithm.
+    """
+    means = [math.fsum(values) / len(values) for values in (a, b)]
     if min(len(a), len(b)) < FEWEST:
-        return value, None
-    variances = [deviation(values) ** 2 / len(values) for values in (a, b)]
-    total = sum(variances) + more
-    spread = sum(v**2 / (len(values) - 1) for v, values in zip(variances, (a, b), strict=True))
-    df = min(total**2 / spread, 1e9) if spread else 1e9
-    return value, float(special.stdtrit(df, 1 - alpha / 2)) * math.sqrt(total)
+        return means[1] - means[0], None
+    own = [Variance(deviation(values) ** 2 / len(values), len(values) - 1) for values in (a, b)]
+    between = [Variance(one.value * mean**2, one.df) for one, mean in zip(drifts, means, strict=True)]
+    total = added([*own, *between])
+    return means[1] - means[0], t_quantile(1 - alpha / 2, total.df) * math.sqrt(total.value)

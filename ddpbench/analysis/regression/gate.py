@@ -9,8 +9,9 @@ from pathlib import Path
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.regression.baselines import Baselines, find_side, side_of
 from ddpbench.analysis.regression.changes import Change, changes_of
+from ddpbench.analysis.regression.copies import check_no_copies
 from ddpbench.analysis.regression.sides import Side, unlike
-from ddpbench.analysis.regression.told import interval_words, percent, seen_words, why_failing
+from ddpbench.analysis.regression.told import interval_words, seen_words, value_words, why_failing
 from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.errors import IdentityError, RequestError
 from ddpbench.spec import grouping
@@ -30,13 +31,15 @@ def read_baselines(texts: Sequence[str], baselines: Baselines) -> tuple[Side, ..
     """Return what is held against: run directories, files of pytest-benchmark, baselines saved by name.
 
     Raises:
-        RequestError: one is not there, or given twice.
+        RequestError: one is not there, or given twice, be it as a copy.
         IdentityError: one is damaged, of another schema, or none of ddpbench's.
     """
     paths = [find_side(text, baselines).resolve() for text in texts]
     if len(set(paths)) < len(paths):
         raise RequestError("--ddpbench-baseline: one is given twice, which would count as two sessions")
-    return tuple(side_of(text, baselines) for text in texts)
+    sides = tuple(side_of(text, baselines) for text in texts)
+    check_no_copies(sides)
+    return sides
 
 
 def gated(
@@ -87,7 +90,8 @@ def decided(test: str, change: Change, limit: float) -> Gated:
     told = why_failing(change, limit) if fails else change.verdict
     numbers = ""
     if change.ratio is not None and change.ratio.low is not None:
-        numbers = f"{percent(change.ratio.value)} ({interval_words(change.ratio)}; {change.rounds} rounds)"
+        size, interval = value_words(change.ratio, limit), interval_words(change.ratio, limit)
+        numbers = f"{size} ({interval}; {change.rounds} rounds)"
     if change.verdict == "cannot tell" and change.resolvable is not None:
         numbers += f"; {seen_words(change.resolvable)}"
     why = "" if told == change.reason else change.reason or numbers

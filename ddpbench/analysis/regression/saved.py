@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from ddpbench.records.files import MOST_RECORDS, read_text
 from ddpbench.records.machine import first_problem
 from ddpbench.records.plan import checked_case
 from ddpbench.spec import Case, PlannedCase
+from ddpbench.strategies.traits import traits_of
 from ddpbench.texts import shortened
 from ddpbench.units import counted
 
@@ -25,8 +27,11 @@ _OURS = ("case_id", "identity", "steps_s")
 """Keys without which a benchmark is somebody else's."""
 _EMPTY_TEXTS = ("experiment", "algorithm", "schedule", "backend", "fabric", "checkpoint_dir")
 """Columns of a case that an empty text leaves out."""
-_Time = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Time = Annotated[float, Field(ge=1e-9, le=1e7, allow_inf_nan=False)]
+"""Seconds a step; no clock and no patience measures others."""
 _Count = Annotated[int, Field(gt=0, lt=2**53)]
+_ALIKE = 1e-6
+"""Numbers of one entry that are the same measurement differ by no more, relatively."""
 _LACKS = "Files of pytest-benchmark hold step times alone: in which part of a step a change sits is not known of them."
 
 
@@ -125,6 +130,8 @@ def _case_run(path: Path, benchmark: Mapping[str, Any], extra: _Extra) -> CaseRu
         case = _case(benchmark["extra_info"])
     except ValueError as error:
         raise IdentityError(f"{path} is damaged: {shortened(benchmark.get('name'))}: {error}") from None
+    if problem := _samples_problem(case, extra) or _times_problem(benchmark, extra):
+        raise IdentityError(f"{path} is damaged: {shortened(benchmark.get('name'))}: {problem}")
     good = [
         Launch(case_id=extra.case_id, round=timing.round, status="ok", timing=timing, session=timing.session)
         for timing in _timings(extra, case)
@@ -143,6 +150,39 @@ def _case_run(path: Path, benchmark: Mapping[str, Any], extra: _Extra) -> CaseRu
         case_id=extra.case_id,
         baseline_id=case.baseline().case_id,
     )
+
+
+def _samples_problem(case: Case, extra: _Extra) -> str:
+    """Return what is wrong with a step's samples; empty where they are the batch of the whole job, as they should be.
+
+    Where workers do not wait for each other, a step may have others.
+    """
+    if traits_of(case).promise in ("ordered", None):
+        return ""
+    steps = extra.launch_steps or [1] * len(extra.launch_samples)
+    for samples, made in zip(extra.launch_samples, steps, strict=True):
+        if samples != case.global_batch * made:
+            told = f"{samples} samples in {counted(made, 'step')}"
+            return f"launch_samples: {told}, of {case.global_batch} each by its settings"
+    return ""
+
+
+def _times_problem(benchmark: Mapping[str, Any], extra: _Extra) -> str:
+    """Return which other number of the same entry contradicts `steps_s`; empty where none does."""
+    values = extra.steps_s
+    mean = math.fsum(values) / len(values)
+    stats = benchmark.get("stats")
+    stats = stats if isinstance(stats, dict) else {}
+    told = {
+        "stats.mean": (stats.get("mean"), mean),
+        "stats.min": (stats.get("min"), min(values)),
+        "stats.max": (stats.get("max"), max(values)),
+        "step_time_s": (benchmark["extra_info"].get("step_time_s"), mean),
+    }
+    for name, (given, wanted) in told.items():
+        if isinstance(given, int | float) and not math.isclose(given, wanted, rel_tol=_ALIKE):
+            return f"{name} is {shortened(given)}, where its steps_s have {wanted:.6g}"
+    return ""
 
 
 def _case(columns: Mapping[str, Any]) -> Case:

@@ -10,7 +10,7 @@ from ddpbench.analysis.regression.sides import Side
 from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
-from ddpbench.units import counted, format_about, format_at_most, format_number
+from ddpbench.units import counted, decimals_borne, format_about, format_at_most, format_number
 
 PART_WORDS = {
     "data": "waiting for data",
@@ -21,19 +21,44 @@ PART_WORDS = {
     "exposed_wait": "waiting for ranks",
     "not_attributed": "not attributed",
 }
+_OFTEN = "4 times in 5"
+"""How often what is called resolvable is resolved: `POWER`."""
 HEADS = ("case", "base, ms", "new, ms", "change", "95 % interval", "verdict", "where")
 
 
-def percent(ratio: float) -> str:
-    """Return a ratio as a change: `+3.1 %`."""
-    return f"{100 * (ratio - 1):+.1f} %".replace("-", "\N{MINUS SIGN}")
+def percent(ratio: float, decimals: int = 1) -> str:
+    """Return a ratio as a change: `+3.1 %`; `0.0 %` where none is left of it."""
+    text = f"{100 * (ratio - 1):+.{decimals}f} %"
+    if not any(digit in text for digit in "123456789"):
+        text = text[1:]
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
-def interval_words(ratio: Interval | None) -> str:
-    """Return a ratio's interval as one of a change; empty without ends."""
+def value_words(ratio: Interval, limit: float = 0.0) -> str:
+    """Return a ratio as a change, with the decimals of its interval in `interval_words`."""
+    return percent(ratio.value, _decimals(ratio, limit))
+
+
+def interval_words(ratio: Interval | None, limit: float = 0.0) -> str:
+    """Return a ratio's interval as one of a change; empty without ends.
+
+    No end looks like no change, nor like the `limit` of a gate, a fraction, if it is beyond or below.
+    """
     if ratio is None or ratio.low is None or ratio.high is None:
         return ""
-    return f"{percent(ratio.low)} to {percent(ratio.high)}"
+    decimals = _decimals(ratio, limit)
+    return f"{percent(ratio.low, decimals)} to {percent(ratio.high, decimals)}"
+
+
+def _decimals(ratio: Interval, limit: float) -> int:
+    ends = (None if end is None else _in_percent(end - 1) for end in (ratio.low, ratio.high))
+    nulls = (0.0, _in_percent(limit))
+    return max(1, decimals_borne(_in_percent(ratio.value - 1), *ends, nulls=nulls, most=1))
+
+
+def _in_percent(fraction: float) -> float:
+    """Return a fraction in per cent, without what floating point adds to it."""
+    return round(100 * fraction, 9)
 
 
 def where_words(change: Change) -> str:
@@ -50,8 +75,8 @@ def _ms(step: Interval | None) -> str:
 
 
 def seen_words(resolvable: float) -> str:
-    """Return which change a comparison would have shown: `a change of 8.1 % or more would have been seen`."""
-    return f"a change of {format_at_most(resolvable)} or more would have been seen"
+    """Return which change a comparison would have shown, and how often: `a change of 8.1 % or more would have ...`."""
+    return f"a change of {format_at_most(resolvable)} or more would have been seen {_OFTEN}"
 
 
 def _would_have_seen(change: Change) -> str:
@@ -67,8 +92,8 @@ def rows(changes: Changes) -> list[tuple[str, ...]]:
             change.label,
             _ms(change.base_step),
             _ms(change.new_step),
-            "" if change.ratio is None else percent(change.ratio.value),
-            interval_words(change.ratio),
+            "" if change.ratio is None else value_words(change.ratio, changes.wanted),
+            interval_words(change.ratio, changes.wanted),
             change.verdict,
             where_words(change) or change.reason or _would_have_seen(change),
         )
@@ -100,7 +125,8 @@ def headline(changes: Changes) -> str:
     if slower:
         worst = max(slower, key=lambda one: one.ratio.value if one.ratio else 0.0)
         assert worst.ratio is not None
-        text += f"; most: {worst.label}, {percent(worst.ratio.value)} ({interval_words(worst.ratio)})"
+        size, ends_of_it = (words(worst.ratio, changes.wanted) for words in (value_words, interval_words))
+        text += f"; most: {worst.label}, {size} ({ends_of_it})"
     return f"{text}."
 
 
@@ -118,15 +144,26 @@ def remarks(changes: Changes) -> list[str]:
             "--interleave."
         )
     found += dict.fromkeys(side.lacks for side in (changes.base, changes.new) if side.lacks)
+    if any(change.scale != 1 for change in changes.changes):
+        found.append(
+            "The sides' batches differ: changes are of the time per sample, and the new side's times are given for as "
+            "many samples as a step of the base has."
+        )
     if changes.unlike:
         found.append(f"They differ in more than the program: {'; '.join(changes.unlike)}.")
-    wide = [one for one in changes.changes if one.verdict == "cannot tell" and one.bound is not None]
+    wide = [far for one in changes.undecided if (far := _farthest(one.ratio)) is not None]
     if wide:
-        bound = max(one.bound or 0.0 for one in wide)
-        found.append(f"Undecided cases: differences up to {100 * bound:.1f} % are not ruled out.")
+        found.append(f"Undecided cases: differences up to {format_at_most(max(wide))} are not ruled out.")
     if changes.undecided:
         found += _resolution(changes)
     return found
+
+
+def _farthest(ratio: Interval | None) -> float | None:
+    """Return the largest difference in an interval, as a fraction of the base, as the table's ends have it."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return None
+    return max(ratio.high - 1, 1 - ratio.low)
 
 
 def _drift_words(changes: Changes) -> str:
@@ -141,7 +178,7 @@ def _resolution(changes: Changes) -> list[str]:
     resolved = changes.resolvable
     if resolved is not None:
         drift = "" if changes.paired else ", the drift included"
-        found.append(f"In them {seen_words(resolved)} (4 times in 5{drift}).")
+        found.append(f"In them {seen_words(resolved)}{drift}.")
     wanted, needed_s = f"{100 * changes.wanted:g} %", changes.wanted_s
     if resolved is not None and resolved <= changes.wanted:
         return found
@@ -150,16 +187,26 @@ def _resolution(changes: Changes) -> list[str]:
         flag = f"--total '{format_about(needed_s)}'"
         way = flag if changes.paired else f"ddpbench compare --interleave with {flag}"
         found.append(
-            f"To resolve {wanted}, measure in turn for about {format_about(needed_s)}: {way}; {how}."
+            f"To resolve {wanted}{_in_all(changes)} ({_OFTEN}), measure in turn for about "
+            f"{format_about(needed_s)}: {way}; {how}."
         )
     elif all(one.in_turn is not None for one in changes.undecided):
         found.append(
             f"To resolve {wanted} takes more than {MOST_ROUNDS_IN_TURN} rounds in turn, which are the most: make "
             f"launches longer (budget.measured_s); {how}."
         )
+    elif any(one.resolvable is not None for one in changes.undecided if one.in_turn is None):
+        found.append(
+            f"How long it takes to resolve {wanted} is not known: saved files do not say what a round takes; {how}."
+        )
     else:
         found.append(f"Too few rounds to tell how long it takes to resolve {wanted}; {how}.")
     return found
+
+
+def _in_all(changes: Changes) -> str:
+    count = len(changes.undecided)
+    return f" in all {count} undecided cases at once" if count > 1 else ""
 
 
 def markdown(changes: Changes) -> str:
@@ -214,11 +261,13 @@ def _case(change: Change, wanted: float) -> dict[str, Any]:
         "ratio": ends(change.ratio),
         "bound": change.bound,
         "resolvable": change.resolvable,
+        "drifts": None if change.drifts is None else dict(zip(("base", "new"), change.drifts, strict=True)),
         "in_turn": _in_turn(change, wanted),
         "base_step_time_s": ends(change.base_step),
         "new_step_time_s": ends(change.new_step),
         "base_launches_s": list(change.base_launches),
         "new_launches_s": list(change.new_launches),
+        "new_times_scale": change.scale,
         "parts": [
             {
                 "name": part.name,

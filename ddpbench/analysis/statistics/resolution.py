@@ -12,8 +12,9 @@ two runs       `ddpbench compare BASE NEW`: launches, and the drift between sess
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from scipy import special
 
@@ -23,6 +24,7 @@ from ddpbench.analysis.statistics.stats import (
     FEWEST,
     MIN_ROUNDS,
     POWER,
+    WIDEST,
     smallest_resolvable,
     t_quantile,
 )
@@ -31,19 +33,23 @@ from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
 DRIFT = 0.04
 """Standard deviation of the logarithm of step time from one session to another, minutes or days later: 3 to 5 % on the
 two shared cores of this project's own runs. `--drift` replaces it where a machine is known to be quieter."""
+KNOWN = 1e9
+"""Degrees of freedom of a variance that is not estimated."""
 _MORE = 1.5
 """By this factor a session's own scatter is taken, where it is more than `DRIFT`: one calm session understates it. On
 the rounds of tests/analysis/recorded/equal_sides_us.json, of a machine shared with others, no less was enough."""
 WANTED = 0.03
 """The change that a comparison is wanted to resolve where nobody says another one."""
-_AT_THE_LAST = 0.72
-"""Of comparisons in turn, the share that shows a change at the last round, where `POWER` of them have shown it by then:
-some had shown it before, and would not at the end. From simulations; `tests/analysis/test_resolution.py` has them."""
+_MORE_MISS_AT_THE_LAST = 1.4
+"""Of comparisons in turn that show a change by their last round, some had shown it before, and would not at the end: by
+this factor more do not show it there. From simulations; `tests/analysis/test_resolution.py` has them."""
 _MOST_LOOKED_FOR = 100_000
 """Rounds that nobody waits for."""
 
 
-def resolved_in_turn(deviation: float, rounds: int, alpha: float = ALPHA) -> float | None:
+def resolved_in_turn(
+    deviation: float, rounds: int, alpha: float = ALPHA, power: float = POWER
+) -> float | None:
     """Return the smallest change that so many rounds in turn resolve, as a fraction; None where they give no verdict.
 
     The comparison looks at its interval after each round. That interval's half-width is a multiple f of the estimated
@@ -54,6 +60,7 @@ def resolved_in_turn(deviation: float, rounds: int, alpha: float = ALPHA) -> flo
         deviation: standard deviation s of the logarithm of the ratio within a round.
         rounds: their number n.
         alpha: one minus the confidence of this interval.
+        power: the share of comparisons that shows the change by then.
     """
     if rounds < MIN_ROUNDS:
         return None
@@ -61,12 +68,32 @@ def resolved_in_turn(deviation: float, rounds: int, alpha: float = ALPHA) -> flo
     if factor is None:
         return None
     error = math.sqrt(1 / rounds + factor**2 / (2 * (rounds - 1)))
-    return math.expm1(deviation * (factor + float(special.ndtri(_AT_THE_LAST)) * error))
+    quantile = float(special.ndtri(1 - _MORE_MISS_AT_THE_LAST * (1 - power)))
+    return math.expm1(min(deviation * (factor + quantile * error), WIDEST))
 
 
 def resolved_in_one_sweep(deviation: float, rounds: int) -> float | None:
     """Return the smallest change between two cases that a sweep of so many rounds resolves; None under `MIN_ROUNDS`."""
     return smallest_resolvable(deviation, rounds) if rounds >= MIN_ROUNDS else None
+
+
+@dataclass(frozen=True, slots=True)
+class Variance:
+    """A variance of the logarithm of step time, and the degrees of freedom of its estimate."""
+
+    value: float
+    df: float = KNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The variance of the logarithm of step time from session to session, and what it was taken from.
+
+    `of_launches` is `drift_of` their scatter, `pooled` is from both sides' sessions, and `known` was given.
+    """
+
+    variance: Variance
+    source: Literal["known", "of_launches", "of_sessions", "pooled"] = "known"
 
 
 def drift_of(deviation: float) -> float:
@@ -76,6 +103,47 @@ def drift_of(deviation: float) -> float:
     than a session at times. Both are standard deviations of the logarithm of step time.
     """
     return math.sqrt(DRIFT**2 + _MORE**2 * max(0.0, deviation**2 - DRIFT**2))
+
+
+def drift_by_launches(scatter: Variance) -> Drift:
+    """Return the drift to reckon with for a side whose launches scatter so within its sessions, by `drift_of`.
+
+    That they scatter by less than `DRIFT` is an estimate, too: a few launches of a disturbed session may do so.
+    """
+    drift = drift_of(math.sqrt(scatter.value)) ** 2
+    return Drift(_partly(drift, _MORE**2 * scatter.value, scatter.df), "of_launches")
+
+
+def _partly(value: float, estimated: float, df: float) -> Variance:
+    """Return a variance of which this part, or all of it where that is less, was estimated with this many degrees."""
+    part = min(value, estimated)
+    return Variance(value, min(df * (value / part) ** 2, KNOWN) if part else KNOWN)
+
+
+def mean_variance(scatter: Variance, launches: int, drift: Drift, shares: float = 1.0) -> Variance:
+    """Return the variance of the mean over a side's launches, at another time than the other side's.
+
+    The drift that launches or sessions show is one estimate with the launches' own part.
+
+    Args:
+        scatter: the launches' variance within sessions.
+        launches: their number.
+        drift: that of this side.
+        shares: the sum of the squared shares that sessions have of the launches; 1 for one session.
+    """
+    own = scatter.value / launches
+    total = own + drift.variance.value * shares
+    if drift.source in ("of_sessions", "pooled"):
+        return Variance(total, drift.variance.df)
+    taken = _MORE**2 * scatter.value * shares if drift.source == "of_launches" else 0.0
+    return _partly(total, own + taken, scatter.df)
+
+
+def added(variances: Sequence[Variance]) -> Variance:
+    """Return the sum of independent estimates, with its degrees of freedom by Welch and Satterthwaite."""
+    total = math.fsum(one.value for one in variances)
+    spread = math.fsum(one.value**2 / one.df for one in variances)
+    return Variance(total, max(1.0, min(total**2 / spread, KNOWN)) if spread else KNOWN)
 
 
 def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
@@ -89,15 +157,16 @@ def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
     """
     if rounds < MIN_ROUNDS:
         return None
-    within, drift = deviation**2 / rounds, drift_of(deviation) ** 2
-    variance, df = 2 * (within + drift), rounds - 1
-    spread = 2 * within**2 / df + ((2 * drift) ** 2 / (2 * df) if deviation > DRIFT else 0.0)
-    return smallest_seen(math.sqrt(variance), min(variance**2 / spread, 1e9) if spread else 1e9)
+    scatter = Variance(deviation**2, rounds - 1)
+    side = mean_variance(scatter, rounds, drift_by_launches(scatter))
+    both = added((side, side))
+    return smallest_seen(math.sqrt(both.value), both.df)
 
 
 def smallest_seen(standard_error: float, df: float, alpha: float = ALPHA) -> float:
     """Return the smallest change that a t-interval of known standard error shows with probability `POWER`."""
-    return math.expm1((t_quantile(1 - alpha / 2, df) + t_quantile(POWER, df)) * standard_error)
+    logarithm = (t_quantile(1 - alpha / 2, df) + t_quantile(POWER, df)) * standard_error
+    return math.expm1(min(logarithm, WIDEST))
 
 
 def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) -> int | None:
@@ -124,6 +193,14 @@ def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) ->
     return max(high, MIN_ROUNDS)
 
 
+def power_of_each(cases: int) -> float:
+    """Return with which probability each of so many cases has to show its change, that all do with `POWER`.
+
+    As if they were independent; the noise that cases share makes all together likelier.
+    """
+    return math.pow(POWER, 1 / max(cases, 1))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InTurn:
     """What decides how much a comparison in turn resolves, and how long that takes."""
@@ -142,14 +219,14 @@ class InTurn:
         rounds = rounds_in(seconds - self.begin_s, self.round_s)
         return resolved_in_turn(self.deviation, min(rounds, MOST_ROUNDS_IN_TURN), self.alpha)
 
-    def rounds_for(self, change: float) -> int | None:
+    def rounds_for(self, change: float, power: float = POWER) -> int | None:
         """Return how many rounds resolve a change; None where it takes more than a comparison may have."""
-        rounds = rounds_to_resolve(change, lambda n: resolved_in_turn(self.deviation, n, self.alpha))
+        rounds = rounds_to_resolve(change, lambda n: resolved_in_turn(self.deviation, n, self.alpha, power))
         return rounds if rounds is not None and rounds <= MOST_ROUNDS_IN_TURN else None
 
-    def time_for(self, change: float) -> float | None:
+    def time_for(self, change: float, power: float = POWER) -> float | None:
         """Return how many seconds, from the start, resolve a change; None as for `rounds_for`."""
-        rounds = self.rounds_for(change)
+        rounds = self.rounds_for(change, power)
         return None if rounds is None else self.begin_s + rounds * self.round_s
 
 

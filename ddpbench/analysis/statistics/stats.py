@@ -38,6 +38,11 @@ FEWEST = 3
 POWER = 0.8
 """A smallest resolvable change is one that would be seen this often."""
 
+COPIES = "launches do not differ at all, as no clock measures: are these copies of one run?"
+"""What is said of launches without any scatter."""
+WIDEST = 300.0
+"""No logarithm of a ratio is told beyond this: its exponential, times any time, is a number still."""
+
 Verdict = Literal["faster", "slower", "equivalent", "unresolved", "too few"]
 Pair = tuple[int, str]
 """A round's number and the session that ran that part of it."""
@@ -84,7 +89,7 @@ class Interval:
         """`value * exp(+-half_width)`: the half-width is that of a logarithm."""
         if half_width is None:
             return cls(value=value)
-        factor = math.exp(half_width)
+        factor = math.exp(min(half_width, WIDEST))
         return cls(value=value, low=value / factor, high=value * factor)
 
     @classmethod

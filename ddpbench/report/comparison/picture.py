@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.regression import Change, Changes
-from ddpbench.analysis.regression.told import percent
+from ddpbench.analysis.regression.told import value_words
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import text_width_in
 from ddpbench.report.parts import Cell, Column, Picture, Table
@@ -83,7 +83,7 @@ def _paint(sheet: Sheet, *, drawn: Sequence[Change]) -> None:
         if ratio is not None and ratio.low is not None and ratio.high is not None:
             axes.plot([ratio.low, ratio.high], [place, place], "-", color=_NEW, linewidth=1.4, zorder=2)
             axes.plot([ratio.value], [place], "|", color=_NEW, markersize=8, zorder=4)
-        told = f"{percent(ratio.value)}\n{one.verdict}" if ratio is not None else one.verdict
+        told = f"{value_words(ratio)}\n{one.verdict}" if ratio is not None else one.verdict
         axes.annotate(
             told,
             (1.02, place),
