@@ -421,7 +421,14 @@ def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Understands what the gate holds against, and refuses one that could not fail."""
-    if config.getoption("--ddpbench-gate", None) is None or hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        return
+    if config.getoption("--ddpbench-gate", None) is None:
+        for name in ("baseline", "drift"):
+            if config.getoption(f"--ddpbench-{name}", None):
+                raise pytest.UsageError(
+                    f"--ddpbench-{name} is for the gate: give --ddpbench-gate, such as 3%"
+                )
         return
     from ddpbench.errors import DdpbenchError
 

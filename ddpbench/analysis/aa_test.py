@@ -132,7 +132,7 @@ class NoiseResult:
             "in turn: ddpbench compare --interleave of this case, which may end after any round; --total is the time",
             "one sweep: two cases of it, with as many rounds as fit; their interval is narrower, for one look",
             f"two runs: ddpbench compare BASE NEW, half of the time each, {100 * drift:.2g} % of drift between them",
-            f"{self.rounds} rounds tell the deviation to {100 * low:.2g} to {100 * high:.2g} %: {times}",
+            f"{self.rounds} rounds show a deviation between {100 * low:.2g} and {100 * high:.2g} %: {times}",
         ]
 
 

@@ -7,6 +7,7 @@ case is from its bound, or what part of its time the bound explains, asks here f
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from typing import Protocol, TypeVar
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.stats import MARGIN, samples_rate
@@ -22,7 +23,15 @@ def is_bounded(case: Case) -> bool:
     return traits_of(case).whole_state and traits_of(case).exchanges
 
 
-def bounds_of(runs: Iterable[CaseRun]) -> dict[Hashable, CaseRun]:
+class _OfCase(Protocol):
+    @property
+    def case(self) -> Case: ...
+
+
+_T = TypeVar("_T", bound=_OfCase)
+
+
+def bounds_of(runs: Iterable[_T]) -> dict[Hashable, _T]:
     """Return the independent ranks by what decides how long ranks compute: `grouping.deciding("compute", case)`."""
     return {
         grouping.deciding("compute", run.case): run for run in runs if traits_of(run.case).role == "bound"

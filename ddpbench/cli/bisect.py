@@ -39,15 +39,15 @@ def _run(arguments: argparse.Namespace) -> int:
     from contextlib import nullcontext
     from datetime import UTC, datetime
 
-    from ddpbench.errors import OutputError, RequestError
+    from ddpbench.errors import RequestError
     from ddpbench.launch.experiments import find_experiment
     from ddpbench.launch.interleave.bisect import commits_between, found_words, search
     from ddpbench.launch.interleave.sides import SideSpec
-    from ddpbench.launch.interleave.told import Asked, interleave
+    from ddpbench.launch.interleave.told import Asked, check_empty, interleave
     from ddpbench.machine.claim import claimed
     from ddpbench.machine.disturbance import own_environment_allows_sharing
     from ddpbench.machine.hardware import read_hardware
-    from ddpbench.units import parse_seconds
+    from ddpbench.units import counted, parse_seconds
 
     try:
         total_s = parse_seconds(arguments.total)
@@ -57,9 +57,8 @@ def _run(arguments: argparse.Namespace) -> int:
     commits = commits_between(Path.cwd(), arguments.good, arguments.bad)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     out = arguments.out or Path("reports") / f"bisect-{experiment.stem}-{stamp}"
-    if out.exists() and any(out.iterdir()):
-        raise OutputError(f"{out} is not empty: choose another --out")
-    say(f"{len(commits)} commits, into {out}", sys.stderr)
+    check_empty(out)
+    say(f"{counted(len(commits), 'commit')}, into {out}", sys.stderr)
     chosen: list[str] = []
 
     def measure(good: str, other: str, limit: float | None, alpha: float) -> Change:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 TOTAL_S = 600.0
+FEWEST_ROUNDS = 5
 
 
 def add_parser(commands: Any) -> None:
@@ -60,8 +61,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--rounds",
         type=flags.number("--rounds", "AA_ROUNDS"),
-        default=5,
-        help="the fewest rounds of --interleave (default: 5)",
+        help=f"the fewest rounds of --interleave (default: {FEWEST_ROUNDS})",
     )
     flags.overrides(parser, "--set base.local_batch=4 on both sides of --interleave")
     flags.workload(parser)
@@ -98,18 +98,36 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.interleave:
         if not one:
             raise RequestError("--interleave measures one experiment: give its name or its TOML file alone")
+        _refuse_drift(arguments)
         return _told(_interleaved(arguments), arguments)
-    if arguments.base_side or arguments.new_side or arguments.overrides or arguments.total or arguments.out:
+    how = ("base_side", "new_side", "overrides", "rounds", "total", "out")
+    if any(getattr(arguments, name) for name in how):
         raise RequestError(
-            "--base, --new, --set, --total and --out say how to measure: give them with --interleave"
+            "--base, --new, --set, --workload, --rounds, --total and --out say how to measure: give them with "
+            "--interleave"
         )
     if one and (Path(arguments.runs[0]) / FILE).is_file():
         from ddpbench.launch.interleave.told import changes_in
 
+        _refuse_drift(arguments)
         return _told(changes_in(Path(arguments.runs[0])), arguments)
     if len(arguments.runs) != 2:
         raise RequestError("give two runs, BASE and NEW, or a directory that --interleave has written")
     return _told(_of_two(arguments), arguments)
+
+
+def _refuse_drift(arguments: argparse.Namespace) -> None:
+    """Refuse what is for sides that were measured at different times.
+
+    Raises:
+        RequestError: it was given.
+    """
+    from ddpbench.errors import RequestError
+
+    if arguments.drift is not None or arguments.across:
+        raise RequestError(
+            "--drift and --across are for two runs: sides in turn share their machine and its drift; leave them out"
+        )
 
 
 def _of_two(arguments: argparse.Namespace) -> Changes:
@@ -172,7 +190,7 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
         overrides=tuple(arguments.overrides),
         out=arguments.out,
         total_s=total_s,
-        fewest=arguments.rounds,
+        fewest=arguments.rounds or FEWEST_ROUNDS,
         limit=arguments.fail_on,
     )
     free = own_environment_allows_sharing()

@@ -64,6 +64,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from ddpbench.analysis import noise_of
     from ddpbench.cli.progress import listening
+    from ddpbench.errors import RequestError
+    from ddpbench.launch.own_workloads import located
     from ddpbench.launch.sweep.preparation import SweepRequest, prepare
     from ddpbench.launch.sweep.sweep import Sweep
 
@@ -71,7 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
     text = f"""
         question = "How far apart do two equal things look on this machine?"
         [base]
-        workload = {json.dumps(arguments.workload)}
+        workload = {json.dumps(located(arguments.workload, Path.cwd()))}
         strategy = {json.dumps(arguments.strategy)}
         world_size = {arguments.world_size}
         [axes]
@@ -84,7 +86,10 @@ def _run(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="ddpbench-noise-") as folder:
         experiment = Path(folder) / "noise.toml"
         experiment.write_text(text, encoding="utf-8")
-        prepared = prepare(SweepRequest(experiment=experiment, out=arguments.out))
+        try:
+            prepared = prepare(SweepRequest(experiment=experiment, out=arguments.out))
+        except RequestError as error:  # of a file that nobody has written
+            raise type(error)(str(error).replace(f"{experiment}: ", "")) from None
     console = Console(stderr=True, highlight=False, emoji=False)
     try:
         with listening(console) as listener:

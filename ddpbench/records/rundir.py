@@ -388,7 +388,7 @@ def explain_os_error(error: OSError) -> str:
         errno.ENAMETOOLONG: "choose a shorter name",
         errno.EROFS: "it is mounted read-only; choose another directory with --out",
         errno.EACCES: "choose a directory you may write with --out",
-        errno.ENOENT: "it was deleted or moved meanwhile; put it back, or run the same command again",
+        errno.ENOENT: "its folder is not there, or it was deleted or moved meanwhile: make the folder, or put it back",
         errno.ENOTDIR: "a part of the path is a file; choose another directory with --out",
     }.get(error.errno or 0)
     return f"{reason}; {advice}" if advice else reason

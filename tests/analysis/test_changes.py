@@ -25,7 +25,15 @@ from ddpbench.analysis.regression.told import (
     value_words,
 )
 from ddpbench.analysis.statistics.resolution import DRIFT, resolved_in_turn
-from ddpbench.analysis.statistics.stats import ALPHA, Interval, Timing, deviation, holm_levels, t_quantile
+from ddpbench.analysis.statistics.stats import (
+    ALPHA,
+    COPIES,
+    Interval,
+    Timing,
+    deviation,
+    holm_levels,
+    t_quantile,
+)
 from ddpbench.cli import run as run_cli
 from ddpbench.errors import RecordError
 from ddpbench.records import RunDir
@@ -138,7 +146,7 @@ def test_what_cannot_be_told_says_what_would_have_been_seen_and_how_long_more_ta
     assert changes.wanted_s == change.in_turn.time_for(0.03)
     assert "1 undecided (a change of 18 % or more would have been seen 4 times in 5)" in headline(changes)
     told = " ".join(remarks(changes))
-    assert "would have been seen 4 times in 5, the drift included" in told
+    assert "what a machine drifts between sessions is in the intervals, 4 % (--drift)" in told
     total = format_about(changes.wanted_s or 0.0)
     assert (
         f"To resolve 3 % (4 times in 5), measure in turn for about {total}: ddpbench compare --interleave with"
@@ -168,7 +176,7 @@ def test_a_comparison_in_turn_says_how_long_it_should_have_been(tmp_path: Path) 
     assert change.in_turn.begin_s == pytest.approx(14.0)
     assert change.resolvable == resolved_in_turn(change.in_turn.deviation, 8)
     told = " ".join(remarks(changes))
-    assert "the drift included" not in told
+    assert "measure again for about" in told
     assert f"--total '{format_about(changes.wanted_s or 0.0)}'" in told
     # what is wanted was resolved: more time is not called for
     assert "To resolve" not in " ".join(remarks(replace(changes, wanted=0.5)))
@@ -365,6 +373,33 @@ def test_the_command_gates_and_writes(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "give a share such as 3% or 0.03" in capsys.readouterr().err
 
 
+def test_a_gate_that_judged_nothing_is_not_passed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [str(made(tmp_path / name, {DDP: 40, SINGLE: 40}, rounds=2).path) for name in ("a", "b")]
+    assert run_cli(["compare", *runs]) == 0
+    assert run_cli(["compare", *runs, "--fail-on", "3%"]) == 1
+    assert "nothing could be compared" in capsys.readouterr().err
+
+
+def test_launches_that_do_not_differ_are_of_copies_whatever_the_drift(tmp_path: Path) -> None:
+    changes = compared(
+        *(made(tmp_path / name, {DDP: step}, noise=0.0) for name, step in (("a", 30), ("b", 50)))
+    )
+    assert [(one.verdict, one.reason) for one in changes.changes] == [("cannot tell", COPIES)]
+    assert "may be there" not in " ".join(remarks(changes))
+
+
+def test_flags_of_two_runs_are_refused_in_turn_and_those_of_measuring_for_two_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, said in (
+        (["a", "b", "--rounds", "9"], "give them with --interleave"),
+        (["quick", "--interleave", "--drift", "1%"], "--drift and --across are for two runs"),
+        (["quick", "--interleave", "--across"], "--drift and --across are for two runs"),
+    ):
+        assert run_cli(["compare", *words]) == 2
+        assert said in capsys.readouterr().err
+
+
 def test_the_page_shows_both_sides_launches_and_loads_nothing(tmp_path: Path) -> None:
     odd = replace(DDP, workload="<script>alert(1)</script>")
     runs = [made(tmp_path / name, {odd: step, DDP: 30}) for name, step in (("a", 40), ("b", 60))]
@@ -553,7 +588,7 @@ def test_all_undecided_cases_at_once_take_longer_than_each(tmp_path: Path) -> No
     assert changes.wanted_s == max(time or 0.0 for time in times)
     assert changes.wanted_s > max(time or 0.0 for time in alone)
     said = " ".join(remarks(changes))
-    assert "To resolve 3 % in all 2 undecided cases at once (4 times in 5), measure in turn for" in said
+    assert "To resolve 3 % in all 2 undecided cases at once (4 times in 5), measure again for" in said
 
 
 def test_noise_promises_no_more_rounds_than_a_sweep_may_have(tmp_path: Path) -> None:
@@ -576,7 +611,7 @@ def test_what_is_not_ruled_out_is_told_as_the_tables_ends_are() -> None:
     )
     side = Side(name="a", path=Path("a"), cases=(), machine={})
     changes = Changes(base=side, new=side, paired=True, drift=None, changes=(change,), unlike=())
-    assert "differences up to 21 % are not ruled out" in " ".join(remarks(changes))
+    assert "a difference up to 21 % may be there" in " ".join(remarks(changes))
 
 
 def test_noise_of_launches_that_do_not_differ_is_none(tmp_path: Path) -> None:

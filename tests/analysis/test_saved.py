@@ -350,3 +350,42 @@ def test_what_cannot_be_saved_and_what_is_left_out(
     ):
         assert run_cli(["baseline", *words]) == 2, words
         assert sentence in capsys.readouterr().err
+
+
+def test_only_what_is_in_the_storage_and_means_the_name_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = made(tmp_path / "a", {DDP: 40})
+    saved = Baselines().save("main", exported(run, "pytest-benchmark"))
+    notes, old = tmp_path / "notes.json", Path(".benchmarks/main_old.json")
+    for mine in (notes, old):
+        mine.write_text("{}")
+    for outside in ("../notes", "../../notes", "./notes", str(notes.with_suffix(""))):
+        assert run_cli(["baseline", "remove", outside]) == 2
+    assert notes.exists()
+    assert run_cli(["baseline", "remove", "main"]) == 0
+    assert not saved.exists()
+    assert old.exists(), "main is no number of it"
+
+
+@pytest.mark.parametrize("given", [10**400, True])
+def test_a_number_that_is_none_of_a_float_s_is_damage(tmp_path: Path, given: object) -> None:
+    data = json.loads(exported(made(tmp_path / "a", {DDP: 40}), "pytest-benchmark"))
+    data["benchmarks"][0]["extra_info"]["step_time_s"] = given
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(IdentityError, match="step_time_s is"):
+        side_of(str(path))
+
+
+def test_a_case_that_one_side_has_twice_is_said_to_be(tmp_path: Path) -> None:
+    files = []
+    for name, times in (("a", 2), ("b", 1)):
+        data = json.loads(exported(made(tmp_path / name, {DDP: 40}), "pytest-benchmark"))
+        data["benchmarks"] *= times
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(json.dumps(data))
+    changes = changes_of(*(side_of(str(path)) for path in files))
+    assert {one.verdict for one in changes.changes} == {"not comparable"}
+    assert all("have it differently often" in one.reason for one in changes.changes)

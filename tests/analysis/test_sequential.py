@@ -9,15 +9,21 @@ import pytest
 
 from ddpbench.analysis.statistics.sequential import (
     CUT,
-    anytime_half_width,
     anytime_interval,
     evidence,
+    half_width_in_deviations,
     middle_of,
     typical_deviation,
 )
 from ddpbench.analysis.statistics.stats import deviation
 
 ROUNDS, RUNS = 60, 1000
+
+
+def anytime_half_width(values: list[float], alpha: float = 0.05) -> float | None:
+    """Half the interval of normal values alone."""
+    factor = half_width_in_deviations(len(values), alpha)
+    return None if factor is None else deviation(values) * factor
 
 
 def by_hand(values: list[float], alpha: float, effect: float = 1.0) -> float:

@@ -99,3 +99,34 @@ def test_commits_come_oldest_first_and_must_come_from_the_good_one(tmp_path: Pat
         commits_between(tmp_path, "nope", "main")
     with pytest.raises(RequestError, match="begins with no -"):
         commits_between(tmp_path, "--all", "main")
+
+
+def test_skipped_commits_cost_no_more_verdicts_than_are_corrected_for() -> None:
+    """Every pattern of skips, and every place: the answers that are needed are those of a search without skips."""
+
+    class Asked:
+        def __init__(self, guilty: int, broken: int) -> None:
+            self.guilty, self.broken, self.decided = guilty, broken, 0
+
+        def measure(self, good: str, other: str, limit: float | None, alpha: float) -> Change:
+            index = int(other)
+            if limit is not None and self.broken >> index & 1:
+                raise RequestError(f"{other} does not install")
+            self.decided += 1
+            slow = index >= self.guilty
+            ratio = (
+                Interval(value=1.08, low=1.07, high=1.09)
+                if slow
+                else Interval(value=1.0, low=0.99, high=1.01)
+            )
+            verdict = "slower" if slow else "equivalent"
+            return Change(label="ddp", case=CASE, verdict=verdict, ratio=ratio, rounds=9)  # type: ignore[arg-type]
+
+    for count in (2, 5, 8, 9):
+        commits = [str(index) for index in range(count)]
+        most = 1 + math.ceil(math.log2(count))
+        for broken in range(2 ** (count - 1)):
+            for guilty in range(count):
+                asked = Asked(guilty, broken)
+                search("good", commits, asked.measure)
+                assert asked.decided <= most

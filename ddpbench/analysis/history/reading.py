@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ddpbench.analysis.regression import Side, read_side, unlike
-from ddpbench.analysis.regression.baselines import find_side
+from ddpbench.analysis.regression.baselines import find_side, machine_folder
 from ddpbench.analysis.regression.copies import check_no_copies
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.errors import IdentityError, RequestError
@@ -86,6 +86,10 @@ def _runs_in(path: Path) -> list[Path]:
     runs = [each for each in inside if RunDir(each).plan.exists()] or [
         each for each in inside if each.suffix == ".json" and each.is_file()
     ]
+    if (
+        not runs and (path / machine_folder()).is_dir()
+    ):  # pytest-benchmark's storage: this machine's part of it
+        return _runs_in(path / machine_folder())
     if not runs:
         raise RequestError(
             f"{path} is not a run directory and holds none, nor a file of pytest-benchmark: plan.json is missing"

@@ -155,6 +155,8 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
     counts = [sum(point.step is not None for point in points) for _, points in pointed]
     level = level_each(counts, alpha)
     fewest = fewest_values(level)
+    if max(counts) < fewest:  # none is long enough yet: what all of them need, and not what the longest would
+        fewest = fewest_values(alpha / len(counts))
     cases = tuple(
         _case(names[first.case.case_id], first.case, points, level, fewest) for first, points in pointed
     )

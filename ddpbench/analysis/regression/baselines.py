@@ -55,10 +55,10 @@ class Baselines:
             RequestError: there is none, or a number is that of several; where was looked, and what there is.
         """
         machine, _, name = text.rpartition("/")
-        there = self.entries(machine or None) if "/" not in machine else []
+        there = self.entries(machine or None) if not machine or _NAME.fullmatch(machine) else []
         name = name.removesuffix(".json")
         whole = [path for path in there if path.stem == name]
-        numbered = [path for path in there if path.stem.partition("_")[0] == name]
+        numbered = [path for path in there if name.isdecimal() and path.stem.partition("_")[0] == name]
         named = [path for path in there if _bare(path) == name]
         if len(numbered) > 1 and not whole:
             listed = ", ".join(path.stem for path in numbered)

@@ -27,7 +27,7 @@ from ddpbench.analysis.statistics.resolution import (
     resolved_in_turn,
     smallest_seen,
 )
-from ddpbench.analysis.statistics.sequential import anytime_half_width, anytime_interval, typical_deviation
+from ddpbench.analysis.statistics.sequential import anytime_interval, typical_deviation
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
     COPIES,
@@ -99,6 +99,11 @@ class Change:
     base_launches: tuple[float, ...] = ()
     new_launches: tuple[float, ...] = ()
     """Step times of the launches, seconds."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether it had what a verdict needs, whatever that is."""
+        return self.verdict != "not comparable" and not self.reason
 
     @property
     def broken(self) -> bool:
@@ -236,7 +241,7 @@ def changes_of(
             label=names[known.case.case_id],
             case=known.case,
             verdict="not comparable",
-            reason=_reason(a, b, base, new, left),
+            reason=_reason(a, b, base, new, left, but=differing),
             failures=_failures(b) if b is not None and a is not None and not _failures(a) else 0,
             base_step=step_time(a.timings) if a is not None and a.timings else None,
             new_step=step_time(b.timings).scaled(scale) if b is not None and b.timings else None,
@@ -289,12 +294,16 @@ def _reason(
     base: Side,
     new: Side,
     left: Sequence[tuple[CaseRun | None, CaseRun | None]],
+    *,
+    but: Collection[str],
 ) -> str:
     """Return why a case cannot be compared; empty where it can. `left` are all cases of one side alone."""
     if a is None or b is None:
         own, side = (a, base) if a is not None else (b, new)
         assert own is not None
         others = [mine or other for mine, other in left if (mine is None) == (a is not None)]
+        if any(_key(one.case, but) == _key(own.case, but) for one in others if one is not None):
+            return "the sides have it differently often: which is compared with which is not known"
         near = [_setting_apart(own.case, one.case) for one in others if one is not None]
         told = next((words for words in near if words), "")
         return f"it is in {side.name} alone{f'; the other has it with {told}' if told else ''}"
@@ -347,7 +356,12 @@ def paired_logs(a: Sequence[Timing], b: Sequence[Timing]) -> list[float]:
     What another session has added to a side later was not measured in turn.
     """
     mine, other = _of_first_session(a), _of_first_session(b)
-    return [math.log(other[number].sample_s / mine[number].sample_s) for number in other if number in mine]
+    return [math.log(other[number].sample_s / mine[number].sample_s) for number in _rounds_in_turn(a, b)]
+
+
+def _rounds_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> list[int]:
+    mine, other = _of_first_session(a), _of_first_session(b)
+    return [number for number in other if number in mine]
 
 
 def _of_first_session(timings: Sequence[Timing]) -> dict[int, Timing]:
@@ -390,8 +404,11 @@ def _apart(
     for index, one in compared.items():
         level = levels.get(index, alpha)
         error = one.standard_error if index in enough else None
+        told = _told(one.rounds, one.time_ratio(level), margin, MIN_ROUNDS)
+        if not any(within(run.timings).scatter.value for run in asked[index]) and not told.reason:
+            told = _Told("cannot tell", COPIES, told.ratio, told.rounds)
         found[index] = replace(
-            _told(one.rounds, one.time_ratio(level), margin, MIN_ROUNDS),
+            told,
             resolvable=None if not error else smallest_seen(error, one.df, level),
             deviation=_deviation_in_turn(*(run.timings for run in asked[index])),
             drifts=_drifts(*(run.timings for run in asked[index]), drift=drift),
@@ -440,31 +457,31 @@ def _parts(
         Variance(known.variance.value * one.shares, known.variance.df)
         for known, one in zip(drifts_of(*sides, drift), sides, strict=True)
     ]
+    in_turn = _rounds_in_turn(a.timings, b.timings)
     found: list[PartChange] = []
     for name in names:
         mine = {number: one[name] for number, one in before.items()}
         other = {number: scale * one[name] for number, one in after.items()}
         if paired:
-            differences = [other[number] - mine[number] for number in mine if number in other]
-            half = anytime_half_width(differences, alpha / len(names))
-            value = math.fsum(differences) / len(differences) if differences else 0.0
+            difference = anytime_interval(
+                [other[number] - mine[number] for number in in_turn if number in mine and number in other],
+                alpha / len(names),
+            )
         else:
-            value, half = _difference(list(mine.values()), list(other.values()), alpha / len(names), drifts)
+            difference = _difference(list(mine.values()), list(other.values()), alpha / len(names), drifts)
         found.append(
             PartChange(
                 name=name,
                 base_s=math.fsum(mine.values()) / len(mine),
                 new_s=math.fsum(other.values()) / len(other),
-                difference=Interval.plus_minus(value, half),
+                difference=difference,
             )
         )
     return tuple(found)
 
 
-def _difference(
-    a: Sequence[float], b: Sequence[float], alpha: float, drifts: Sequence[Variance]
-) -> tuple[float, float | None]:
-    """Return the difference of two means, and half its interval: Welch's, with what either side drifts by.
+def _difference(a: Sequence[float], b: Sequence[float], alpha: float, drifts: Sequence[Variance]) -> Interval:
+    """Return the difference of two means with its interval: Welch's, with what either side drifts by.
 
     Args:
         a: the base's values, in any unit.
@@ -474,8 +491,9 @@ def _difference(
     """
     means = [math.fsum(values) / len(values) for values in (a, b)]
     if min(len(a), len(b)) < FEWEST:
-        return means[1] - means[0], None
+        return Interval(value=means[1] - means[0])
     own = [Variance(deviation(values) ** 2 / len(values), len(values) - 1) for values in (a, b)]
     between = [Variance(one.value * mean**2, one.df) for one, mean in zip(drifts, means, strict=True)]
     total = added([*own, *between])
-    return means[1] - means[0], t_quantile(1 - alpha / 2, total.df) * math.sqrt(total.value)
+    half = t_quantile(1 - alpha / 2, total.df) * math.sqrt(total.value)
+    return Interval.plus_minus(means[1] - means[0], half)

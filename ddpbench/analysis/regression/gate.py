@@ -95,8 +95,9 @@ def decided(test: str, change: Change, limit: float) -> Gated:
     if change.verdict == "cannot tell" and change.resolvable is not None:
         numbers += f"; {seen_words(change.resolvable)}"
     why = "" if told == change.reason else change.reason or numbers
-    judged = change.verdict != "not comparable" and not change.reason
-    return Gated(name=test, judged=judged, fails=fails, sentence=": ".join(filter(None, [test, told, why])))
+    return Gated(
+        name=test, judged=change.judged, fails=fails, sentence=": ".join(filter(None, [test, told, why]))
+    )
 
 
 def _same(test: str, own: CaseRun, side: Side) -> CaseRun | None:

@@ -139,8 +139,8 @@ def remarks(changes: Changes) -> list[str]:
         )
     else:
         found.append(
-            f"Measured at different times: intervals have a drift of {_drift_words(changes)} between sessions in them "
-            "(--drift). To decide smaller differences, measure both in turn: ddpbench compare "
+            f"Measured at different times: what a machine drifts between sessions is in the intervals, "
+            f"{_drift_words(changes)} (--drift). To decide smaller differences, measure both in turn: ddpbench compare "
             "--interleave."
         )
     found += dict.fromkeys(side.lacks for side in (changes.base, changes.new) if side.lacks)
@@ -151,9 +151,12 @@ def remarks(changes: Changes) -> list[str]:
         )
     if changes.unlike:
         found.append(f"They differ in more than the program: {'; '.join(changes.unlike)}.")
-    wide = [far for one in changes.undecided if (far := _farthest(one.ratio)) is not None]
+    undecided = [one for one in changes.undecided if not one.reason]
+    wide = [far for one in undecided if (far := _farthest(one.ratio)) is not None]
     if wide:
-        found.append(f"Undecided cases: differences up to {format_at_most(max(wide))} are not ruled out.")
+        found.append(
+            f"Undecided cases: a difference up to {format_at_most(max(wide))} may be there; it has not been shown."
+        )
     if changes.undecided:
         found += _resolution(changes)
     return found
@@ -167,18 +170,15 @@ def _farthest(ratio: Interval | None) -> float | None:
 
 
 def _drift_words(changes: Changes) -> str:
-    if changes.drift is not None:
-        return f"{100 * changes.drift:g} %"
-    return f"{100 * DRIFT:g} %, or more where launches scatter more,"
+    drifts = [each for one in changes.changes for each in one.drifts or ()] or [changes.drift or DRIFT]
+    least, most = f"{100 * min(drifts):.2g}", f"{100 * max(drifts):.2g}"
+    return f"{least} %" if least == most else f"{least} to {most} %"
 
 
 def _resolution(changes: Changes) -> list[str]:
     """Return what undecided cases could have shown, and how long what is wanted takes, a sentence each."""
-    found = []
+    found: list[str] = []
     resolved = changes.resolvable
-    if resolved is not None:
-        drift = "" if changes.paired else ", the drift included"
-        found.append(f"In them {seen_words(resolved)}{drift}.")
     wanted, needed_s = f"{100 * changes.wanted:g} %", changes.wanted_s
     if resolved is not None and resolved <= changes.wanted:
         return found
@@ -187,8 +187,8 @@ def _resolution(changes: Changes) -> list[str]:
         flag = f"--total '{format_about(needed_s)}'"
         way = flag if changes.paired else f"ddpbench compare --interleave with {flag}"
         found.append(
-            f"To resolve {wanted}{_in_all(changes)} ({_OFTEN}), measure in turn for about "
-            f"{format_about(needed_s)}: {way}; {how}."
+            f"To resolve {wanted}{_in_all(changes)} ({_OFTEN}), measure "
+            f"{'again' if changes.paired else 'in turn'} for about {format_about(needed_s)}: {way}; {how}."
         )
     elif all(one.in_turn is not None for one in changes.undecided):
         found.append(
@@ -306,7 +306,7 @@ def failing(changes: Changes, limit: float) -> Sequence[Change]:
 
 def judged_any(changes: Changes) -> bool:
     """Return whether at least one case was compared: a gate that saw nothing has not been passed."""
-    return any(one.verdict != "not comparable" for one in changes.changes)
+    return any(one.judged for one in changes.changes)
 
 
 def why_failing(change: Change, limit: float) -> str:

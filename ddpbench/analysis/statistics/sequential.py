@@ -172,20 +172,13 @@ def _end(values: _Values, scales: _Values, middle: float, reach: float, limit: f
     return far
 
 
-def anytime_half_width(values: Sequence[float], alpha: float = ALPHA, effect: float = EFFECT) -> float | None:
-    """Return half the interval of a mean that holds at every number of values; None while it has no end.
+def half_width_in_deviations(count: int, alpha: float = ALPHA) -> float | None:
+    """Return half the interval that the first kind of evidence alone gives of so many values, in their deviations.
 
-    Values are taken to be normal and independent; what outliers and drift do to it is simulated in its test.
-    """
-    factor = half_width_in_deviations(len(values), alpha, effect)
-    return None if factor is None else deviation(values) * factor
-
-
-def half_width_in_deviations(count: int, alpha: float = ALPHA, effect: float = EFFECT) -> float | None:
-    """Return half that interval for so many values, in their sample standard deviations; None while it has no end."""
+    None while it has no end."""
     if count < FEWEST:
         return None
-    wide = 1 + count * effect**2
+    wide = 1 + count * EFFECT**2
     edge = (math.sqrt(wide) / alpha) ** (2 / count)
     if edge >= wide:
         return None

@@ -63,7 +63,10 @@ def commits_between(folder: Path, good: str, bad: str) -> list[str]:
     Raises:
         RequestError: one is no commit, or the bad one does not come from the good one.
     """
-
+    try:
+        git(folder, "rev-parse", "--git-dir")
+    except RequestError:
+        raise RequestError(f"{folder} is in no git repository: bisect searches the commits of one") from None
     for name in (good, bad):
         if name.startswith("-"):
             raise RequestError(f"{name}: a commit's name begins with no -")
@@ -110,8 +113,9 @@ def search(
     skipped: set[int] = set()
     fast, slow = -1, len(commits) - 1
     while open_ := [index for index in range(fast + 1, slow) if index not in skipped]:
-        middle = (fast + slow) / 2
-        index = min(open_, key=lambda one: abs(one - middle))
+        index = open_[
+            len(open_) // 2
+        ]  # of those that can be measured as many before as after: so `steps` are enough
         one = _look(good, commits[index], measure, limit, level)
         tried.append(one)
         told = f" ({100 * (one.ratio - 1):+.1f} %)" if one.ratio is not None else ""

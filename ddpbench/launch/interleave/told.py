@@ -71,6 +71,18 @@ def differing(overrides: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def check_empty(out: Path) -> None:
+    """Refuse a directory that holds something.
+
+    Raises:
+        OutputError: it does, or is none.
+    """
+    if out.exists() and not out.is_dir():
+        raise OutputError(f"{out} is a file: choose another --out")
+    if out.exists() and any(out.iterdir()):
+        raise OutputError(f"{out} is not empty: choose another --out")
+
+
 def interleave(asked: Asked, listener: Listener) -> Changes:
     """Measure both sides in turn until each case is decided or the time is spent; return what may be said.
 
@@ -85,8 +97,7 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
         raise RequestError(f"{asked.experiment} is a run directory: --interleave measures an experiment")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     out = checked_name(asked.out or Path("reports") / f"compare-{asked.experiment.stem}-{stamp}")
-    if out.exists() and any(out.iterdir()):
-        raise OutputError(f"{out} is not empty: choose another --out")
+    check_empty(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -25,11 +25,11 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ValidationError
 
-from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
+from ddpbench.errors import IdentityError, LaunchError, OutputError, RequestError, SideError
 from ddpbench.guard import die_with_parent
 from ddpbench.helper_process import CODE_FIRST, child_environment
 from ddpbench.launch.interleave.sides import Placed
-from ddpbench.records import SCHEMA_VERSION, RunDir, write_atomically
+from ddpbench.records import SCHEMA_VERSION, write_atomically
 from ddpbench.records.files import MOST_NOTES, damaged, read_text
 from ddpbench.records.machine import first_problem
 from ddpbench.records.rundir import explain_os_error
@@ -69,16 +69,20 @@ def read_comparison(path: Path) -> Stored:
 
     Raises:
         RequestError: it is none.
-        IdentityError: its file is damaged.
+        IdentityError: its file is damaged, or of another schema.
     """
     if not (path / FILE).is_file():
         raise RequestError(f"{path} holds no comparison: there is no {FILE}")
     try:
-        return Stored.model_validate(json.loads(read_text(path / FILE, MOST_NOTES)))
+        stored = Stored.model_validate(json.loads(read_text(path / FILE, MOST_NOTES)))
     except ValidationError as error:
         raise damaged(path / FILE, first_problem(error)) from None
     except ValueError as error:
         raise damaged(path / FILE, str(error)) from None
+    if stored.schema_version != SCHEMA_VERSION:
+        reads = f"this ddpbench reads schema {SCHEMA_VERSION}: use the version that wrote it"
+        raise IdentityError(f"{path / FILE} has schema {stored.schema_version}; {reads}")
+    return stored
 
 
 class Listener(Protocol):
@@ -100,10 +104,6 @@ class Turns:
     listener: Listener
     overrides: Sequence[str] = ()
     _processes: list[_Process] = field(default_factory=list)
-
-    def runs(self) -> tuple[RunDir, RunDir]:
-        """Return the sides' run directories."""
-        return RunDir(self.out / "base"), RunDir(self.out / "new")
 
     def measure(
         self,

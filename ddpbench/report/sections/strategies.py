@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ddpbench.analysis.bound import is_bounded, outruns
+from ddpbench.analysis.bound import bounds_of, is_bounded, outruns
 from ddpbench.analysis.statistics.stats import MARGIN
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
@@ -18,7 +18,7 @@ from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import Panel, Series, panels_of
 from ddpbench.report.words import Estimate, launches_each, not_drawn, number, ranks, series_of, valued
 from ddpbench.spec import grouping
-from ddpbench.spec.grouping import UNDISTURBED, Key
+from ddpbench.spec.grouping import UNDISTURBED
 from ddpbench.strategies import TABLE, load_strategy
 from ddpbench.strategies.traits import traits_of
 
@@ -185,14 +185,7 @@ def _heading(panel: Panel, groups: _Groups) -> str:
     return f"{prefix}Throughput of ranks that exchange nothing"
 
 
-def _bounds_of(rows: Iterable[Row]) -> dict[Key, Row]:
-    """Return the independent ranks among cases at one number of ranks, by what decides how long ranks compute."""
-    return {
-        grouping.deciding("compute", row.case): row for row in rows if traits_of(row.case).role == "bound"
-    }
-
-
-def _bound_of(row: Row, bounds: Mapping[Key, Row]) -> Estimate | None:
+def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Estimate | None:
     """Return the throughput of the independent ranks that compute as a case does; None where there are none."""
     found = bounds.get(grouping.deciding("compute", row.case))
     return found.samples_per_s if found is not None else None
@@ -203,7 +196,7 @@ def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
 
     Nothing is called an upper bound beside a number above it; nothing is said where the cases have several.
     """
-    bounds = _bounds_of(rows)
+    bounds = bounds_of(rows)
     values = {bound.value: bound for _, row in shown if (bound := _bound_of(row, bounds)) is not None}
     if len(values) != 1:
         return ""
@@ -226,7 +219,7 @@ def _about_bounds(groups: _Groups) -> list[str]:
     less: dict[str, None] = {}
     there = False
     for size, members in groups:
-        bounds = _bounds_of(row for _, row in members if _has(row))
+        bounds = bounds_of(row for _, row in members if _has(row))
         there = there or bool(bounds)
         for _, row in members:
             bound = _bound_of(row, bounds)
