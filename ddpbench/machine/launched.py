@@ -312,8 +312,8 @@ def _remove_stale_pages() -> None:
         if path.suffix == ".json":
             continue  # it goes with its page
         with contextlib.suppress(OSError):
-            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with os.fdopen(os.open(path, flags), "r+b", buffering=0) as file:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
                 found = os.fstat(file.fileno())
                 old = time.time() - found.st_mtime > _STALE_S
                 if old and stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():

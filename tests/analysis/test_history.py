@@ -205,8 +205,9 @@ def test_cases_are_matched_as_two_runs_are(tmp_path: Path) -> None:
 
 
 def test_too_few_runs_are_said_with_how_many_are_needed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     for number in range(4):
         night(tmp_path, number, {DDP: 45.0 if number < 2 else 90.0})
     assert run_cli(["history", str(tmp_path), "--html", str(tmp_path / "page.html")]) == 0

@@ -80,7 +80,7 @@ def drawn(count: int, seed: int) -> list[str]:
     generator = random.Random(seed)
     names: list[str] = []
     for kind, share in SHARES.items():
-        every = [f"{kind}:{rest}" for rest in FAMILIES[kind][0]()]
+        every = [f"{kind}:{rest}" for rest in dict.fromkeys(FAMILIES[kind][0]())]
         names += generator.sample(every, min(len(every), max(1, round(count * share))))
     return names
 
