@@ -11,6 +11,7 @@ import pytest
 
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
+from tests.browser.waiting import until
 from tests.report.hostile import hostile_summary
 
 pytestmark = pytest.mark.browser
@@ -45,12 +46,12 @@ def test_a_table_that_goes_on_to_the_right_fades_out_until_its_end(opened: Open)
         region.style.width = '300px'; region.id = 'cut'; }"""
     )
     wide = page.locator("#cut")
-    page.wait_for_function("document.querySelector('#cut').classList.contains('more')")
+    until(page, "document.querySelector('#cut').classList.contains('more')")
     faded = "node => getComputedStyle(node).maskImage !== 'none'"
     assert wide.evaluate("node => node.scrollWidth > node.clientWidth && node.tabIndex === 0")
     assert wide.evaluate(faded)
     wide.evaluate("node => node.scrollTo({left: node.scrollWidth, behavior: 'instant'})")
-    page.wait_for_function("!document.querySelector('#cut').classList.contains('more')")
+    until(page, "!document.querySelector('#cut').classList.contains('more')")
     assert not wide.evaluate(faded), "the end is seen as it is"
 
 
@@ -155,7 +156,7 @@ def test_what_is_filtered_sorts_prints_and_is_found_by_its_link(opened: Open) ->
     row = link.get_attribute("href")[1:]
     assert not page.locator(f"[id='{row}']").is_visible()
     link.click()
-    page.wait_for_function("document.querySelector(':target')?.offsetHeight > 0")
+    until(page, "document.querySelector(':target')?.offsetHeight > 0")
     assert page.evaluate(SHOWN) == 20
 
 
@@ -202,7 +203,7 @@ def test_the_policy_blocks_what_is_not_the_pages_own(browser: Any, address: str)
           document.body.append(image);
         }"""
     )
-    page.wait_for_function("window.blocked.length >= 2")
+    until(page, "window.blocked.length >= 2")
     assert page.evaluate("window.acted") is None
     assert set(page.evaluate("window.blocked")) == {"script-src-elem", "img-src"}
     context.close()

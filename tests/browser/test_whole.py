@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.browser.waiting import until
+
 pytestmark = pytest.mark.browser
 Open = Callable[..., Any]
 
@@ -138,4 +140,4 @@ def test_an_ordinary_sweeps_page_is_short_and_answers_first(opened: Open) -> Non
     assert max(page.evaluate(ends)) < 600
     assert not page.locator("nav").is_visible(), "the table of contents opens when it is asked for"
     page.evaluate("location.hash = 'terms'")
-    page.wait_for_function("document.querySelector('#terms').open")
+    until(page, "document.querySelector('#terms').open")
