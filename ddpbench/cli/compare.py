@@ -230,17 +230,12 @@ def _told(changes: Changes, arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from ddpbench.analysis.regression.told import failing, judged_any, markdown, to_json, why_failing
-    from ddpbench.errors import OutputError
-    from ddpbench.records.files import write_anew
-    from ddpbench.records.rundir import explain_os_error
+    from ddpbench.records.rundir import write_output
 
     if arguments.fail_on:
         changes = replace(changes, wanted=arguments.fail_on)
     if arguments.markdown is not None:
-        try:
-            write_anew(arguments.markdown, markdown(changes))
-        except OSError as error:
-            raise OutputError(f"{arguments.markdown} cannot be written: {explain_os_error(error)}") from None
+        write_output(arguments.markdown, markdown(changes))
     if arguments.html is not None:
         from ddpbench.report.comparison import write_comparison
 
@@ -255,7 +250,7 @@ def _told(changes: Changes, arguments: argparse.Namespace) -> int:
     for change in failed:
         say(f"{change.label}: {why_failing(change, arguments.fail_on)}", sys.stderr)
     if not judged_any(changes):
-        say("nothing could be compared", sys.stderr)
+        say("nothing could be judged: the gate has not been passed", sys.stderr)
         return 1
     if not failed:
         undecided = changes.counts().get("cannot tell", 0)

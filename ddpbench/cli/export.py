@@ -34,10 +34,9 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.analysis.export import exported
-    from ddpbench.errors import OutputError, RequestError
+    from ddpbench.errors import RequestError
     from ddpbench.records import RunDir
-    from ddpbench.records.files import write_anew
-    from ddpbench.records.rundir import explain_os_error
+    from ddpbench.records.rundir import write_output
 
     path: Path | None = arguments.out
     if path is None and arguments.kind == "parquet" and sys.stdout.isatty():
@@ -47,8 +46,5 @@ def _run(arguments: argparse.Namespace) -> int:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
         return 0
-    try:
-        write_anew(path, content)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
+    write_output(path, content)
     return 0

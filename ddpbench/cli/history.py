@@ -59,17 +59,12 @@ def add_parser(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.analysis.history import history_of, read_sides
     from ddpbench.analysis.history.told import markdown, to_json
-    from ddpbench.errors import OutputError
-    from ddpbench.records.files import write_anew
-    from ddpbench.records.rundir import explain_os_error
+    from ddpbench.records.rundir import write_output
 
     sides = read_sides(arguments.runs, as_given=arguments.as_given, across=arguments.across)
     history = history_of(sides, only=arguments.case)
     if arguments.markdown is not None:
-        try:
-            write_anew(arguments.markdown, markdown(history))
-        except OSError as error:
-            raise OutputError(f"{arguments.markdown} cannot be written: {explain_os_error(error)}") from None
+        write_output(arguments.markdown, markdown(history))
     if arguments.html is not None:
         from ddpbench.report.history import write_history
 

@@ -377,6 +377,18 @@ class RunDir:
         return data
 
 
+def write_output(path: Path, content: str | bytes) -> None:
+    """Writes a file that somebody asked for, in place of what is there.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    try:
+        write_anew(path, content)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
+
+
 def explain_os_error(error: OSError) -> str:
     """Return an OSError in words, with what to do about the usual ones."""
     reason = error.strerror or str(error)

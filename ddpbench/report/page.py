@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from markupsafe import Markup, escape
@@ -20,7 +19,6 @@ from ddpbench.analysis.findings.wording import LATE
 from ddpbench.analysis.summary import Finding, RunSummary
 from ddpbench.analysis.table.columns import meanings
 from ddpbench.report.captions import emulation_words, shared_words, without, without_word
-from ddpbench.report.cells import cells
 from ddpbench.report.draw.canvas import Drawn
 from ddpbench.report.draw.painter import Painter, draw_all
 from ddpbench.report.embedded import Embedded, NumberedTable, Numbers, data_address, labelled
@@ -54,6 +52,7 @@ from ddpbench.report.tables.data_parallel import data_parallel_section, phases_t
 from ddpbench.report.tables.failures import failures_table
 from ddpbench.report.tables.proofs import proofs_line, proofs_table
 from ddpbench.report.tables.provenance import fabrics_table, machine_table
+from ddpbench.report.templates import environment, page_style
 from ddpbench.report.words import moment, percent
 from ddpbench.spec.documents import parse
 from ddpbench.texts import clean, command, on_page
@@ -119,6 +118,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
         .get_template("page.html")
         .render(
             summary=summary,
+            title=f"{summary.name} \N{MIDDLE DOT} ddpbench report",
             answer=_anchored(_once(summary.answer), found, shared),
             findings=_anchored(
                 [one for one in summary.findings if one not in summary.answer],
@@ -284,7 +284,7 @@ def _style_and_script() -> Mapping[str, str]:
     """Return the page's style and its script, with the hash that its policy allows."""
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     return {
-        "style": Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+        "style": page_style(),
         "script": Markup(script),
         "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
     }
@@ -318,29 +318,17 @@ def count_words(summary: RunSummary) -> Sequence[tuple[str, str]]:
 
 
 def _environment(shared: Collection[str]) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_shown,
-    )
-    environment.filters["counted"] = counted
-    environment.filters["at_most"] = format_at_most
-    environment.filters["cells"] = cells
-    environment.filters["exactly"] = _exactly
-    environment.filters["unshared"] = partial(without, shared=shared)
-    return environment
+    found = environment()
+    found.filters["counted"] = counted
+    found.filters["at_most"] = format_at_most
+    found.filters["exactly"] = _exactly
+    found.filters["unshared"] = partial(without, shared=shared)
+    return found
 
 
 def _exactly(text: str) -> Markup:
     """Return a text that may be copied from the page, as it is."""
     return Markup(escape(clean(text)))
-
-
-def _shown(value: Any) -> Any:
-    return on_page(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:

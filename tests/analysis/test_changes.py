@@ -285,7 +285,7 @@ def test_a_case_that_is_gone_or_fails_at_times_fails_a_gate(
     assert failing(compared(some, base), 0.03) == []  # it became better
     other = made(tmp_path / "d", {MASTER: 40})
     assert run_cli(["compare", str(base.path), str(other.path), "--fail-on", "3%"]) == 1
-    assert "nothing could be compared" in capsys.readouterr().err
+    assert "nothing could be judged: the gate has not been passed" in capsys.readouterr().err
 
 
 def test_what_another_session_adds_later_is_no_pair(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_a_gate_that_judged_nothing_is_not_passed(tmp_path: Path, capsys: pytest
     runs = [str(made(tmp_path / name, {DDP: 40, SINGLE: 40}, rounds=2).path) for name in ("a", "b")]
     assert run_cli(["compare", *runs]) == 0
     assert run_cli(["compare", *runs, "--fail-on", "3%"]) == 1
-    assert "nothing could be compared" in capsys.readouterr().err
+    assert "nothing could be judged: the gate has not been passed" in capsys.readouterr().err
 
 
 def test_launches_that_do_not_differ_are_of_copies_whatever_the_drift(tmp_path: Path) -> None:
@@ -409,7 +409,7 @@ def test_the_page_shows_both_sides_launches_and_loads_nothing(tmp_path: Path) ->
     assert "<script" not in text
     assert "Content-Security-Policy" in text
     assert "&lt;script&gt;" in text
-    assert re.search(r"2 cases: 1 slower, 1 undecided \(a change of \d+ % or more .*\); most: ddp", text)
+    assert re.search(r"2 cases: 1 slower, 1 undecided \(a change of \d+\s% or more .*\); most: ddp", text)
     assert text.count("data:image/svg+xml;base64,") == 1
     assert not re.search(r"(src|href)=\"(?!data:|#)", text)
     nothing = made(tmp_path / "c", {MASTER: 40})

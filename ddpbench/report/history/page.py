@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-import jinja2
-
 from ddpbench.analysis.history import CaseHistory, History
 from ddpbench.analysis.history.reading import started_utc
 from ddpbench.analysis.history.told import (
@@ -20,21 +18,17 @@ from ddpbench.analysis.history.told import (
     to_json,
     verdict_words,
 )
-from ddpbench.errors import OutputError
 from ddpbench.helper_process import for_report
-from ddpbench.records.files import write_anew
-from ddpbench.records.rundir import explain_os_error
-from ddpbench.report.cells import cells
+from ddpbench.records.rundir import write_output
 from ddpbench.report.draw.painter import Painter
 from ddpbench.report.embedded import Embedded, Numbers, data_address
 from ddpbench.report.history.picture import HOW_TO_READ, case_picture
 from ddpbench.report.parts import Cell, Column, Table
+from ddpbench.report.templates import environment, page_style
 from ddpbench.report.words import estimate_of, moment
-from ddpbench.texts import clean
 from ddpbench.units import counted
 from ddpbench.version import VERSION
 
-_HERE = Path(__file__).parent
 MOST_FIGURES = 24
 """Of the cases that changed first; a page of more would be slow to make and to read."""
 
@@ -48,10 +42,11 @@ def history_page(history: History) -> str:
     overview = numbers.sure(_cases_table(history, {id(case): number for number, case in enumerate(drawn, 1)}))
     figures = _figures(history, drawn, numbers)
     return (
-        _environment()
+        environment(Path(__file__).parent)
         .get_template("history.html")
         .render(
-            style=(_HERE.parent / "page.css").read_text(encoding="utf-8"),
+            title=f"History of {counted(len(history.sides), 'run')} \N{MIDDLE DOT} ddpbench",
+            style=page_style(),
             headline=headline(history),
             cases=overview,
             places=list(map(place_words, places(history))),
@@ -72,23 +67,7 @@ def write_history(history: History, path: Path) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    try:
-        write_anew(path, history_page(history))
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {explain_os_error(error)}") from None
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: clean(value) if type(value) is str else value,
-    )
-    environment.filters["cells"] = cells
-    return environment
+    write_output(path, history_page(history))
 
 
 def _figures(history: History, drawn: Sequence[CaseHistory], numbers: Numbers) -> list[Embedded]:

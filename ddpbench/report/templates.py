@@ -1,0 +1,37 @@
+"""How templates of pages are rendered: everything from a run is escaped, and what is not there is an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from ddpbench.report.cells import cells
+from ddpbench.texts import on_page
+
+_HERE = Path(__file__).parent
+
+
+def environment(folder: Path = _HERE) -> jinja2.Environment:
+    """Return the environment of the templates in a folder, which may use those of the report."""
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([folder, _HERE]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+    found.filters["cells"] = cells
+    return found
+
+
+def page_style() -> Markup:
+    """Return the style sheet of every page."""
+    return Markup((_HERE / "page.css").read_text(encoding="utf-8"))
+
+
+def _shown(value: Any) -> Any:
+    return on_page(value) if isinstance(value, str) and not isinstance(value, Markup) else value
