@@ -588,7 +588,7 @@ def test_all_undecided_cases_at_once_take_longer_than_each(tmp_path: Path) -> No
     assert changes.wanted_s == max(time or 0.0 for time in times)
     assert changes.wanted_s > max(time or 0.0 for time in alone)
     said = " ".join(remarks(changes))
-    assert "To resolve 3 % in all 2 undecided cases at once (4 times in 5), measure again for" in said
+    assert "To resolve 3 % in both undecided cases at once (4 times in 5), measure again for" in said
 
 
 def test_noise_promises_no_more_rounds_than_a_sweep_may_have(tmp_path: Path) -> None:

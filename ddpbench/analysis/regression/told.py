@@ -23,7 +23,7 @@ PART_WORDS = {
 }
 _OFTEN = "4 times in 5"
 """How often what is called resolvable is resolved: `POWER`."""
-HEADS = ("case", "base, ms", "new, ms", "change", "95 % interval", "verdict", "where")
+HEADS = ("case", "base, ms", "new, ms", "change", "95 % interval", "verdict", "where, or why")
 
 
 def percent(ratio: float, decimals: int = 1) -> str:
@@ -206,7 +206,7 @@ def _resolution(changes: Changes) -> list[str]:
 
 def _in_all(changes: Changes) -> str:
     count = len(changes.undecided)
-    return f" in all {count} undecided cases at once" if count > 1 else ""
+    return f" in {'both' if count == 2 else f'all {count}'} undecided cases at once" if count > 1 else ""
 
 
 def markdown(changes: Changes) -> str:
