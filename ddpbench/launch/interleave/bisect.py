@@ -113,9 +113,8 @@ def search(
     skipped: set[int] = set()
     fast, slow = -1, len(commits) - 1
     while open_ := [index for index in range(fast + 1, slow) if index not in skipped]:
-        index = open_[
-            len(open_) // 2
-        ]  # of those that can be measured as many before as after: so `steps` are enough
+        # As many of those that can be measured lie before it as after: so `steps` verdicts are enough.
+        index = open_[len(open_) // 2]
         one = _look(good, commits[index], measure, limit, level)
         tried.append(one)
         told = f" ({100 * (one.ratio - 1):+.1f} %)" if one.ratio is not None else ""
