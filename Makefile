@@ -6,7 +6,7 @@ TESTS_AT_ONCE := 3
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
-.PHONY: sweep test bench campaign soak check docs clean help
+.PHONY: sweep test frameworks bench campaign soak check docs clean help
 .DEFAULT_GOAL := help
 
 help:  ## what there is
@@ -18,12 +18,15 @@ sweep: .venv/.runtime  ## run the default experiment and report on it
 test: .venv/.dev  ## run all tests and checks
 	$(MAKE) check
 	@# Sweeps mostly wait for their ranks: a few run beside each other. What is held to times comes last, alone.
-	@$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=15 -m 'not links and not alone'; most=$$?; \
+	@$(PYTEST) -q -n $(TESTS_AT_ONCE) $(BY_FILE) --durations=15 -m 'not links and not alone and not framework'; most=$$?; \
 	if [ $$most = 2 ]; then exit 130; fi; \
 	$(PYTEST) -q -n 2 $(BY_FILE) --durations=5 -m links; links=$$?; \
 	if [ $$links = 2 ]; then exit 130; fi; \
-	$(PYTEST) -q -m alone; alone=$$?; \
+	$(PYTEST) -q -m 'alone and not framework'; alone=$$?; \
 	exit $$((most || links || alone))
+
+frameworks: .venv-frameworks/.all  ## run the tests of the frameworks' strategies, in an environment of their own
+	.venv-frameworks/bin/python -m pytest --benchmark-disable -q -n 2 $(BY_FILE) --durations=10 -m framework
 
 check: .venv/.dev  ## lint, types, layers
 	$(BIN)/ruff check .
@@ -47,8 +50,8 @@ docs: .venv/.dev  ## write the generated pages of docs/, and the pages of the ke
 	$(BIN)/python -c 'import pathlib; from ddpbench.launch.settings_page import page; pathlib.Path("docs/settings.md").write_text(page(), "utf-8")'
 	@for run in reports/*/records.tar.xz; do $(BIN)/python -m ddpbench report "$${run%/*}" > /dev/null || exit 1; done
 
-clean:  ## remove the environment
-	rm -rf .venv
+clean:  ## remove the environments
+	rm -rf .venv .venv-frameworks
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -64,4 +67,10 @@ clean:  ## remove the environment
 
 .venv/.dev: .venv/.runtime
 	$(PIP) -e '.[dev]'
+	@touch $@
+
+.venv-frameworks/.all: pyproject.toml constraints.txt
+	@test -x .venv-frameworks/bin/python || $(PYTHON) -m venv .venv-frameworks
+	$(subst .venv,.venv-frameworks,$(PIP)) torch
+	$(subst .venv,.venv-frameworks,$(PIP)) -e '.[dev,frameworks]'
 	@touch $@

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ddpbench.strategies.frameworks.installed import missing
 from tests.unpainted import sitecustomize as unpainted
 
 if TYPE_CHECKING:
@@ -40,7 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts files with sweeps, which take longest, before all others, so that pytest-xdist begins with them."""
+    """Skips tests of frameworks that are not here, and puts files with sweeps first, since they take longest."""
+    for item in items:
+        for marker in item.iter_markers("framework"):
+            for name in marker.args:
+                if reason := missing(name):
+                    item.add_marker(pytest.mark.skip(reason=reason))
     long = {item.path for item in items if item.get_closest_marker("multiprocess")}
     items.sort(key=lambda item: item.path not in long)
 

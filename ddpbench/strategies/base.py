@@ -245,6 +245,10 @@ class Strategy(ABC, Generic[OptionsT]):
     """What the model is cut into, a piece a rank: `stages` or `branches`. Empty: it stays whole."""
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Options beside the defaults that make it another thing to prove."""
+    imports: ClassVar[tuple[str, ...]] = ()
+    """Modules of a framework that take long to import: a fork server does it once, for all ranks."""
+    framework: ClassVar[str] = ""
+    """The framework whose own way this is, by its name in `ddpbench.strategies.frameworks.installed.FRAMEWORKS`."""
     note: ClassVar[str] = ""
     """What a report must say beside the strategy's numbers."""
     role: ClassVar[Role] = ""

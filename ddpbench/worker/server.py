@@ -81,12 +81,16 @@ def _preload() -> float:
     return time.perf_counter() - start
 
 
-def _import_for(name: str) -> None:
-    """Imports what a workload of the table needs; the ranks of a launch say it better if that cannot be done."""
-    if ddpbench.workloads.is_import_path(name):
-        return
+def _import_for(case: Case) -> None:
+    """Imports what a case's strategy and workload of the table need.
+
+    The ranks of a launch say it better if that cannot be done.
+    """
+    modules = list(ddpbench.strategies.load_strategy(case.strategy).imports)
+    if not ddpbench.workloads.is_import_path(case.workload):
+        modules += ddpbench.workloads.load_workload(case.workload).imports
     with contextlib.suppress(Exception):  # a library too old for another raises whatever it likes
-        for module in ddpbench.workloads.load_workload(name).imports:
+        for module in modules:
             if module not in sys.modules:
                 importlib.import_module(module)
 
@@ -169,7 +173,7 @@ class ForkServer:
     def _launch(
         self, directory: LaunchDir, ranks: list[dict[str, Any]], request: LaunchRequest | None
     ) -> None:
-        _import_for((request or LaunchRequest.read(directory.request)).case.workload)
+        _import_for((request or LaunchRequest.read(directory.request)).case)
         _assert_forkable()
         self._begin()
         pids: list[int] = []

@@ -28,6 +28,11 @@ TABLE: dict[str, Entry] = {
         "a byte-level GPT on real text: many layers, so gradients become ready all through backward",
         ("nano", "micro", "mini", "gopher-44m", "small", "medium", "large", "xl"),
     ),
+    "cnn": Entry(
+        "ddpbench.workloads.cnn:Cnn",
+        "a small convolutional network on real handwritten digits (pip install 'ddpbench[digits]')",
+        ("small", "large"),
+    ),
     "resnet": Entry(
         "ddpbench.workloads.resnet:ResNet",
         "ResNet-18 and ResNet-50 on made-up images: much computation for its gradient, with BatchNorm",

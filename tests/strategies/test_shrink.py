@@ -60,7 +60,7 @@ def buckets_of(_rank: int, _processes: int, shrink: int, cap: Any, unused: bool)
         return future
 
     look.__annotations__ = {}
-    replica._ddps[0].register_comm_hook(None, look)
+    replica._reducers.ddps[0].register_comm_hook(None, look)
     batch = torch.rand(32, 256)
     for _ in range(STEPS):
         seen.clear()

@@ -29,7 +29,7 @@ def test_a_torch_that_cannot_be_imported_is_told(tmp_path: Path, monkeypatch: py
 def test_a_thread_that_a_workloads_import_started_refuses_the_fork(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    imported: list[str] = []
+    imported: list[Case] = []
 
     def forkable() -> None:
         if imported:
@@ -48,4 +48,4 @@ def test_a_thread_that_a_workloads_import_started_refuses_the_fork(
         ours.sendall(json.dumps(asked).encode() + b"\n")
         assert server.ForkServer(theirs, page, Traces(tmp_path))._receive()
         assert json.loads(ours.recv(4096)) == {"event": "refused", "reason": "2 threads"}
-    assert imported == ["hf:bert-tiny"]
+    assert [case.workload for case in imported] == ["hf:bert-tiny"]

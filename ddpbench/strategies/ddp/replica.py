@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.strategies.base import Job, Replica
 from ddpbench.strategies.ddp.options import DdpOptions
+from ddpbench.strategies.ddp.reducers import Reducers
 from ddpbench.strategies.trees import chunk
 
 if TYPE_CHECKING:
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
 
     from ddpbench.strategies.ddp.hooks import BucketHook
     from ddpbench.strategies.own_step import OwnStep
-
-REBUILD_BY_STEP = 4
-"""Without find_unused_parameters buckets are rebuilt in the second forward pass and the logger tells so in
-the third; a reducer that has not done it by the end of this step never will."""
 
 
 def buffers_stay() -> dict[str, Any]:
@@ -49,11 +46,11 @@ class DdpReplica(Replica):
             from ddpbench.strategies.ddp.shrunk import shrunk
 
             wrapper = shrunk(shrink)
-        self._ddps: list[DistributedDataParallel] = []
+        ddps: list[DistributedDataParallel] = []
         """One, but for a workload whose own step calls several modules."""
 
         def wrap(module: nn.Module) -> nn.Module:
-            self._ddps.append(
+            ddps.append(
                 wrapper(
                     module,
                     bucket_cap_mb=cap / shrink if isinstance(cap, int | float) else None,
@@ -63,26 +60,20 @@ class DdpReplica(Replica):
                     **buffers,
                 )
             )
-            return self._ddps[-1]
+            return ddps[-1]
 
         self._wrapped = wrap(job.model) if job.step is None else each_part(network_of(job), wrap)
         self._own: OwnStep | None = None
-        self._rebuilds = options.static_graph or not options.find_unused_parameters
-        self._steps = 0
-        self._rebuilt = False
-        self._hook: BucketHook | None = None
         plain = (
             job.case.algorithm not in COLLECTIVES
             and job.case.schedule != "after_backward"
             and options.compression == "none"
         )
-        if job.recorder.active or not plain:
-            hook = self._hook = self._make_hook(job, options)
+        hook = self._make_hook(job, options) if job.recorder.active or not plain else None
+        if hook is not None:
             self.unit_roundoff = hook.unit_roundoff
-            # DDP insists on the parameter's name and compares annotations, which are strings here: a
-            # lambda has none.
-            for ddp in self._ddps:
-                ddp.register_comm_hook(None, lambda _state, bucket: hook.aggregate(bucket))
+        rebuilds = options.static_graph or not options.find_unused_parameters
+        self._reducers = Reducers(ddps, hook, rebuilds=rebuilds)
 
     def _make_hook(self, job: Job, options: DdpOptions) -> BucketHook:
         from ddpbench.strategies.ddp.hooks import BucketHook
@@ -93,36 +84,22 @@ class DdpReplica(Replica):
         recorder = self.job.recorder
         *before, last = chunk((inputs, targets), self._parts) if self._parts > 1 else [(inputs, targets)]
         losses = []
-        with self._ddps[0].no_sync() if before else nullcontext():
+        with self._reducers.ddps[0].no_sync() if before else nullcontext():
             for part in before:
                 losses.append(self._loss(*part))
                 with recorder.span("backward"):
                     losses[-1].backward()  # type: ignore[no-untyped-call]
         loss = self._loss(*last)
-        if self._hook is None:
-            loss.backward()  # type: ignore[no-untyped-call]
-        else:
-            self._hook.start_step()
-            start = recorder.mark()
-            loss.backward()  # type: ignore[no-untyped-call]
-            returned = recorder.mark()
-            # The last bucket leaves when the last gradient is there: the rank's own computation ends.
-            recorder.add_span("backward", start, self._hook.last_start)
-            recorder.add_span("synchronize", self._hook.last_start, returned)
-        self._steps += 1
+        self._reducers.backward(recorder, loss.backward)
         return sum((part.detach() for part in losses), loss.detach())
 
     def own_step(self, batch: Any) -> torch.Tensor:
-        hook = self._hook
         if self._own is None:
             from ddpbench.strategies.own_step import OwnStep
 
             optimizers: Any = self.optimizer
-            last_sent = (lambda: hook.last_start) if hook is not None else (lambda: None)
-            self._own = OwnStep(self.job, self._wrapped, optimizers, last_sent=last_sent)
-        if hook is not None:
-            hook.start_step()
-        self._steps += 1
+            self._own = OwnStep(self.job, self._wrapped, optimizers, last_sent=self._reducers.last_sent)
+        self._reducers.start_step()
         return self._own(batch)
 
     def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
@@ -132,39 +109,12 @@ class DdpReplica(Replica):
             return loss / self._parts if self._parts > 1 else loss
 
     def bucket_bytes(self) -> tuple[int, ...] | None:
-        """Of the last step as the hook saw them; without a hook as the reducer logged them last.
-
-        None before the reducer has logged any.
-        """
-        if self._hook is not None:
-            return tuple(self._hook.sizes) or None
-        sizes: list[int] = []
-        for logged in self._logged():
-            text = str(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or "")
-            sizes += [int(size) for size in text.split(",")] if text else []
-        return tuple(sizes) or None
+        return self._reducers.bucket_bytes()
 
     def ready(self) -> bool:
         """Return whether buckets have been rebuilt in the order of the gradients, or never will be."""
-        if not self._rebuilt:
-            never = not self._rebuilds or self._steps >= REBUILD_BY_STEP
-            self._rebuilt = self._steps >= 2 and (
-                never or all(logged.get("has_rebuilt_buckets") for logged in self._logged())
-            )
-        return self._rebuilt
+        return self._reducers.ready()
 
     def close(self) -> None:
-        if not self._ddps:
-            return
-        # Others may still refer to this replica: its reducer must stop listening to the parameters now.
-        for ddp in self._ddps:
-            ddp._remove_autograd_hooks()  # type: ignore[no-untyped-call]
-        if self._hook is not None:
-            self._hook.close()
-        self._ddps = []
-        self._wrapped, self._hook, self._own = self.job.model, None, None
-        for parameter in self.job.model.parameters():
-            parameter.grad = None  # may be a view of the reducer's buckets
-
-    def _logged(self) -> list[dict[str, Any]]:
-        return [ddp._get_ddp_logging_data() for ddp in self._ddps]  # type: ignore[no-untyped-call]
+        self._reducers.close()
+        self._wrapped, self._own = self.job.model, None

@@ -1,0 +1,112 @@
+"""Which frameworks there are, what each needs installed, and why one cannot be had here. Imports none of them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needed:
+    """A package that a framework's strategy imports."""
+
+    module: str
+    """What is imported."""
+    distributions: tuple[str, ...]
+    """What it may be installed as; the first is what is told of."""
+    at_least: str
+    """The oldest version whose ways are known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Framework:
+    """What is to be known of a framework without importing it."""
+
+    display: str
+    extra: str
+    """`pip install 'ddpbench[EXTRA]'` brings it."""
+    needs: tuple[Needed, ...]
+
+
+_GREENLET = Needed(module="greenlet", distributions=("greenlet",), at_least="3.0")
+_ACCELERATE = Needed(module="accelerate", distributions=("accelerate",), at_least="1.0")
+_TENSORFLOW = Needed(module="tensorflow", distributions=("tensorflow", "tensorflow-cpu"), at_least="2.16")
+FRAMEWORKS: dict[str, Framework] = {
+    "accelerate": Framework(display="Accelerate", extra="accelerate", needs=(_ACCELERATE,)),
+    "lightning": Framework(
+        display="Lightning",
+        extra="lightning",
+        needs=(Needed(module="lightning", distributions=("lightning",), at_least="2.4"), _GREENLET),
+    ),
+    "hf_trainer": Framework(
+        display="transformers Trainer",
+        extra="hf_trainer",
+        needs=(
+            Needed(module="transformers", distributions=("transformers",), at_least="4.48"),
+            _ACCELERATE,
+            _GREENLET,
+        ),
+    ),
+    "deepspeed": Framework(
+        display="DeepSpeed",
+        extra="deepspeed",
+        needs=(Needed(module="deepspeed", distributions=("deepspeed",), at_least="0.16"),),
+    ),
+    "ray_train": Framework(
+        display="Ray Train",
+        extra="ray_train",
+        needs=(Needed(module="ray.train", distributions=("ray",), at_least="2.40"),),
+    ),
+    "tensorflow": Framework(display="TensorFlow", extra="tensorflow", needs=(_TENSORFLOW,)),
+}
+"""By the name of their strategy; TensorFlow's has two."""
+
+
+def versions(name: str) -> dict[str, str]:
+    """Return the installed versions of what a framework needs, by distribution; without those that are not there."""
+    found = {}
+    for needed in FRAMEWORKS[name].needs:
+        distribution, version = _installed(needed.distributions)
+        if version:
+            found[distribution] = version
+    return found
+
+
+def missing(name: str) -> str | None:
+    """Return why a framework cannot be had here, with the line that brings it; None where it can.
+
+    Nothing is imported: a package that is there and fails on import is told of by the ranks.
+    """
+    framework = FRAMEWORKS[name]
+    line = f"pip install 'ddpbench[{framework.extra}]'"
+    for needed in framework.needs:
+        distribution, version = _installed(needed.distributions)
+        if not version or not _importable(needed.module):
+            return f"{framework.display} needs {distribution}, which is not installed here: {line}"
+        if _numbers(version) < _numbers(needed.at_least):
+            return f"{distribution} {version} is too old, {framework.display} needs {needed.at_least} or newer: {line}"
+    return None
+
+
+def _installed(distributions: Sequence[str]) -> tuple[str, str]:
+    """Return which of these is installed, and its version; the first, and an empty text, where none is."""
+    for distribution in distributions:
+        try:
+            return distribution, importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return distributions[0], ""
+
+
+def _importable(module: str) -> bool:
+    """Return whether the package is there; only the outermost is looked for, since the search imports parents."""
+    return importlib.util.find_spec(module.partition(".")[0]) is not None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: `2.6.0rc1` is (2, 6, 0)."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
