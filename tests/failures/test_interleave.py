@@ -120,6 +120,8 @@ def test_what_cannot_be_a_side_is_refused(repository: Path, words: tuple[str, ..
     code, told, said = compare(repository, "bench/step.toml", *words, "--out", out)
     assert code == 2, told + said
     assert sentence in said
+    if "there is no such" in sentence or "has no such" in sentence:
+        assert not out.exists()  # refused before anything is written
 
 
 def test_a_commit_that_does_not_work_is_named(repository: Path) -> None:

@@ -118,11 +118,20 @@ def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
         raise RequestError(
             f"--base {' '.join(words)}: that is the code that is worked on: both sides are the same"
         )
-    _interpreter(base)
-    _checked_folder(base)
-    if base.ref:
-        _commit_named(_repository(base), base)
+    check_there(base)
     return base, new
+
+
+def check_there(spec: SideSpec) -> None:
+    """Whether what a side names is here; nothing is written.
+
+    Raises:
+        RequestError: there is no such commit, folder or interpreter.
+    """
+    _interpreter(spec)
+    _checked_folder(spec)
+    if spec.ref:
+        _commit_named(_repository(spec), spec)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ddpbench.errors import OutputError, RequestError
-from ddpbench.launch.interleave.sides import SideSpec, place
+from ddpbench.launch.interleave.sides import SideSpec, check_there, place
 from ddpbench.launch.interleave.turns import Turns, read_comparison
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import checked_name, explain_os_error
@@ -98,6 +98,8 @@ def interleave(asked: Asked, listener: Listener) -> Changes:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     out = checked_name(asked.out or Path("reports") / f"compare-{asked.experiment.stem}-{stamp}")
     check_empty(out)
+    for side in (asked.base, asked.new):
+        check_there(side)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
