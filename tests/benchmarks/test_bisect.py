@@ -17,9 +17,9 @@ from tests.repositories import EXPERIMENT, begin_repository, commit_training
 
 pytestmark = pytest.mark.multiprocess
 SEARCHES, COMMITS = 10, 16
-STEP_S = 0.013
-"""About what a step takes that sleeps for 12 ms, with its computation and two ranks' exchange."""
-SLEEP_S, PLANTED = 0.012, 0.08
+STEP_S = 0.026
+"""About what a step takes that sleeps for 25 ms, with its computation and two ranks' exchange."""
+SLEEP_S, PLANTED = 0.025, 0.08
 TWO_RANKS = (
     EXPERIMENT.replace('"single"', '"ddp"')
     .replace("world_size = 1", "world_size = 2")
