@@ -69,4 +69,6 @@ def test_hybrids_count_the_job_s_samples_once_and_hold_what_they_say(tmp_path: P
     whole = read_cases(run, plan)
     checked = check_cases(whole, case_table(plan, whole, {}), [])
     # One launch, of ranks that share cores: how long its instrumented steps take is chance.
-    assert {violation.invariant for violation in checked.violations} <= {"instrumented_as_timed"}, checked.line
+    assert {violation.invariant for violation in checked.violations} <= {"instrumented_as_timed"}, (
+        checked.line
+    )
