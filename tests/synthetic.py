@@ -63,6 +63,8 @@ class RankLaunch:
 
     blocks: Sequence[Sequence[int]] = ((10 * MS,) * 10,)
     steps: Sequence[tuple[int, int, Sequence[tuple[str, int, int]], Sequence[tuple[Any, ...]]]] = ()
+    group: int | None = None
+    """How many ranks take part in its collectives, where not all do."""
     start_ns: int = ORIGIN_NS
     samples_per_step: int = 8
     steady: bool = True
@@ -179,7 +181,7 @@ def rank_lines(
                     "step": number,
                     "bucket": bucket,
                     "op": op,
-                    "ranks": 2 if op == "send" else None,
+                    "ranks": 2 if op == "send" else what.group,
                     "bytes": size,
                     "start_ns": begin,
                     "end_ns": until,

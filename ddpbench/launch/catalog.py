@@ -56,6 +56,7 @@ class TableCatalog:
             schedules=found.schedules,
             trainers=found.trainers,
             pieces=found.pieces,
+            piece_count=found.piece_count,
         )
 
     def workload(self, name: str) -> WorkloadInfo:

@@ -30,13 +30,15 @@ _ADDED_LATER = {
     **UNUSED_RECOVERY,
 }
 """Fields that cases once lacked: at these values they are left out of the id, so that old runs keep theirs."""
-_OPTIONS_ADDED_LATER = {
+_OPTIONS_ADDED_LATER: dict[str, dict[str, Any]] = {
     "ddp": {
         "accumulate": 1,
         "compression": "none",
         "matrix_approximation_rank": 1,
         "start_powersgd_iter": 2,
-    }
+    },
+    "fsdp": {"replicas": 1},
+    "pipeline": {"replicas": 1},
 }
 """Likewise a strategy's options."""
 _USUAL = {"ddp": ("all_reduce", "overlapped")}

@@ -11,11 +11,15 @@ from pydantic import BaseModel
 from ddpbench.spec.case import Case
 
 Pieces = Literal["", "stages", "branches"]
-"""What a strategy cuts a model into, a piece for each rank."""
+"""What a strategy cuts a model into, a piece for each rank of a replica."""
 
 
 def _all(world_size: int) -> int:
     return world_size
+
+
+def _one_a_rank(case: Case) -> int:
+    return case.world_size
 
 
 class NoOptions(BaseModel, extra="forbid", frozen=True):
@@ -42,6 +46,8 @@ class StrategyInfo:
     trainers: Callable[[int], int] = _all
     """Of a world size: how many ranks train on samples of their own."""
     pieces: Pieces = ""
+    piece_count: Callable[[Case], int] = _one_a_rank
+    """Of a case: into how many pieces the model is cut."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -229,6 +229,7 @@ LOSS = Range(low=0, high=1, below=True, high_why="nothing would arrive", reads=_
 
 # Options of strategies and workloads.
 PARTS = _count(1, 4096, "a batch has no more parts than samples")
+REPLICAS = _count(1, MAX_RANKS // 2, "each has two ranks at least")
 FACTOR_RANK = _count(1, 256)
 POWERSGD_START = _count(2, 16, "it is part of the warm-up", "torch's minimum")
 AVERAGING_PERIOD = _count(2, 10, "the smallest timed block has as many steps", "1 is DDP")

@@ -53,10 +53,12 @@ def _pieces_reason(
         able = [name for name in catalog.workload_names() if catalog.workload(name).pieces(strategy.pieces)]
         names = dict.fromkeys(name.partition(":")[0] for name in able)
         return f"{case.workload} cannot be cut into {strategy.pieces}: take {' or '.join(names)}"
-    if strategy.pieces == "branches" and found != case.world_size:
+    wanted = strategy.piece_count(case)
+    if strategy.pieces == "branches" and found != wanted:
         return f"{case.workload} has {found} branches, a rank each: set world_size = {found}"
-    if found < case.world_size:
-        few = f"too few for {case.world_size} stages: use a world size of {found} or less"
+    if found < wanted:
+        most = found * (case.world_size // wanted)  # as many replicas, of a piece a layer
+        few = f"too few for {wanted} stages: use a world size of {most} or less"
         return f"{case.workload} has {found} layers to cut at, {few}"
     return None
 

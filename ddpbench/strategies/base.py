@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 from pydantic import BaseModel
 
 from ddpbench.spec import Case, NoOptions, Pieces
+from ddpbench.units import counted
 
 if TYPE_CHECKING:
     import torch
@@ -217,6 +218,20 @@ def parts_reason(strategy: str, closure: str) -> str:
     )
 
 
+def replicas_reason(case: Case, replicas: int) -> str | None:
+    """Return why so many replicas cannot share the ranks of a case, each of two or more, or None."""
+    if replicas == 1:
+        return None
+    if case.world_size % replicas:
+        return f"replicas = {replicas} does not divide {counted(case.world_size, 'rank')} evenly: set one that does"
+    if replicas == case.world_size:
+        return (
+            f"{replicas} replicas of one rank each are plain data parallelism, with nothing to divide within them: "
+            "take ddp, or fewer replicas"
+        )
+    return None
+
+
 class Strategy(ABC, Generic[OptionsT]):
     """A way to train on several devices. One file each, and one line in `ddpbench.strategies.TABLE`."""
 
@@ -238,11 +253,12 @@ class Strategy(ABC, Generic[OptionsT]):
     replicas_equal: ClassVar[bool] = True
     """All ranks' parameters are bit-equal after any number of steps; checked at the end."""
     whole_batches: ClassVar[bool] = False
-    """Every rank that takes batches takes the job's whole batch, as the stages of a pipeline do."""
+    """The ranks that train one replica of the model take the same batch, as the stages of a pipeline do: the job's
+    whole, or that replica's share (`dealt`)."""
     whole_state: ClassVar[bool] = True
     """Every rank holds the whole model and optimizer: checkpoints and evaluation are those of any replica."""
     pieces: ClassVar[Pieces] = ""
-    """What the model is cut into, a piece a rank: `stages` or `branches`. Empty: it stays whole."""
+    """What the model is cut into, a piece a rank (`piece_count`): `stages` or `branches`. Empty: it stays whole."""
     variants: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Options beside the defaults that make it another thing to prove."""
     imports: ClassVar[tuple[str, ...]] = ()
@@ -275,8 +291,23 @@ class Strategy(ABC, Generic[OptionsT]):
         """Return how many of the ranks train on samples; those that do not, such as a server, are the first."""
         return world_size
 
+    def dealt(self, case: Case, rank: int) -> tuple[int, int]:
+        """Return which share of a step's samples a rank takes, and into how many equal shares they are dealt.
+
+        Ranks of one share all take the whole of it; every share has a rank. What a rank counts as its own part of a
+        step, of which rates are made, is `case.local_batch` whatever it takes.
+        """
+        if self.whole_batches:
+            return 0, 1
+        trainers = self.trainers(case.world_size)
+        return max(0, rank - (case.world_size - trainers)), trainers
+
     def parts(self, case: Case) -> int:
         """Into how many equal parts the job's whole batch goes, each with a mean loss of its own."""
+        return case.world_size
+
+    def piece_count(self, case: Case) -> int:
+        """Return into how many pieces the model is cut, where it is; asked for once `check` has no objection."""
         return case.world_size
 
     def check(self, case: Case) -> str | None:

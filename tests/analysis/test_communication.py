@@ -92,6 +92,27 @@ def test_an_operation_without_a_factor_has_no_busbw(tmp_path: Path) -> None:
     assert table["busbw"].isna().all()
 
 
+def test_a_collective_in_groups_has_the_factor_of_its_group(tmp_path: Path) -> None:
+    """Four ranks; 0 and 1, and 2 and 3 gather among themselves: (n-1)/n is a half, and no time is shared."""
+    sizes = (1000, 2000, 4000)
+
+    def own(group: int) -> RankLaunch:
+        at = ORIGIN_NS + 10**9
+        sent = [
+            (2 * n + group, "all_gather", size, at + n * 20 * MS, at + (n * 20 + 10) * MS)
+            for n, size in enumerate(sizes)
+        ]
+        return RankLaunch(blocks=[[100 * MS] * 10], steps=[(at, at + 100 * MS, [], sent)], group=2)
+
+    shards = case_of("fsdp", 4, options_json='{"replicas": 2}', backend="gloo")
+    table = table_of(tmp_path, {shards: [[own(0), own(0), own(1), own(1)]]})
+    assert list(table["world_size"]) == [2, 2, 2]
+    assert list(table["factor"]) == [0.5] * 3
+    assert list(table["transfers"]) == [2, 2, 2]
+    assert list(table["time_s"]) == pytest.approx([0.010] * 3)
+    assert list(table["busbw"]) == pytest.approx([0.5 * size / 0.010 for size in sizes])
+
+
 @pytest.mark.parametrize(
     ("op", "ranks", "factor"),
     [  # nccl-tests, doc/PERFORMANCE.md; gather and scatter there count n times one rank's bytes

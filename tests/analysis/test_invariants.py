@@ -306,6 +306,17 @@ def test_a_bus_is_not_wider_than_its_link(tmp_path: Path) -> None:
     assert run("proved faster", 0.94 * needed_ms, reached=1.05) == set()
 
 
+@pytest.mark.parametrize(("group", "holds"), [(2, True), (None, False)])
+def test_what_groups_of_ranks_exchange_need_not_pass_a_link(
+    tmp_path: Path, group: int | None, holds: bool
+) -> None:
+    """Two nodes of two ranks: a node's gather among themselves, in 5 ms what a link needs 40 ms for between nodes."""
+    case = case_of("fsdp", 4, fabric="1 Gbit/s", nodes=2, ranks_per_node=2, backend="gloo")
+    own = step_with("all_gather", 10**7, 5, group=group)
+    found = checked(written(tmp_path, of(case, **own)))
+    assert ("bus_bandwidth" not in broken(found)) is holds
+
+
 @pytest.mark.parametrize(("ms", "holds"), [(2 * 1e3 * 3 * 2e6 / PAYLOAD, True), (92, False)])
 def test_a_master_needs_its_link_twice(tmp_path: Path, ms: float, holds: bool) -> None:
     # 2 MB from each of three ranks to the first, and back: 50.2 ms in either direction, one after the other

@@ -264,3 +264,26 @@ def test_every_operation_has_an_entry() -> None:
     }
     assert len(noted) > 5
     assert noted | set(COLLECTIVES) <= OPERATIONS.keys()
+
+
+def test_groups_of_ranks_share_no_link_and_are_transfers_of_their_own() -> None:
+    """Ranks 0 and 1, and 2 and 3, gather at the same time, each group all of it; a transfer of all ranks follows."""
+
+    def noted(bucket: int, start: int, end: int, ranks: int | None) -> CommRecord:
+        op = "all_gather" if ranks else "all_reduce"
+        return CommRecord(step=1, bucket=bucket, op=op, bytes=8, start_ns=start, end_ns=end, ranks=ranks)
+
+    step = StepRecord(step=1, start_ns=0, end_ns=1000, spans=())
+    launches = {
+        rank: RankSteps([step], [noted(rank // 2, 100, 200, 2), noted(0, 300, 400, None)])
+        for rank in range(4)
+    }
+    moved = found(launches)
+    assert sorted(zip(moved.begins.tolist(), moved.ends.tolist(), strict=True)) == [
+        (100, 200),
+        (100, 200),
+        (300, 400),
+    ]
+    (sizes,) = moved.moved().values()
+    told = {op: (one.count, one.time_ns, one.ranks) for (op, _), one in sizes.items()}
+    assert told == {"all_gather": (2, 200.0, 2), "all_reduce": (1, 100.0, 4)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from typing import Any
 
@@ -108,6 +109,24 @@ def test_fields_added_later_leave_the_ids_of_old_cases_alone() -> None:
     assert BASE.case_id == "ddp-w2-c5c819b5"  # as it was before the first of them
     for name in later:
         assert BASE.case_id != replace(BASE, **{name: AXES[name]}).case_id
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "case_id"),
+    [
+        ("fsdp", {"reshard_after_forward": True, "wrap": "blocks"}, "fsdp-w4-39158748"),
+        ("pipeline", {"microbatches": 4, "order": "gpipe"}, "pipeline-w4-e37d2b52"),
+    ],
+)
+def test_replicas_leave_the_ids_of_old_cases_alone(
+    strategy: str, options: dict[str, Any], case_id: str
+) -> None:
+    def of(replicas: dict[str, int]) -> str:
+        text = json.dumps(options | replicas, sort_keys=True)
+        return Case(workload="gpt:nano", strategy=strategy, world_size=4, options_json=text).case_id
+
+    assert of({}) == of({"replicas": 1}) == case_id  # as it was before there were any
+    assert of({"replicas": 2}) != case_id
 
 
 @pytest.mark.parametrize("name", AXES)

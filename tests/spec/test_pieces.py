@@ -39,7 +39,7 @@ def reason(base: str, options: str = "") -> str | None:
             6,
             "gpt:nano has 5 layers to cut at, too few for 6 stages: use a world size of 5 or less",
         ),
-        ("hf:bert-tiny", 2, "hf:bert-tiny cannot be cut into stages: take mlp or gpt or resnet"),
+        ("hf:bert-tiny", 2, "hf:bert-tiny cannot be cut into stages: take mlp or gpt or cnn or resnet"),
         ("replay:resnet50-v100", 2, "a replay has no layers to cut"),
         ("train.py:Mine", 2, "train.py:Mine cannot be cut into stages"),
     ],
@@ -79,6 +79,31 @@ def test_branches_need_a_rank_each(workload: str, world_size: int, told: str | N
         ("world_size = 4\nlocal_batch = 8", "microbatches = 2", None),
         ("world_size = 1\nlocal_batch = 8", 'microbatches = 1\norder = "1f1b"', None),
         ('world_size = 2\nprecision = "bf16"', "", 'set precision = "full"'),
+        ("world_size = 4\nlocal_batch = 8", "microbatches = 4\nreplicas = 2", None),
+        (
+            "world_size = 4\nlocal_batch = 8",
+            "microbatches = 32\nreplicas = 2",
+            "microbatches = 32 does not divide a pipeline's share of 16",
+        ),
+        (
+            "world_size = 4\nlocal_batch = 8",
+            'microbatches = 2\norder = "1f1b"\nreplicas = 2',
+            None,
+        ),
+        ("world_size = 4", "replicas = 3", "replicas = 3 does not divide 4 ranks evenly: set one that does"),
+        ("world_size = 1", "replicas = 2", "replicas = 2 does not divide 1 rank evenly: set one that does"),
+        (
+            "world_size = 4",
+            "replicas = 4",
+            "4 replicas of one rank each are plain data parallelism, with nothing to divide within them: take ddp",
+        ),
+        (
+            "world_size = 12",
+            "replicas = 2",
+            "gpt:nano has 5 layers to cut at, too few for 6 stages: use a world size of 10 or less",
+        ),
+        ("world_size = 10", "replicas = 2", None),
+        ('world_size = 4\nscaling = "strong"\nglobal_batch = 16', "replicas = 2", None),
     ],
 )
 def test_a_pipeline_says_why_its_options_do_not_fit(base: str, options: str, told: str | None) -> None:

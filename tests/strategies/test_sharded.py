@@ -234,6 +234,26 @@ def test_cases_that_cannot_be_sharded_are_skipped_in_the_plan_with_a_reason() ->
     assert set(reasons.values()) == {None}
 
 
+@pytest.mark.parametrize(
+    ("world_size", "replicas", "told"),
+    [
+        (4, 2, None),
+        (6, 3, None),
+        (6, 2, None),
+        (4, 3, "replicas = 3 does not divide 4 ranks evenly: set one that does"),
+        (2, 2, "2 replicas of one rank each are plain data parallelism"),
+        (1, 2, "fsdp has nothing to shard over one rank"),
+    ],
+)
+def test_replicas_have_two_ranks_or_more_to_shard_over(
+    world_size: int, replicas: int, told: str | None
+) -> None:
+    options = f'{{"replicas": {replicas}}}'
+    case = Case(workload="mlp", strategy="fsdp", world_size=world_size, options_json=options)
+    reason = load_strategy("fsdp").check(case)
+    assert reason is None if told is None else (reason or "").startswith(told)
+
+
 @pytest.mark.parametrize("name", ["fsdp", "zero1"])
 def test_a_replay_is_not_sharded(name: str) -> None:
     reason = load_strategy(name).check(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,10 +13,13 @@ from ddpbench.worker.place import Place
 from ddpbench.worker.training.training import Training
 
 
-def training(strategy: str, rank: int, world_size: int, trainers: int) -> Training:
+def training(
+    strategy: str, rank: int, world_size: int, trainers: int, options: dict[str, Any] | None = None
+) -> Training:
     case = Case(
         workload="mlp:small",
         strategy=strategy,
+        options_json=json.dumps(options or {}),
         world_size=world_size,
         local_batch=4,
         global_batch=4 * trainers,
@@ -42,3 +48,36 @@ def test_workers_train_on_what_as_many_ranks_of_ddp_would() -> None:
         assert torch.equal(inputs, same_inputs)
         assert torch.equal(targets, same_targets)
     assert not torch.equal(workers[0][0], workers[1][0])
+
+
+HYBRIDS: list[tuple[str, dict[str, Any], int, list[int]]] = [
+    ("pipeline", {"replicas": 2}, 4, [0, 0, 1, 1]),
+    ("pipeline", {"replicas": 3}, 6, [0, 0, 1, 1, 2, 2]),
+    ("pipeline", {"replicas": 2}, 6, [0, 0, 0, 1, 1, 1]),
+    ("pipeline", {}, 4, [0, 0, 0, 0]),
+    ("fsdp", {"replicas": 2}, 4, [0, 1, 2, 3]),
+]
+
+
+@pytest.mark.parametrize(("strategy", "options", "world_size", "dealt"), HYBRIDS)
+def test_ranks_of_one_pipeline_take_its_share_and_all_shares_are_the_job_s_batch(
+    strategy: str, options: dict[str, Any], world_size: int, dealt: list[int]
+) -> None:
+    ranks = [training(strategy, rank, world_size, world_size, options) for rank in range(world_size)]
+    count = max(dealt) + 1
+    assert [one.samples for one in ranks] == [4 * world_size // count] * world_size
+    # whatever a rank takes: rates are made of these
+    assert [one.share for one in ranks] == [4] * world_size
+    batches = [next(one.batches()) for one in ranks]
+    whole = next(training("single", 0, 1, world_size).batches())
+    for own, number in zip(batches, dealt, strict=True):
+        same = batches[dealt.index(number)]
+        assert torch.equal(own[0], same[0])
+        assert torch.equal(own[1], same[1])
+    shares = [batches[dealt.index(number)] for number in range(count)]
+    assert rows(torch.cat([inputs for inputs, _ in shares])) == rows(whole[0])
+    assert sum(len(inputs) for inputs, _ in shares) == len(whole[0]) == 4 * world_size
+
+
+def rows(inputs: torch.Tensor) -> list[list[float]]:
+    return sorted(inputs.flatten(1).tolist())

@@ -15,6 +15,7 @@ from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.read.traffic import FEWEST, MOST
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes
+from ddpbench.records.operations import flow_of
 from ddpbench.spec import Case, Links
 from ddpbench.spec.fabric import BURST_S
 from ddpbench.spec.links import links_of
@@ -73,7 +74,7 @@ def bus_bandwidth(case: Measured) -> Iterable[Bounded]:
             nominal = _slowest(links, job) if op in _AT_THE_SLOWEST else _fastest(links, job)
             needed = seconds = 0.0
             for (name, size), moved in sizes.items():
-                if name == op and (own := bytes_over_a_link(job, op, size)):
+                if name == op and (own := bytes_over_a_link(job, op, size, moved.ranks)):
                     needed += own * moved.count
                     seconds += moved.time_ns / 1e9 + moved.count * _burst_s(job, nominal)
             if not needed:
@@ -87,13 +88,15 @@ def bus_bandwidth(case: Measured) -> Iterable[Bounded]:
             )
 
 
-def bytes_over_a_link(case: Case, op: str, size: float) -> float | None:
+def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | None:
     """The least that the busiest node's link carries in one direction for an operation, bytes; None if not known.
 
     What ranks of one node exchange is not counted. `size` is as it is recorded: the whole buffer, and of a gather or
-    scatter one rank's.
+    scatter one rank's. So many `ranks` take part: of a group of some of them it is not known on which nodes they are.
     """
     m, r = case.nodes, case.ranks_per_node
+    if ranks < case.world_size and flow_of(op) != "pair":
+        return None
     if op == "all_reduce" and not case.known_algorithm:
         return 2 * (m - 1) / m * size  # it may add up within a node first
     if op in TIMES:

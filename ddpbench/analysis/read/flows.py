@@ -68,12 +68,16 @@ class Group:
         return here if one_clock.all() else self._across_hosts(here, one_clock)
 
     def lanes(self) -> tuple[NDArray[Any], ...]:
-        """Return of each transfer what it has in common with those that use the same links: flow, sender, place."""
+        """Return of each transfer what it has in common with those that use the same links: flow, sender, place.
+
+        Groups of ranks that have none in common use links of their own.
+        """
         flow = self.flow
         sender = np.maximum.reduceat(np.where(self.sends, self.rank, NONE), self.starts)
         receiver = np.maximum.reduceat(np.where(self.sends, NONE, self.rank), self.starts)
         place = np.where(flow == PAIR, np.where(sender == NONE, np.arange(len(flow)), receiver), self.roots)
-        place = np.where((flow == TOGETHER) | (flow == TREE), 0, place)
+        first = np.minimum.reduceat(self.rank, self.starts)
+        place = np.where((flow == TOGETHER) | (flow == TREE), first, place)
         return flow, np.where(flow == PAIR, sender, NONE), place
 
     def _on_one_clock(self) -> Times:

@@ -30,6 +30,8 @@ class Moved:
 
     count: int = 0
     time_ns: float = 0.0
+    ranks: int = 0
+    """How many take part in each, the most where that differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,16 @@ class Transfers:
     def moved(self) -> Mapping[int, Mapping[tuple[str, int], Moved]]:
         """Return what was moved, by launch, then by operation and bytes."""
         found: defaultdict[int, dict[tuple[str, int], Moved]] = defaultdict(dict)
-        columns = (self.launch, self.op, self.bytes, self.charged, self.clocked)
-        for launch, op, size, charged, clocked in zip(*(each.tolist() for each in columns), strict=True):
+        ranks = np.bincount(self.transfer, minlength=len(self.launch))
+        columns = (self.launch, self.op, self.bytes, self.charged, self.clocked, ranks)
+        for launch, op, size, charged, clocked, taking_part in zip(
+            *(each.tolist() for each in columns), strict=True
+        ):
             if clocked:
                 total = found[launch].setdefault((self.ops[op], size), Moved())
                 total.count += 1
                 total.time_ns += charged
+                total.ranks = max(total.ranks, taking_part)
         return found
 
     def under_way_s(self) -> dict[int, float]:

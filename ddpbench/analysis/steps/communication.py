@@ -23,6 +23,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.transfers import Moved
 from ddpbench.analysis.statistics.stats import Interval, half_width
 from ddpbench.formulas import TIMES
+from ddpbench.records.operations import flow_of
 from ddpbench.spec import grouping
 from ddpbench.strategies.traits import traits_of
 
@@ -54,6 +55,8 @@ the whole buffer of a gather or a scatter, n times one rank's, and multiplies by
 
 def transfers_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     """Return one row for each strategy, operation, number of ranks and size; busbw in bytes/s.
+
+    `world_size` is the case's, and of collectives in groups, as of replicas of shards, a group's.
 
     `group` numbers the strategies by how many sizes they have, most first; one that has not `MIN_SIZES` of an
     operation on one number of ranks is left out, and so is what ran oversubscribed. `case_id` is one of the
@@ -139,6 +142,7 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[dict[str, Any]]:
                 total = moved.setdefault(key, {}).setdefault(number, Moved())
                 total.count += part.count
                 total.time_ns += part.time_ns
+                total.ranks = max(total.ranks, part.ranks)
                 case_of.setdefault(key, run.case_id)
     means: dict[str, dict[float, float]] = {}
     by_round: dict[str, dict[int, dict[float, float]]] = {}
@@ -157,13 +161,14 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[dict[str, Any]]:
         times = [own[size] for own in by_round[op].values() if size in own]
         count = sum(one.count for one in moved[op, size].values() if one.time_ns > 0)
         time = Interval.around(means[op][size], half_width([math.log(value) for value in times]))
-        factor = FACTORS[op][1](world) if op in FACTORS else math.nan
+        group = world if flow_of(op) == "pair" else max(one.ranks for one in moved[op, size].values())
+        factor = FACTORS[op][1](group) if op in FACTORS else math.nan
         line = lines[op]
         rows.append(
             {
                 "case_id": case_of[op, size],
                 "op": op,
-                "world_size": world,
+                "world_size": group,
                 "bytes": size,
                 "time_s": time.value,
                 "time_ci_low_s": time.low,

@@ -31,15 +31,27 @@ class BucketHook:
     when the last gradient is there: the same buckets, but nothing is hidden behind computation.
     """
 
-    def __init__(self, job: Job, compression: str = "none") -> None:
-        """`compression` names the type in which buckets are sent and added up, or is `none`."""
+    def __init__(
+        self,
+        job: Job,
+        compression: str = "none",
+        *,
+        among: dist.ProcessGroup | None = None,
+        number: Callable[[int], int] = int,
+    ) -> None:
+        """`compression` names the type in which buckets are sent and added up, or is `none`.
+
+        With a group `among` it averages over that one's ranks alone, by the library's all-reduce; `number` then makes
+        of a bucket's number one that no other group's has.
+        """
         self._recorder = job.recorder
         self._type = _TYPES[compression]
         self.unit_roundoff = torch.finfo(self._type).eps / 2 if self._type is not None else 0.0
         # Without a hook the reducer multiplies gradients by the reciprocal while it copies them into the
         # bucket (reducer.cpp, mark_variable_ready_dense). Dividing the bucket, as torch's allreduce_hook
         # does, gives other bits where the world size is not a power of two.
-        self._scale = 1.0 / job.world_size
+        self._scale = 1.0 / (job.world_size if among is None else among.size())
+        self._among, self._number = among, number
         self._waits = job.case.schedule == "after_backward"
         self._waiting: list[tuple[GradBucket, torch.Tensor, Summed]] = []
         self._group: dist.ProcessGroup | None = None
@@ -93,7 +105,8 @@ class BucketHook:
 
     def _sent(self, bucket: GradBucket, buffer: torch.Tensor) -> Summed:
         # Buckets leave in the order of their indices; of several modules, or backwards, each has a number of its own.
-        recorder, number = self._recorder, self._left
+        recorder, number = self._recorder, self._number(self._left)
+        ranks = None if self._among is None else self._among.size()
         self._left += 1
         start = self.last_start = recorder.mark()
         begun: Mark = None
@@ -107,17 +120,26 @@ class BucketHook:
             # On CUDA the current stream is here one that waits for the transfer, so the mark is its end.
             end = recorder.mark()
             recorder.add_transfer(
-                bucket=number, op=self._op, size=size, start=start, end=end, sent=sent, begun=begun
+                bucket=number,
+                op=self._op,
+                size=size,
+                start=start,
+                end=end,
+                sent=sent,
+                ranks=ranks,
+                begun=begun,
             )
 
         if self._background is not None:
             noted = (done, begins) if recorder.active else ()
             return self._background.all_reduce(buffer, *noted)
-        return _library_all_reduce(buffer, done)
+        return _library_all_reduce(buffer, done, self._among)
 
 
-def _library_all_reduce(buffer: torch.Tensor, done: Callable[[None], None]) -> Summed:
-    work = dist.all_reduce(buffer, async_op=True)
+def _library_all_reduce(
+    buffer: torch.Tensor, done: Callable[[None], None], among: dist.ProcessGroup | None
+) -> Summed:
+    work = dist.all_reduce(buffer, group=among, async_op=True)
     assert work is not None
 
     def arrived(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from ddpbench.measure.clock import Mark
 from ddpbench.measure.recorder import Recorder
 from ddpbench.strategies.base import Job
 from ddpbench.strategies.fsdp.options import FsdpOptions
@@ -35,11 +36,13 @@ class FsdpReplica(LocalReplica):
 
     def __init__(self, job: Job, options: FsdpOptions) -> None:
         if not _sharded(job.model):
+            mesh = _mesh(job, options.replicas)
             if job.step is None:
-                _shard(job, job.model, options)
+                _shard(job, job.model, options, mesh)
             else:
-                each_part(network_of(job), lambda part: _shard(job, part, options))
+                each_part(network_of(job), lambda part: _shard(job, part, options, mesh))
         super().__init__(job)  # after that: what is optimized are the shards
+        self._replicas = options.replicas
         self._comms: list[NotedCollective] = []
         # On a GPU collectives run on streams of FSDP's own, and when the computing stream waits for them is not seen
         # from here: to note them would count that waiting as computation.
@@ -68,15 +71,31 @@ class FsdpReplica(LocalReplica):
         return ((name, each) for name, each in self.job.model.named_parameters() if each.requires_grad)
 
     def _note(self, number: int, module: FSDPModule) -> None:
-        gather, scatter = NotedGather(self.job.recorder, number), NotedScatter(self.job.recorder, number)
+        recorder, replicas = self.job.recorder, self._replicas
+        shards = self.job.world_size // replicas
+        replica, shard = divmod(self.job.rank, shards)
+        own = number * replicas + replica  # other replicas gather and scatter at the same time
+        gather, scatter = NotedGather(recorder, own, shards), NotedScatter(recorder, own, shards)
         module.set_custom_all_gather(gather)  # type: ignore[arg-type]  # its base class is not public
         module.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]
         self._comms += [gather, scatter]
+        if replicas > 1:
+            reduce = NotedReduce(recorder, number * shards + shard, replicas, after=scatter)
+            module.set_all_reduce_hook(reduce)
+            self._comms.append(reduce)
 
 
-def _shard(job: Job, model: nn.Module, options: FsdpOptions) -> nn.Module:
+def _mesh(job: Job, replicas: int) -> DeviceMesh:
+    """Return the ranks in a row; those of several replicas in as many rows, each of neighbours."""
+    if replicas == 1:
+        return init_device_mesh(job.device.type, (job.world_size,))
+    return init_device_mesh(
+        job.device.type, (replicas, job.world_size // replicas), mesh_dim_names=("replicate", "shard")
+    )
+
+
+def _shard(job: Job, model: nn.Module, options: FsdpOptions, mesh: DeviceMesh) -> nn.Module:
     """Shards a model in place: its blocks, then what remains."""
-    mesh = init_device_mesh(job.device.type, (job.world_size,))
     # torch's default, None, reshards blocks and keeps the root: its parameters are wanted again at once.
     again = None if options.reshard_after_forward else False
     if options.wrap == "blocks":
@@ -112,10 +131,13 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
 class NotedCollective:
     """One of FSDP's collectives for one module, in place of its default: the same, and noted with what it holds up."""
 
-    def __init__(self, recorder: Recorder, number: int) -> None:
-        """`number` is the module's, the same on all ranks."""
+    ended: Mark = None
+    """When the last call did."""
+
+    def __init__(self, recorder: Recorder, number: int, ranks: int) -> None:
+        """`number` is the module's, the same on all `ranks` that take part, and no other group's."""
         self.recorder: Recorder | None = recorder
-        self._number = number
+        self._number, self._ranks = number, ranks
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Return the collective's buffer."""
@@ -127,11 +149,18 @@ class NotedCollective:
             return call()
         start = self.recorder.mark()
         work = call()
-        end = self.recorder.mark()
-        size = whole.numel() * whole.element_size()
-        self.recorder.add_transfer(bucket=self._number, op=op, size=size, start=start, end=end)
-        self.recorder.add_span("synchronize", start, end)
+        self.note(op, whole, start)
         return work
+
+    def note(self, op: str, whole: torch.Tensor, start: Mark) -> None:
+        """Notes a collective that began then and has just ended, and that this rank was held up by it."""
+        assert self.recorder is not None
+        self.ended = end = self.recorder.mark()
+        size = whole.numel() * whole.element_size()
+        self.recorder.add_transfer(
+            bucket=self._number, op=op, size=size, start=start, end=end, ranks=self._ranks
+        )
+        self.recorder.add_span("synchronize", start, end)
 
 
 class NotedGather(NotedCollective):
@@ -165,3 +194,18 @@ class NotedScatter(NotedCollective):
             return _reduce_scatter(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
 
         return self.noted("reduce_scatter", input_tensor, call)
+
+
+class NotedReduce(NotedCollective):
+    """The all-reduce of a shard's gradients between replicas: FSDP makes it itself, and calls this when it is over.
+
+    It begins right after the module's reduce-scatter.
+    """
+
+    def __init__(self, recorder: Recorder, number: int, ranks: int, *, after: NotedScatter) -> None:
+        super().__init__(recorder, number, ranks)
+        self._after = after
+
+    def __call__(self, reduced: torch.Tensor) -> None:
+        if self.recorder is not None:
+            self.note("all_reduce", reduced, self._after.ended)

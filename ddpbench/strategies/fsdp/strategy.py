@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, Replica, Strategy, dense_reason, parts_reason
+from ddpbench.strategies.base import Job, Replica, Strategy, dense_reason, parts_reason, replicas_reason
 from ddpbench.strategies.fsdp.options import FsdpOptions
 
 OLDEST = (2, 9)
@@ -14,6 +14,9 @@ OLDEST = (2, 9)
 
 class Fsdp(Strategy[FsdpOptions]):
     """Parameters, gradients and optimizer state are cut up; a block's parameters are whole only while it computes.
+
+    With `replicas` the ranks of each replica, neighbours, hold the shards of a whole model: parameters are gathered and
+    gradients scattered within it, and then all-reduced between the ranks that hold the same shard (HSDP).
 
     Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC'20, stage 3; Zhao
     et al., "PyTorch FSDP: experiences on scaling fully sharded data parallel", VLDB 2023.
@@ -27,13 +30,14 @@ class Fsdp(Strategy[FsdpOptions]):
     schedule = "overlapped"
     replicas_equal = False
     whole_state = False
-    variants = ({"wrap": "whole"}, {"reshard_after_forward": False})
+    variants = ({"wrap": "whole"}, {"reshard_after_forward": False}, {"replicas": 2})
     note = (
         "gloo has no reduce-scatter of its own: torch's is an all-reduce of which each rank keeps its slice. A step "
         "then moves up to 4(n-1)/n times the parameters' bytes over each link (two all-gathers and that), where it "
         "could be 3(n-1)/n. On the CPU every collective blocks the rank that computes: nothing is hidden, as it is "
         "on a GPU's streams. The optimizer goes through DTensor tensor by tensor, which for small ones takes longer "
-        "than their update."
+        "than their update. With replicas, n is the ranks of one, and each shard's gradients are all-reduced between "
+        "replicas after their reduce-scatter."
     )
 
     def check(self, case: Case) -> str | None:
@@ -44,6 +48,8 @@ class Fsdp(Strategy[FsdpOptions]):
                 "a replay has no layers that parameters could be gathered for as they are needed: fsdp needs a "
                 "workload that computes"
             )
+        if reason := replicas_reason(case, FsdpOptions.model_validate(case.options).replicas):
+            return reason
         found = _torch_version()
         if found is not None and found < OLDEST:
             return f"fsdp needs torch {OLDEST[0]}.{OLDEST[1]} or later; {found[0]}.{found[1]} is installed"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from ddpbench.spec import Case
-from ddpbench.strategies.base import Job, Replica, Strategy
+from ddpbench.strategies.base import Job, Replica, Strategy, replicas_reason
 from ddpbench.strategies.pipeline.options import PipelineOptions
 
 
 class Pipeline(Strategy[PipelineOptions]):
     """Model parallelism in a row: a rank has some layers, and sends activations on and their gradients back.
 
-    Gradients are not exchanged at all: every parameter has one rank. Layers are dealt out by their number, the first
-    stages having one more where they do not divide. A stage computes nothing while the pipeline fills and drains: in
-    either order for a share (p-1)/(m+p-1) of a step with p equal stages and m microbatches
+    Within a pipeline gradients are not exchanged: every parameter has one rank. Layers are dealt out by their number,
+    the first stages having one more where they do not divide. A stage computes nothing while the pipeline fills and
+    drains: in either order for a share (p-1)/(m+p-1) of a step with p equal stages and m microbatches
     (`ddpbench.formulas.bubble_share`). One rank has all layers, and only cuts its batch up.
+
+    With `replicas` there are as many pipelines, each of neighbouring ranks. A stage is a DistributedDataParallel of
+    the ranks that have the same one: its buckets, of DDP's default sizes, leave in the last microbatch's backward.
     """
 
     name = "pipeline"
@@ -23,23 +26,38 @@ class Pipeline(Strategy[PipelineOptions]):
     whole_batches = True
     whole_state = False
     pieces = "stages"
-    variants = ({"order": "1f1b"},)
-    note = "Every rank holds and trains only its own layers: no gradients are aggregated."
+    variants = ({"order": "1f1b"}, {"replicas": 2}, {"order": "1f1b", "replicas": 2})
+    note = (
+        "Every rank holds and trains only its own layers: no gradients are aggregated, but with replicas those of "
+        "equal stages. Their all-reduces overlap the last microbatch's backward, which in torch ends, and lets the "
+        "stage before go on, only when they have ended."
+    )
+
+    def dealt(self, case: Case, rank: int) -> tuple[int, int]:
+        return rank // self.piece_count(case), PipelineOptions.model_validate(case.options).replicas
 
     def parts(self, case: Case) -> int:
-        return PipelineOptions.model_validate(case.options).microbatches
+        options = PipelineOptions.model_validate(case.options)
+        return options.replicas * options.microbatches
+
+    def piece_count(self, case: Case) -> int:
+        return case.world_size // PipelineOptions.model_validate(case.options).replicas
 
     def check(self, case: Case) -> str | None:
         options = PipelineOptions.model_validate(case.options)
-        count, stages = options.microbatches, case.world_size
+        if reason := replicas_reason(case, options.replicas):
+            return reason
+        count, stages = options.microbatches, self.piece_count(case)
+        share = case.global_batch // options.replicas
         if case.compute != "real":
             return "a replay has no layers to cut: take a workload that computes"
         if case.backend == "gloo" and case.device == "cuda":
             return "gloo sends no GPU memory from one rank to another: use nccl on GPUs"
         if case.precision != "full":
             return 'stages are cut out of the model without its autocast: set precision = "full"'
-        if case.global_batch % count:
-            return f"microbatches = {count} does not divide a global batch of {case.global_batch}"
+        if share % count:
+            whose = "a global batch" if options.replicas == 1 else "a pipeline's share"
+            return f"microbatches = {count} does not divide {whose} of {share}"
         if options.order == "1f1b" and count < stages:
             return (
                 f"1f1b fills {stages} stages with as many microbatches: set microbatches = {stages} or more"

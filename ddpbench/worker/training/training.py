@@ -45,18 +45,13 @@ class Training:
         self.precision = precision_of(case.precision, device)
         if self.workload.owns_step and (reason := own_step_reason(case)):
             raise ValueError(reason)
-        trainers = self.strategy.trainers(case.world_size)
-        trainer = max(
-            0, place.rank - (case.world_size - trainers)
-        )  # those that only serve are the first ranks
-        whole = place.processes == 1 or self.strategy.whole_batches
-        self.samples = case.global_batch if whole else case.local_batch
+        dealt = (0, 1) if place.processes == 1 else self.strategy.dealt(case, place.rank)
+        self.samples = case.global_batch // dealt[1]
         """Of a batch that this process takes."""
         self.share = case.global_batch if place.processes == 1 else case.local_batch
         """Of a step's samples what counts as this process's: all ranks' shares are the job's batch."""
-        if place.rank < case.world_size - trainers:
-            self.share = 0
-        dealt = (0, 1) if whole else (trainer, trainers)
+        if place.rank < case.world_size - self.strategy.trainers(case.world_size):
+            self.share = 0  # those that only serve are the first ranks
         torch.manual_seed(case.seed)  # what a user's object draws when it is made is alike on all ranks
         own = self.workload.loader(self.workload_options, *dealt, self.samples)
         dataset = self.workload.dataset(self.workload_options) if own is None else None

@@ -41,7 +41,6 @@ class Prover:
         self.training.check_even(self.control)
         inputs, targets = next(self.training.batches())
         shards = self._shards((inputs, targets))
-        self._check_shards(shards)
         if self.training.workload.owns_step:
             yield from prove_own_steps(self, inputs, [shard[0] for shard in shards])
             # Its steps may differ, as of two networks in turn: one step's operations stand for no other.
@@ -65,28 +64,61 @@ class Prover:
         )
 
     def _shards(self, batch: tuple[Any, Any]) -> list[Any]:
-        """Return every training rank's batch, on every rank: one that takes the job's whole batch has them already."""
+        """Return the parts of a step's batch that have a mean loss of their own, on every rank.
+
+        Raises:
+            ValueError: shares are dealt wrongly, or all the same, on all ranks.
+        """
         case, strategy = self.training.case, self.training.strategy
-        if self.processes == 1 or strategy.whole_batches:
-            return chunk(batch, strategy.parts(case))
+        shares = self._shares(batch)
+        if self.processes > 1:
+            self._check_shares(shares)
+        if self.processes > 1 and not strategy.whole_batches:
+            return shares
+        each = strategy.parts(case) // len(shares)
+        return [part for share in shares for part in chunk(share, each)]
+
+    def _shares(self, batch: tuple[Any, Any]) -> list[Any]:
+        """Return the shares that a step's samples are dealt in, in their order: whoever takes all has them already."""
+        takers = self._takers() if self.processes > 1 else [0]
+        if len(takers) == 1:
+            return [batch]
         gathered: list[Any] = [None] * self.processes
         own = map_tensors(lambda value: value.detach().cpu(), batch)
         dist.all_gather_object(gathered, own, group=self.group)  # shapes may differ, as of padded texts
-        others = case.world_size - strategy.trainers(case.world_size)
-        return [map_tensors(lambda value: value.to(self.training.device), part) for part in gathered[others:]]
+        return [map_tensors(lambda value: value.to(self.training.device), gathered[rank]) for rank in takers]
 
-    def _check_shards(self, shards: Sequence[Any]) -> None:
-        """Refuses ranks that were all given the same samples: an average of equal gradients proves nothing.
+    def _takers(self) -> list[int]:
+        """Return the first training rank that takes each share.
 
         Raises:
-            ValueError: they were, on all ranks.
+            ValueError: a share of a step's samples has no rank.
         """
-        if not self.training.shards_itself or len(shards) == 1 or self.processes == 1:
-            return
-        first, *others = [list(tensors(shard)) for shard in shards]
-        if all(_equal(first, other) for other in others):
+        case, strategy = self.training.case, self.training.strategy
+        trainers = range(case.world_size - strategy.trainers(case.world_size), case.world_size)
+        shares = {rank: strategy.dealt(case, rank) for rank in trainers}
+        (count,) = {count for _, count in shares.values()}
+        takers = {number: rank for rank, (number, _) in reversed(shares.items())}
+        if takers.keys() != set(range(count)):
             raise ValueError(
-                f"all {len(shards)} ranks were given the same first batch, so that they would not train on different "
+                f"{case.strategy} deals a step's samples in {count} shares, and its ranks take only "
+                f"{', '.join(map(str, sorted(takers)))} of them: see its dealt()"
+            )
+        return [takers[number] for number in range(count)]
+
+    def _check_shares(self, shares: Sequence[Any]) -> None:
+        """Refuses shares that all hold the same samples: an average of equal gradients proves nothing.
+
+        Raises:
+            ValueError: they do, on all ranks.
+        """
+        if not self.training.shards_itself or len(shares) == 1:
+            return
+        first, *others = [list(tensors(share)) for share in shares]
+        if all(_equal(first, other) for other in others):
+            who = "replicas" if self.training.strategy.whole_batches else "ranks"
+            raise ValueError(
+                f"all {len(shares)} {who} were given the same first batch, so that they would not train on different "
                 "data: an iterable dataset or a loader has to shard by rank itself (RANK and WORLD_SIZE say whose "
                 "share; dataset(rank, world_size) and loader(rank, world_size, batch) are told)"
             )
