@@ -56,6 +56,7 @@ class TableCatalog:
             schedules=found.schedules,
             trainers=found.trainers,
             pieces=found.pieces,
+            launcher=found.launcher,
         )
 
     def workload(self, name: str) -> WorkloadInfo:

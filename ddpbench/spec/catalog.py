@@ -42,6 +42,8 @@ class StrategyInfo:
     trainers: Callable[[int], int] = _all
     """Of a world size: how many ranks train on samples of their own."""
     pieces: Pieces = ""
+    launcher: str = ""
+    """What starts its ranks, where that is its own; empty: whatever the experiment says."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

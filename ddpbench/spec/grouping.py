@@ -117,7 +117,7 @@ RECOVERIES = {
 }
 UNDISTURBED = ("off", "uninterrupted")
 """Values of `recovery` under which nothing fails."""
-_LAUNCHERS = {"local": "a fork server", "spawn": "mp.spawn"}
+_LAUNCHERS = {"local": "a fork server", "spawn": "mp.spawn", "ray": "Ray Train"}
 _ALL: tuple[Decided, ...] = ("loss", "state", "compute")
 
 FACETS: dict[str, Facet] = {
