@@ -164,6 +164,8 @@ class Case:
             words.append(f"{self.loader_workers} loader worker{'s' if self.loader_workers != 1 else ''}")
         if self.recovery != "off":
             words.append(self.recovery)
+        if self.launcher in OF_FRAMEWORKS:
+            words.append(f"launched by {self.launcher}")
         return " · ".join(words)
 
     @property
