@@ -57,7 +57,7 @@ _PLACES = {
 }
 _PMI = ("HYDRA", "MPICH", "Intel(R) MPI", "MVAPICH")
 """What an mpiexec says of itself that speaks PMI."""
-START_S = {"ray": 60.0}
+START_S = {"ray": 180.0}
 """How much longer than others a launcher may take until a rank shows life: Ray starts servers of its own first."""
 RESTARTS = 3
 """How often torchrun starts failed ranks anew: one failure is planned, and what else fails may do so twice."""
