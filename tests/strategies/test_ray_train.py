@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ddpbench.machine import launched
 from ddpbench.records import Met, Proof, RankStart, RunDir, read_launch
 from ddpbench.spec import Case, Devices, PlannedCase, expand, labels, parse_experiment
 from ddpbench.strategies import load_strategy
-from tests.failures.conftest import run_cli, workload
+from tests.failures.conftest import ROOT, run_cli
 from tests.processes import nothing_left_behind
 
 __all__ = ["nothing_left_behind"]
@@ -199,17 +200,33 @@ def test_its_variants_and_a_model_with_convolutions_are_proved(nothing_left_behi
     }, found
 
 
+UNWRAPPED = """
+import os
+import ray.train.torch
+from tests.failures.faulty import Sound
+
+class Unwrapped(Sound):
+    def model(self, options):
+        ray.train.torch.prepare_model = lambda model, **_: model
+        return super().model(options)
+"""
+
+
 @pytest.mark.multiprocess
-def test_a_wrong_average_is_caught_by_the_proof(tmp_path: Path, nothing_left_behind: None) -> None:
-    """Planted: a model of which one rank's gradients are dropped behind the framework's back."""
+def test_a_ray_that_does_not_wrap_is_caught_by_the_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left_behind: None
+) -> None:
+    """Planted: what Ray's documentation says would average gradients leaves the model as it is."""
+    (tmp_path / "unwrapped.py").write_text(UNWRAPPED, encoding="utf-8")
     experiment = tmp_path / "ray.toml"
-    axes = f'strategy = ["ray_train"]\nworld_size = [2]\nworkload = ["{workload("DropsGradients")}"]'
+    axes = f'strategy = ["ray_train"]\nworld_size = [2]\nworkload = ["{tmp_path}/unwrapped.py:Unwrapped"]'
     experiment.write_text(SMALL.format(axes=axes, base=""), encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
     assert run_cli("sweep", experiment, "--out", tmp_path / "run").returncode == 1
     frame = ddpbench.load(tmp_path / "run")
     (row,) = frame[frame["strategy"] == "ray_train"].itertuples()
-    assert row.status == "diverged"
-    assert "does not train as one process does" in row.error
+    assert row.status == "diverged", row.error
+    assert "does not train as one process does: gradients" in row.error
 
 
 def test_a_process_that_is_no_worker_of_rays_is_refused() -> None:
