@@ -98,7 +98,7 @@ def test_an_axis(copy: Path) -> None:
     spec = copy / "ddpbench/spec"
     insert(
         spec / "settings.py",
-        '    launcher: Literal["local", "spawn", "torchrun", "srun", "mpiexec", "slurm"]',
+        '    launcher: Literal["local", "spawn", "torchrun", "srun", "mpiexec", "ray", "slurm"]',
         block("An axis", "Annotated[bool"),
     )
     insert(

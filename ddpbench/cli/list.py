@@ -24,6 +24,7 @@ _LAUNCHERS = {
     "torchrun": "torchrun does; on any number of nodes, or with other launchers, by the lines of ddpbench plan",
     "srun": "srun does, within a job on one node",
     "mpiexec": "mpiexec does, on this machine",
+    "ray": "Ray Train's TorchTrainer does, in a local Ray that each launch starts; ray_train always has it",
     "slurm": "jobs of Slurm start them, one for each number of nodes (ddpbench submit)",
 }
 

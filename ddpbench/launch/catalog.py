@@ -57,6 +57,7 @@ class TableCatalog:
             trainers=found.trainers,
             pieces=found.pieces,
             piece_count=found.piece_count,
+            launcher=found.launcher,
         )
 
     def workload(self, name: str) -> WorkloadInfo:

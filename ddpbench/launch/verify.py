@@ -20,6 +20,7 @@ from ddpbench.launch.watch import LaunchRunner
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.machine.hardware import read_hardware
+from ddpbench.machine.launched import LaunchedRanks
 from ddpbench.machine.mpi import mpi_version
 from ddpbench.machine.placement import early_env
 from ddpbench.machine.server import ServerProcess
@@ -263,7 +264,7 @@ def verify(
     *,
     hang_timeout_s: float = 120.0,
 ) -> list[Verdict]:
-    """Runs every case's proof on real ranks, one fork server for all.
+    """Runs every case's proof on real ranks, one fork server for all whose strategy has no launcher of its own.
 
     Raises:
         MachineError: another sweep holds this machine's cores.
@@ -298,9 +299,17 @@ def verify(
             else:
                 directory = run.launch(case.case_id, "proof")
                 plan = plan_launch(case, "proof", 0, directory=directory, hardware=hardware, catalog=catalog)
-                if server is None or not server.alive:
-                    server = stack.enter_context(ServerProcess(plan.server_env, folder / "server.log"))
-                outcome = runner.run_launch(server, plan, measured_s=0.0, server_share_s=0.0)
+                with ExitStack() as one:
+                    by: ServerProcess | LaunchedRanks
+                    if case.launcher != "local":  # the strategy's own
+                        by = one.enter_context(LaunchedRanks(case, folder / "server.log"))
+                    elif server is None or not server.alive:
+                        by = server = stack.enter_context(
+                            ServerProcess(plan.server_env, folder / "server.log")
+                        )
+                    else:
+                        by = server
+                    outcome = runner.run_launch(by, plan, measured_s=0.0, server_share_s=0.0)
                 ranks = read_launch(directory).ranks
                 proofs = tuple(ranks[0].of(Proof)) if ranks else ()
                 verdict = _verdict(case, outcome.status, proofs, outcome.error)

@@ -12,7 +12,7 @@ from ddpbench.guard import is_stopped
 from ddpbench.launch.plan import LaunchPlan
 from ddpbench.machine.disturbance import NoiseWatch, oom_kills
 from ddpbench.machine.judge import conclude
-from ddpbench.machine.launched import LaunchedRanks
+from ddpbench.machine.launched import START_S, LaunchedRanks
 from ddpbench.machine.seen import POLL_S, STACKS_S, Seen
 from ddpbench.machine.server import ServerProcess
 from ddpbench.records import LaunchOutcome, LaunchRequest, RunDir
@@ -91,7 +91,8 @@ class LaunchRunner:
         start = time.monotonic()
         recovers = plan.case.recovery != "off"
         still_s = plan.case.collective_timeout + RESTART_S if recovers else 0.0
-        seen = Seen(ranks=len(plan.ranks), alive_at=start, still_s=still_s)
+        start_s = START_S.get(plan.case.launcher, 0.0)
+        seen = Seen(ranks=len(plan.ranks), alive_at=start, still_s=still_s, start_s=start_s)
         try:
             asked = {"DDPBENCH_ASKED_NS": str(time.perf_counter_ns())}
             server.launch([rank.env | asked for rank in plan.ranks], directory)

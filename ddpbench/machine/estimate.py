@@ -18,7 +18,9 @@ LAUNCH_OVERHEAD_S = 0.4
 """Start, building, end."""
 STARTED_ANEW_S = 4.0
 """What a launch takes longer whose ranks a launcher starts anew: each imports torch."""
-_STARTING_ANEW = ("spawn", "srun", "mpiexec")
+RAY_S = 12.0
+"""What a launch takes longer under Ray: it starts its own servers first, then ranks that import torch and Ray."""
+_STARTING_ANEW = {"spawn": STARTED_ANEW_S, "srun": STARTED_ANEW_S, "mpiexec": STARTED_ANEW_S, "ray": RAY_S}
 """torchrun's launches are the slots' of a plan, mostly, which have fork servers; others correct the first guess."""
 PROOF_S = 0.7
 WARMUP_AND_INSTRUMENTED = 0.5
@@ -142,7 +144,7 @@ def proof_s(case: Case, tried: Tried | None = None) -> float:
 
 
 def _anew_s(case: Case) -> float:
-    return STARTED_ANEW_S if case.launcher in _STARTING_ANEW else 0.0
+    return _STARTING_ANEW.get(case.launcher, 0.0)
 
 
 def replay_of(case: Case) -> Replay | None:

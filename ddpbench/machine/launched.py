@@ -1,4 +1,4 @@
-"""Ranks that another launcher starts on this machine, one launch at a time: torchrun, mp.spawn, srun, mpiexec.
+"""Ranks that another launcher starts on this machine, one launch at a time: torchrun, mp.spawn, srun, mpiexec, Ray.
 
 To whoever watches a launch it is what a fork server is: it starts ranks, tells of their ends and shows their pulses.
 Each rank is a `python -m ddpbench.worker` of its own, which imports everything anew: that is what such a start costs.
@@ -31,10 +31,19 @@ from ddpbench.helper_process import child_environment
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir
 from ddpbench.records.files import open_to_append, write_anew
-from ddpbench.records.heartbeat import PAGE_BYTES, WORDS_BYTES, Pulse, noted_end, noted_pid, read_pulse
+from ddpbench.records.heartbeat import (
+    PAGE_BYTES,
+    WORDS_BYTES,
+    Pulse,
+    noted_end,
+    noted_lives,
+    noted_pid,
+    read_pulse,
+)
 from ddpbench.records.reader import read_launch
 from ddpbench.records.schema import RankOutcome
 from ddpbench.spec import Case
+from ddpbench.strategies.frameworks.installed import missing
 
 RANKS_VARIABLE = "DDPBENCH_RANKS"
 """Names the file that tells each rank of such a launch its environment, and the page of its pulse."""
@@ -48,10 +57,16 @@ _PLACES = {
 }
 _PMI = ("HYDRA", "MPICH", "Intel(R) MPI", "MVAPICH")
 """What an mpiexec says of itself that speaks PMI."""
+START_S = {"ray": 180.0}
+"""How much longer than others a launcher may take until a rank shows life: Ray starts servers of its own first."""
 RESTARTS = 3
 """How often torchrun starts failed ranks anew: one failure is planned, and what else fails may do so twice."""
 _END_S = 10.0
 _PAGE = "ddpbench-page-"
+_FOLDER = ".d"
+"""Ends the name of a folder that goes with a page: the launcher's own files."""
+_SHORT = 16
+"""A folder for temporary files may have so long a name: Ray's sockets, 91 characters further down, may have 107."""
 _STALE_S = 3600.0
 """A page that is younger may be one that its sweep has not locked yet."""
 
@@ -69,6 +84,10 @@ def check_launcher(launcher: str) -> None:
         MachineError: it cannot; the sentence says what is missing.
     """
     if launcher in ("local", "spawn", "torchrun"):
+        return
+    if launcher == "ray":
+        if reason := missing("ray_train"):
+            raise MachineError(f'launcher = "ray": {reason}')
         return
     if _program(launcher) is None:
         needs = 'pip install "ddpbench[mpi]"' if launcher == "mpiexec" else "Slurm's commands"
@@ -113,6 +132,8 @@ def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
     python = sys.executable
     if launcher == "spawn":
         return [python, "-P", "-m", "ddpbench.worker.spawn", str(ranks), *worker]
+    if launcher == "ray":
+        return [python, "-P", "-m", "ddpbench.worker.ray", str(ranks), *worker]
     if launcher == "torchrun":
         run = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0"]
         run.append("--local-addr=127.0.0.1")  # else ranks meet at this host's name, wherever that leads
@@ -147,7 +168,7 @@ class LaunchedRanks:
     def __init__(self, case: Case, log: Path) -> None:
         self._case, self._launcher, self._log = case, case.launcher, log
         _remove_stale_pages()
-        self._page_file = tempfile.NamedTemporaryFile(prefix=_PAGE)  # noqa: SIM115  closed with this
+        self._page_file = tempfile.NamedTemporaryFile(prefix=_PAGE, dir=_pages(self._launcher))  # noqa: SIM115  closed with this
         with contextlib.suppress(OSError):  # where files cannot be locked, none is found to be stale
             fcntl.flock(self._page_file, fcntl.LOCK_EX)  # the kernel lets go of it, however this process ends
         self._page_file.truncate(PAGE_BYTES + WORDS_BYTES)
@@ -192,7 +213,15 @@ class LaunchedRanks:
         case = directory.path.parent
         gangs = directory.checkpoints(self._case.checkpoint_dir)
         recovers = self._case.recovery != "off" and directory.path.name != "proof"
-        told = {"page": self._page_file.name, "ranks": own, "gangs": str(gangs) if recovers else ""}
+        folder = Path(self._page_file.name + _FOLDER)
+        if self._launcher == "ray":
+            folder.mkdir(mode=0o700)
+        told = {
+            "page": self._page_file.name,
+            "ranks": own,
+            "gangs": str(gangs) if recovers else "",
+            "folder": str(folder),
+        }
         write_anew(Path(table), json.dumps(told))
         what = "proof" if directory.path.name == "proof" else directory.path.name.removeprefix("launch-")
         worker = [str(case.parent.parent.absolute()), case.name, str(int(what)) if what != "proof" else what]
@@ -201,7 +230,7 @@ class LaunchedRanks:
             env.pop(name, None)
         env |= {RANKS_VARIABLE: table, "PYTHONUNBUFFERED": "1"}
         env.setdefault("OMP_NUM_THREADS", "1")  # torchrun says so, and sets it
-        if self._launcher != "torchrun":
+        if self._launcher not in ("torchrun", "ray"):  # which name a place themselves
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         parent = os.getpid()
         line = (
@@ -238,7 +267,7 @@ class LaunchedRanks:
         code = os.waitstatus_to_exitcode(status)
         self._process.returncode = code
         # What it has left has another parent by now; ranks have told their own numbers.
-        kill_all(pid for pid in self.pids if pid != self._process.pid and _is_rank(pid))
+        kill_all(pid for rank, pid in enumerate(self.pids) if noted_lives(self._words, rank))
         ranks, self._ranks = self._ranks, 0
         noted = {rank: noted_end(self._words, rank) for rank in range(ranks)}
         ends = self._ends(ranks)
@@ -294,7 +323,7 @@ class LaunchedRanks:
         finally:
             self._words.release()
             self._page.close()
-            Path(self._page_file.name + ".json").unlink(missing_ok=True)
+            _remove_with_page(self._page_file.name)
             self._page_file.close()
 
     def __enter__(self) -> LaunchedRanks:
@@ -308,8 +337,9 @@ class LaunchedRanks:
 
 def _remove_stale_pages() -> None:
     """Removes what sweeps left that were killed: this user's pages, which no process holds any more."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PAGE}*"):
-        if path.suffix == ".json":
+    folders = {_pages(launcher) for launcher in ("torchrun", "ray")}
+    for path in [path for folder in folders for path in Path(folder).glob(f"{_PAGE}*")]:
+        if path.suffix:
             continue  # it goes with its page
         with contextlib.suppress(OSError):
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -318,16 +348,20 @@ def _remove_stale_pages() -> None:
                 old = time.time() - found.st_mtime > _STALE_S
                 if old and stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid():
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    Path(f"{path}.json").unlink(missing_ok=True)
+                    _remove_with_page(str(path))
                     path.unlink()
 
 
-def _is_rank(pid: int) -> bool:
-    """Return whether a process is a rank still: its number may be another's by now."""
-    try:
-        return b"ddpbench.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
+def _remove_with_page(page: str) -> None:
+    """Removes what goes with a page: what ranks are told, and the launcher's own files."""
+    Path(page + ".json").unlink(missing_ok=True)
+    shutil.rmtree(page + _FOLDER, ignore_errors=True)
+
+
+def _pages(launcher: str) -> str:
+    """Return the folder of a launcher's pages, and of what goes with them."""
+    usual = tempfile.gettempdir()
+    return "/tmp" if launcher == "ray" and len(usual) > _SHORT and Path("/tmp").is_dir() else usual
 
 
 def _free_port() -> int:

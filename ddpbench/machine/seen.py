@@ -26,6 +26,8 @@ class Seen:
     alive_at: float
     still_s: float = 0.0
     """How much longer than others these ranks may make no progress: those of a launch that fails as planned."""
+    start_s: float = 0.0
+    """How much longer than others their launcher may take until a rank shows life."""
     codes: dict[int, int] = field(default_factory=dict)
     cpu_s: float = 0.0
     pulses: dict[int, Pulse] = field(default_factory=dict)
@@ -79,7 +81,9 @@ class Seen:
 
     def hangs(self, now: float, timeout_s: float) -> bool:
         """Return whether no rank has shown life for so long; False once that has been explained."""
-        return not self.hang and now - self.alive_at > timeout_s + self.still_s
+        unborn = all(pulse == _UNBORN for pulse in self.pulses.values())
+        longer_s = self.still_s + (self.start_s if unborn else 0.0)
+        return not self.hang and now - self.alive_at > timeout_s + longer_s
 
     def end(self, now: float) -> None:
         """Notes that all ranks that are left are being ended."""

@@ -30,19 +30,37 @@ PAGE_BYTES = MAX_RANKS * _SLOT_WORDS * 8
 
 
 WORDS_BYTES = MAX_RANKS * 2 * 8
-"""Behind the page, where another launcher starts ranks: each one's process id, and how it ended."""
+"""Behind the page, where another launcher starts ranks: which process each one is, and how it ended."""
+_PID_BITS = 22
+"""Linux has no larger process ids. Above them stands when the process began, so that no later one passes for it."""
 _KNOWN = 1 << 16  # what is added to an exit code, so that 0 and signals are told from nothing
 
 
 def note_pid(page: mmap.mmap, rank: int) -> None:
     """Notes this process as a rank's, behind the page."""
-    memoryview(page).cast("Q")[PAGE_BYTES // 8 + 2 * rank] = os.getpid()
+    memoryview(page).cast("Q")[PAGE_BYTES // 8 + 2 * rank] = _began(os.getpid()) << _PID_BITS | os.getpid()
 
 
 def noted_pid(words: memoryview, rank: int) -> int:
     """Return a rank's process id; 0 before it is known."""
-    pid: int = words[PAGE_BYTES // 8 + 2 * rank]
-    return pid
+    word: int = words[PAGE_BYTES // 8 + 2 * rank]
+    return word & (1 << _PID_BITS) - 1
+
+
+def noted_lives(words: memoryview, rank: int) -> bool:
+    """Return whether the process that was noted as a rank's is there still; its id may be another's by now."""
+    word: int = words[PAGE_BYTES // 8 + 2 * rank]
+    began = word >> _PID_BITS
+    return bool(began) and began == _began(noted_pid(words, rank))
+
+
+def _began(pid: int) -> int:
+    """Return when a process began, in the kernel's ticks since its own start; 0 where there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return 0
+    return int(stat.rpartition(b")")[2].split()[19])
 
 
 def note_end(page: mmap.mmap, rank: int, code: int) -> None:

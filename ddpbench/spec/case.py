@@ -15,6 +15,8 @@ Precision = Literal["full", "bf16", "fp16"]
 DataSource = Literal["loader", "memory"]
 BASE = "single"
 """The strategy of every base case."""
+OF_FRAMEWORKS = ("ray",)
+"""Launchers that a framework brings. A base case has nothing of a framework: the local launcher starts it."""
 _NOTHING = object()
 UNUSED_RECOVERY = {"snapshot_every": 50, "agents": 1, "collective_timeout": 10.0}
 """Of a case without recovery, whatever the settings are: it has neither snapshots nor failures."""
@@ -164,6 +166,8 @@ class Case:
             words.append(f"{self.loader_workers} loader worker{'s' if self.loader_workers != 1 else ''}")
         if self.recovery != "off":
             words.append(self.recovery)
+        if self.launcher in OF_FRAMEWORKS:
+            words.append(f"launched by {self.launcher}")
         return " · ".join(words)
 
     @property
@@ -211,7 +215,8 @@ class Case:
     def baseline(self) -> Case:
         """Return the base case of this case's speed-up: `single` at world size 1.
 
-        The same workload, dtype, threads per rank, device, and variables but those of transports; the same local batch
+        The same workload, dtype, threads per rank, device, launcher unless it is a framework's, and variables but
+        those of transports; the same local batch
         under weak scaling and the same global batch under strong scaling (Hoefler & Belli, SC'15, rule 1: state the
         base case).
         """
@@ -226,6 +231,7 @@ class Case:
             world_size=1,
             nodes=1,
             ranks_per_node=1,
+            launcher="local" if self.launcher in OF_FRAMEWORKS else self.launcher,
             bucket_cap_mb=None,
             local_batch=batch,
             global_batch=batch,

@@ -48,6 +48,8 @@ class StrategyInfo:
     pieces: Pieces = ""
     piece_count: Callable[[Case], int] = _one_a_rank
     """Of a case: into how many pieces the model is cut."""
+    launcher: str = ""
+    """What starts its ranks, where that is its own; empty: whatever the experiment says."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

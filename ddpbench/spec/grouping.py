@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from ddpbench.spec import environment
-from ddpbench.spec.case import Case
+from ddpbench.spec.case import OF_FRAMEWORKS, Case
 from ddpbench.spec.links import link_words, short_links
 from ddpbench.units import counted
 
@@ -101,8 +101,13 @@ def _as_it_is(name: str) -> Callable[[Case], str]:
     return text
 
 
+def launcher_name(case: Case) -> str:
+    """Return what starts a case's ranks, as a sentence names it: `a fork server`, `torchrun`, `Ray Train`."""
+    return _LAUNCHERS.get(case.launcher, case.launcher)
+
+
 def _launched(case: Case) -> str:
-    return f"launched by {_LAUNCHERS.get(case.launcher, case.launcher)}"
+    return f"launched by {launcher_name(case)}"
 
 
 RECOVERIES = {
@@ -117,7 +122,7 @@ RECOVERIES = {
 }
 UNDISTURBED = ("off", "uninterrupted")
 """Values of `recovery` under which nothing fails."""
-_LAUNCHERS = {"local": "a fork server", "spawn": "mp.spawn"}
+_LAUNCHERS = {"local": "a fork server", "spawn": "mp.spawn", "ray": "Ray Train"}
 _ALL: tuple[Decided, ...] = ("loss", "state", "compute")
 
 FACETS: dict[str, Facet] = {
@@ -138,7 +143,7 @@ FACETS: dict[str, Facet] = {
     ),
     "backend": Facet("variant", "Backend", lambda case: case.backend),
     "device": Facet("panel", "Device", lambda case: "CPU" if case.device == "cpu" else "GPU", _ALL),
-    "launcher": Facet("variant", "Launcher", _launched),
+    "launcher": Facet("variant", "Launcher", _launched, told=lambda case: case.launcher in OF_FRAMEWORKS),
     "world_size": Facet(
         "scale", "Ranks", lambda case: counted(case.world_size, "rank"), ["compute"], in_label=True
     ),

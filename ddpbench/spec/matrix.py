@@ -188,6 +188,7 @@ def _case(
     options: tuple[str, str],
 ) -> Case:
     """Return the case of a combination; `options` are its strategy's and its workload's, as JSON."""
+    asked = setting["launcher"]
     decided = {
         "experiment": experiment.name,
         "workload": workload.name,
@@ -198,6 +199,7 @@ def _case(
         "workload_options_json": options[1],
         "backend": laid.backend,
         "device": laid.device,
+        "launcher": strategy.launcher if strategy.launcher and asked == "local" else asked,
         "world_size": laid.world_size,
         "nodes": laid.nodes,
         "ranks_per_node": laid.ranks_per_node,

@@ -19,7 +19,8 @@ def skip_reason(
 ) -> str | None:
     """Return the first reason that there is, or None; `trainers` is how many of the case's ranks train."""
     return (
-        _layout_reason(case)
+        _launcher_reason(case, strategy)
+        or _layout_reason(case)
         or _processes_reason(case)
         or _virtual_reason(case)
         or _loss_reason(case, experiment)
@@ -30,6 +31,31 @@ def skip_reason(
         or workload.check(case)
         or _backend_reason(case)
     )
+
+
+def _launcher_reason(case: Case, strategy: StrategyInfo) -> str | None:
+    """Return why this case's launcher cannot start its ranks as it asks, or None.
+
+    A framework's launcher may be the strategy's own, which nobody has set: its sentence does not say to set another.
+    """
+    if strategy.launcher and case.launcher != strategy.launcher:
+        return (
+            f"{case.strategy} has its ranks started by {strategy.launcher}, which is its own way: set launcher = "
+            f'"local" or "{strategy.launcher}", not "{case.launcher}"'
+        )
+    if case.launcher != "ray":
+        return None
+    other = f"take another strategy than {case.strategy}" if strategy.launcher else 'set launcher = "local"'
+    if case.fabric:
+        return f"Ray starts its ranks itself, on this machine's own links: for emulated ones {other}"
+    if case.recovery != "off":
+        other = "another strategy and " if strategy.launcher else ""
+        return f'it is torchrun that starts failed ranks anew: take {other}launcher = "torchrun"'
+    if case.backend == "mpi":
+        return 'Ray forms the process group itself, and knows no MPI: set backend = "gloo" or "nccl"'
+    if case.nodes > 1:
+        return f"ddpbench starts Ray on one machine: set nodes = 1, or {other}"
+    return None
 
 
 def _trainers_reason(case: Case, trainers: int) -> str | None:

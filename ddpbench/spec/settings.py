@@ -80,8 +80,10 @@ class Base(BaseModel, extra="forbid", frozen=True):
     """Agents of torchrun, each with as many ranks, where `recovery` is measured: each stands for a node."""
     collective_timeout: Annotated[float, limits.COLLECTIVE_TIMEOUT_S, Duration] = 10.0
     """How long a rank waits for others in a collective where `recovery` is measured; torch's own is 10 min or more."""
-    launcher: Literal["local", "spawn", "torchrun", "srun", "mpiexec", "slurm"] = "local"
-    """What starts the ranks: a fork server, torch's mp.spawn, torchrun, srun or mpiexec. slurm: see ddpbench submit."""
+    launcher: Literal["local", "spawn", "torchrun", "srun", "mpiexec", "ray", "slurm"] = "local"
+    """What starts the ranks: a fork server, torch's mp.spawn, torchrun, srun, mpiexec or Ray Train's TorchTrainer.
+    slurm: see ddpbench submit. Under local, a strategy that has a launcher of its own (`ray_train`) is started by
+    that."""
     nodes: Annotated[int, limits.NODES, Unit("nodes")] = 1
     """Number of machines; more than 1 needs torchrun or Slurm. [fabric] sets emulated nodes."""
     seed: Annotated[int, limits.SEED] = 0

@@ -57,6 +57,10 @@ TABLE: dict[str, Entry] = {
         "ddpbench.strategies.branches.strategy:Branches",
         "branches side by side, one a rank: outputs go to rank 0's head, their gradients come back",
     ),
+    "ray_train": Entry(
+        "ddpbench.strategies.frameworks.ray_train.strategy:RayTrain",
+        "Ray Train's TorchTrainer, which starts the ranks itself, and its prepare_model: DDP as Ray sets it up",
+    ),
 }
 """By name, in the order of lists and legends."""
 

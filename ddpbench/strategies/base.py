@@ -265,6 +265,9 @@ class Strategy(ABC, Generic[OptionsT]):
     """Modules of a framework that take long to import: a fork server does it once, for all ranks."""
     framework: ClassVar[str] = ""
     """The framework whose own way this is, by its name in `ddpbench.strategies.frameworks.installed.FRAMEWORKS`."""
+    launcher: ClassVar[str] = ""
+    """What starts its ranks, where a framework insists on its own launcher: a case whose launcher is `local` has this
+    one, and none runs under another."""
     note: ClassVar[str] = ""
     """What a report must say beside the strategy's numbers."""
     role: ClassVar[Role] = ""

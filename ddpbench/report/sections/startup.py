@@ -9,11 +9,13 @@ import pandas as pd
 
 from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.words import Estimate
+from ddpbench.spec.grouping import launcher_name
 from ddpbench.spec.labels import labels
 
 if TYPE_CHECKING:
     from ddpbench.analysis.summary import RunSummary
     from ddpbench.report.rows import Row
+    from ddpbench.spec import Case
 
 _PARTS = {
     "startup_process_s": "Process",
@@ -45,11 +47,12 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         ),
         columns=(
             Column("Case"),
+            Column("Started by"),
             Column("Start-up, s", number=True),
             *(Column(f"{title}, s", number=True) for title in _PARTS.values()),
             Column("Server's share, s", number=True),
         ),
-        rows=tuple(_cells(names[row.case_id], records[row.case_id]) for row in told),
+        rows=tuple(_cells(names[row.case_id], row.case, records[row.case_id]) for row in told),
     )
     return Section(
         anchor="start-up",
@@ -59,13 +62,14 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     )
 
 
-def _cells(name: str, record: dict[str, Any]) -> tuple[Cell, ...]:
+def _cells(name: str, case: Case, record: dict[str, Any]) -> tuple[Cell, ...]:
     low, high = record["startup_ci_low_s"], record["startup_ci_high_s"]
     value = float(record["startup_s"])
     estimate = Estimate(value) if pd.isna(low) else Estimate(value, float(low), float(high))
     share = record["server_share_s"]
     return (
         Cell(text=name),
+        Cell(text=launcher_name(case)),
         Cell.estimate(estimate),
         *(Cell(text=f"{record[part]:.2f}", key=float(record[part]), number=True) for part in _PARTS),
         Cell(text=f"{share:.2f}" if share else "", key=float(share), number=True),

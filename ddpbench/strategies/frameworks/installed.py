@@ -58,7 +58,7 @@ FRAMEWORKS: dict[str, Framework] = {
     "ray_train": Framework(
         display="Ray Train",
         extra="ray_train",
-        needs=(Needed(module="ray.train", distributions=("ray",), at_least="2.40"),),
+        needs=(Needed(module="ray.train", distributions=("ray",), at_least="2.51"),),
     ),
     "tensorflow": Framework(display="TensorFlow", extra="tensorflow", needs=(_TENSORFLOW,)),
 }

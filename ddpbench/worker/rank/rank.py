@@ -24,7 +24,7 @@ from ddpbench.records import (
 )
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.records.writer import leave_forked
-from ddpbench.spec import Case
+from ddpbench.spec import OF_FRAMEWORKS, Case
 from ddpbench.worker.place import Place
 from ddpbench.worker.rank.checkpoints import CheckpointError
 from ddpbench.worker.rank.measuring import Known, Measurement
@@ -159,7 +159,7 @@ class Rank:
                 writer=writer,
             ).run()
         self.heartbeat.enter("finishing")
-        leave(control)
+        leave(control, borrowed=self.case.launcher in OF_FRAMEWORKS)
 
     def _pin(self) -> None:
         if self.place.cores:

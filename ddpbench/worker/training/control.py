@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, Store, TCPStore
 
 from ddpbench.measure.blocks import AloneControl, Control
-from ddpbench.spec import Case
+from ddpbench.spec import OF_FRAMEWORKS, Case
 from ddpbench.worker.mpi import process_group
 from ddpbench.worker.place import Place
 
@@ -35,7 +35,10 @@ class GroupControl:
 def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) -> Control:
     """Forms the process groups this case needs and returns the harness's control.
 
-    The default group, of the case's backend, belongs to the strategy alone.
+    The default group, of the case's backend, belongs to the strategy alone. A launcher may have formed it, as Ray does.
+
+    Raises:
+        RuntimeError: there is a default group, and it is of other ranks or of another backend.
     """
     if not uses_backend and place.processes == 1:
         return AloneControl()
@@ -43,6 +46,9 @@ def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) 
     if backend == "mpi":
         process_group.register()
         backend = process_group.NAME
+    if case.launcher in OF_FRAMEWORKS and dist.is_initialized():
+        _check_formed(backend, place)
+        return _control(place, uses_backend=uses_backend, timeout=_TIMEOUT)
     store = _store(place)
     # A gang must notice by itself, as people's scripts do, that a rank of it is stopped: it is what is measured.
     timeout = _TIMEOUT if case.recovery == "off" else timedelta(seconds=case.collective_timeout)
@@ -55,10 +61,29 @@ def meet(case: Case, place: Place, *, uses_backend: bool, device: torch.device) 
         timeout=timeout,
         device_id=device if backend == "nccl" else None,
     )
+    return _control(place, uses_backend=uses_backend, timeout=timeout)
+
+
+def _control(place: Place, *, uses_backend: bool, timeout: timedelta) -> Control:
     if place.processes == 1:
         return AloneControl()
     group = dist.new_group(backend="gloo", timeout=timeout) if uses_backend else None
     return GroupControl(group, place.rank)
+
+
+def _check_formed(backend: str, place: Place) -> None:
+    """Sees that the default group that is there is the one which this rank would have formed.
+
+    Raises:
+        RuntimeError: it is not.
+    """
+    found = (dist.get_backend(), dist.get_rank(), dist.get_world_size())
+    wanted = (backend, place.rank, place.processes)
+    if found != wanted:
+        there, needed = (f"{name}, rank {rank} of {size}" for name, rank, size in (found, wanted))
+        raise RuntimeError(
+            f"the launcher has formed another process group than this case needs: {there}, and not {needed}"
+        )
 
 
 def _store(place: Place) -> Store | None:
@@ -76,8 +101,14 @@ def _store(place: Place) -> Store | None:
     return HashStore() if place.processes == 1 else None
 
 
-def leave(control: Control) -> None:
-    """Waits for all ranks, then lets go of the groups. gloo may abort a process that skips this."""
+def leave(control: Control, *, borrowed: bool = False) -> None:
+    """Waits for all ranks, then lets go of the groups. gloo may abort a process that skips this.
+
+    With `borrowed` the launcher has formed the default group: it is left to it, which destroys it.
+    """
     control.agree(0)
-    if dist.is_initialized():
+    if borrowed:
+        if (group := getattr(control, "group", None)) is not None:
+            dist.destroy_process_group(group)
+    elif dist.is_initialized():
         dist.destroy_process_group()

@@ -1,0 +1,58 @@
+"""The `ray_train` strategy: Ray Train's TorchTrainer and `prepare_model`, as its documentation teaches them."""
+
+from __future__ import annotations
+
+from ddpbench.spec import Case
+from ddpbench.strategies.base import Job, Replica, Strategy
+from ddpbench.strategies.frameworks.installed import missing
+from ddpbench.strategies.frameworks.ray_train.options import RayTrainOptions
+
+
+class RayTrain(Strategy[RayTrainOptions]):
+    """Ray's TorchTrainer starts the ranks and forms their process group; `prepare_model` wraps the model in DDP.
+
+    The training loop is the user's own under Ray Train, and so it is the harness's here. `prepare_data_loader` is left
+    out: it would put a sampler of its own in the place of the one by which all strategies see the same samples, and
+    nothing is reported to Ray or saved by it (`ray.train.report`). Of Ray's own work its metrics are turned off; the
+    controller that looks after its workers every two seconds is there as always.
+    """
+
+    name = "ray_train"
+    display = "Ray Train"
+    colour, marker = "#0E7490", "8"
+    options = RayTrainOptions
+    algorithm = "all_reduce"
+    schedule = "overlapped"
+    uses_buckets = True
+    framework = "ray_train"
+    launcher = "ray"
+    note = (
+        "its ranks are started by Ray Train itself, whatever starts those of other strategies, and Ray's servers run "
+        "beside them on the same cores"
+    )
+    variants = (
+        {"gradient_as_bucket_view": True},
+        {"static_graph": True},
+        {"find_unused_parameters": True},
+        {"accumulate": 2},
+    )
+
+    def check(self, case: Case) -> str | None:
+        if case.compute != "real":
+            return (
+                "a replay computes nothing that Ray Train could wrap: take ddp, or train the workload itself"
+            )
+        parts = RayTrainOptions.model_validate(case.options).accumulate
+        if case.local_batch % parts:
+            return f"accumulate = {parts} does not divide a local batch of {case.local_batch}"
+        return missing("ray_train")
+
+    def step_reason(self, case: Case) -> str | None:
+        if RayTrainOptions.model_validate(case.options).accumulate > 1:
+            return "a step() of the class's own accumulates as it likes: leave out accumulate"
+        return None
+
+    def build(self, job: Job, options: RayTrainOptions) -> Replica:
+        from ddpbench.strategies.frameworks.ray_train.replica import RayTrainReplica
+
+        return RayTrainReplica(job, options)

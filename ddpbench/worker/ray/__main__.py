@@ -1,0 +1,126 @@
+"""`python -m ddpbench.worker.ray N RUN_DIR CASE_ID ROUND`: the ranks of a launch, by Ray Train's TorchTrainer.
+
+Each launch has a Ray of its own on this machine. A guard stands before it: Ray's servers, and whatever they started,
+end with this process, however it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shlex
+import shutil
+import sys
+import tempfile
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ddpbench.guard import Traces, guarded
+from ddpbench.machine.launched import RANKS_VARIABLE
+from ddpbench.records import LaunchDir, RunDir
+from ddpbench.records.files import open_to_append
+from ddpbench.spec import Case
+from ddpbench.worker.starting import asked, table_of
+
+_OBJECTS_BYTES = 80 << 20
+"""Ray wants 75 MiB at least for objects that its processes share, and ranks share none."""
+_NEVER_S = 24 * 3600
+"""A hang is the watchdog's to end, and not the process group's."""
+_SETTINGS = {
+    # As on other systems than Linux: Ray takes the loopback address, and listens to nobody else.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_TRAIN_V2_ENABLED": "1",
+    # What a rank prints goes into its own log, as under any launcher, and it works where the sweep does.
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    # A busy machine may take longer than Ray's minute; a launch that hangs is the watchdog's to end.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
+}
+"""Variables of Ray's, unless an experiment sets them itself."""
+
+
+def main() -> None:
+    """Starts Ray and the ranks, and ends when they have ended."""
+    count, *words = sys.argv[1:]
+    guarded(None, os.getppid(), Path(words[0]), partial(_launch, int(count), words))
+
+
+def _launch(count: int, words: list[str], _: Traces) -> int:
+    """Return 0 once all ranks have ended well, 1 where one has not or none could be started."""
+    directory, request = asked(RunDir(Path(words[0])), words[1], words[2])
+    table = table_of(os.environ.get(RANKS_VARIABLE, ""))
+    folder = Path(table["folder"] if table else tempfile.mkdtemp(prefix="ddpb-ray-", dir="/tmp"))
+    try:
+        _fit(count, words, request.case, folder)
+    except Exception:
+        _explain(directory, traceback.format_exc())
+        return 1
+    finally:
+        if not table:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def _fit(count: int, words: list[str], case: Case, folder: Path) -> None:
+    """Trains by Ray.
+
+    Raises:
+        Exception: Ray cannot be started, or a rank has failed.
+    """
+    for name, value in {**_SETTINGS, "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
+        os.environ.setdefault(name, value)  # before it is imported, which reads some of them
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from ddpbench.worker.ray.loop import train
+
+    gpus = case.world_size if case.device == "cuda" else 0
+    ray.init(
+        address="local",  # and none that runs here already
+        num_cpus=count,
+        num_gpus=gpus,
+        include_dashboard=False,
+        object_store_memory=_OBJECTS_BYTES,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+        _node_ip_address="127.0.0.1",
+        _temp_dir=str(folder),
+    )
+    behind = shlex.join([sys.executable, "-P", "-m", "ddpbench.worker.ray.behind", words[0]])
+    # A dictionary: Ray declares another RunConfig than it then uses.
+    of_run: dict[str, Any] = {
+        "storage_path": str(folder / "results"),
+        "worker_runtime_env": {"py_executable": behind},
+    }
+    TorchTrainer(
+        train,
+        train_loop_config={"words": words},
+        scaling_config=ScalingConfig(
+            num_workers=count,
+            use_gpu=gpus > 0,
+            resources_per_worker={"CPU": 1, **({"GPU": gpus // count} if gpus else {})},
+        ),
+        torch_config=TorchConfig(backend=case.backend or "gloo", timeout_s=_NEVER_S),
+        run_config=RunConfig(**of_run),
+    ).fit()
+    # No ray.shutdown(): the guard ends Ray's processes at once, and their folder is removed.
+
+
+def _explain(directory: LaunchDir, text: str) -> None:
+    """Says why a launch failed: in the log of rank 0 too, where that has none since it never came to be."""
+    sys.stderr.write(text)
+    if not directory.log(0).exists():
+        with open_to_append(directory.log(0)) as log:
+            log.write(text.encode(errors="backslashreplace"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The `train_loop_per_worker` of a launch under Ray Train: a worker of Ray's becomes a rank. Imports Ray late."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ddpbench.records import RunDir
+from ddpbench.records.heartbeat import note_end, shared_page
+from ddpbench.spec import environment
+
+
+class RankFailedError(RuntimeError):
+    """A rank has not ended well, of which its records tell."""
+
+
+def train(told: dict[str, Any]) -> None:
+    """Be a rank, in the thread in which Ray runs what a user gives it.
+
+    Raises:
+        RankFailedError: it has not ended well.
+    """
+    os.environ["DDPBENCH_BEGAN_NS"] = str(time.perf_counter_ns())
+    import ray.train
+
+    from ddpbench.worker.place import Place
+    from ddpbench.worker.starting import asked, launched, live
+
+    context = ray.train.get_context()
+    os.environ |= {
+        "RANK": str(context.get_world_rank()),
+        "WORLD_SIZE": str(context.get_world_size()),
+        "LOCAL_RANK": str(context.get_local_rank()),
+    }
+    table = launched(time.perf_counter_ns())
+    place = Place.from_environment(os.environ)
+    run_dir, case_id, what = told["words"]
+    directory, request = asked(RunDir(Path(run_dir)), case_id, what)
+    lacking = [
+        environment.words(name, value)
+        for name, value in request.case.env.items()
+        if os.environ.get(name, environment.UNSET) != value
+    ]
+    if lacking:
+        raise RankFailedError(f"Ray has not left {', '.join(lacking)} as it was asked for")
+    _pin_all(place.cores)
+    code = live(directory, place, request, table)
+    if table is not None:  # from here on it is for Ray to end this process, and no failure
+        note_end(shared_page(Path(table["page"])), place.rank, code)
+    if code:
+        raise RankFailedError(f"rank {place.rank} has not ended well: see {directory.log(place.rank)}")
+
+
+def _pin_all(cores: Iterable[int]) -> None:
+    """Keeps the threads that are there already to the rank's cores: gloo's, which Ray had made, are among them."""
+    if not cores:
+        return
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended
+            os.sched_setaffinity(int(thread.name), cores)

@@ -1,0 +1,93 @@
+"""What a rank starts with that no fork server forked: what it is asked, what its launch tells, its log and its page."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import mmap
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddpbench.errors import RequestError, nearest
+from ddpbench.records import LaunchDir, LaunchRequest, RunDir
+from ddpbench.records.files import open_to_append
+from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat, note_pid, shared_page
+
+if TYPE_CHECKING:
+    from ddpbench.worker.place import Place
+
+_ERRORS = 2
+"""The descriptor for stacks: who started this process may have put something else in `sys.stderr`'s place."""
+
+
+def table_of(path: str) -> dict[str, Any] | None:
+    """Return what the controlling side has written for the ranks of a launch; None without a file."""
+    if not path:
+        return None
+    table: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return table
+
+
+def launched(entered_ns: int) -> dict[str, Any] | None:
+    """Return what a sweep that had another launcher start this rank says of the launch; applies the rank's own part.
+
+    `entered_ns` is when this process began to be ddpbench's.
+
+    Raises:
+        ValueError: there is no such rank.
+    """
+    table = table_of(os.environ.get("DDPBENCH_RANKS", ""))
+    if table is None:
+        return None
+    number = os.environ.get("RANK", "")
+    if not number.isdecimal() or int(number) >= len(table["ranks"]):
+        raise ValueError(f"RANK={number!r}: the launch has {len(table['ranks'])} ranks")
+    own = table["ranks"][int(number)]
+    os.environ |= {name: value for name, value in own.items() if value}
+    for name in [name for name, value in own.items() if not value]:
+        os.environ.pop(name, None)
+    os.environ["DDPBENCH_ENTERED_NS"] = os.environ.get("DDPBENCH_BEGAN_NS", str(entered_ns))
+    return table
+
+
+def asked(run: RunDir, case_id: str, what: str) -> tuple[LaunchDir, LaunchRequest]:
+    """Return one launch of a run: as the controlling side has asked for it, or else as the plan has it.
+
+    Raises:
+        RequestError: there is no such launch.
+    """
+    if what != "proof" and not what.isdecimal():
+        raise RequestError(f"{what!r} is not a round: give its number, from 0, or 'proof'")
+    directory = run.launch(case_id, "proof") if what == "proof" else run.launch(case_id, "measure", int(what))
+    if directory.request.is_file():
+        return directory, LaunchRequest.read(directory.request)
+    from ddpbench.records.plan import read_plan
+
+    plan = read_plan(run)
+    entry = plan.case(case_id)
+    if entry is None:
+        known = [one.case.case_id for one in plan.cases]
+        raise RequestError(f"{run.path} has no case {case_id!r}; {nearest(case_id, known)}")
+    if what == "proof":
+        return directory, plan.request(entry.case, "proof", 0)
+    return directory, plan.request(entry.case, "measure", int(what))
+
+
+def live(directory: LaunchDir, place: Place, request: LaunchRequest, table: dict[str, Any] | None) -> int:
+    """Be the rank to its end, and return its exit code. `table` is what `launched` returned."""
+    page: bytearray | mmap.mmap
+    page, slot = bytearray(PAGE_BYTES), 0  # without a watchdog it counts its steps for nobody
+    if table is not None:
+        page = shared_page(Path(table["page"]))
+        slot = place.rank
+        note_pid(page, slot)
+        with open_to_append(directory.log(place.rank, place.attempt)) as output:
+            os.dup2(output.fileno(), 1)
+            os.dup2(output.fileno(), 2)
+        faulthandler.enable(_ERRORS)
+        faulthandler.register(signal.SIGUSR1, _ERRORS, all_threads=True)
+    from ddpbench.worker.rank.rank import Rank
+
+    return Rank(directory, place, Heartbeat(page, slot), request).run()

@@ -1,0 +1,252 @@
+"""Ray Train as a strategy and as a launcher: in plans without Ray, and in small sweeps with it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ddpbench
+from ddpbench.errors import MachineError
+from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.verify import verification_cases, verify
+from ddpbench.machine import launched
+from ddpbench.records import Met, Proof, RankStart, RunDir, read_launch
+from ddpbench.spec import Case, Devices, PlannedCase, expand, labels, parse_experiment
+from ddpbench.strategies import load_strategy
+from tests.failures.conftest import ROOT, run_cli
+from tests.processes import nothing_left_behind
+
+__all__ = ["nothing_left_behind"]
+
+pytestmark = pytest.mark.framework("ray_train")
+SMALL = """
+question = "What does Ray Train cost?"
+[base]
+local_batch = 4
+{base}
+[axes]
+{axes}
+[budget]
+rounds_min = 1
+rounds_max = 1
+measured_s = "60 ms"
+hang_timeout = "300 s"
+total = "60 min"
+"""
+
+
+def planned(axes: str, base: str = "") -> list[PlannedCase]:
+    catalog = TableCatalog()
+    experiment = parse_experiment(SMALL.format(base=base, axes=axes), catalog, name="test")
+    return expand(experiment, catalog, Devices(kind="cpu", gpus=0, cores=2))
+
+
+def only(axes: str, base: str = "") -> PlannedCase:
+    (entry,) = [one for one in planned(axes, base) if not one.added_as_baseline]
+    return entry
+
+
+def test_it_brings_its_own_launcher_and_others_keep_theirs() -> None:
+    entries = planned('strategy = ["ddp", "ray_train"]', "world_size = 2")
+    assert {(one.case.strategy, one.case.launcher, one.skip_reason) for one in entries} == {
+        ("ddp", "local", None),
+        ("ray_train", "ray", None),
+        ("single", "local", None),  # the base case of both: one, and without Ray
+    }
+    assert labels(one.case for one in entries)[entries[1].case.case_id].endswith("launched by ray")
+
+
+def test_ddp_may_be_started_by_ray_and_its_base_case_is_not() -> None:
+    entries = planned('launcher = ["local", "ray"]', "world_size = 2")
+    assert [(one.case.strategy, one.case.launcher) for one in entries] == [
+        ("ddp", "local"),
+        ("ddp", "ray"),
+        ("single", "local"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("axes", "base", "words"),
+    [
+        ('strategy = ["ray_train"]', 'launcher = "torchrun"', 'set launcher = "local" or "ray", not "torchrun"'),
+        ('strategy = ["ray_train"]', 'backend = "mpi"\nworld_size = 2', 'set backend = "gloo" or "nccl"'),
+        ('strategy = ["ddp"]', 'backend = "mpi"\nworld_size = 2\nlauncher = "ray"', "knows no MPI"),
+        ('strategy = ["ddp"]', 'launcher = "ray"\nrecovery = "SIGKILL"', 'take launcher = "torchrun"'),
+        ('strategy = ["ray_train"]', 'recovery = "SIGKILL"', "take another strategy and launcher"),
+        ('strategy = ["ddp"]', 'launcher = "ray"\nworld_size = 2\nnodes = 2', "set nodes = 1"),
+        ('workload = ["replay:gpt-nano-cpu"]', 'strategy = "ray_train"', "a replay computes nothing"),
+        ('"options.ray_train.accumulate" = [3]', 'strategy = "ray_train"', "does not divide a local batch of 4"),
+        (
+            'strategy = ["ray_train"]\n[fabric]\nbandwidth = "1 Gbit/s"\nnodes = 2',
+            'workload = "replay:gpt-nano-cpu"',
+            "take another strategy than ray_train",
+        ),
+    ],
+)  # fmt: skip
+def test_what_ray_cannot_start_is_skipped_with_what_to_do(axes: str, base: str, words: str) -> None:
+    reason = only(axes, base).skip_reason
+    assert reason is not None
+    assert words in reason
+
+
+def test_without_ray_the_strategy_is_skipped_and_the_launcher_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ddpbench.strategies.frameworks import installed
+
+    monkeypatch.setattr(installed, "_installed", lambda distributions: (distributions[0], ""))
+    line = "pip install 'ddpbench[ray_train]'"
+    assert line in (only('strategy = ["ray_train"]').skip_reason or "")
+    with pytest.raises(MachineError, match=re.escape(line)):
+        launched.check_launcher("ray")
+    launched.check_launcher("torchrun")
+
+
+def test_its_command_starts_a_ray_of_its_own() -> None:
+    line = launched.command_of("ray", 3, ["RUN", "case", "0"])
+    assert line[1:] == ["-P", "-m", "ddpbench.worker.ray", "3", "RUN", "case", "0"]
+
+
+def test_its_options_are_those_of_ddp_with_its_defaults() -> None:
+    own, ddps = (load_strategy(name).options().model_dump() for name in ("ray_train", "ddp"))
+    assert own.items() <= ddps.items()
+
+
+def records(run: Path, case: str, what: str = "launch-00") -> Any:
+    (folder,) = [path for path in (run / "cases").iterdir() if path.name.startswith(case)]
+    kind = "proof" if what == "proof" else "measure"
+    return read_launch(RunDir(run).launch(folder.name, kind, 0)).ranks  # type: ignore[arg-type]
+
+
+@pytest.mark.multiprocess
+def test_a_sweep_proves_and_times_it_beside_ddp(tmp_path: Path, nothing_left_behind: None) -> None:
+    experiment = tmp_path / "ray.toml"
+    axes = 'strategy = ["ddp", "ray_train"]\nworkload = ["mlp:small"]\nworld_size = [1, 2]'
+    experiment.write_text(SMALL.format(axes=axes, base=""), encoding="utf-8")
+    run = tmp_path / "run"
+    result = run_cli("sweep", experiment, "--out", run)
+    assert result.returncode == 0, result
+    frame = ddpbench.load(run)
+    assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
+    assert {(row.strategy, row.launcher) for row in frame.itertuples()} == {
+        ("single", "local"), ("ddp", "local"), ("ray_train", "ray")
+    }  # fmt: skip
+    of_ray = frame[frame["strategy"] == "ray_train"]
+    assert len(of_ray) == 2
+    # Its start is told in its parts: until Ray has a worker for it is by far the longest.
+    parts = [name for name in frame if str(name).startswith("startup_") and "ci" not in str(name)]
+    sums = of_ray[[name for name in parts if name != "startup_s"]].sum(axis=1)
+    assert sums.to_list() == pytest.approx(of_ray["startup_s"].to_list())
+    assert (of_ray["startup_process_s"] > 0.5 * of_ray["startup_s"]).all()
+    two = of_ray[of_ray["world_size"] == 2]
+    assert (two["exposed_comm_s"] > 0).all()  # transfers were noted, by a hook
+    assert two["actual_bucket_bytes"].notna().all()
+    for case in of_ray["case_id"]:
+        told = records(run, case, "proof")[0].of(Proof)
+        assert {one.dtype for one in told} == {"float64", "float32"}
+        assert all(one.passed for one in told)
+    starts = [rank.last(RankStart) for rank in records(run, two.iloc[0]["case_id"])]
+    assert [start.threads for start in starts] == [1, 1]  # as the harness sets them, whatever Ray does
+    assert [len(start.cores) for start in starts] == [1, 1]
+    assert all(rank.last(Met) for rank in records(run, two.iloc[0]["case_id"]))
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "What does it take until the first step is made?" in page
+    assert '<td data-title="Started by">Ray Train</td>' in page
+    assert "its ranks are started by Ray Train itself" in page
+
+
+@pytest.mark.multiprocess
+def test_other_strategies_train_under_rays_launcher(tmp_path: Path, nothing_left_behind: None) -> None:
+    """`single` has no process group and `independent` none of its own; a variable that is asked for arrives."""
+    experiment = tmp_path / "ray.toml"
+    axes = 'strategy = ["single", "independent", "ddp"]\nworld_size = [1, 2]'
+    base = 'launcher = "ray"\nworkload = "mlp:small"\nloader_workers = 1\n[env]\nTEST_OF_RAY = "arrived"'
+    alone = '\n[[exclude]]\nstrategy = ["independent", "ddp"]\nworld_size = [1]\n'
+    experiment.write_text(SMALL.format(axes=axes, base=base) + alone, encoding="utf-8")
+    run = tmp_path / "run"
+    result = run_cli("sweep", experiment, "--out", run)
+    assert result.returncode == 0, result
+    frame = ddpbench.load(run)
+    done = frame[frame["status"] == "ok"]
+    assert {(row.strategy, row.world_size, row.launcher) for row in done.itertuples()} == {
+        ("single", 1, "ray"), ("single", 1, "local"), ("independent", 2, "ray"), ("ddp", 2, "ray"),
+    }  # fmt: skip
+    assert set(frame["status"]) == {"ok", "skipped"}
+
+
+@pytest.mark.multiprocess
+def test_its_variants_and_a_model_with_convolutions_are_proved(nothing_left_behind: None) -> None:
+    variants = verification_cases(["ray_train"], ["mlp:small"], [2], "gloo")[1:]
+    plain = [
+        one
+        for one in verification_cases(["ray_train"], ["cnn"], [1, 2], "gloo")
+        if "cnn" in one.case.workload
+    ]
+    usual = [one for one in plain if one.case.options == load_strategy("ray_train").options().model_dump()]
+    assert (len(variants), len(usual)) == (4, 2)
+    found = verify([*variants, *usual])
+    assert {(one.workload, one.world_size, one.options): one.status for one in found} == {
+        ("mlp:small", 2, "gradient_as_bucket_view=true"): "ok",
+        ("mlp:small", 2, "static_graph=true"): "ok",
+        ("mlp:small", 2, "find_unused_parameters=true"): "ok",
+        ("mlp:small", 2, "accumulate=2"): "ok",
+        ("cnn:small", 1, ""): "ok",
+        ("cnn:small", 2, ""): "ok",
+    }, found
+
+
+UNWRAPPED = """
+import os
+import ray.train.torch
+from tests.failures.faulty import Sound
+
+class Unwrapped(Sound):
+    def model(self, options):
+        ray.train.torch.prepare_model = lambda model, **_: model
+        return super().model(options)
+"""
+
+
+@pytest.mark.multiprocess
+def test_a_ray_that_does_not_wrap_is_caught_by_the_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left_behind: None
+) -> None:
+    """Planted: what Ray's documentation says would average gradients leaves the model as it is."""
+    (tmp_path / "unwrapped.py").write_text(UNWRAPPED, encoding="utf-8")
+    experiment = tmp_path / "ray.toml"
+    axes = f'strategy = ["ray_train"]\nworld_size = [2]\nworkload = ["{tmp_path}/unwrapped.py:Unwrapped"]'
+    experiment.write_text(SMALL.format(axes=axes, base=""), encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    assert run_cli("sweep", experiment, "--out", tmp_path / "run").returncode == 1
+    frame = ddpbench.load(tmp_path / "run")
+    (row,) = frame[frame["strategy"] == "ray_train"].itertuples()
+    assert row.status == "diverged", row.error
+    assert "does not train as one process does: gradients" in row.error
+
+
+def test_a_process_that_is_no_worker_of_rays_is_refused() -> None:
+    pytest.importorskip("ray")
+    import torch
+
+    from ddpbench.measure.recorder import NullRecorder
+    from ddpbench.strategies import Job
+
+    job = Job(
+        case=Case(workload="mlp:small", strategy="ray_train"),
+        model=torch.nn.Linear(2, 2),
+        loss=torch.nn.functional.mse_loss,
+        make_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        device=torch.device("cpu"),
+        rank=0,
+        local_rank=0,
+        world_size=1,
+        distributed=False,
+        recorder=NullRecorder(),
+    )
+    strategy = load_strategy("ray_train")
+    with pytest.raises(RuntimeError, match="Ray Train"):
+        strategy.build(job, strategy.options())
