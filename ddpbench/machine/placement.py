@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddpbench.spec import Case
+from ddpbench.strategies import load_strategy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,12 +62,19 @@ def deal(
     ]
 
 
+FRAMEWORK_VARIABLE = "DDPBENCH_FRAMEWORK"
+"""Which framework a fork server imports; nobody reads it, but it tells servers apart."""
+
+
 def early_env(case: Case) -> Mapping[str, str]:
     """Return what must be set before a rank's process imports anything; launches that share it share a fork server.
 
-    An empty text is a variable that must not be set, wherever this is applied (`applied`).
+    An empty text is a variable that must not be set, wherever this is applied (`applied`). A framework that is imported
+    before ranks are forked has a server of its own: else its pages would count as memory of all others' ranks.
     """
+    strategy = load_strategy(case.strategy)
     return {
+        **({FRAMEWORK_VARIABLE: strategy.framework} if strategy.imports else {}),
         "OMP_NUM_THREADS": str(case.threads_per_rank),
         "MKL_NUM_THREADS": str(case.threads_per_rank),
         "OPENBLAS_NUM_THREADS": "1",  # or importing numpy starts a thread, and forking is unsafe
