@@ -191,7 +191,8 @@ class _Launch(BaseModel, strict=True):
     case_id: str
 
 
-_MOST_CLAIMS = 20 * MAX_CLAIMS
+_Two = Annotated[list[str], Field(min_length=2, max_length=2)]
+_MOST_CLAIMS, _MOST_PAIRS = 20 * MAX_CLAIMS, 20 * MAX_PAIRS
 """A merged run has those of all that it was made of."""
 _Words = Annotated[str, Field(max_length=MAX_CHARACTERS), AfterValidator(_printable)]
 
@@ -202,7 +203,7 @@ class _Claim(BaseModel, strict=True, extra="forbid"):
     kind: Kind
     margin: Annotated[float, Field(ge=0, lt=1e6)] = 0.0
     of: Of
-    pairs: Annotated[list[tuple[str, str]], Field(max_length=MAX_PAIRS, strict=False)]
+    pairs: Annotated[list[_Two], Field(max_length=_MOST_PAIRS)]
 
 
 class _Plan(BaseModel, strict=True):
@@ -263,7 +264,7 @@ def read_plan(run: RunDir) -> StoredPlan:
                 kind=claim.kind,
                 margin=claim.margin,
                 of=claim.of,
-                pairs=tuple(claim.pairs),
+                pairs=tuple((a, b) for a, b in claim.pairs),
             )
             for claim in found.claims
         ),

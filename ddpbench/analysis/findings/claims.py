@@ -186,6 +186,7 @@ def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
 def _place(pair: _Pair, pairs: Sequence[_Pair]) -> str:
     """Return what tells a pair from the claim's others, in words; empty where there is no other."""
     words: list[str] = []
+    ranks: list[str] = []
     for side, run in enumerate(pair):
         every = [one[side].case for one in pairs]
         fields = grouping.differing(every, (*VARIANT, *SCALE, *PANEL))
@@ -193,10 +194,12 @@ def _place(pair: _Pair, pairs: Sequence[_Pair]) -> str:
             words.append(spoken_among(run.case, every))
             fields = [name for name in fields if name not in ("strategy", *_FOLLOWING)]
         if "world_size" in fields:
-            words.append(counted(run.case.world_size, "rank"))
+            ranks.append(counted(run.case.world_size, "rank"))
             fields = [name for name in fields if name not in ("world_size", "nodes", "ranks_per_node")]
         words += grouping.words(run.case, fields, every)
-    return ", ".join(dict.fromkeys(words))
+    at = " against ".join(dict.fromkeys(ranks))
+    told = ", ".join(dict.fromkeys(words))
+    return f"{told} at {at}" if told and at else told or at
 
 
 def claim_findings(claims: Sequence[Decided], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
@@ -210,7 +213,7 @@ def _finding(one: Decided, by_id: Mapping[str, CaseRun]) -> Finding:
     runs = _runs_of(pairs)
     start = f"{_HEADS[one.verdict]}: {one.says}"
     told = [held for held in one.pairs if held.rounds]
-    text = fitting([*(f"{start}: {detail}" for detail in _details(one, pairs)), start])
+    text = fitting([*(f"{start}; {detail}" for detail in _details(one, pairs)), start])
     alone = one.pairs[0] if len(one.pairs) == 1 else None
     return Finding(
         kind="claim",
@@ -272,10 +275,10 @@ def _details(one: Decided, pairs: Sequence[_Pair]) -> Iterator[str]:
     words = _Words(one, rates=any(a.case.global_batch != b.case.global_batch for a, b in pairs))
     if len(one.pairs) == 1:
         yield from words.of_one(one.pairs[0], pairs[0])
-    elif one.verdict == "holds in part":
-        yield from words.in_part()
     elif one.verdict == "cannot tell":
         yield from words.undecided()
+    elif len({held.verdict for held in one.pairs}) > 1:
+        yield from words.in_part()
     else:
         yield from words.in_all()
 
@@ -296,7 +299,6 @@ class _Words:
     def of_one(self, held: HeldPair, pair: _Pair) -> Iterator[str]:
         """Yield what is told of the only pair."""
         if held.ratio is None:
-            yield held.reason
             yield held.reason.partition(":")[0]
             return
         a, b = pair
@@ -309,41 +311,49 @@ class _Words:
             yield f"{mine} against {other}{end}: {self._undecided(held.ratio)}"
             yield self._undecided(held.ratio)
             return
-        missed = self._missed(held)
-        yield f"{self._sides(held, mine, other)}{end}{missed}"
-        yield f"{self._sides(held, mine, other)}{missed}"
-        yield f"{self._short(held)}{missed}"
+        yield self._sides(held, mine, other, end)
+        yield self._sides(held, mine, other, "")
+        yield self._short(held)
 
     def in_part(self) -> Iterator[str]:
         """Yield for what it holds, for what it does not, and of what this cannot be told."""
-        best = self._extremes(self._holding)[0]
-        for numbers in (True, False):
-            told = [f"for {_places(self._holding)}"]
-            if numbers:
-                told = [f"{self._short(best)} for {_places([best, *self._holding])}"]
-            if self._failing:
-                worst = self._extremes(self._failing)[-1]
-                number = f" ({self._short(worst)})" if numbers else ""
-                told.append(f"not for {_places([worst, *self._failing])}{number}")
-            if self._open:
-                told.append(f"cannot tell for {_places(self._open)}")
-            yield ", ".join(told)
-        yield f"in {len(self._holding)} of {len(self._one.pairs)} comparisons"
+        counts = f"in {len(self._holding)} of {len(self._one.pairs)} comparisons"
+        best, worst = self._best(), self._worst()
+        opened = [f"cannot tell for {_places(self._open)}"] if self._open else []
+        failed = f"not for {_places(self._failing)}"
+        if self._holding:
+            refuted = [[f"{failed} ({worst})"], [failed]] if self._failing else [[]]
+            for against in refuted:
+                yield ", ".join([f"{best} for {_places(self._holding)}", *against, *opened])
+                yield ", ".join([f"{counts}, {best}", *against, *opened])
+        else:
+            yield ", ".join([f"{failed} ({worst})", *opened])
+            yield ", ".join([failed, *opened])
+        yield f"{counts}{f', {best}' if self._holding else ''}"
+        yield counts
+
+    def _best(self) -> str:
+        """Return what speaks most for the claim."""
+        if not self._holding:
+            return ""
+        several = "up to " if len(self._holding) > 1 and self._one.kind == "faster" else ""
+        return f"{several}{self._short(self._extremes(self._holding)[0])}"
+
+    def _worst(self) -> str:
+        """Return what speaks most against it."""
+        return self._short(self._extremes(self._failing)[-1]) if self._failing else ""
 
     def in_all(self) -> Iterator[str]:
-        """Yield the range of what was decided, all of it alike; where some was not, that too."""
-        decided = self._holding or self._failing
-        least, most = (self._extremes(decided)[place] for place in (-1, 0))
+        """Yield the range of what was decided, all of it alike."""
         count = len(self._one.pairs)
-        start = f"in all {count} comparisons" if self._holding else f"in none of {count} comparisons"
-        if self._open:
-            start = f"in none of {len(decided)} comparisons, and cannot tell for {_places(self._open)}"
-        first, last = (self._short(held) for held in (least, most))
-        if least is most:
-            yield f"{start}: {first} ({least.place})"
-        else:
-            yield f"{start}: {first} ({least.place}) to {last} ({most.place})"
-        yield f"{start}: {first} to {last}"
+        start = "in both comparisons" if count == 2 else f"in all {count} comparisons"
+        if self._failing:
+            start = "in neither comparison" if count == 2 else f"in none of {count} comparisons"
+        most, *_, least = self._extremes(self._holding or self._failing)
+        (whose, first), (again, last) = self._told(least), self._told(most)
+        last = last if whose == again else f"{again}{last}"
+        yield f"{start}, {whose}{first} ({least.place}) to {last} ({most.place})"
+        yield f"{start}, {whose}{first} to {last}"
         yield start
 
     def undecided(self) -> Iterator[str]:
@@ -351,14 +361,14 @@ class _Words:
         open_still = [held for held in self._open if held.ratio is not None]
         count = len(self._one.pairs)
         if not open_still:
-            first = self._open[0].reason
-            for reason in (first, first.partition(":")[0]):
-                yield f"{reason}; and so on, in {count} comparisons"
+            yield f"of {count} comparisons none was made: {self._open[0].reason.partition(':')[0]}"
+            yield f"of {count} comparisons none was made"
             return
         widest = max(open_still, key=lambda held: _width(_ratio(held)))
         told = self._undecided(_ratio(widest))
-        yield f"in none of {count} comparisons; for {widest.place} {told}"
-        yield f"in none of {count} comparisons; {told}"
+        start = f"{count} comparisons decide nothing"
+        yield f"{start}; for {widest.place} {told}"
+        yield f"{start}; {told}"
 
     def _extremes(self, held: Sequence[HeldPair]) -> list[HeldPair]:
         """Return them with what speaks most for the claim first: the fastest, or of equals the closest."""
@@ -366,38 +376,50 @@ class _Words:
             return sorted(held, key=lambda one: _ratio(one).value)
         return sorted(held, key=lambda one: abs(math.log(_ratio(one).value)))
 
-    def _sides(self, held: HeldPair, mine: str, other: str) -> str:
-        """Return how the two compare, by name."""
-        ratio = _ratio(held)
+    def _sides(self, held: HeldPair, mine: str, other: str, end: str) -> str:
+        """Return how the two compare, by name; `end` says at how many ranks, where they have as many."""
+        ratio, claimed = _ratio(held), self._one.margin
         if self._rates:
-            return f"{mine} trains {plain(inverse(ratio))} times the samples/s of {other}"
+            return f"{mine} trains {plain(inverse(ratio))} times the samples/s of {other}{end}"
         if self._equal(held):
-            return f"{mine} and {other} are equivalent within {self._margin()}: step times differ by {signed(ratio)}"
+            apart = f"step times differ by {signed(ratio)}"
+            if self._one.kind == "faster" and claimed:
+                return f"{mine} against {other}{end}: {apart}, not {_per_cent(claimed)}"
+            within = _per_cent(claimed) if claimed else MARGIN_WORDS
+            return f"{mine} and {other} are equivalent within {within}{end}: {apart}"
         ahead = ratio.value < 1
         by = inverse(ratio) if ahead else ratio
         fast, slow = (mine, other) if ahead else (other, mine)
         many = by.value >= RATIO_THRESHOLD
+        missed = ""
+        if ahead and self._one.kind == "faster" and claimed and held.verdict == "does not hold":
+            missed = f", not {1 + claimed:g} times" if many else f", not {_per_cent(claimed)}"
         if self._steps:
             longer_by = f"{plain(by)} times as long as one of" if many else f"{longer(by)} longer than one of"
-            return f"a step of {slow} takes {longer_by} {fast}"
-        return f"{fast} is {f'{plain(by)} times as fast as' if many else f'{longer(by)} faster than'} {slow}"
+            return f"a step of {slow} takes {longer_by} {fast}{end}{missed}"
+        ahead_by = f"{plain(by)} times as fast as" if many else f"{longer(by)} faster than"
+        return f"{fast} is {ahead_by} {slow}{end}{missed}"
 
     def _short(self, held: HeldPair) -> str:
         """Return the same of the first one, without names."""
+        return "".join(self._told(held))
+
+    def _told(self, held: HeldPair) -> tuple[str, str]:
+        """Return the same in two parts, of which the first may be shared with another pair's."""
         ratio = _ratio(held)
         if self._rates:
-            return f"{plain(inverse(ratio))} times the samples/s"
+            return "", f"{plain(inverse(ratio))} times the samples/s"
         if self._equal(held):
-            return f"{signed(ratio)} of a step"
+            return "step times differ by ", signed(ratio)
         ahead = ratio.value < 1
         by = inverse(ratio) if ahead else ratio
         many = by.value >= RATIO_THRESHOLD
         if self._steps:
-            whose = "the other" if ahead else "it"
-            return f"{whose} takes {f'{plain(by)} times as long' if many else f'{longer(by)} longer'}"
+            whose = "the other's step is " if ahead else "its step is "
+            return whose, f"{plain(by)} times as long" if many else f"{longer(by)} longer"
         if many:
-            return f"{plain(inverse(ratio))} times as fast"
-        return f"{longer(by)} {'faster' if ahead else 'slower'}"
+            return "", f"{plain(inverse(ratio))} times as fast"
+        return "", f"{longer(by)} {'faster' if ahead else 'slower'}"
 
     def _equal(self, held: HeldPair) -> bool:
         """Return whether it is the difference that is told, not who is faster."""
@@ -406,27 +428,16 @@ class _Words:
         ratio = _ratio(held)
         return (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
 
-    def _margin(self) -> str:
-        return f"{100 * self._one.margin:g} %" if self._one.margin else MARGIN_WORDS
-
-    def _missed(self, held: HeldPair) -> str:
-        """Return the lead that was claimed, where there is a smaller one."""
-        ratio = _ratio(held).value
-        claimed = self._one.kind == "faster" and self._one.margin and held.verdict == "does not hold"
-        if not claimed or ratio >= 1 or self._rates:
-            return ""
-        return (
-            f", not {1 + self._one.margin:g} times"
-            if 1 / ratio >= RATIO_THRESHOLD
-            else f", not {self._margin()}"
-        )
-
     def _undecided(self, ratio: Interval) -> str:
         if self._rates:
             return f"{plain(inverse(ratio))} times the samples/s"
         if self._one.margin:
-            return f"step times differ by {signed(ratio)}, which leaves {self._margin()} open"
+            return f"step times differ by {signed(ratio)}, which leaves {_per_cent(self._one.margin)} open"
         return undecided(ratio)
+
+
+def _per_cent(fraction: float) -> str:
+    return f"{100 * fraction:g} %"
 
 
 def _ratio(held: HeldPair) -> Interval:
