@@ -69,13 +69,13 @@ class Claim(BaseModel, extra="forbid", frozen=True):
     """Cases that are claimed to be faster: values of axes, options or other settings; a key may list several."""
     than: _Selection | None = None
     """Cases that they are held against, each with the one that differs in nothing but the keys that both name."""
-    by: Annotated[float, BeforeValidator(_no_bare_per_cent), limits.CLAIMED_LEAD, _PER_CENT] | None = None
+    by: Annotated[float, limits.CLAIMED_LEAD, BeforeValidator(_no_bare_per_cent), _PER_CENT] | None = None
     """How much faster at least: the other's step takes that much longer; unset: at all."""
     cases: _Selection | None = None
     """Cases that are claimed to be as fast as others."""
     as_fast_as: _Selection | None = None
     """The others, held against them like `than`."""
-    within: Annotated[float, BeforeValidator(_no_bare_per_cent), limits.CLAIMED_MARGIN, _PER_CENT] | None = (
+    within: Annotated[float, limits.CLAIMED_MARGIN, BeforeValidator(_no_bare_per_cent), _PER_CENT] | None = (
         None
     )
     """Up to which difference two cases are as fast as each other."""
