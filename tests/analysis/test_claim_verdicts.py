@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,13 @@ from ddpbench.analysis.findings.claims import claim_findings, decided_claims
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.statistics.stats import Timing
 from ddpbench.analysis.summary import Decided
+from ddpbench.cli import run as cli
 from ddpbench.launch.merge.merge import merge
 from ddpbench.records import RunDir
 from ddpbench.report.summary_json import embedded_json
 from ddpbench.spec import Budget, Case, PlannedCase
 from ddpbench.spec.claims import PlannedClaim
+from tests.report.reading import read
 from tests.synthetic import (
     MS,
     Outcome,
@@ -375,3 +378,22 @@ def test_a_plan_whose_claim_is_about_no_case_of_it_is_refused(tmp_path: Path) ->
     run.plan.write_text(json.dumps(plan), encoding="utf-8")
     with pytest.raises(IdentityError, match=r"claims\.0\.pairs"):
         summarize(run)
+
+
+def test_the_page_begins_its_findings_with_claims_and_shows_their_pairs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = a_run(tmp_path / "run", STEPS, CLAIMS)
+    assert cli(["report", str(run.path)]) == 0
+    told = capsys.readouterr()
+    assert told.out.strip() == str(run.path / "report.html")
+    verdicts = [line for line in told.err.splitlines() if SAYS in line]
+    assert [line.partition(":")[0] for line in verdicts] == ["Holds in part", "Holds here"]
+    page = read((run.path / "report.html").read_text(encoding="utf-8"))
+    findings = page.one("ol", class_="findings").text.replace("\N{NO-BREAK SPACE}", " ")
+    assert re.match(rf"claim ?Holds in part: {SAYS}; ", findings)
+    captions = [one.text.replace("\N{NO-BREAK SPACE}", " ") for one in page.all("caption")]
+    (first, second) = [text for text in captions if SAYS in text]
+    assert f"{SAYS}: holds in part. Claimed in A page, its title. Paired within rounds" in first
+    assert f"{SAYS}: holds. Asked of each pair: within 3 %." in second
+    assert "claims" in page.ids
