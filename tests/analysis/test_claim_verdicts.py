@@ -241,7 +241,7 @@ def test_under_five_rounds_nothing_is_decided() -> None:
     runs = measured(random.Random(1), {DDP: 1.0, PARALLEL: 2.0}, rounds=4, noise=0.01)
     found = decided(claim((DDP, PARALLEL)), runs)
     assert (found.verdict, found.pairs[0].rounds) == ("cannot tell", 4)
-    assert found.pairs[0].reason == "4 rounds of both in one session: 5 decide"
+    assert found.pairs[0].reason == "4 rounds of both in one session, and under 5 is too few"
 
 
 def test_a_claim_without_a_pair_in_this_run_is_told() -> None:
@@ -266,6 +266,19 @@ def test_step_times_and_throughput_are_held_apart_where_steps_have_unlike_sample
     assert "times as long as one of master at 2 ranks" in texts[0]
     assert "master at 2 ranks trains 0.7" in texts[1]
     assert "times the samples/s of master at 8 ranks" in texts[1]
+
+
+def test_pairs_of_own_workloads_are_told_apart_by_their_classes() -> None:
+    """Their paths, options and batches would fill the sentence."""
+    own, own_parallel = (
+        replace(
+            case, workload="experiments/a/b.py:Mine", local_batch=32, workload_options_json='{"depth": 3}'
+        )
+        for case in (DDP, PARALLEL)
+    )
+    runs = measured(random.Random(1), {DDP: 1.0, PARALLEL: 1.3, own: 1.0, own_parallel: 1.3}, noise=0.01)
+    found = decided(claim((DDP, PARALLEL), (own, own_parallel)), runs)
+    assert [one.place for one in found.pairs] == ["gpt:nano", "Mine"]
 
 
 def test_growth_is_told_of_every_strategy_that_grows() -> None:

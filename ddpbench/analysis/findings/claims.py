@@ -64,6 +64,8 @@ _HEADS: Mapping[ClaimVerdict, str] = {
 _STATUSES = {"oom": "ran out of memory", "ok": "has no numbers"}
 _FOLLOWING = ("algorithm", "schedule", "options_json", "backend", "bucket_cap_mb", "env_json")
 """What follows from the strategy, where that differs."""
+_OF_WORKLOAD = ("workload_options_json", "local_batch", "global_batch")
+"""Likewise from the workload."""
 
 
 def decided_claims(claims: Sequence[PlannedClaim], cases: Sequence[CaseRun]) -> tuple[Decided, ...]:
@@ -144,7 +146,7 @@ def _judgement(
     if comparison is None or not _enough(comparison):
         rounds = comparison.rounds if comparison is not None and comparison.paired else 0
         why = unable or (
-            f"{counted(rounds, 'round')} of both in one session: {MIN_ROUNDS} decide"
+            f"{counted(rounds, 'round')} of both in one session, and under {MIN_ROUNDS} is too few"
             if rounds
             else "the two share no rounds, as after a merge"
         )
@@ -193,6 +195,9 @@ def _place(pair: _Pair, pairs: Sequence[_Pair]) -> str:
         if "strategy" in fields:
             words.append(spoken_among(run.case, every))
             fields = [name for name in fields if name not in ("strategy", *_FOLLOWING)]
+        if "workload" in fields:
+            words.append(run.case.workload.rpartition(".py:")[2])
+            fields = [name for name in fields if name not in ("workload", *_OF_WORKLOAD)]
         if "world_size" in fields:
             ranks.append(counted(run.case.world_size, "rank"))
             fields = [name for name in fields if name not in ("world_size", "nodes", "ranks_per_node")]
