@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.records import SCHEMA_VERSION, RunDir
+from ddpbench.records.plan import claims_json
 from ddpbench.records.schema import as_json
 from ddpbench.spec import Budget, Case, PlannedCase
+from ddpbench.spec.claims import PlannedClaim
 
 MS = 1_000_000
 ORIGIN_NS = 10**12
@@ -372,7 +374,12 @@ def write_proof(
 
 
 def write_plan(
-    run: RunDir, cases: Sequence[PlannedCase | Case], budget: Budget | None = None, *, question: str = ""
+    run: RunDir,
+    cases: Sequence[PlannedCase | Case],
+    budget: Budget | None = None,
+    *,
+    question: str = "",
+    claims: Sequence[PlannedClaim] = (),
 ) -> None:
     """Writes plan.json, machine.json and experiment.toml."""
     run.create()
@@ -401,6 +408,7 @@ def write_plan(
             for number in range(budget.rounds_max)
             for case_id in runnable
         ],
+        **claims_json(claims),
     }
     run.plan.write_text(json.dumps(plan) + "\n", encoding="utf-8")
     machine = {

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from ddpbench.analysis.scaling.curves import CurveLaws
     from ddpbench.analysis.steps.one_step import OneStep
     from ddpbench.spec import Case
+    from ddpbench.spec.claims import Kind, Of
 
 
 FindingKind = Literal[
+    "claim",
     "strategies",
     "bound",
     "buckets",
@@ -40,6 +42,22 @@ FindingKind = Literal[
 """What a finding compares or tells; `bound`: with ranks that exchange nothing."""
 
 
+FindingVerdict = Literal[
+    "faster",
+    "slower",
+    "equivalent",
+    "unresolved",
+    "too few",
+    "note",
+    "holds",
+    "does not hold",
+    "holds in part",
+]
+"""Of two cases how the first one stands, of a claim what it does; `unresolved`: this cannot be told."""
+PairVerdict = Literal["holds", "does not hold", "cannot tell"]
+ClaimVerdict = Literal["holds", "does not hold", "holds in part", "cannot tell"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
     """One sentence the data support, what it is made from, and the section or figure that shows it."""
@@ -51,7 +69,7 @@ class Finding:
     """What qualifies it: links, computation, how small, launches."""
     evidence: str
     """The anchor of the section that shows it: `scaling`, `breakdown`, `strategies`, `buckets`, ..."""
-    verdict: Literal["faster", "slower", "equivalent", "unresolved", "too few", "note"]
+    verdict: FindingVerdict
     cases: tuple[str, ...] = ()
     """Ids of the cases that it is about: the one that is judged first, what it is held against last."""
     ratio: Interval | None = None
@@ -62,12 +80,50 @@ class Finding:
         """The verdict in a word or two; empty where there is none. To be behind an upper bound is not `slower`."""
         if self.kind == "bound" and self.verdict == "slower":
             return "cost"
+        if self.kind == "claim":
+            return "claim"
         return {"note": "", "unresolved": "cannot tell"}.get(self.verdict, self.verdict)
 
     @property
     def line(self) -> str:
         """The sentence with what qualifies it in brackets, for plain text."""
         return f"{self.text.removesuffix('.')} ({'; '.join(self.tags)})." if self.tags else self.text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldPair:
+    """Two cases of a claim held against each other."""
+
+    a: str
+    """Id of the case that the claim is about."""
+    b: str
+    """Id of the case that it is held against."""
+    a_name: str
+    b_name: str
+    place: str
+    """What tells this pair from the claim's others, in words."""
+    verdict: PairVerdict
+    reason: str = ""
+    """Why the two were not compared; empty where they were."""
+    ratio: Interval | None = None
+    """A's time over B's, of a sample or of a step; all intervals of a claim hold at once."""
+    rounds: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decided:
+    """A claim of the experiment, and what the run says of it (`findings/claims.py`)."""
+
+    says: str
+    source: str
+    kind: Kind
+    margin: float
+    """Of `faster` how much at least, of `as fast` how much at most, as a fraction."""
+    of: Of
+    verdict: ClaimVerdict
+    pairs: tuple[HeldPair, ...]
+    comparisons: int
+    """Pairs that were compared, for whose number the intervals are corrected."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,5 +242,7 @@ class RunSummary:
     """The run directories this one was merged from; empty where a sweep made it."""
     laws: tuple[CurveLaws, ...] = ()
     """What scaling laws make of each curve: one strategy over world sizes (`analysis/scaling/curves.py`)."""
+    claims: tuple[Decided, ...] = ()
+    """What the experiment was to decide, in its order."""
     position_spread: float | None = None
     """How far the cases' mean positions within a round are apart, as a share of it (`analysis/read/positions.py`)."""

@@ -60,6 +60,24 @@ def table(prepared: Prepared, width: int) -> list[str]:
         lines += ["", f"skipped: {_many(len(skipped), 'case')}"]
         for entry in skipped:
             lines += wrapped(f"  {names[entry.case.case_id]}: {entry.skip_reason}", width, indent=4)
+    return [*lines, *_claims(prepared, width)]
+
+
+def _claims(prepared: Prepared, width: int) -> list[str]:
+    """Return each claim with how many pairs of cases are to decide it, and why some cannot."""
+    claims = prepared.plan.claims
+    entries = {entry.case.case_id: entry for entry in prepared.plan.cases}
+    lines = ["", f"claims: {len(claims)}"] if claims else []
+    for claim in claims:
+        pairs = [(entries[a], entries[b]) for a, b in claim.pairs]
+        skipped = sum(any(entry.skip_reason is not None for entry in pair) for pair in pairs)
+        crowded = sum(any(entry.oversubscribed for entry in pair) for pair in pairs)
+        told = [
+            f"{_many(len(pairs), 'pair')} of cases",
+            *([f"{skipped} with one that is skipped"] if skipped else []),
+            *([f"{crowded} with one that is oversubscribed, which decides nothing"] if crowded else []),
+        ]
+        lines += wrapped(f"  {claim.says}: {', '.join(told)}", width, indent=4)
     return lines
 
 

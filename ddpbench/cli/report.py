@@ -16,7 +16,8 @@ def add_parser(commands: Any) -> None:
         "report",
         help="regenerate a run directory's table and report",
         description="Regenerate cases.csv, report.html and figures/ from a run's records. The figures are also "
-        "pictures for your own use: each has its conditions and its source on it.",
+        "pictures for your own use: each has its conditions and its source on it. Prints the page's path, and the "
+        "verdicts on the experiment's claims.",
     )
     flags.run_dir(parser)
     parser.add_argument(
@@ -41,6 +42,8 @@ def _run(arguments: argparse.Namespace) -> int:
     wanted = Wanted(figures=formats, slides=formats if arguments.slides else frozenset())
     page, summary = ddpbench.report_on(arguments.run_dir, wanted)
     show(page)
+    for claim in (one for one in summary.findings if one.kind == "claim"):
+        say(claim.line, sys.stderr)
     for sentence in summary.left_out:
         say(sentence, sys.stderr)
     if summary.checks.line:

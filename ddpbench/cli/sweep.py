@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
@@ -173,6 +174,7 @@ def _print_json(result: SweepResult, page: Path, summary: RunSummary) -> None:
         "measured_share": result.measured_share,
         "findings": [finding.line for finding in summary.findings],
         "answer": [one.line for one in summary.answer],
+        "claims": [asdict(one) for one in summary.claims],
         "violations": [violation.to_json() for violation in summary.checks.violations],
         "cases": json.loads(summary.cases.to_json(orient="records")),
     }

@@ -68,7 +68,7 @@ def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
         return entry
     have = f"{devices.gpus} GPU{'s' if devices.gpus != 1 else ''}" if devices.gpus else "no GPU torch can use"
     reason = f"needs {case.world_size} GPU{'s' if case.world_size != 1 else ''}, one a rank; here is {have}"
-    return PlannedCase(case=case, skip_reason=reason, added_as_baseline=entry.added_as_baseline)
+    return replace(entry, skip_reason=reason)
 
 
 def within_precision(entry: PlannedCase, devices: Devices) -> PlannedCase:

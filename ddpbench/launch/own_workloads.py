@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ddpbench.errors import RequestError
 from ddpbench.spec import Experiment
+from ddpbench.spec.claims import SIDES
 from ddpbench.workloads import is_import_path
 from ddpbench.workloads.shipped import PREFIX, is_path, profile_path
 
@@ -74,19 +77,25 @@ def with_located(experiment: Experiment, beside: Path) -> Experiment:
             )
         return found
 
+    def selection(rule: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        return {
+            key: [name_of(value) for value in values] if key == "workload" else values
+            for key, values in rule.items()
+        }
+
     base = experiment.base.model_copy(update={"workload": name_of(experiment.base.workload)})
     axes = dict(experiment.axes)
     if "workload" in axes:
         axes["workload"] = [name_of(name) for name in axes["workload"]]
     options = {_owner(owner, beside): given for owner, given in experiment.options.items()}
-    exclude = [
-        {
-            key: [name_of(value) for value in values] if key == "workload" else values
-            for key, values in rule.items()
-        }
-        for rule in experiment.exclude
+    exclude = [selection(rule) for rule in experiment.exclude]
+    claims = [
+        claim.model_copy(
+            update={side: selection(rule) for side in SIDES if (rule := getattr(claim, side)) is not None}
+        )
+        for claim in experiment.claims
     ]
-    changes = {"base": base, "axes": axes, "options": options, "exclude": exclude}
+    changes = {"base": base, "axes": axes, "options": options, "exclude": exclude, "claims": claims}
     return experiment.model_copy(update=changes)
 
 

@@ -17,9 +17,10 @@ from ddpbench.machine.hardware import Hardware, numa_cores
 from ddpbench.machine.order import run_order
 from ddpbench.machine.placement import deal, early_env
 from ddpbench.records import SCHEMA_VERSION, LaunchDir, RunDir
-from ddpbench.records.plan import StoredPlan, launches_json, planned_json
+from ddpbench.records.plan import StoredPlan, claims_json, launches_json, planned_json
 from ddpbench.records.rundir import Purpose
 from ddpbench.spec import Budget, Case, Catalog, Experiment, PlannedCase, labels
+from ddpbench.spec.claims import PlannedClaim, planned_claims
 from ddpbench.spec.limits import MAX_LAUNCHES
 
 FABRIC_PORT = 29500
@@ -72,6 +73,8 @@ class Plan:
     """What the run's records name, so that none of another run passes for one of its own; older runs have none."""
     tried: Mapping[str, Tried] = field(default_factory=dict)
     """What is known of users' own workloads once they were tried, by name: estimates are made from it."""
+    claims: tuple[PlannedClaim, ...] = ()
+    """The experiment's, with the pairs of cases that decide them."""
 
     def case(self, case_id: str) -> PlannedCase:
         """Return the planned case of that id."""
@@ -129,6 +132,7 @@ class Plan:
             "budget": self.experiment.budget.model_dump(),
             "cases": [planned_json(entry) for entry in self.cases],
             "launches": launches_json(self.order),
+            **claims_json(self.claims),
         }
 
     def dumps(self) -> str:
@@ -167,7 +171,8 @@ def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: Stor
     if stored is not None and sorted(stored.order) == sorted(order):
         order = list(stored.order)
     run_id = secrets.token_hex(6) if stored is None else stored.run_id
-    return Plan(experiment=experiment, cases=tuple(cases), order=tuple(order), run_id=run_id)
+    claims = planned_claims(experiment.claims, experiment.axes, cases) if stored is None else stored.claims
+    return Plan(experiment=experiment, cases=tuple(cases), order=tuple(order), run_id=run_id, claims=claims)
 
 
 def plan_launch(

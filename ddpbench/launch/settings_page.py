@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from ddpbench.launch.catalog import TableCatalog
+from ddpbench.spec.claims import Claim
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.limits import MAX_COMBINATIONS, MAX_LAUNCHES, Range
 from ddpbench.spec.settings import Base, Budget, Experiment
@@ -81,6 +82,7 @@ def sections() -> dict[str, list[Key]]:
         "[base]": keys(Base),
         "[fabric]": keys(FabricSettings),
         "[budget]": keys(Budget),
+        "[[claims]]": keys(Claim),
     }
     catalog = TableCatalog()
     models = {name: catalog.strategy(name).options for name in STRATEGIES}

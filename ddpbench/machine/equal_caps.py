@@ -73,7 +73,9 @@ def _alike(
         if others:
             stands_for = tuple(entry.case.bucket_cap_mb for entry in others)
             worth = caps_worth(sizes, caps, one.case.shrink)
-            found.append((replace(one, stands_for=stands_for, caps_worth=worth), others))
+            made_of = [*one.combinations, *(each for other in others for each in other.combinations)]
+            standing = replace(one, stands_for=stands_for, caps_worth=worth, combinations=made_of)
+            found.append((standing, others))
     return found
 
 

@@ -15,7 +15,9 @@ from ddpbench.records.machine import first_problem
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import CASE_ID, Purpose, RunDir
 from ddpbench.spec import Budget, Case, Links, PlannedCase, environment
-from ddpbench.spec.limits import MAX_RANKS, MAX_RATE
+from ddpbench.spec.claims import Kind, Of, PlannedClaim
+from ddpbench.spec.documents import MAX_CHARACTERS
+from ddpbench.spec.limits import MAX_CLAIMS, MAX_PAIRS, MAX_RANKS, MAX_RATE
 from ddpbench.spec.settings import BucketSetting, Recovery
 from ddpbench.texts import shortened, unprintable
 
@@ -34,6 +36,8 @@ class StoredPlan:
     """(round, case id) of every launch up to `rounds_max`."""
     run_id: str = ""
     """What its records name; empty in runs of older versions."""
+    claims: tuple[PlannedClaim, ...] = ()
+    """What the run is to decide."""
 
     def case(self, case_id: str) -> PlannedCase | None:
         """Return the planned case of that id."""
@@ -73,6 +77,22 @@ def launches_json(order: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
     return [{"round": number, "case_id": case_id} for number, case_id in order]
 
 
+def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
+    """Return claims as `plan.json` holds them, under their key; nothing where there is none."""
+    found = [
+        {
+            "says": one.says,
+            "source": one.source,
+            "kind": one.kind,
+            "margin": one.margin,
+            "of": one.of,
+            "pairs": [list(pair) for pair in one.pairs],
+        }
+        for one in claims
+    ]
+    return {"claims": found} if found else {}
+
+
 def _options(text: str) -> str:
     if not isinstance(parse_json(text), dict):
         raise ValueError("a JSON object was expected")  # noqa: TRY004  pydantic's
@@ -88,6 +108,12 @@ def _env(text: str) -> str:
             raise ValueError(f"{name!r} must be a text without control characters")
         if why := environment.refused(name):
             raise ValueError(f"{name!r} {why}")
+    return text
+
+
+def _printable(text: str) -> str:
+    if unprintable(text) or "\n" in text:
+        raise ValueError("a line without control characters was expected")
     return text
 
 
@@ -165,6 +191,21 @@ class _Launch(BaseModel, strict=True):
     case_id: str
 
 
+_Two = Annotated[list[str], Field(min_length=2, max_length=2)]
+_MOST_CLAIMS, _MOST_PAIRS = 20 * MAX_CLAIMS, 20 * MAX_PAIRS
+"""A merged run has those of all that it was made of."""
+_Words = Annotated[str, Field(max_length=MAX_CHARACTERS), AfterValidator(_printable)]
+
+
+class _Claim(BaseModel, strict=True, extra="forbid"):
+    says: Annotated[_Words, Field(min_length=1)]
+    source: _Words = ""
+    kind: Kind
+    margin: Annotated[float, Field(ge=0, lt=1e6)] = 0.0
+    of: Of
+    pairs: Annotated[list[_Two], Field(max_length=_MOST_PAIRS)]
+
+
 class _Plan(BaseModel, strict=True):
     experiment: str
     question: str
@@ -172,6 +213,7 @@ class _Plan(BaseModel, strict=True):
     cases: list[_Entry]
     launches: list[_Launch] = []
     run_id: Annotated[str, Field(max_length=64)] = ""
+    claims: Annotated[list[_Claim], Field(max_length=_MOST_CLAIMS)] = []
 
 
 _PLAN: TypeAdapter[_Plan] = TypeAdapter(_Plan)
@@ -203,6 +245,9 @@ def read_plan(run: RunDir) -> StoredPlan:
     order = tuple((launch.round, launch.case_id) for launch in found.launches)
     if stray := next((case_id for _, case_id in order if case_id not in known), None):
         raise damaged(run.plan, f"it launches {shortened(stray)}, which is none of its cases")
+    pairs = (case_id for claim in found.claims for pair in claim.pairs for case_id in pair)
+    if stray := next((case_id for case_id in pairs if case_id not in known), None):
+        raise damaged(run.plan, f"a claim is about {shortened(stray)}, which is none of its cases")
     unpack(run)
     return StoredPlan(
         experiment=found.experiment,
@@ -212,6 +257,17 @@ def read_plan(run: RunDir) -> StoredPlan:
         ids=ids,
         order=order,
         run_id=found.run_id,
+        claims=tuple(
+            PlannedClaim(
+                says=claim.says,
+                source=claim.source,
+                kind=claim.kind,
+                margin=claim.margin,
+                of=claim.of,
+                pairs=tuple((a, b) for a, b in claim.pairs),
+            )
+            for claim in found.claims
+        ),
     )
 
 

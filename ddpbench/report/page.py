@@ -30,6 +30,7 @@ from ddpbench.report.sections import (
     breakdown,
     buckets,
     checkpoints,
+    claims,
     communication,
     inputs,
     laws,
@@ -61,6 +62,7 @@ from ddpbench.version import VERSION
 
 _HERE = Path(__file__).parent
 FIGURES: tuple[Callable[[RunSummary, Sequence[Row]], Section | None], ...] = (
+    claims.section,
     recovery.section,
     scaling.section,
     layouts.section,

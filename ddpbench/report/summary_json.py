@@ -39,6 +39,7 @@ def embedded_json(summary: RunSummary) -> str:
             }
             for item in summary.findings
         ],
+        **({"claims": [asdict(one) for one in summary.claims]} if summary.claims else {}),
         "validity": list(summary.validity),
         "checks": {
             "outcome": summary.checks.outcome,

@@ -11,15 +11,23 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ValidationError
 
 from ddpbench.errors import ExperimentError, Problem, nearest
 from ddpbench.spec import documents, environment, limits
 from ddpbench.spec.catalog import Catalog
+from ddpbench.spec.claims import SIDES, Claim, misformed
 from ddpbench.spec.fabric import FabricSettings
+from ddpbench.spec.selections import (
+    axis_adapter,
+    axis_field,
+    axis_names,
+    check_selection,
+    dotted,
+    variable_of,
+)
 from ddpbench.spec.settings import Base, Budget, Experiment, Variable
 from ddpbench.texts import shortened
 
@@ -101,14 +109,14 @@ def parse_experiment(
         data["env"] = _env(data["env"], problems)
     models = _option_models(base, data, catalog)
     axes = _axes(data.get("axes", {}), models, problems)
-    _excludes(data.get("exclude", []), models, problems)
+    _excludes(data.get("exclude", []), models, catalog, problems)
+    _claims(data.get("claims", []), models, catalog, problems)
     problems += [
         Problem(path=path, message=f"is an axis too: remove it, or set axes.{name} to one value")
         for name in axes
         if (path := _given(data, name))
     ]
     _names(base, axes, data.get("options", {}), catalog, problems)
-    _exclude_names(data.get("exclude", []), catalog, problems)
     problems += [
         Problem(path=key, message=f"must be a text, not {shortened(data[key])}")
         for key in ("name", "question")
@@ -162,7 +170,7 @@ def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[s
     """Removes the axes whose one value overrides give; returns a sentence on each. One given as an axis too stays."""
     if not isinstance(data.get("axes"), dict):
         return []
-    axes = data["axes"] = _dotted(data["axes"])
+    axes = data["axes"] = dotted(data["axes"])
     asked = {".".join(keys[1:]) for keys in settings if keys[:1] == ["axes"]}
     replaced: list[str] = []
     for keys in settings:
@@ -220,15 +228,10 @@ def _env(data: object, problems: list[Problem]) -> dict[str, str]:
 
 
 def _say_misspelt(data: Mapping[str, Any], axes: Mapping[str, Any], on_note: Callable[[str], None]) -> None:
-    names = [*data.get("env", {}), *(_variable(axis) for axis in axes if _variable(axis))]
+    names = [*data.get("env", {}), *(variable_of(axis) for axis in axes if variable_of(axis))]
     for name in names:
         if other := environment.meant(name):
             on_note(f"env.{name}: nothing is known to read this variable; did you mean {other}?")
-
-
-def _variable(axis: str) -> str:
-    """Return the variable that an axis sets, or nothing."""
-    return axis.removeprefix("env.") if axis.startswith("env.") else ""
 
 
 def _section(model: type[_Model], data: object, path: str, problems: list[Problem]) -> _Model | None:
@@ -291,33 +294,6 @@ def _option_models(
     return models
 
 
-def _axis_field(name: str, models: Mapping[str, type[BaseModel]]) -> FieldInfo | None:
-    """Return the setting of an axis: of `Base`, of the fabric (`fabric.bandwidth`), a variable of the environment
-    (`env.NCCL_ALGO`), or an option (`options.ddp.X`)."""
-    if name.startswith("fabric."):
-        return FabricSettings.model_fields.get(name.removeprefix("fabric."))
-    if _variable(name):
-        return Variable.model_fields["value"]
-    if name.startswith("options."):
-        _, _, rest = name.partition(".")
-        owner, _, key = rest.rpartition(".")
-        model = models.get(owner)
-        return None if model is None else model.model_fields.get(key)
-    return Base.model_fields.get(name)
-
-
-def _axis_names(models: Mapping[str, type[BaseModel]]) -> list[str]:
-    options = [f"options.{owner}.{key}" for owner, model in models.items() for key in model.model_fields]
-    return [*Base.model_fields, *(f"fabric.{key}" for key in FabricSettings.model_fields), *options]
-
-
-def _axis_adapter(field: FieldInfo) -> TypeAdapter[Any]:
-    annotation: Any = field.annotation
-    for metadata in field.metadata:
-        annotation = Annotated[annotation, metadata]
-    return TypeAdapter(annotation)
-
-
 def _axes(
     data: object, models: Mapping[str, type[BaseModel]], problems: list[Problem]
 ) -> dict[str, list[Any]]:
@@ -325,14 +301,14 @@ def _axes(
     if not isinstance(data, dict):
         problems.append(Problem(path="axes", message=f"must be a table, not {shortened(data)}"))
         return axes
-    for name, values in _dotted(data).items():
+    for name, values in dotted(data).items():
         path = f"axes.{name}"
-        if (variable := _variable(name)) and (why := environment.refused(variable)):
+        if (variable := variable_of(name)) and (why := environment.refused(variable)):
             problems.append(Problem(path=path, message=why))
             continue
-        field = _axis_field(name, models)
+        field = axis_field(name, models)
         if field is None:
-            problems.append(Problem(path=path, message=f"unknown axis; {nearest(name, _axis_names(models))}"))
+            problems.append(Problem(path=path, message=f"unknown axis; {nearest(name, axis_names(models))}"))
             continue
         listed = values if isinstance(values, list) else [values]
         if not listed:
@@ -344,7 +320,7 @@ def _axes(
             message = f"has {len(listed):,} values; must be {limits.MAX_VALUES:,} at most: leave values out"
             problems.append(Problem(path=path, message=message))
             continue
-        adapter = _axis_adapter(field)
+        adapter = axis_adapter(field)
         kept: list[Any] = []
         for value in listed:
             try:
@@ -362,46 +338,51 @@ def _axes(
     return axes
 
 
-def _dotted(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The axes, those in tables of their own under dotted names: `[axes.fabric]` is `"fabric.bandwidth" = ...`."""
-    found: dict[str, Any] = {}
-    for name, values in data.items():
-        if isinstance(values, dict):
-            found |= {f"{name}.{key}": value for key, value in _dotted(values).items()}
-        else:
-            found[name] = values
-    return found
-
-
-def _excludes(data: object, models: Mapping[str, type[BaseModel]], problems: list[Problem]) -> None:
+def _excludes(
+    data: object, models: Mapping[str, type[BaseModel]], catalog: Catalog, problems: list[Problem]
+) -> None:
     if not isinstance(data, list):
         problems.append(Problem(path="exclude", message="must be a list of tables: write [[exclude]]"))
         return
     for index, rule in enumerate(data):
+        path = f"exclude[{index}]"
         if not isinstance(rule, dict) or not rule:
-            problems.append(
-                Problem(path=f"exclude[{index}]", message="must be a table with at least one key")
-            )
+            problems.append(Problem(path=path, message="must be a table with at least one key"))
             continue
-        flat = _dotted(rule)
-        rule.clear()
-        for key, values in flat.items():
-            field = _axis_field(key, models)
-            if field is None:
-                message = f"unknown key; {nearest(key, _axis_names(models))}"
-                problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
+        problems += check_selection(rule, path, models, catalog, would="exclude nothing")
+
+
+def _claims(
+    data: object, models: Mapping[str, type[BaseModel]], catalog: Catalog, problems: list[Problem]
+) -> None:
+    if not isinstance(data, list):
+        problems.append(Problem(path="claims", message="must be a list of tables: write [[claims]]"))
+        return
+    if len(data) > limits.MAX_CLAIMS:
+        message = (
+            f"has {len(data):,} claims; must be {limits.MAX_CLAIMS} at most: make several experiments of it"
+        )
+        problems.append(Problem(path="claims", message=message))
+        return
+    for index, claim in enumerate(data):
+        path = f"claims[{index}]"
+        if not isinstance(claim, dict):
+            problems.append(Problem(path=path, message=f"must be a table, not {shortened(claim)}"))
+            continue
+        problems += misformed(claim, path)
+        sound = {"says": "-", **claim}  # what is missing is told above
+        for side in SIDES:
+            if side not in claim:
                 continue
-            listed = values if isinstance(values, list) else [values]
-            adapter = _axis_adapter(field)
-            kept: list[Any] = []
-            for value in listed:
-                try:
-                    kept.append(adapter.validate_python(value))
-                except ValidationError:
-                    would = "so that it would exclude nothing: leave it out"
-                    message = f"{shortened(value)} is not a value of {key}, {would}"
-                    problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
-            rule[key] = kept
+            if not isinstance(claim[side], dict) or not claim[side]:
+                message = 'must be a table with at least one key, such as { strategy = "ddp" }'
+                problems.append(Problem(path=f"{path}.{side}", message=message))
+                del sound[side]
+                continue
+            problems += check_selection(
+                claim[side], f"{path}.{side}", models, catalog, would="select nothing"
+            )
+        _section(Claim, sound, path, problems)
 
 
 def _names(
@@ -444,21 +425,3 @@ def _names(
             problems.append(Problem(path=path, message=f"{shortened(owner)} {why}; {nearest(owner, models)}"))
             continue
         _section(models[owner], given, path, problems)
-
-
-def _exclude_names(rules: object, catalog: Catalog, problems: list[Problem]) -> None:
-    """Checks the strategies and workloads that excludes name, and gives workloads their whole names."""
-    for index, rule in enumerate(rules if isinstance(rules, list) else []):
-        for key, look_up, known in (
-            ("strategy", catalog.strategy, catalog.strategy_names()),
-            ("workload", catalog.workload, catalog.workload_names()),
-        ):
-            values = rule.get(key, []) if isinstance(rule, dict) else []
-            for place, name in enumerate(values):
-                try:
-                    values[place] = look_up(name).name
-                except KeyError:
-                    message = f"unknown {key} {shortened(name)}; {nearest(str(name), known)}"
-                    problems.append(Problem(path=f"exclude[{index}].{key}", message=message))
-                except ValueError as error:
-                    problems.append(Problem(path=f"exclude[{index}].{key}", message=str(error)))

@@ -227,6 +227,22 @@ LATENCY_S = Range(
 )
 LOSS = Range(low=0, high=1, below=True, high_why="nothing would arrive", reads=_fraction)
 
+# The section [[claims]].
+CLAIMED_LEAD = Range(
+    low=0,
+    high=1000,
+    above=True,
+    high_why="nothing is as much faster",
+    low_why="leave it out",
+    reads=_fraction,
+)
+CLAIMED_MARGIN = Range(
+    low=0, high=1, above=True, below=True, low_why="no two launches take exactly as long", reads=_fraction
+)
+MAX_CLAIMS = 50
+MAX_PAIRS = 1_000
+"""Of cases that decide one claim."""
+
 # Options of strategies and workloads.
 PARTS = _count(1, 4096, "a batch has no more parts than samples")
 REPLICAS = _count(1, MAX_RANKS // 2, "each has two ranks at least")

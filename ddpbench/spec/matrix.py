@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -16,6 +16,7 @@ from ddpbench.spec import environment
 from ddpbench.spec.auto import resolve
 from ddpbench.spec.case import UNUSED_RECOVERY, BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo, WorkloadInfo
+from ddpbench.spec.claims import selects, undecidable
 from ddpbench.spec.crossing import crossed_axis, misfits
 from ddpbench.spec.experiment import explain
 from ddpbench.spec.fabric import FabricSettings, Links
@@ -36,6 +37,8 @@ class PlannedCase:
     """Other bucket caps that were asked for and make the same buckets, MiB: they are not run."""
     caps_worth: tuple[float, ...] = ()
     """Where it stands for others: caps that make other buckets of its gradients, MiB."""
+    combinations: Sequence[Mapping[str, Any]] = field(default=(), compare=False, repr=False)
+    """The combinations of settings that it was made of, where claims select by them; a plan on disk has them not."""
 
 
 def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:
@@ -49,6 +52,7 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
     """
     problems: list[Problem] = []
     planned: dict[str, PlannedCase] = {}
+    combinations: dict[str, list[Mapping[str, Any]]] = {}
     experiment = resolve(experiment, devices)
     names, nodes_axis = list(experiment.axes), crossed_axis(experiment)
     pairs: list[tuple[int, int]] = []
@@ -59,17 +63,22 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
             problems.append(Problem(path="base.world_size", message='"auto" belongs in [axes]'))
             break
         named = setting | {"workload": catalog.workload(setting["workload"]).name}
-        if any(_matches(rule, named) for rule in experiment.exclude):
+        if any(selects(rule, named) for rule in experiment.exclude):
             continue
         if nodes_axis:
             pairs.append((setting["world_size"], setting[nodes_axis]))
         entry = _plan_case(experiment, setting, catalog, devices, problems)
         if entry is not None:
             planned.setdefault(entry.case.case_id, entry)
+            combinations.setdefault(entry.case.case_id, []).append(named)
+    if experiment.claims:
+        planned = {key: replace(entry, combinations=combinations[key]) for key, entry in planned.items()}
     problems.extend(misfits(experiment, pairs))
     problems.extend(_unknown_choices(experiment, catalog))
     if not planned and not problems:
         problems.append(Problem(path="exclude", message="leaves no case to run"))
+    if not problems:
+        problems.extend(undecidable(experiment.claims, experiment.axes, list(planned.values())))
     if problems:
         raise ExperimentError(experiment.name, list(dict.fromkeys(problems)))
     runnable = [entry for entry in planned.values() if entry.skip_reason is None]
@@ -104,10 +113,6 @@ def _setting(experiment: Experiment, axes: Mapping[str, Any]) -> dict[str, Any]:
     linked = {f"fabric.{name}": getattr(fabric, name) for name in FabricSettings.model_fields}
     variables = {f"env.{name}": value for name, value in experiment.env.items()}
     return {**experiment.base.model_dump(), **linked, **variables, **axes}
-
-
-def _matches(rule: Mapping[str, Sequence[Any]], setting: Mapping[str, Any]) -> bool:
-    return all(key in setting and setting[key] in values for key, values in rule.items())
 
 
 def _plan_case(

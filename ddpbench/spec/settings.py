@@ -8,6 +8,7 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, Field
 
 from ddpbench.spec import limits
+from ddpbench.spec.claims import Claim
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.target_loss import TargetLoss
 from ddpbench.units import Unit
@@ -158,6 +159,8 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
     """Emulated network; if not set, ranks use the machine's own links."""
     budget: Budget = Budget()
     """How long to measure and when to stop."""
+    claims: list[Claim] = []
+    """What others claim, to be decided by this experiment's cases: see [Claims](claims.md)."""
 
     @property
     def emulates(self) -> bool:
@@ -170,6 +173,7 @@ class Experiment(BaseModel, extra="forbid", frozen=True):
         base = set(self.axes)
         if (linked or self.fabric is not None) and "world_size" not in self.base.model_fields_set:
             base.add("world_size")  # it follows from the fabric; given, even as its default, it would hold
-        exclude: Any = {"name": True, "base": base, "fabric": linked, **({} if self.env else {"env": True})}
+        unset = {name: True for name in ("env", "claims") if not getattr(self, name)}
+        exclude: Any = {"name": True, "base": base, "fabric": linked, **unset}
         data = self.model_dump(exclude_none=True, exclude=exclude)
         return tomli_w.dumps({"name": self.name, **data})

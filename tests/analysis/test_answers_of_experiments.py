@@ -13,6 +13,7 @@ from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.records import RunDir
 from ddpbench.spec import Case, Devices, expand, load_experiment
+from ddpbench.spec.claims import planned_claims
 from tests.analysis.test_time_to_loss import falling, rank
 from tests.recoveries import Told, ranks_of, records_of
 from tests.synthetic import MS, RankLaunch, processes_of, write_launch, write_plan, write_sessions
@@ -39,7 +40,8 @@ def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) ->
     experiment = load_experiment(path, catalog)
     planned = expand(experiment, catalog, Devices(kind="cpu", gpus=0, cores=4))
     run = RunDir(tmp_path / "run")
-    write_plan(run, planned, experiment.budget, question=experiment.question)
+    claims = planned_claims(experiment.claims, experiment.axes, planned)
+    write_plan(run, planned, experiment.budget, question=experiment.question, claims=claims)
     dice = random.Random(1)
     target = experiment.budget.until_loss
     for number in range(experiment.budget.rounds_min):
@@ -60,6 +62,8 @@ def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) ->
     write_sessions(run)
     summary = summarize(run)
     assert summary.answer
+    assert len(summary.claims) == len(experiment.claims)
+    assert all(one.pairs for one in summary.claims)
     for told in (*summary.answer, *summary.findings):
         assert len(told.text.split()) <= 30, told.text
         assert not any(part in told.line for part in ("ss on", "  ", "None", " nan", "( ", "at most -")), (

@@ -2,7 +2,8 @@
 
 The answer, the tables, the figures and the findings say of two cases what their family does, so the same two
 have the same number and the same interval wherever they are told. The 5 % are divided among a run's panels
-(Bonferroni).
+(Bonferroni). Only the pairs of a claim, which were named before anything was measured, have intervals of their own
+(`claims.py`).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpbench.analysis.findings.answer import answer_of
+from ddpbench.analysis.findings.claims import claim_findings, decided_claims
 from ddpbench.analysis.findings.compared import MOST_FINDINGS, decided_first, findings
 from ddpbench.analysis.findings.inputs import input_findings
 from ddpbench.analysis.findings.lead import lead_findings
@@ -49,6 +50,8 @@ from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.sessions import read_sessions
 from ddpbench.spec.grouping import UNDISTURBED
 
+FEWEST_FINDINGS = 3
+"""Beside the verdicts on an experiment's claims, however many it has."""
 MOST_ASKED = 3
 """Sentences on losses, links, options, inputs and precision, for sweeps that ask about them."""
 
@@ -67,7 +70,9 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
     merged = read_merged(run)
     fabrics = fabrics_of(run)
     checks = check_cases(cases, table, fabrics)
-    told = _findings(cases, laws)
+    claims = decided_claims(plan.claims, cases)
+    claimed = claim_findings(claims, cases)
+    told = (*claimed, *_findings(cases, laws, most=max(FEWEST_FINDINGS, MOST_FINDINGS - len(claimed))))
     step, step_absent = one_step(run, cases)
     sweeps = _sweeps(run)
     counts = _counts(plan, cases, merged=bool(merged))
@@ -114,28 +119,29 @@ def summarize(run: RunDir, beside: Beside | None = None) -> RunSummary:
         one_step=step,
         one_step_absent=step_absent,
         laws=laws,
+        claims=claims,
         position_spread=position_spread(plan.order, counts.rounds),
         left_out=tuple(misplaced),
         merged_from=tuple(str(origin["path"]) for origin in merged.get("sources", ())),
     )
 
 
-def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws]) -> tuple[Finding, ...]:
-    """At most `MOST_FINDINGS` sentences, decided ones first; speed-up and law are always among them.
+def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws], most: int) -> tuple[Finding, ...]:
+    """At most `most` sentences, decided ones first; speed-up and law are always among them.
 
     Where something fails as planned that comes first, and the rest is of the training that nothing befell.
     """
-    if failed := recovery_findings(cases)[: MOST_FINDINGS - 1]:
+    if failed := recovery_findings(cases)[: most - 1]:
         whole = [run for run in cases if run.case.recovery in UNDISTURBED]
-        return (*failed, *findings(whole, most=MOST_FINDINGS)[: MOST_FINDINGS - len(failed)])
+        return (*failed, *findings(whole, most=most)[: most - len(failed)])
     losses, precision = loss_findings(cases), precision_findings(cases)
     room = MOST_ASKED - len(losses) - len(precision)
     settings = (*lead_findings(cases), *setting_findings(cases))[: max(0, room)]
     inputs = input_findings(cases)[: max(0, room - len(settings))]
     asked = (*losses, *settings, *inputs, *precision)
     fitted = law_findings(laws)
-    own = findings(cases, most=MOST_FINDINGS - len(asked) - len(fitted))
-    return decided_first((*asked, *own, *fitted))
+    own = findings(cases, most=max(FEWEST_FINDINGS, most - len(asked) - len(fitted)))
+    return decided_first((*asked, *own, *fitted))[:most]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from ddpbench.launch.merge.sources import Source, check_alike, check_different, 
 from ddpbench.records import SCHEMA_VERSION, RunDir, explain_os_error
 from ddpbench.records.files import MOST_NOTES, read_text, write_anew
 from ddpbench.records.machine import read_merged
-from ddpbench.records.plan import read_plan
+from ddpbench.records.plan import claims_json, read_plan
+from ddpbench.spec.claims import PlannedClaim
 from ddpbench.units import utc_now
 from ddpbench.version import VERSION
 
@@ -113,6 +115,7 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
         "budget": _budget(sources, offset),
         "cases": list(cases.values()),
         "launches": order,
+        **claims_json(_claims(sources)),
     }
     write_json(run.plan, plan)
     return merged
@@ -129,6 +132,15 @@ def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
         "target_half_width": min(budget["target_half_width"] for budget in budgets),
         "total": sum(budget["total"] for budget in budgets),
     }
+
+
+def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
+    """Return the claims of all runs, each once, with the pairs of cases that any of them has for it."""
+    found: dict[PlannedClaim, dict[tuple[str, str], None]] = {}
+    for source in sources:
+        for claim in source.stored.claims:
+            found.setdefault(replace(claim, pairs=()), {}).update(dict.fromkeys(claim.pairs))
+    return [replace(claim, pairs=tuple(pairs)) for claim, pairs in found.items()]
 
 
 def _machine(sources: Sequence[Source]) -> dict[str, Any]:

@@ -1,0 +1,459 @@
+"""Verdicts on an experiment's claims: its pairs of cases, each compared within rounds, and a sentence on all of them.
+
+Which pairs decide a claim was said before anything was measured (`spec/claims.py`), so that they are a family of their
+own: each is compared as any two cases are, and the 5 % are divided among them (Bonferroni). Holm's larger levels are
+for tests of one hypothesis, no difference; here the intervals also decide on leads and margins, so that all of them
+have to hold at once. A lead that is claimed is tested by giving it away: as much is added to the faster one's time.
+
+- `faster` holds where the interval lies on its side of the lead, and does not where it lies on the other; nor where
+  any lead was claimed, and the whole interval lies within the margin of all verdicts, 1 included.
+- `as fast` holds where the interval lies within the claimed margin, and does not where it lies beyond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ddpbench.analysis.findings.wording import (
+    MARGIN_WORDS,
+    RATIO_THRESHOLD,
+    conditions,
+    fitting,
+    inverse,
+    launch_tags,
+    listed,
+    longer,
+    plain,
+    sentence,
+    signed,
+    size_tags,
+    takes_another_path,
+    undecided,
+)
+from ddpbench.analysis.names import Names
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.stats import (
+    ALPHA,
+    MARGIN,
+    MIN_ROUNDS,
+    Comparison,
+    Interval,
+    Judgement,
+    Timing,
+    compare,
+    judge,
+    judged,
+)
+from ddpbench.analysis.summary import ClaimVerdict, Decided, Finding, HeldPair, PairVerdict
+from ddpbench.spec import grouping
+from ddpbench.spec.claims import Of, PlannedClaim
+from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
+from ddpbench.strategies.traits import spoken_among, traits_of
+from ddpbench.units import counted
+
+_Pair = tuple[CaseRun, CaseRun]
+_HEADS: Mapping[ClaimVerdict, str] = {
+    "holds": "holds here",
+    "does not hold": "does not hold here",
+    "holds in part": "holds in part",
+    "cannot tell": "cannot tell",
+}
+_STATUSES = {"oom": "ran out of memory", "ok": "has no numbers"}
+_FOLLOWING = ("algorithm", "schedule", "options_json", "backend", "bucket_cap_mb", "env_json")
+"""What follows from the strategy, where that differs."""
+_OF_WORKLOAD = ("workload_options_json", "local_batch", "global_batch")
+"""Likewise from the workload."""
+
+
+def decided_claims(claims: Sequence[PlannedClaim], cases: Sequence[CaseRun]) -> tuple[Decided, ...]:
+    """Return what the run's cases make of its claims, in their order."""
+    by_id = {run.case_id: run for run in cases}
+    return tuple(_decided(claim, [(by_id[a], by_id[b]) for a, b in claim.pairs]) for claim in claims)
+
+
+def _decided(claim: PlannedClaim, pairs: Sequence[_Pair]) -> Decided:
+    names = Names(_runs_of(pairs))
+    unable = [_unable(pair, names) for pair in pairs]
+    compared = [
+        None if why else _compared(*pair, of=claim.of) for pair, why in zip(pairs, unable, strict=True)
+    ]
+    count = sum(_enough(one) for one in compared)
+    held = tuple(
+        HeldPair(
+            a=pair[0].case_id,
+            b=pair[1].case_id,
+            a_name=names.of(pair[0]),
+            b_name=names.of(pair[1]),
+            place=_place(pair, pairs),
+            **_judgement(claim, comparison, why, alpha=ALPHA / max(1, count)),
+        )
+        for pair, why, comparison in zip(pairs, unable, compared, strict=True)
+    )
+    return Decided(
+        says=claim.says,
+        source=claim.source,
+        kind=claim.kind,
+        margin=claim.margin,
+        of=claim.of,
+        verdict=_verdict(held),
+        pairs=held,
+        comparisons=count,
+    )
+
+
+def _runs_of(pairs: Sequence[_Pair]) -> list[CaseRun]:
+    return list({run.case_id: run for pair in pairs for run in pair}.values())
+
+
+def _unable(pair: _Pair, names: Names) -> str:
+    """Return why one of the two has no numbers that may decide anything; empty where both have."""
+    for run in pair:
+        if run.planned.skip_reason is not None:
+            return f"{names.of(run)} was skipped: {run.planned.skip_reason}"
+        if run.status != "ok" or not run.timings:
+            unfinished = run.status == "failed" and run.launches and all(one.ok for one in run.launches)
+            status = "has too few rounds" if unfinished else _STATUSES.get(run.status, run.status)
+            return f"{names.of(run)} {status}{f': {run.error}' if run.error else ''}"
+        if run.planned.oversubscribed:
+            return f"{names.of(run)} has more threads than cores"
+    return ""
+
+
+def _compared(a: CaseRun, b: CaseRun, *, of: Of) -> Comparison | None:
+    """Return a against B, by time per sample of the whole job or per step."""
+    mine, other = (
+        run.timings if of == "throughput" else [_per_step(one) for one in run.timings] for run in (a, b)
+    )
+    return compare(mine, other)
+
+
+def _per_step(timing: Timing) -> Timing:
+    """Return a launch whose steps are of one sample each, so that it is steps that are compared."""
+    return replace(timing, samples=timing.steps)
+
+
+def _enough(comparison: Comparison | None) -> bool:
+    return comparison is not None and comparison.paired and comparison.rounds >= MIN_ROUNDS
+
+
+def _judgement(
+    claim: PlannedClaim, comparison: Comparison | None, unable: str, *, alpha: float
+) -> dict[str, Any]:
+    """Return the verdict on one pair, with what it was taken from or why there is none."""
+    if comparison is None or not _enough(comparison):
+        rounds = comparison.rounds if comparison is not None and comparison.paired else 0
+        why = unable or (
+            f"{counted(rounds, 'round')} of both in one session, and under {MIN_ROUNDS} is too few"
+            if rounds
+            else "the two share no rounds, as after a merge"
+        )
+        return {"verdict": "cannot tell", "reason": why, "rounds": rounds}
+    lead = math.log1p(claim.margin) if claim.kind == "faster" else 0.0
+    margin = claim.margin if claim.kind == "as fast" else MARGIN
+    found = judge(replace(comparison, log=comparison.log + lead), alpha=alpha, margin=margin)
+    return {
+        "verdict": _of_faster(found, claim.margin) if claim.kind == "faster" else _of_equal(found),
+        "reason": "",
+        "ratio": comparison.time_ratio(alpha),
+        "rounds": comparison.rounds,
+    }
+
+
+def _of_faster(found: Judgement, lead: float) -> PairVerdict:
+    if found.verdict == "faster":
+        return "holds"
+    refuted = found.verdict == "slower" or (found.verdict == "equivalent" and not lead)
+    return "does not hold" if refuted else "cannot tell"
+
+
+def _of_equal(found: Judgement) -> PairVerdict:
+    if found.verdict == "equivalent" or found.small:
+        return "holds"
+    return "does not hold" if found.beyond else "cannot tell"
+
+
+def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
+    """Return what holds of all pairs, or of some."""
+    found = {one.verdict for one in held}
+    if found == {"holds"}:
+        return "holds"
+    if "holds" in found:
+        return "holds in part"
+    return "does not hold" if "does not hold" in found else "cannot tell"
+
+
+def _place(pair: _Pair, pairs: Sequence[_Pair]) -> str:
+    """Return what tells a pair from the claim's others, in words; empty where there is no other."""
+    words: list[str] = []
+    ranks: list[str] = []
+    for side, run in enumerate(pair):
+        every = [one[side].case for one in pairs]
+        fields = grouping.differing(every, (*VARIANT, *SCALE, *PANEL))
+        if "strategy" in fields:
+            words.append(spoken_among(run.case, every))
+            fields = [name for name in fields if name not in ("strategy", *_FOLLOWING)]
+        if "workload" in fields:
+            words.append(run.case.workload.rpartition(".py:")[2])
+            fields = [name for name in fields if name not in ("workload", *_OF_WORKLOAD)]
+        if "world_size" in fields:
+            ranks.append(counted(run.case.world_size, "rank"))
+            fields = [name for name in fields if name not in ("world_size", "nodes", "ranks_per_node")]
+        words += grouping.words(run.case, fields, every)
+    at = " against ".join(dict.fromkeys(ranks))
+    told = ", ".join(dict.fromkeys(words))
+    return f"{told} at {at}" if told and at else told or at
+
+
+def claim_findings(claims: Sequence[Decided], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
+    """Return a sentence on each claim, with its verdict first."""
+    by_id = {run.case_id: run for run in cases}
+    return tuple(_finding(one, by_id) for one in claims)
+
+
+def _finding(one: Decided, by_id: Mapping[str, CaseRun]) -> Finding:
+    pairs = [(by_id[held.a], by_id[held.b]) for held in one.pairs]
+    runs = _runs_of(pairs)
+    start = f"{_HEADS[one.verdict]}: {one.says}"
+    told = [held for held in one.pairs if held.rounds]
+    text = fitting([*(f"{start}; {detail}" for detail in _details(one, pairs)), start])
+    alone = one.pairs[0] if len(one.pairs) == 1 else None
+    return Finding(
+        kind="claim",
+        text=sentence(text),
+        tags=(
+            *([f"claimed in {one.source}"] if one.source else []),
+            *_labels(runs),
+            *conditions([run for run in runs if run.timings]),
+            *_paths(pairs),
+            *(_size(alone) if alone is not None and one.kind == "faster" and not one.margin else ()),
+            *(launch_tags(min(held.rounds for held in told), one.comparisons) if told else ()),
+        ),
+        evidence="claims",
+        verdict="unresolved" if one.verdict == "cannot tell" else one.verdict,
+        cases=tuple(run.case_id for run in runs),
+        ratio=alone.ratio if alone is not None else None,
+    )
+
+
+def _size(held: HeldPair) -> tuple[str, ...]:
+    if held.ratio is None or held.verdict == "cannot tell":
+        return ()
+    return size_tags(judged(held.ratio, held.rounds))
+
+
+def _labels(runs: Sequence[CaseRun]) -> list[str]:
+    """Return what must stand beside the numbers; of links that differ, that they are emulated."""
+    told = [grouping.told(run.case) for run in runs]
+    linked = {run.case.fabric for run in runs if run.case.fabric}
+    words = dict.fromkeys(
+        word
+        for run, own in zip(runs, told, strict=True)
+        for word in own
+        if len(linked) < 2 or word != grouping.FACETS["fabric"].word(run.case)
+    )
+    shared = [word for word in words if all(word in own for own in told)]
+    varied = [word for word in words if word not in shared]
+    kept = [*shared, *(varied if len(varied) < 2 else [])]
+    return [*(["emulated links"] if len(linked) > 1 else []), *kept]
+
+
+def _paths(pairs: Sequence[_Pair]) -> list[str]:
+    """Return which strategies take another path of training than what they are held against."""
+    apart = [
+        traits_of(run.case).spoken
+        for pair in pairs
+        if len({takes_another_path(run) for run in pair}) > 1
+        for run in pair
+        if takes_another_path(run)
+    ]
+    return [f"{name}: another path of training" for name in dict.fromkeys(apart)]
+
+
+def _details(one: Decided, pairs: Sequence[_Pair]) -> Iterator[str]:
+    """Yield what was measured, in ever fewer words."""
+    if not one.pairs:
+        yield "no two cases of this run are its two sides"
+        return
+    words = _Words(one, rates=any(a.case.global_batch != b.case.global_batch for a, b in pairs))
+    if len(one.pairs) == 1:
+        yield from words.of_one(one.pairs[0], pairs[0])
+    elif one.verdict == "cannot tell":
+        yield from words.undecided()
+    elif len({held.verdict for held in one.pairs}) > 1:
+        yield from words.in_part()
+    else:
+        yield from words.in_all()
+
+
+class _Words:
+    """How the pairs of one claim are told: by the claim's own number."""
+
+    def __init__(self, one: Decided, *, rates: bool) -> None:
+        """`rates`: steps of the two sides take unlike numbers of samples, so that samples/s are told, or step times."""
+        self._one = one
+        self._steps = one.of == "step time"
+        self._rates = rates and not self._steps
+        self._holding, self._failing, self._open = (
+            [held for held in one.pairs if held.verdict == verdict]
+            for verdict in ("holds", "does not hold", "cannot tell")
+        )
+
+    def of_one(self, held: HeldPair, pair: _Pair) -> Iterator[str]:
+        """Yield what is told of the only pair."""
+        if held.ratio is None:
+            yield held.reason.partition(":")[0]
+            return
+        a, b = pair
+        names, ranks, end = Names(pair), counted(a.case.world_size, "rank"), ""
+        mine, other = names.of(a), names.of(b)
+        if a.case.world_size == b.case.world_size:
+            mine, other = (name.replace(f" at {ranks}", "") for name in (mine, other))
+            end = f" at {ranks}"
+        if held.verdict == "cannot tell":
+            yield f"{mine} against {other}{end}: {self._undecided(held.ratio)}"
+            yield self._undecided(held.ratio)
+            return
+        yield self._sides(held, mine, other, end)
+        yield self._sides(held, mine, other, "")
+        yield self._short(held)
+
+    def in_part(self) -> Iterator[str]:
+        """Yield for what it holds, for what it does not, and of what this cannot be told."""
+        counts = f"in {len(self._holding)} of {len(self._one.pairs)} comparisons"
+        best, worst = self._best(), self._worst()
+        opened = [f"cannot tell for {_places(self._open)}"] if self._open else []
+        failed = f"not for {_places(self._failing)}"
+        if self._holding:
+            refuted = [[f"{failed} ({worst})"], [failed]] if self._failing else [[]]
+            for against in refuted:
+                yield ", ".join([f"{best} for {_places(self._holding)}", *against, *opened])
+                yield ", ".join([f"{counts}, {best}", *against, *opened])
+        else:
+            yield ", ".join([f"{failed} ({worst})", *opened])
+            yield ", ".join([failed, *opened])
+        yield f"{counts}{f', {best}' if self._holding else ''}"
+        yield counts
+
+    def _best(self) -> str:
+        """Return what speaks most for the claim."""
+        if not self._holding:
+            return ""
+        several = "up to " if len(self._holding) > 1 and self._one.kind == "faster" else ""
+        return f"{several}{self._short(self._extremes(self._holding)[0])}"
+
+    def _worst(self) -> str:
+        """Return what speaks most against it."""
+        return self._short(self._extremes(self._failing)[-1]) if self._failing else ""
+
+    def in_all(self) -> Iterator[str]:
+        """Yield the range of what was decided, all of it alike."""
+        count = len(self._one.pairs)
+        start = "in both comparisons" if count == 2 else f"in all {count} comparisons"
+        if self._failing:
+            start = "in neither comparison" if count == 2 else f"in none of {count} comparisons"
+        most, *_, least = self._extremes(self._holding or self._failing)
+        (whose, first), (again, last) = self._told(least), self._told(most)
+        last = last if whose == again else f"{again}{last}"
+        yield f"{start}, {whose}{first} ({least.place}) to {last} ({most.place})"
+        yield f"{start}, {whose}{first} to {last}"
+        yield start
+
+    def undecided(self) -> Iterator[str]:
+        """Yield how much the widest interval leaves open, or why there is none."""
+        open_still = [held for held in self._open if held.ratio is not None]
+        count = len(self._one.pairs)
+        if not open_still:
+            yield f"of {count} comparisons none was made: {self._open[0].reason.partition(':')[0]}"
+            yield f"of {count} comparisons none was made"
+            return
+        widest = max(open_still, key=lambda held: _width(_ratio(held)))
+        told = self._undecided(_ratio(widest))
+        start = f"{count} comparisons decide nothing"
+        yield f"{start}; for {widest.place} {told}"
+        yield f"{start}; {told}"
+
+    def _extremes(self, held: Sequence[HeldPair]) -> list[HeldPair]:
+        """Return them with what speaks most for the claim first: the fastest, or of equals the closest."""
+        if self._one.kind == "faster":
+            return sorted(held, key=lambda one: _ratio(one).value)
+        return sorted(held, key=lambda one: abs(math.log(_ratio(one).value)))
+
+    def _sides(self, held: HeldPair, mine: str, other: str, end: str) -> str:
+        """Return how the two compare, by name; `end` says at how many ranks, where they have as many."""
+        ratio, claimed = _ratio(held), self._one.margin
+        if self._rates:
+            return f"{mine} trains {plain(inverse(ratio))} times the samples/s of {other}{end}"
+        if self._equal(held):
+            apart = f"step times differ by {signed(ratio)}"
+            if self._one.kind == "faster" and claimed:
+                return f"{mine} against {other}{end}: {apart}, not {_per_cent(claimed)}"
+            within = _per_cent(claimed) if claimed else MARGIN_WORDS
+            return f"{mine} and {other} are equivalent within {within}{end}: {apart}"
+        ahead = ratio.value < 1
+        by = inverse(ratio) if ahead else ratio
+        fast, slow = (mine, other) if ahead else (other, mine)
+        many = by.value >= RATIO_THRESHOLD
+        missed = ""
+        if ahead and self._one.kind == "faster" and claimed and held.verdict == "does not hold":
+            missed = f", not {1 + claimed:g} times" if many else f", not {_per_cent(claimed)}"
+        if self._steps:
+            longer_by = f"{plain(by)} times as long as one of" if many else f"{longer(by)} longer than one of"
+            return f"a step of {slow} takes {longer_by} {fast}{end}{missed}"
+        ahead_by = f"{plain(by)} times as fast as" if many else f"{longer(by)} faster than"
+        return f"{fast} is {ahead_by} {slow}{end}{missed}"
+
+    def _short(self, held: HeldPair) -> str:
+        """Return the same of the first one, without names."""
+        return "".join(self._told(held))
+
+    def _told(self, held: HeldPair) -> tuple[str, str]:
+        """Return the same in two parts, of which the first may be shared with another pair's."""
+        ratio = _ratio(held)
+        if self._rates:
+            return "", f"{plain(inverse(ratio))} times the samples/s"
+        if self._equal(held):
+            return "step times differ by ", signed(ratio)
+        ahead = ratio.value < 1
+        by = inverse(ratio) if ahead else ratio
+        many = by.value >= RATIO_THRESHOLD
+        if self._steps:
+            whose = "the other's step is " if ahead else "its step is "
+            return whose, f"{plain(by)} times as long" if many else f"{longer(by)} longer"
+        if many:
+            return "", f"{plain(inverse(ratio))} times as fast"
+        return "", f"{longer(by)} {'faster' if ahead else 'slower'}"
+
+    def _equal(self, held: HeldPair) -> bool:
+        """Return whether it is the difference that is told, not who is faster."""
+        if held.verdict == "holds":
+            return self._one.kind == "as fast"
+        ratio = _ratio(held)
+        return (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
+
+    def _undecided(self, ratio: Interval) -> str:
+        if self._rates:
+            return f"{plain(inverse(ratio))} times the samples/s"
+        if self._one.margin:
+            return f"step times differ by {signed(ratio)}, which leaves {_per_cent(self._one.margin)} open"
+        return undecided(ratio)
+
+
+def _per_cent(fraction: float) -> str:
+    return f"{100 * fraction:g} %"
+
+
+def _ratio(held: HeldPair) -> Interval:
+    assert held.ratio is not None
+    return held.ratio
+
+
+def _width(ratio: Interval) -> float:
+    return (ratio.high or math.inf) / (ratio.low or 1.0)
+
+
+def _places(held: Sequence[HeldPair]) -> str:
+    """Return the pairs' places, each once."""
+    return listed(list(dict.fromkeys(one.place for one in held)))

@@ -1,0 +1,74 @@
+"""The section on claims: for each the pairs of cases that decide it. Only where the experiment has claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddpbench.analysis.summary import Decided, HeldPair, RunSummary
+from ddpbench.report.parts import Cell, Column, Section, Table
+from ddpbench.report.rows import Row
+from ddpbench.report.words import Estimate
+
+MOST_ROWS = 200
+"""Of one claim; all are in the report's data."""
+
+
+def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
+    """Return a table for each claim; None where there is no claim."""
+    if not summary.claims:
+        return None
+    tables = tuple(_table(one) for one in summary.claims if one.pairs)
+    without = [one for one in summary.claims if not one.pairs]
+    return Section(
+        anchor="claims",
+        title="Claims",
+        question="What others claim: does it hold here?",
+        tables=tables,
+        notes=tuple(f"{one.says}: no two cases of this run are its two sides." for one in without),
+        absent="" if tables else "No case of this run decides a claim.",
+    )
+
+
+def _table(one: Decided) -> Table:
+    number = "Time of a step" if one.of == "step time" else "Time of a sample"
+    shown = one.pairs[:MOST_ROWS]
+    more = len(one.pairs) - len(shown)
+    return Table(
+        caption=" ".join(_caption(one, more)),
+        columns=(
+            Column("Case"),
+            Column("held against"),
+            Column(f"{number}, the first over the other", number=True),
+            Column("The claim"),
+            Column("Launches each", number=True),
+        ),
+        rows=tuple(_row(held) for held in shown),
+    )
+
+
+def _caption(one: Decided, more: int) -> Iterator[str]:
+    """Yield the claim with its verdict, who claims it, what is asked of each pair, and what the numbers are."""
+    yield f"{one.says}: {one.verdict}."
+    if one.source:
+        yield f"Claimed in {one.source}."
+    if one.margin:
+        margin = f"{100 * one.margin:g} %"
+        yield (
+            f"Asked of each pair: within {margin}."
+            if one.kind == "as fast"
+            else f"Asked: by {margin} at least."
+        )
+    yield "Paired within rounds; the intervals hold together, with 95 % confidence."
+    if more:
+        yield f"{more:,} more pairs are in report.json."
+
+
+def _row(held: HeldPair) -> tuple[Cell, ...]:
+    ratio = held.ratio
+    return (
+        Cell(text=held.a_name),
+        Cell(text=held.b_name),
+        Cell.estimate(Estimate(ratio.value, ratio.low, ratio.high) if ratio is not None else None),
+        Cell(text=held.verdict, under=held.reason),
+        Cell.count(held.rounds),
+    )

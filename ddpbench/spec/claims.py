@@ -1,0 +1,284 @@
+"""Claims that an experiment is to decide: what the file says, and the pairs of cases that each is decided by.
+
+A claim holds two selections against each other. Two cases are a pair if they are of one combination of the axes but
+for the keys that both selections name; a key that only one of them names holds for both. Verdicts are given by
+`ddpbench.analysis.findings.claims`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, field_serializer
+
+from ddpbench.errors import Problem, nearest
+from ddpbench.spec import limits
+from ddpbench.texts import shortened
+from ddpbench.units import Unit, series_of
+
+if TYPE_CHECKING:
+    from ddpbench.spec.matrix import PlannedCase
+
+MOST_WORDS = 12
+"""Of a claim: its finding is one sentence with the verdict and the numbers."""
+SIDES = ("faster", "than", "cases", "as_fast_as")
+Of = Literal["throughput", "step time"]
+Kind = Literal["faster", "as fast"]
+_CLOSEST = 60
+"""Combinations of either side that are looked at to say what keeps them from being pairs."""
+
+
+def _few_words(text: str) -> str:
+    bare = text.strip().rstrip(".")
+    if not 0 < len(bare.split()) <= MOST_WORDS or "\n" in bare:
+        raise ValueError(f"must be one line of 1 to {MOST_WORDS} words")
+    return bare
+
+
+def _one_line(text: str) -> str:
+    if "\n" in text.strip():
+        raise ValueError("must be one line")
+    return text.strip()
+
+
+def _no_bare_per_cent(value: object) -> object:
+    """Refuse a number that was probably meant in per cent.
+
+    Raises:
+        ValueError: it is 1 or more.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1:
+        raise ValueError(f'must be a fraction: write "{value:g} %", or {value / 100:g}')
+    return value
+
+
+_PER_CENT = Unit("1", type="number or percentage")
+_Selection = dict[str, list[Any]]
+
+
+class Claim(BaseModel, extra="forbid", frozen=True):
+    """One `[[claims]]`: either `faster` and `than`, or `cases`, `as_fast_as` and `within`."""
+
+    says: Annotated[str, AfterValidator(_few_words)]
+    """The claim in your own words, 12 at most; the report begins with its verdict."""
+    source: Annotated[str, AfterValidator(_one_line)] = ""
+    """Who says so: a publication or a page, by its title."""
+    faster: _Selection | None = None
+    """Cases that are claimed to be faster: values of axes, options or other settings; a key may list several."""
+    than: _Selection | None = None
+    """Cases that they are held against, each with the one that differs in nothing but the keys that both name."""
+    by: Annotated[float, limits.CLAIMED_LEAD, BeforeValidator(_no_bare_per_cent), _PER_CENT] | None = None
+    """How much faster at least: the other's step takes that much longer; unset: at all."""
+    cases: _Selection | None = None
+    """Cases that are claimed to be as fast as others."""
+    as_fast_as: _Selection | None = None
+    """The others, held against them like `than`."""
+    within: Annotated[float, limits.CLAIMED_MARGIN, BeforeValidator(_no_bare_per_cent), _PER_CENT] | None = (
+        None
+    )
+    """Up to which difference two cases are as fast as each other."""
+    of: Of | None = None
+    """What is compared; required where the two sides' steps are of different numbers of samples."""
+
+    @field_serializer("by", "within")
+    def _as_per_cent(self, value: float | None) -> str | None:
+        return None if value is None else f"{100 * value:.12g} %"
+
+    @property
+    def sides(self) -> tuple[tuple[str, _Selection], tuple[str, _Selection]]:
+        """The two selections by their keys: what the claim is about, and what that is held against."""
+        if self.faster is not None:
+            return ("faster", self.faster), ("than", self.than or {})
+        return ("cases", self.cases or {}), ("as_fast_as", self.as_fast_as or {})
+
+
+def misformed(claim: Mapping[str, Any], path: str) -> list[Problem]:
+    """Return what of a claim's keys is missing, or does not go together with the others."""
+    told: list[tuple[str, str]] = []
+    if "says" not in claim:
+        told.append(("says", f"is missing: say in {MOST_WORDS} words or fewer what is claimed"))
+    ordered, equal = [key for key in ("faster", "than") if key in claim], ["cases", "as_fast_as"]
+    if ordered:
+        told += [
+            (
+                key,
+                "belongs to a claim of equality, with cases and as_fast_as: leave it out, or faster and than",
+            )
+            for key in (*equal, "within")
+            if key in claim
+        ]
+        told += [(key, "is missing: which cases it is held against") for key in ("than",) if key not in claim]
+        told += [(key, "is missing: which cases are faster") for key in ("faster",) if key not in claim]
+    elif any(key in claim for key in equal):
+        told += [
+            (key, "is missing: a claim of equality needs cases, as_fast_as and within")
+            for key in equal
+            if key not in claim
+        ]
+        if "within" not in claim:
+            told.append(("within", 'is missing: up to which difference they are as fast, such as "3 %"'))
+        if "by" in claim:
+            told.append(("by", "belongs to faster and than; a claim of equality has within"))
+    else:
+        told.append(
+            ("", "needs faster and than, or cases, as_fast_as and within: which cases are held against which")
+        )
+    return [Problem(path=f"{path}.{key}" if key else path, message=message) for key, message in told]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedClaim:
+    """A claim with the pairs of cases that decide it, as a run's plan holds it."""
+
+    says: str
+    source: str = ""
+    kind: Kind
+    margin: float = 0.0
+    """Of `faster` how much at least, of `as fast` how much at most, as a fraction of a step's time."""
+    of: Of = "throughput"
+    pairs: tuple[tuple[str, str], ...]
+    """Ids of cases: the one that the claim is about first, then the one that it is held against."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Matched:
+    """The pairs of a claim, and how the two sides came to them."""
+
+    pairs: tuple[tuple[str, str], ...]
+    sides: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]
+    """The combinations that each side selects."""
+    same: bool
+    """Some combinations are partners, and are one case."""
+
+
+def planned_claims(
+    claims: Sequence[Claim], axes: Collection[str], entries: Sequence[PlannedCase]
+) -> tuple[PlannedClaim, ...]:
+    """Return the claims with their pairs among these cases, of which there may be none."""
+    return tuple(
+        PlannedClaim(
+            says=claim.says,
+            source=claim.source,
+            kind="faster" if claim.faster is not None else "as fast",
+            margin=(claim.by if claim.faster is not None else claim.within) or 0.0,
+            of=claim.of or "throughput",
+            pairs=_matched(claim, axes, entries).pairs,
+        )
+        for claim in claims
+    )
+
+
+def undecidable(
+    claims: Sequence[Claim], axes: Collection[str], entries: Sequence[PlannedCase]
+) -> Iterator[Problem]:
+    """Yield what keeps claims from being decided by these cases, whatever is measured."""
+    batches = {entry.case.case_id: entry.case.global_batch for entry in entries}
+    every = [setting for entry in entries for setting in entry.combinations]
+    for index, claim in enumerate(claims):
+        path = f"claims[{index}]"
+        found = _matched(claim, axes, entries)
+        empty = [
+            _selects_nothing(f"{path}.{name}", selection, every)
+            for (name, selection), selected in zip(claim.sides, found.sides, strict=True)
+            if not selected
+        ]
+        yield from empty
+        if empty:
+            continue
+        if not found.pairs:
+            yield _without_partner(path, claim, axes, found)
+        if len(found.pairs) > limits.MAX_PAIRS:
+            message = f"makes {len(found.pairs):,} pairs of cases; must be {limits.MAX_PAIRS:,} at most: select fewer"
+            yield Problem(path=path, message=message)
+        if claim.of is None:
+            unlike = ((batches[a], batches[b]) for a, b in found.pairs if batches[a] != batches[b])
+            if sizes := next(unlike, None):
+                yield Problem(
+                    path=f"{path}.of",
+                    message=f"is missing: steps of the two sides take {sizes[0]:,} and {sizes[1]:,} samples; set of = "
+                    '"throughput" or "step time"',
+                )
+
+
+def selects(selection: Mapping[str, Sequence[Any]], setting: Mapping[str, Any]) -> bool:
+    """Return whether a combination of settings has one of the listed values of each key."""
+    return all(key in setting and setting[key] in values for key, values in selection.items())
+
+
+def _matched(claim: Claim, axes: Collection[str], entries: Sequence[PlannedCase]) -> _Matched:
+    (_, about), (_, other) = claim.sides
+    free = about.keys() & other.keys()
+    mine, others = (
+        [(s, e.case.case_id) for e in entries for s in e.combinations if selects(side, s)]
+        for side in (about, other)
+    )
+    partners: dict[str, list[str]] = {}
+    for setting, case_id in others:
+        partners.setdefault(_rest(setting, axes, free), []).append(case_id)
+    found = [
+        (case_id, partner)
+        for setting, case_id in mine
+        for partner in partners.get(_rest(setting, axes, free), ())
+    ]
+    return _Matched(
+        pairs=tuple(dict.fromkeys((a, b) for a, b in found if a != b)),
+        sides=([setting for setting, _ in mine], [setting for setting, _ in others]),
+        same=any(a == b for a, b in found),
+    )
+
+
+def _rest(setting: Mapping[str, Any], axes: Collection[str], free: Collection[str]) -> str:
+    """Return what two combinations must have in common: all axes but the free ones. Values may be lists."""
+    return repr([setting.get(axis) for axis in axes if axis not in free])
+
+
+def _selects_nothing(
+    path: str, selection: Mapping[str, Sequence[Any]], every: Sequence[Mapping[str, Any]]
+) -> Problem:
+    for key, values in selection.items():
+        known = list({repr(setting[key]): setting[key] for setting in every if key in setting}.values())
+        if not known:
+            return Problem(
+                path=f"{path}.{key}", message="is not set by any case: make it an axis, or leave it out"
+            )
+        if not any(value in known for value in values):
+            given = series_of([shortened(value) for value in values], "or")
+            advice = nearest(str(values[0]) if values else "", map(str, known))
+            return Problem(path=f"{path}.{key}", message=f"selects no case: none has {given}; {advice}")
+    return Problem(
+        path=path,
+        message="selects no case: no combination has all of these, or those that have them are excluded",
+    )
+
+
+def _without_partner(path: str, claim: Claim, axes: Collection[str], found: _Matched) -> Problem:
+    (name, about), (other, _) = claim.sides
+    free = claim.sides[0][1].keys() & claim.sides[1][1].keys()
+    where = f"{path}.{other}"
+    if not free:
+        message = (
+            f"names no key that {name} names too: two cases differ in what both name, such as {_named(about)}"
+        )
+        return Problem(path=where, message=message)
+    if found.same:
+        message = f"selects the same cases as {name}: give {_named(free)} another value"
+        return Problem(path=where, message=message)
+    apart = min(
+        (
+            [axis for axis in axes if axis not in free and mine.get(axis) != its.get(axis)]
+            for mine in found.sides[0][:_CLOSEST]
+            for its in found.sides[1][:_CLOSEST]
+        ),
+        key=len,
+    )
+    message = (
+        f"none of these cases is like one of {name} in all but {_named(free)}: the closest differ in {_named(apart)} "
+        f"too, which both sides may name"
+    )
+    return Problem(path=where, message=message)
+
+
+def _named(keys: Collection[str]) -> str:
+    return series_of(sorted(keys))

@@ -1,0 +1,120 @@
+"""Tables that select combinations of an experiment's axes by their settings: excludes, and the sides of claims.
+
+The one owner of what such a table may name, which is what an axis may be, and of the values that it may give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from ddpbench.errors import Problem, nearest
+from ddpbench.spec.catalog import Catalog
+from ddpbench.spec.fabric import FabricSettings
+from ddpbench.spec.settings import Base, Variable
+from ddpbench.texts import shortened
+
+Models = Mapping[str, type[BaseModel]]
+"""Options of strategies and workloads, by name without a size."""
+
+
+def variable_of(axis: str) -> str:
+    """Return the environment variable that an axis sets, or nothing."""
+    return axis.removeprefix("env.") if axis.startswith("env.") else ""
+
+
+def axis_field(name: str, models: Models) -> FieldInfo | None:
+    """Return the setting of an axis: of `Base`, of the fabric (`fabric.bandwidth`), a variable of the environment
+    (`env.NCCL_ALGO`), or an option (`options.ddp.X`)."""
+    if name.startswith("fabric."):
+        return FabricSettings.model_fields.get(name.removeprefix("fabric."))
+    if variable_of(name):
+        return Variable.model_fields["value"]
+    if name.startswith("options."):
+        _, _, rest = name.partition(".")
+        owner, _, key = rest.rpartition(".")
+        model = models.get(owner)
+        return None if model is None else model.model_fields.get(key)
+    return Base.model_fields.get(name)
+
+
+def axis_names(models: Models) -> list[str]:
+    """Return all that an axis may be called, but variables of the environment, which anyone may name."""
+    options = [f"options.{owner}.{key}" for owner, model in models.items() for key in model.model_fields]
+    return [*Base.model_fields, *(f"fabric.{key}" for key in FabricSettings.model_fields), *options]
+
+
+def axis_adapter(field: FieldInfo) -> TypeAdapter[Any]:
+    """Return what validates one value of an axis."""
+    annotation: Any = field.annotation
+    for metadata in field.metadata:
+        annotation = Annotated[annotation, metadata]
+    return TypeAdapter(annotation)
+
+
+def dotted(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The axes, those in tables of their own under dotted names: `[axes.fabric]` is `"fabric.bandwidth" = ...`."""
+    found: dict[str, Any] = {}
+    for name, values in data.items():
+        if isinstance(values, dict):
+            found |= {f"{name}.{key}": value for key, value in dotted(values).items()}
+        else:
+            found[name] = values
+    return found
+
+
+def check_selection(
+    rule: dict[str, Any], path: str, models: Models, catalog: Catalog, *, would: str
+) -> list[Problem]:
+    """Return what is wrong with a table, and make its values lists of what the settings are, under dotted names.
+
+    Args:
+        rule: the table, which is changed; what is wrong is left out of it.
+        path: where it stands.
+        models: the options of the experiment's strategies and workloads.
+        catalog: knows the names of strategies and workloads.
+        would: what a table with a value that no setting has would do.
+    """
+    problems: list[Problem] = []
+    flat = dotted(rule)
+    rule.clear()
+    for key, values in flat.items():
+        field = axis_field(key, models)
+        if field is None:
+            message = f"unknown key; {nearest(key, axis_names(models))}"
+            problems.append(Problem(path=f"{path}.{key}", message=message))
+            continue
+        adapter = axis_adapter(field)
+        kept: list[Any] = []
+        for value in values if isinstance(values, list) else [values]:
+            try:
+                kept.append(adapter.validate_python(value))
+            except ValidationError:
+                message = (
+                    f"{shortened(value)} is not a value of {key}, so that it would {would}: leave it out"
+                )
+                problems.append(Problem(path=f"{path}.{key}", message=message))
+        rule[key] = kept
+    return [*problems, *_unknown_names(rule, path, catalog)]
+
+
+def _unknown_names(rule: Mapping[str, list[Any]], path: str, catalog: Catalog) -> list[Problem]:
+    """Return the strategies and workloads that nobody knows, and give workloads their whole names."""
+    problems: list[Problem] = []
+    for key, look_up, known in (
+        ("strategy", catalog.strategy, catalog.strategy_names()),
+        ("workload", catalog.workload, catalog.workload_names()),
+    ):
+        values = rule.get(key, [])
+        for place, name in enumerate(values):
+            try:
+                values[place] = look_up(name).name
+            except KeyError:
+                message = f"unknown {key} {shortened(name)}; {nearest(str(name), known)}"
+                problems.append(Problem(path=f"{path}.{key}", message=message))
+            except ValueError as error:
+                problems.append(Problem(path=f"{path}.{key}", message=str(error)))
+    return problems
