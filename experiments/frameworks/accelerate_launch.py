@@ -62,8 +62,12 @@ def main(args):
             optimizer.step()
             total += loss.detach() * len(labels)
         mean = accelerator.reduce(total).item() / len(train_set)
-        accelerator.print(f"epoch {epoch}: loss {mean:.5f}, accuracy {accuracy(model, test_set, device):.4f}")
-    accelerator.print(f"accuracy {accuracy(model, test_set, device):.4f}")
+        correct = accuracy(model, test_set, device)
+        if accelerator.is_main_process:  # accelerator.print would print on each node
+            print(f"epoch {epoch}: loss {mean:.5f}, accuracy {correct:.4f}")
+    correct = accuracy(model, test_set, device)
+    if accelerator.is_main_process:
+        print(f"accuracy {correct:.4f}")
     accelerator.end_training()
 
 
