@@ -39,7 +39,7 @@ WITHIN_S = 420.0
 EPOCH = re.compile(r"epoch (\d+): loss ([\d.]+), accuracy ([\d.]+)$", re.MULTILINE)
 FRAMEWORK = {
     "lightning_trainer": "lightning",
-    "lightning_fabric": "lightning",
+    "fabric_ddp": "lightning",
     "accelerate_launch": "accelerate",
     "hf_trainer": "hf_trainer",
     "deepspeed_zero": "deepspeed",
@@ -97,7 +97,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def copied(name: str, folder: Path, *edits: tuple[str, str]) -> Path:
-    """Copies a script with edits, each of which must apply, and a line more that tells which processes read the digits."""
+    """Copies a script with edits, each of which must apply, and a line that tells which processes read the digits."""
     text = (KIT / f"{name}.py").read_text(encoding="utf-8")
     read = "    digits = load_digits()\n"
     trace = (
@@ -148,7 +148,7 @@ def commands(script: Path, ranks: int) -> list[tuple[list[str], dict[str, str]]]
     several = {
         "ddp_spawn": "--ranks",
         "lightning_trainer": "--devices",
-        "lightning_fabric": "--devices",
+        "fabric_ddp": "--devices",
         "ray_train": "--workers",
         "tf_mirrored": "--devices",
     }.get(script.stem)
@@ -288,12 +288,12 @@ PLANTED = [
         "ddp_spawn",
         "no DDP",
         "DistributedDataParallel(Net().to(device))",
-        "Net().to(device)\n    model.module = model",
+        'Net().to(device)\n    model.__dict__["module"] = model',
     ),
     ("ddp_spawn", "batch of each", "args.batch // args.ranks", "args.batch"),
     ("lightning_trainer", "batch of each", "args.batch // trainer.world_size", "args.batch"),
     (
-        "lightning_fabric",
+        "fabric_ddp",
         "loss of one",
         'fabric.all_reduce(total, reduce_op="sum")',
         "(total * fabric.world_size)",
