@@ -1,0 +1,463 @@
+"""The course kit, one training script in every framework: all print what the script for one device prints."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import runpy
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.processes import nothing_left_behind
+from tests.slurm.cluster import Cluster, cluster, missing
+
+__all__ = ["nothing_left_behind"]
+
+pytestmark = pytest.mark.multiprocess
+
+ROOT = Path(__file__).parents[1]
+KIT = ROOT / "experiments/frameworks"
+SCRIPTS = sorted(path.stem for path in KIT.glob("*.py") if path.stem != "count")
+JOBS = sorted(path.stem for path in (KIT / "slurm").glob("*.sbatch"))
+LOSS, CORRECT = 5e-4, 2.5 / 297
+"""How far two losses, and two accuracies, may be apart: the order of sums differs, and with it the last digits."""
+ASKED = ("--epochs", "2", "--batch", "20")
+WITHIN_S = 420.0
+EPOCH = re.compile(r"epoch (\d+): loss ([\d.]+), accuracy ([\d.]+)$", re.MULTILINE)
+FRAMEWORK = {
+    "lightning_trainer": "lightning",
+    "fabric_ddp": "lightning",
+    "accelerate_launch": "accelerate",
+    "hf_trainer": "hf_trainer",
+    "deepspeed_zero": "deepspeed",
+    "ray_train": "ray_train",
+    "tf_single": "tensorflow",
+    "tf_mirrored": "tensorflow",
+    "tf_multi_worker": "tensorflow",
+}
+FRAMEWORK_OF_JOB = {name: FRAMEWORK.get(name) for name in JOBS}
+
+
+def case(*values: object, name: str) -> object:
+    """A case of a parametrized test, skipped where the script's framework is not here."""
+    marks = [pytest.mark.framework(FRAMEWORK[name])] if FRAMEWORK.get(name) else []
+    return pytest.param(*values, marks=marks, id="-".join(map(str, values[:2])))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Printed:
+    """What a script printed, and in how many processes it read the digits."""
+
+    text: str
+    processes: int
+
+    @property
+    def epochs(self) -> list[tuple[int, float, float]]:
+        """Epoch, loss and accuracy of each line."""
+        return [(int(epoch), float(loss), float(right)) for epoch, loss, right in EPOCH.findall(self.text)]
+
+    @property
+    def accuracy(self) -> float:
+        """The number of the last line."""
+        (last,) = re.findall(r"^accuracy (0\.\d{4})$", self.text, re.MULTILINE)
+        return float(last)
+
+
+def check_same(found: Printed, expected: Printed, *, twice: bool = False) -> None:
+    """Both trained the same: every epoch is told of once, its loss and accuracy agree, and the last line's too."""
+    epochs = (
+        sorted(set(found.epochs)) if twice else found.epochs
+    )  # Ray repeats some of what its workers print
+    assert [epoch for epoch, *_ in epochs] == [epoch for epoch, *_ in expected.epochs], found.text
+    for (_, loss, right), (_, other_loss, other_right) in zip(epochs, expected.epochs, strict=True):
+        assert loss == pytest.approx(other_loss, abs=LOSS)
+        assert right == pytest.approx(other_right, abs=CORRECT)
+    assert found.accuracy == pytest.approx(expected.accuracy, abs=CORRECT)
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def copied(name: str, folder: Path, *edits: tuple[str, str]) -> Path:
+    """Copies a script with edits, each of which must apply, and a line that tells which processes read the digits."""
+    text = (KIT / f"{name}.py").read_text(encoding="utf-8")
+    read = "    digits = load_digits()\n"
+    trace = (
+        f'    __import__("pathlib").Path({str(folder)!r}, f"read-{{__import__(\'os\').getpid()}}").touch()\n'
+    )
+    for old, new in [*edits, (read, trace + read)]:
+        assert text.count(old) == 1, (old, text.count(old))
+        text = text.replace(old, new)
+    path = folder / f"{name}.py"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def environment(folder: Path, **env: str) -> dict[str, str]:
+    """What scripts run in: no GPU, loopback, and a home of their own."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    own = {
+        "HOME": str(folder),
+        "CUDA_VISIBLE_DEVICES": "",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, **quiet, **own, "PATH": path, **env}
+
+
+def torchrun(ranks: int, *arguments: object) -> list[str]:
+    (port,) = free_ports(1)
+    where = ("--master-addr", "127.0.0.1", "--master-port", port, "--nproc-per-node", ranks)
+    return [sys.executable, "-m", "torch.distributed.run", *map(str, (*where, *arguments))]
+
+
+def commands(script: Path, ranks: int) -> list[tuple[list[str], dict[str, str]]]:
+    """Return the commands that train with so many ranks, each with its environment: mostly one."""
+    ports = free_ports(2)
+    match script.stem:
+        case "ddp_torchrun" | "hf_trainer" | "deepspeed_zero":
+            return [(torchrun(ranks, script), {})]
+        case "accelerate_launch":
+            several = ["--multi_gpu"] if ranks > 1 else ["--cpu"]
+            options = (*several, "--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no")
+            options = (*options, "--num_processes", ranks, "--main_process_port", ports[0])
+            return [([sys.executable, "-m", "accelerate.commands.launch", *map(str, (*options, script))], {})]
+        case "tf_multi_worker" if ranks > 1:
+            workers = [f"localhost:{port}" for port in ports]
+            tasks = [{"cluster": {"worker": workers}, "task": {"type": "worker", "index": i}} for i in (0, 1)]
+            return [([sys.executable, str(script)], {"TF_CONFIG": json.dumps(task)}) for task in tasks]
+    several = {
+        "ddp_spawn": "--ranks",
+        "lightning_trainer": "--devices",
+        "fabric_ddp": "--devices",
+        "ray_train": "--workers",
+        "tf_mirrored": "--devices",
+    }.get(script.stem)
+    option = [several, str(ranks)] if several else []
+    return [([sys.executable, str(script), *option], {"MASTER_PORT": str(ports[0])})]
+
+
+def run(script: Path, ranks: int, *arguments: str, **env: str) -> Printed:
+    """Run a script to its end, which must come without an error in every process that is started here."""
+    started = []
+    for number, (argv, own) in enumerate(commands(script, ranks)):
+        out, err = (script.parent / f"{kind}-{number}" for kind in ("out", "err"))
+        with out.open("wb") as told, err.open("wb") as complained:
+            process = subprocess.Popen(
+                [*argv, *arguments],
+                cwd=script.parent,
+                env=environment(script.parent, **own, **env),
+                stdout=told,
+                stderr=complained,
+            )
+        started.append((process, out, err))
+    deadline = time.monotonic() + WITHIN_S
+    try:
+        for process, out, err in started:
+            code = process.wait(max(1.0, deadline - time.monotonic()))
+            assert code == 0, f"exit code {code}\n{out.read_text()}\n{err.read_text()[-5000:]}"
+    finally:
+        for process, *_ in started:
+            kill(process)
+    text = "".join(out.read_text() for _, out, _ in started)
+    return Printed(text=re.sub(r"\x1b\[[\d;]*m", "", text), processes=len(list(script.parent.glob("read-*"))))
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills a process and all that it started, at once."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for one in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Printed]:
+    """What the "before" of a script prints, run once."""
+    known: dict[tuple[str, tuple[str, ...]], Printed] = {}
+
+    def ran(name: str, *arguments: str) -> Printed:
+        key = ("tf_single" if name.startswith("tf_") else "single", arguments or ASKED)
+        if key not in known:
+            known[key] = run(copied(key[0], tmp_path_factory.mktemp("before")), 1, *key[1])
+        return known[key]
+
+    return ran
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Where DeepSpeed builds its extension, once: a lock that a killed build leaves in the home would stop everyone."""
+    return {"TORCH_EXTENSIONS_DIR": str(tmp_path_factory.mktemp("extensions"))}
+
+
+def test_the_scripts_stand_alone_and_hide_no_library() -> None:
+    for name in SCRIPTS:
+        text = (KIT / f"{name}.py").read_text(encoding="utf-8")
+        imported = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE))
+        assert not imported & {"ddpbench", *SCRIPTS}, name
+        # The folder of a script comes first where Python looks for what it imports.
+        assert importlib.util.find_spec(name) is None, name
+        assert len(text.splitlines()) <= 100, name
+
+
+def test_the_network_is_that_of_the_workload() -> None:
+    import torch
+
+    from ddpbench.workloads.cnn import CHANNELS, HIDDEN_UNITS
+    from ddpbench.workloads.cnn_model import DigitsNet
+
+    net = runpy.run_path(str(KIT / "single.py"))["Net"]()
+    other = DigitsNet(channels=CHANNELS["small"], hidden=HIDDEN_UNITS["small"], classes=10)
+    other.load_state_dict(net.state_dict())
+    images = torch.rand(5, 1, 8, 8)
+    assert torch.equal(net(images), other(images))
+
+
+def test_the_before_learns(before: Callable[..., Printed]) -> None:
+    printed = before("single", "--epochs", "10", "--batch", "60")
+    assert [epoch for epoch, *_ in printed.epochs] == list(range(10))
+    assert printed.accuracy > 0.9
+    assert printed.epochs[-1][1] < 0.1 < 2 < printed.epochs[0][1]
+    assert printed.epochs[-1][2] == printed.accuracy
+
+
+RUNS = [
+    *(
+        (name, ranks)
+        for name in SCRIPTS
+        for ranks in (1, 2)
+        if name not in ("single", "tf_single", "data_parallel")
+    ),
+    ("data_parallel", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "ranks"), [case(*one, name=one[0]) for one in RUNS])
+def test_it_prints_what_the_before_prints(
+    name: str,
+    ranks: int,
+    before: Callable[..., Printed],
+    built: dict[str, str],
+    tmp_path: Path,
+    nothing_left_behind: None,
+) -> None:
+    printed = run(copied(name, tmp_path), ranks, *ASKED, **built)
+    check_same(printed, before(name), twice=name == "ray_train")
+    assert printed.processes == (1 if name == "tf_mirrored" else ranks)
+    assert ("this trains on a single device" in printed.text) == (name == "data_parallel")
+
+
+@pytest.mark.framework("deepspeed")
+@pytest.mark.parametrize("stage", ["2", "3"])
+def test_other_stages_of_zero_print_the_same(
+    stage: str,
+    before: Callable[..., Printed],
+    built: dict[str, str],
+    tmp_path: Path,
+    nothing_left_behind: None,
+) -> None:
+    printed = run(copied("deepspeed_zero", tmp_path), 2, *ASKED, "--stage", stage, **built)
+    check_same(printed, before("deepspeed_zero"))
+
+
+PLANTED = [
+    ("ddp_torchrun", "no set_epoch", "        sampler.set_epoch(epoch)", "        # "),
+    ("ddp_torchrun", "one shard", "DistributedSampler(train_set)", "DistributedSampler(train_set, rank=0)"),
+    (
+        "ddp_spawn",
+        "no DDP",
+        "DistributedDataParallel(Net().to(device))",
+        'Net().to(device)\n    model.__dict__["module"] = model',
+    ),
+    ("ddp_spawn", "batch of each", "args.batch // args.ranks", "args.batch"),
+    ("lightning_trainer", "batch of each", "args.batch // trainer.world_size", "args.batch"),
+    (
+        "fabric_ddp",
+        "loss of one",
+        'fabric.all_reduce(total, reduce_op="sum")',
+        "(total * fabric.world_size)",
+    ),
+    ("accelerate_launch", "alone", ", cpu=not torch.cuda.is_available()", ""),
+    ("accelerate_launch", "batch of each", "split_batches=True, ", ""),
+    ("hf_trainer", "clipped", "        max_grad_norm=0,", "        # "),
+    ("deepspeed_zero", "clipped", '"gradient_clipping": 0.0', '"gradient_clipping": 1.0'),
+    ("ray_train", "no set_epoch", "            loader.sampler.set_epoch(epoch)", "            pass"),
+    ("tf_mirrored", "summed", "tf.nn.compute_average_loss(losses)", "tf.reduce_mean(losses)"),
+    ("tf_multi_worker", "summed", "tf.nn.compute_average_loss(losses)", "tf.reduce_mean(losses)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "old", "new"), [case(*planted, name=planted[0]) for planted in PLANTED]
+)
+def test_a_planted_wrong_is_seen(
+    name: str,
+    wrong: str,
+    old: str,
+    new: str,
+    before: Callable[..., Printed],
+    built: dict[str, str],
+    tmp_path: Path,
+    nothing_left_behind: None,
+) -> None:
+    printed = run(copied(name, tmp_path, (old, new)), 2, *ASKED, **built)
+    assert len(printed.epochs) >= 2  # it did train
+    with pytest.raises(AssertionError):
+        check_same(printed, before(name), twice=name == "ray_train")
+
+
+FORGETS = ('        optimizer.load_state_dict(snapshot["optimizer"])', "        # ")
+
+
+@pytest.mark.parametrize(
+    "edits", [pytest.param([], id="whole"), pytest.param([FORGETS], id="without momentum")]
+)
+def test_killed_it_goes_on_from_its_snapshot(
+    edits: list[tuple[str, str]],
+    before: Callable[..., Printed],
+    tmp_path: Path,
+    nothing_left_behind: None,
+) -> None:
+    import torch
+
+    script, snapshot = copied("ddp_torchrun", tmp_path, *edits), tmp_path / "snapshot.pt"
+    asked = ("--batch", "20", "--save-every", "2", "--snapshot", str(snapshot))
+    process = subprocess.Popen(
+        torchrun(2, script, *asked, "--epochs", "1000"),
+        env=environment(tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + WITHIN_S
+    while not snapshot.exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    kill(process)
+    assert process.returncode == -signal.SIGKILL
+    done = torch.load(snapshot)["epochs"]
+    assert done >= 2
+    assert done % 2 == 0
+    goal = str(done + 2)
+    resumed = run(script, 2, *asked, "--epochs", goal)
+    whole = before("single", "--epochs", goal, "--batch", "20")
+    left = Printed(text=whole.text[whole.text.index(f"epoch {done}:") :], processes=1)
+    if edits:
+        with pytest.raises(AssertionError):
+            check_same(resumed, left)
+    else:
+        check_same(resumed, left)
+        again = run(script, 2, *asked, "--epochs", goal)  # there is nothing left to do
+        assert again.epochs == []
+        assert again.accuracy == resumed.accuracy
+
+
+def count(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, folder / "count.py", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_the_counted_table_is_that_of_the_scripts(tmp_path: Path) -> None:
+    assert count(KIT, "--check").returncode == 0
+    folder = Path(shutil.copytree(KIT, tmp_path / "kit"))
+    script = folder / "data_parallel.py"
+    script.write_text(script.read_text() + "\n\n# a comment\n")
+    assert count(folder, "--check").returncode == 0
+    script.write_text(script.read_text() + "left_over = 1\n")
+    checked = count(folder, "--check")
+    assert checked.returncode == 1
+    assert "README.md is not what" in checked.stderr
+    assert count(folder).returncode == 0
+    # By hand: an `if`, its line, an `else`, its line; and the line left over.
+    assert "| `data_parallel.py` | `single.py` | 5 | 0 |" in (folder / "README.md").read_text()
+    assert count(folder, "--check").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "added", "removed"),
+    [
+        ("a = 1\nb = 2\n", "a = 1\nb = 2  # why\n\n\n# how\n", 0, 0),
+        ("a = 1\nb = 2\n", "a = 1\nb = 3\n", 1, 1),
+        ("a = 1\n", '"""What.\n\nMore."""\na = "# no comment"\n', 1, 1),
+        ('def f():\n    """Why."""\n    return 1\n', "def f():\n    return 1\n", 0, 0),
+        ("a = 1\n", "a = 1\nb = 2\nc = 3\n", 2, 0),
+    ],
+)
+def test_code_is_counted_and_nothing_else(old: str, new: str, added: int, removed: int) -> None:
+    assert runpy.run_path(str(KIT / "count.py"))["changed"](old, new) == (added, removed)
+
+
+def test_the_page_names_every_script_and_every_job() -> None:
+    page = (KIT / "README.md").read_text(encoding="utf-8")
+    for name in SCRIPTS:
+        assert page.count(f"| `{name}.py` |") == 2, name  # once told of, once counted
+    assert set(JOBS) - set(SCRIPTS) == {"ddp_srun"}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_script_is_bash(name: str) -> None:
+    path = KIT / f"slurm/{name}.sbatch"
+    assert path.read_text(encoding="utf-8").startswith("#!/bin/bash\n")
+    checked = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("slurm")) as made:
+        yield made
+
+
+@pytest.mark.slurm
+@pytest.mark.skipif(bool(missing()), reason=missing() or "Slurm is here")
+@pytest.mark.parametrize("name", [case(name, name=name) for name in JOBS])
+def test_a_job_trains_on_two_nodes(
+    name: str,
+    slurm: Cluster,
+    before: Callable[..., Printed],
+    built: dict[str, str],
+    tmp_path: Path,
+    nothing_left_behind: None,
+) -> None:
+    shutil.copytree(KIT / "slurm", tmp_path / "slurm")
+    script = "ddp_torchrun" if name == "ddp_srun" else name
+    copied(script, tmp_path)
+    job = subprocess.run(
+        ["sbatch", "--parsable", "--output=out", "--error=err", f"slurm/{name}.sbatch", *ASKED],
+        cwd=tmp_path,
+        env=environment(tmp_path, **slurm.env, **built),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    try:
+        state = slurm.wait_for(job, "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", within_s=WITHIN_S)
+    finally:
+        slurm.ask("scancel", job)
+    text = re.sub(r"\x1b\[[\d;]*m", "", (tmp_path / "out").read_text())
+    assert state == "COMPLETED", text + (tmp_path / "err").read_text()[-5000:]
+    printed = Printed(text=text, processes=len(list(tmp_path.glob("read-*"))))
+    check_same(printed, before(script), twice=name == "ray_train")
+    assert printed.processes == 2
