@@ -57,6 +57,14 @@ TABLE: dict[str, Entry] = {
         "ddpbench.strategies.branches.strategy:Branches",
         "branches side by side, one a rank: outputs go to rank 0's head, their gradients come back",
     ),
+    "accelerate": Entry(
+        "ddpbench.strategies.frameworks.accelerate.strategy:Accelerate",
+        "Hugging Face Accelerate: a loop of one's own, with model and optimizer prepared for DDP",
+    ),
+    "lightning": Entry(
+        "ddpbench.strategies.frameworks.lightning.strategy:Lightning",
+        "Lightning over DDP: its Trainer, whose loop it is, or its Fabric in a loop of one's own",
+    ),
 }
 """By name, in the order of lists and legends."""
 
