@@ -18,7 +18,8 @@ class Accelerate(OverDdp[AccelerateOptions]):
 
     The loop is the harness's. Left out is `prepare(dataloader)`: batches come from the harness's sampler, so that every
     strategy trains on the same samples in the same order. Accelerate's trackers and checkpoints are not asked for, and
-    it does none of its own accord. The setting `precision = "bf16"` is its `mixed_precision`.
+    it does none of its own accord. With one process its `accumulate` lets DDP aggregate in every part. The setting
+    `precision = "bf16"` is its `mixed_precision`.
     """
 
     name = "accelerate"

@@ -137,14 +137,15 @@ class TrainerReplica(DdpInsideReplica):
         tell = getattr(loop, "_broadcast_sigterm_tensor", None)
         if tell is None or reducers is None or reducers.hook is None:
             return
-        sizes = reducers.hook
+        buckets = reducers.hook
 
         def noted() -> None:
             start = recorder.mark()
             tell()
             end = recorder.mark()
             recorder.add_span("synchronize", start, end)
-            number = len(sizes.sizes)
+            number = len(buckets.sizes) + self._told  # after the buckets'
+            self._told += 1
             recorder.add_transfer(
                 bucket=number, op="broadcast", size=WORD_BYTES, start=start, end=end, root=0
             )
