@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from ddpbench.analysis import load
+from ddpbench.analysis import load, summarize
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.records import CommRecord, StepRecord, read_launch
+from ddpbench.report import write_report
 from tests.processes import nothing_left_behind
 from tests.ranks import run_ranks
 from tests.strategies.framework_ranks import autocasts, left_behind, proofs
@@ -180,7 +181,9 @@ def test_a_sweep_records_spans_and_transfers_up_to_its_report(tmp_path: Path) ->
     run = Sweep(prepare(SweepRequest(experiment=path, out=tmp_path / "run")), Listener()).run().run
     frame = load(run)
     assert set(frame["status"]) == {"ok"}, frame[["strategy", "error"]]
-    assert run.report.is_file()
+    text = write_report(summarize(run), run).read_text(encoding="utf-8")
+    assert "Accelerate" in text
+    assert "Lightning" in text
     over_ddp = frame[frame["strategy"].isin(["ddp", "accelerate", "lightning"])]
     assert len(over_ddp) == 4
     # They train alike: the same parameters, and the same gradients in the same buckets.
