@@ -29,6 +29,9 @@ _CONTEXT.set_forkserver_preload(
         "pytest",  # a child imports the parent's main module
         "tests.strategies.training",
         "tests.strategies.sharding",
+        # Where they are installed; else the server goes on without.
+        "accelerate",
+        "lightning.pytorch",
     ]
 )
 TIMEOUT_S = 60.0

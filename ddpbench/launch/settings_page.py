@@ -115,7 +115,15 @@ def _row(key: Key, choices: Mapping[str, Sequence[str]]) -> str:
 
 
 def _sentences(model: type[BaseModel]) -> dict[str, str]:
-    """Return the text under each field's declaration, on one line."""
+    """Return the text under each field's declaration, on one line; a field may be declared in a class derived from."""
+    found: dict[str, str] = {}
+    for owner in reversed(model.__mro__):
+        if issubclass(owner, BaseModel) and owner is not BaseModel:
+            found |= _own_sentences(owner)
+    return found
+
+
+def _own_sentences(model: type[BaseModel]) -> dict[str, str]:
     tree = ast.parse(inspect.getsource(sys.modules[model.__module__]))
     (body,) = (
         node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == model.__name__

@@ -60,6 +60,13 @@ TABLE: dict[str, Entry] = {
     "ray_train": Entry(
         "ddpbench.strategies.frameworks.ray_train.strategy:RayTrain",
         "Ray Train's TorchTrainer, which starts the ranks itself, and its prepare_model: DDP as Ray sets it up",
+    "accelerate": Entry(
+        "ddpbench.strategies.frameworks.accelerate.strategy:Accelerate",
+        "Hugging Face Accelerate: a loop of one's own, with model and optimizer prepared for DDP",
+    ),
+    "lightning": Entry(
+        "ddpbench.strategies.frameworks.lightning.strategy:Lightning",
+        "Lightning over DDP: its Trainer, whose loop it is, or its Fabric in a loop of one's own",
     ),
 }
 """By name, in the order of lists and legends."""

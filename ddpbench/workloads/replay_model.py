@@ -259,7 +259,10 @@ class PacedSGD(torch.optim.SGD):
         self._rhythm = rhythm
 
     def step(self, closure: Any = None) -> Any:
-        """Return one update."""
+        """Make one update, of the gradients that the closure computes where there is one."""
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
         rhythm = self._rhythm
         pacer, update = rhythm.pacer, rhythm.update()
         start_ns = pacer.now()

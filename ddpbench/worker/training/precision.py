@@ -167,6 +167,11 @@ class _Autocasting(nn.Module):
         self.model = model
         self._device_type, self._dtype = device_type, dtype
 
+    @property
+    def without_autocast(self) -> nn.Module:
+        """The model itself, for a strategy that enters autocast by a framework's own way."""
+        return self.model
+
     def forward(self, *inputs: Any) -> Any:
         with torch.autocast(self._device_type, self._dtype):
             return self.model(*inputs)

@@ -1,0 +1,92 @@
+"""A rank's replica in the hands of an `Accelerator`."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+
+from ddpbench.strategies.base import Job
+from ddpbench.strategies.frameworks.ddp_replica import DdpInsideReplica
+from ddpbench.strategies.frameworks.imports import imported
+from ddpbench.strategies.frameworks.over_ddp import OverDdpOptions, ddp_arguments
+from ddpbench.strategies.frameworks.process_state import unchanged
+from ddpbench.strategies.trees import chunk
+
+_LEFT_ON_A_MODEL = ("forward", "_original_forward", "_is_accelerate_prepared")
+"""Accelerate puts autocast into the model's forward, and a mark on what has been prepared once. Its `unwrap_model` also
+looks for DeepSpeed's module, and imports all of DeepSpeed for that where it is installed."""
+
+
+class AccelerateReplica(DdpInsideReplica):
+    """The loop of Accelerate's documentation, cut where gradients are there and not used yet."""
+
+    def __init__(self, job: Job, options: OverDdpOptions) -> None:
+        super().__init__(job)
+        self._parts = options.accumulate
+        self._before = {name: own for name, own in vars(self.bare).items() if name in _LEFT_ON_A_MODEL}
+        with unchanged():
+            self._accelerator = self._make_accelerator(options)
+            self._prepared, self._prepared_optimizer = self._accelerator.prepare(self.bare, self.optimizer)
+        self.watch(self._prepared, rebuilds=options.static_graph or not options.find_unused_parameters)
+
+    def _make_accelerator(self, options: OverDdpOptions) -> Any:
+        """Return one that finds itself in the process group that is there.
+
+        It reads its place from the environment, as `accelerate launch` sets it, and its state belongs to the process:
+        the one before may have been of another precision.
+        """
+        job = self.job
+        accelerate, state = imported("accelerate", "accelerate"), imported("accelerate", "accelerate.state")
+        os.environ |= {
+            "RANK": str(job.rank),
+            "WORLD_SIZE": str(job.world_size),
+            "LOCAL_RANK": str(job.local_rank),
+        }
+        os.environ.setdefault(
+            "MASTER_ADDR", "localhost"
+        )  # of several nodes it wants one, and does not use it
+        state.AcceleratorState._reset_state(reset_partial_state=True)
+        state.GradientState._reset_state()
+        handler = accelerate.DistributedDataParallelKwargs(**ddp_arguments(job.case, options))
+        return accelerate.Accelerator(
+            cpu=job.device.type == "cpu",
+            mixed_precision="bf16" if self.autocast else "no",
+            gradient_accumulation_steps=self._parts,
+            kwargs_handlers=[handler],
+        )
+
+    def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
+        accelerator, recorder = self._accelerator, self.job.recorder
+        *before, last = chunk((inputs, targets), self._parts) if self._parts > 1 else [(inputs, targets)]
+        losses = []
+        for part in before:
+            with accelerator.accumulate(self._prepared):
+                loss = self._loss(*part)
+                with recorder.span("backward"):
+                    accelerator.backward(loss)
+                losses.append(loss.detach())
+                self.apply()  # stands in the loop, and is left out by Accelerate until the last part
+        with accelerator.accumulate(self._prepared) if before else nullcontext():
+            loss = self._loss(*last)
+            self.backward(partial(accelerator.backward, loss))
+        return sum(losses, loss.detach()) / self._parts if before else loss.detach()
+
+    def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
+        with self.job.recorder.span("forward"):
+            return self.job.loss(self._prepared(inputs), targets)
+
+    def apply(self) -> None:
+        self._prepared_optimizer.step()
+        self._prepared_optimizer.zero_grad()
+
+    def close(self) -> None:
+        for name in _LEFT_ON_A_MODEL:
+            vars(self.bare).pop(name, None)
+        vars(self.bare).update(self._before)
+        self._accelerator.free_memory()
+        self._prepared = self._prepared_optimizer = None
+        super().close()

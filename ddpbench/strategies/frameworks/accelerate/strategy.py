@@ -1,0 +1,55 @@
+"""The `accelerate` strategy: a training loop of one's own, in the hands of Hugging Face Accelerate."""
+
+from __future__ import annotations
+
+from ddpbench.spec import Case
+from ddpbench.strategies.base import Job, Replica
+from ddpbench.strategies.frameworks.over_ddp import OverDdp, OverDdpOptions
+
+DEFAULT_CAP_MB = 25
+
+
+class AccelerateOptions(OverDdpOptions, extra="forbid", frozen=True):
+    """What users of Accelerate switch, with its defaults."""
+
+
+class Accelerate(OverDdp[AccelerateOptions]):
+    """`accelerator.prepare(model, optimizer)`, `accelerator.backward(loss)`, `accelerator.accumulate(model)`.
+
+    The loop is the harness's. Left out is `prepare(dataloader)`: batches come from the harness's sampler, so that every
+    strategy trains on the same samples in the same order. Accelerate's trackers and checkpoints are not asked for, and
+    it does none of its own accord. With one process its `accumulate` lets DDP aggregate in every part. The setting
+    `precision = "bf16"` is its `mixed_precision`.
+    """
+
+    name = "accelerate"
+    display = "Accelerate"
+    colour, marker = "#009E73", "D"
+    options = AccelerateOptions
+    framework = "accelerate"
+    imports = ("accelerate",)
+    variants = (
+        {"accumulate": 2},
+        {"gradient_as_bucket_view": True},
+        {"static_graph": True},
+        {"find_unused_parameters": True},
+    )
+    note = (
+        "The model and the optimizer are prepared by Accelerate, and the batches are not: its own sharding of a "
+        "dataloader is left out, so that all strategies see the same samples."
+    )
+
+    def check(self, case: Case) -> str | None:
+        if reason := super().check(case):
+            return reason
+        if case.bucket_cap_mb == DEFAULT_CAP_MB * case.shrink:
+            return (
+                f"Accelerate passes on only what differs from its default of {DEFAULT_CAP_MB} MiB, and DDP then begins "
+                'with a bucket of 1 MiB: set bucket_cap_mb = "default", which is the same, or another number'
+            )
+        return None
+
+    def build(self, job: Job, options: AccelerateOptions) -> Replica:
+        from ddpbench.strategies.frameworks.accelerate.replica import AccelerateReplica
+
+        return AccelerateReplica(job, options)

@@ -1,0 +1,25 @@
+"""Importing a framework in a rank: what is there may still be broken, and whoever asked for it is told so."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from ddpbench.strategies.frameworks.installed import FRAMEWORKS, versions
+
+
+def imported(framework: str, module: str) -> ModuleType:
+    """Return a module of a framework; `framework` is its name in `FRAMEWORKS`.
+
+    Raises:
+        ImportError: it cannot be imported, whatever that raised, with what is installed and what to do.
+    """
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        known = FRAMEWORKS[framework]
+        there = ", ".join(f"{name} {version}" for name, version in versions(framework).items())
+        raise ImportError(
+            f"{known.display} is installed ({there}) and cannot be imported: {type(error).__name__}: {error}; "
+            f"reinstall what it needs: pip install --force-reinstall 'ddpbench[{known.extra}]'"
+        ) from error

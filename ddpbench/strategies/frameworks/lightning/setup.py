@@ -1,0 +1,63 @@
+"""What Lightning is told of the ranks, by Trainer and Fabric alike: they are there, and so is their process group."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ddpbench.strategies.base import Job
+from ddpbench.strategies.frameworks.imports import imported
+
+
+def environment_of(job: Job) -> Any:
+    """Return Lightning's view of a cluster whose processes were started by others.
+
+    Each rank is said to be a node with one device, its own: so Lightning puts no ranks in an order and gives out no
+    devices. Its own environments would look for an address to meet at, and one deletes WORLD_SIZE at its end.
+    """
+    environments: Any = imported("lightning", "lightning.fabric.plugins.environments")
+
+    class RanksThatAreThere(environments.ClusterEnvironment):  # type: ignore[misc]
+        creates_processes_externally = True
+        main_address = ""
+        main_port = 0
+
+        @staticmethod
+        def detect() -> bool:
+            return False
+
+        def world_size(self) -> int:
+            return job.world_size
+
+        def set_world_size(self, size: int) -> None:
+            assert size == job.world_size
+
+        def global_rank(self) -> int:
+            return job.rank
+
+        def set_global_rank(self, rank: int) -> None:
+            assert rank == job.rank
+
+        def local_rank(self) -> int:
+            return 0
+
+        def node_rank(self) -> int:
+            return job.rank
+
+    return RanksThatAreThere()
+
+
+def arguments_of(job: Job, strategy: Any, *, autocast: bool) -> dict[str, Any]:
+    """Return the arguments that Trainer and Fabric share; `strategy` is a DDPStrategy of one of them.
+
+    Lightning tells of devices, modes and tips as it begins: it is asked for warnings only.
+    """
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return {
+        "accelerator": job.device.type,
+        "devices": 1,
+        "num_nodes": job.world_size,
+        "strategy": strategy,
+        "precision": "bf16-mixed" if autocast else "32-true",
+    }

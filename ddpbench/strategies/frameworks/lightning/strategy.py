@@ -1,0 +1,59 @@
+"""The `lightning` strategy: Lightning's Trainer, or its Fabric, over DistributedDataParallel."""
+
+from __future__ import annotations
+
+from ddpbench.spec import Case
+from ddpbench.strategies.base import Job, Replica
+from ddpbench.strategies.frameworks.lightning.options import LightningOptions
+from ddpbench.strategies.frameworks.over_ddp import OverDdp
+
+
+class Lightning(OverDdp[LightningOptions]):
+    """`Trainer.fit` of a LightningModule with automatic optimization, or `Fabric.setup` and `fabric.backward`.
+
+    Both get Lightning's `DDPStrategy`, at one rank too, as with `strategy="ddp"` in a script. Off are the Trainer's
+    logger, checkpoints, progress bar, model summary, sanity validation and replacement of the sampler: batches are the
+    harness's. No gradients are clipped and no learning rate is scheduled unless the workload does. The setting
+    `precision = "bf16"` is Lightning's `"bf16-mixed"`.
+
+    The Trainer's loop is run half a step at a time (`frameworks/inverted.py`). Its forward is `training_step`, with the
+    loss; what it does between those parts, such as hooks and fetching, belongs to none of them.
+    """
+
+    name = "lightning"
+    display = "Lightning"
+    colour, marker = "#D55E00", "H"
+    options = LightningOptions
+    framework = "lightning"
+    imports = ("lightning.pytorch",)
+    variants = (
+        {"accumulate": 2},
+        {"barebones": True},
+        {"gradient_as_bucket_view": True},
+        {"static_graph": True},
+        {"find_unused_parameters": True},
+        {"api": "fabric"},
+        {"api": "fabric", "accumulate": 2},
+    )
+    note = (
+        "Under the Trainer the time of Lightning's own loop, between the parts of a step, is not attributed to any of "
+        "them. Before each batch it broadcasts from rank 0 whether to stop: a transfer of 8 bytes, in which ranks wait "
+        "for rank 0."
+    )
+
+    def check(self, case: Case) -> str | None:
+        if reason := super().check(case):
+            return reason
+        options = LightningOptions.model_validate(case.options)
+        if options.barebones and options.api == "fabric":
+            return "barebones is an option of the Trainer's: leave it out, or set api = 'trainer'"
+        return None
+
+    def build(self, job: Job, options: LightningOptions) -> Replica:
+        if options.api == "fabric":
+            from ddpbench.strategies.frameworks.lightning.fabric_replica import FabricReplica
+
+            return FabricReplica(job, options)
+        from ddpbench.strategies.frameworks.lightning.trainer_replica import TrainerReplica
+
+        return TrainerReplica(job, options)

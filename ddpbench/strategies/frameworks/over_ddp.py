@@ -1,0 +1,77 @@
+"""What strategies have in common whose framework wraps the model in DistributedDataParallel. Needs no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, TypeVar
+
+from pydantic import BaseModel
+
+from ddpbench.spec import Case, limits
+from ddpbench.strategies.base import Strategy
+from ddpbench.strategies.frameworks.installed import FRAMEWORKS, missing
+from ddpbench.units import Unit
+
+
+class OverDdpOptions(BaseModel, extra="forbid", frozen=True):
+    """What frameworks pass on to DistributedDataParallel, with its defaults, and accumulation."""
+
+    accumulate: Annotated[int, limits.PARTS, Unit("parts")] = 1
+    """Split each batch into this many parts and aggregate only in the last one's backward, as the framework does it."""
+    gradient_as_bucket_view: bool = False
+    """Let gradients share the memory of DDP's buckets instead of copying them."""
+    static_graph: bool = False
+    """Tell DDP that the graph is the same in every step, so that it does not search it for unused parameters."""
+    find_unused_parameters: bool = False
+    """Let DDP search the graph in every step for parameters that the loss does not reach."""
+
+
+OptionsT = TypeVar("OptionsT", bound=OverDdpOptions)
+
+
+class OverDdp(Strategy[OptionsT]):
+    """A framework's own way to train, in which torch's DistributedDataParallel aggregates."""
+
+    algorithm = "all_reduce"
+    schedule = "overlapped"
+    uses_buckets = True
+    precisions: ClassVar[tuple[str, ...]] = ("full", "bf16")
+    """What the setting `precision` may be: autocast is the framework's, and not the harness's."""
+
+    def check(self, case: Case) -> str | None:
+        if reason := missing(self.framework):
+            return reason
+        options = self.options.model_validate(case.options)
+        display = FRAMEWORKS[self.framework].display
+        if case.precision not in self.precisions:
+            return (
+                f"{display} scales the loss of {case.precision} and unscales gradients within an update of its own, "
+                f"which the proof does not see into: set precision = {' or '.join(map(repr, self.precisions))}"
+            )
+        if options.accumulate > 1 and case.compute != "real":
+            return "a replay's times are those of a whole batch: set accumulate = 1"
+        if case.local_batch % options.accumulate:
+            return f"accumulate = {options.accumulate} does not divide a local batch of {case.local_batch}"
+        if case.shrink != 1 and case.bucket_cap_mb == "default":
+            return (
+                f"{display} gives no way to shrink DDP's first bucket of 1 MiB, as shrink asks for: set bucket_cap_mb "
+                "to a number, or take ddp"
+            )
+        return None
+
+    def step_reason(self, case: Case) -> str | None:
+        display = FRAMEWORKS[self.framework].display
+        return f"{display} makes forward, backward and update itself: it needs loss(), and no step()"
+
+
+def bucket_cap(case: Case) -> dict[str, float]:
+    """Return DDP's argument for the size of buckets, MiB; none where the case leaves it to DDP."""
+    cap = case.bucket_cap_mb
+    return {"bucket_cap_mb": cap / case.shrink} if isinstance(cap, int | float) else {}
+
+
+def ddp_arguments(case: Case, options: OverDdpOptions) -> dict[str, float]:
+    """Return what a framework is to pass on to DDP: bucket size, and what was switched from DDP's own default."""
+    switched = options.model_dump(
+        include={"gradient_as_bucket_view", "static_graph", "find_unused_parameters"}
+    )
+    return {**bucket_cap(case), **{name: value for name, value in switched.items() if value}}
