@@ -60,6 +60,7 @@ TABLE: dict[str, Entry] = {
     "ray_train": Entry(
         "ddpbench.strategies.frameworks.ray_train.strategy:RayTrain",
         "Ray Train's TorchTrainer, which starts the ranks itself, and its prepare_model: DDP as Ray sets it up",
+    ),
     "accelerate": Entry(
         "ddpbench.strategies.frameworks.accelerate.strategy:Accelerate",
         "Hugging Face Accelerate: a loop of one's own, with model and optimizer prepared for DDP",
