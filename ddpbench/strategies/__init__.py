@@ -57,6 +57,14 @@ TABLE: dict[str, Entry] = {
         "ddpbench.strategies.branches.strategy:Branches",
         "branches side by side, one a rank: outputs go to rank 0's head, their gradients come back",
     ),
+    "tf_mirrored": Entry(
+        "ddpbench.strategies.frameworks.tensorflow.strategy:TfMirrored",
+        "TensorFlow's MirroredStrategy: one process, a Keras model on each logical device, gradients summed over them",
+    ),
+    "tf_multi_worker": Entry(
+        "ddpbench.strategies.frameworks.tensorflow.strategy:TfMultiWorker",
+        "TensorFlow's MultiWorkerMirroredStrategy: a Keras model a rank, gradients summed over gRPC",
+    ),
 }
 """By name, in the order of lists and legends."""
 

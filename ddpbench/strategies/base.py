@@ -103,6 +103,10 @@ class Replica(ABC):
         """Return the aggregated gradients after `gradients_of`, in the order of `model.parameters()`."""
         return [p.grad for p in self.job.model.parameters() if p.grad is not None]
 
+    def refresh_model(self) -> None:
+        """Bring `job.model` up to date where a framework trains another one; called before its values are read."""
+        return
+
     def own_parameters(self) -> dict[str, torch.Tensor]:
         """Copies of the trained parameters that this rank has a part in, by the model's names and each whole.
 
@@ -249,6 +253,8 @@ class Strategy(ABC, Generic[OptionsT]):
     """Modules of a framework that take long to import: a fork server does it once, for all ranks."""
     framework: ClassVar[str] = ""
     """The framework whose own way this is, by its name in `ddpbench.strategies.frameworks.installed.FRAMEWORKS`."""
+    engine: ClassVar[str] = "torch"
+    """What computes the model. Independent ranks compute with torch, and bound only strategies that do."""
     note: ClassVar[str] = ""
     """What a report must say beside the strategy's numbers."""
     role: ClassVar[Role] = ""

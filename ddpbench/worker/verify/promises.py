@@ -114,6 +114,7 @@ def _as_before(model: torch.nn.Module, before: Tensors) -> bool:
 def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
     prover = comparer.prover
     if comparer.training.strategy.replicas_equal and prover.processes > 1:
+        replica.refresh_model()
         equal = all_equal(checksum(replica.job.model), prover.control, prover.processes)
         yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
 
