@@ -74,10 +74,10 @@ def _gradients(
     precision.update(replica)
     training, before = comparer.training, trained(reference)
     updates = training.case.compute == "real" and precision.name == "full"
-    # Where ranks hold different things, that they are equal says nothing of the steps that follow.
-    follows = (
-        updates and not training.strategy.replicas_equal and not comparer.draws_random_numbers(reference)
-    )
+    # Where ranks hold different things, that they are equal says nothing of the steps that follow; and a framework's
+    # optimizer may be one of its own, of which a first update does not tell the momentum.
+    untold = not training.strategy.replicas_equal or bool(training.strategy.framework)
+    follows = updates and untold and not comparer.draws_random_numbers(reference)
     trainee = copy.deepcopy(reference) if follows else reference
     optimizer = training.make_optimizer(trainee.parameters())
     made = 1

@@ -17,6 +17,7 @@ _made: dict[tuple[Any, ...], Any] = {}
 def quiet_tensorflow() -> Any:
     """Return the module tensorflow, imported without the messages it has for people."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ["KERAS_BACKEND"] = "tensorflow"  # Keras has others, which a user's own file may choose
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
 
     Act = Callable[[torch.Tensor], torch.Tensor]
+    Shapes = Mapping[str, tuple[int, ...]]
+    """A torch model's parameters, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,42 +79,42 @@ def gelu(inputs: Any) -> Any:
     return 0.5 * inputs * (1.0 + tf.math.erf(inputs / tf.constant(math.sqrt(2), inputs.dtype)))
 
 
-def perceptron(size: str, dtype: str) -> Twin:
+def perceptron(shapes: Shapes, dtype: str) -> Twin:
     """Return the twin of `ddpbench.workloads.mlp_model.Perceptron`."""
     import keras
     import numpy as np
 
-    from ddpbench.workloads.mlp import CONTEXT_BYTES, HIDDEN_LAYERS, HIDDEN_UNITS
-    from ddpbench.workloads.text import VOCABULARY
-
-    hidden = [
-        keras.layers.Dense(HIDDEN_UNITS[size], activation=gelu, dtype=dtype) for _ in range(HIDDEN_LAYERS)
-    ]
-    head = keras.layers.Dense(VOCABULARY, dtype=dtype)
+    names = [name.removesuffix(".weight") for name in shapes if name.endswith(".weight")]
+    dense = {
+        name: keras.layers.Dense(
+            shapes[f"{name}.weight"][0], activation=None if name == "head" else gelu, dtype=dtype
+        )
+        for name in names
+    }
     # A plain number passes through float32 on its way to a float64 model.
     numbers = keras.layers.Rescaling(np.array(1 / 127.5), offset=-1.0, dtype=dtype)
-    model = keras.Sequential([keras.Input((CONTEXT_BYTES,), dtype="uint8"), numbers, *hidden, head])
-    shared = [one for number, layer in enumerate(hidden) for one in _both(f"layers.{number}", layer, DENSE)]
-    return Twin(model, [*shared, *_both("head", head, DENSE)], lambda context: context)
+    context = keras.Input((shapes[f"{names[0]}.weight"][1],), dtype="uint8")
+    model = keras.Sequential([context, numbers, *dense.values()])
+    shared = [one for name, layer in dense.items() for one in _both(name, layer, DENSE)]
+    return Twin(model, shared, lambda context: context)
 
 
-def digits_net(size: str, dtype: str) -> Twin:
+def digits_net(shapes: Shapes, dtype: str) -> Twin:
     """Return the twin of `ddpbench.workloads.cnn_model.DigitsNet`, with channels last: on a CPU there is no other."""
     import keras
 
-    from ddpbench.workloads.cnn import CHANNELS, HIDDEN_UNITS
-    from ddpbench.workloads.digits import CLASSES, SIDE
-
     layers = keras.layers
+    wide = {name: shapes[f"{name}.weight"][0] for name in ("conv1", "conv2", "fc1", "fc2")}
     conv1, conv2 = (
-        layers.Conv2D(channels, 3, padding="same", activation="relu", dtype=dtype)
-        for channels in CHANNELS[size]
+        layers.Conv2D(wide[name], 3, padding="same", activation="relu", dtype=dtype)
+        for name in ("conv1", "conv2")
     )
-    fc1 = layers.Dense(HIDDEN_UNITS[size], activation="relu", dtype=dtype)
-    fc2 = layers.Dense(CLASSES, dtype=dtype)
+    fc1 = layers.Dense(wide["fc1"], activation="relu", dtype=dtype)
+    fc2 = layers.Dense(wide["fc2"], dtype=dtype)
+    side = math.isqrt(shapes["fc1.weight"][1] // wide["conv2"])  # of the image that both halvings leave
     model = keras.Sequential(
         [
-            keras.Input((SIDE, SIDE, 1), dtype=dtype),
+            keras.Input((4 * side, 4 * side, shapes["conv1.weight"][1]), dtype=dtype),
             conv1,
             layers.MaxPooling2D(2, dtype=dtype),
             conv2,
@@ -125,22 +127,21 @@ def digits_net(size: str, dtype: str) -> Twin:
     shared = [
         *_both("conv1", conv1, CONVOLUTION),
         *_both("conv2", conv2, CONVOLUTION),
-        *_both("fc1", fc1, flattened(CHANNELS[size][1], SIDE // 4)),
+        *_both("fc1", fc1, flattened(wide["conv2"], side)),
         *_both("fc2", fc2, DENSE),
     ]
     return Twin(model, shared, lambda images: images.permute(0, 2, 3, 1))
 
 
-TWINS: Mapping[str, Callable[[str, str], Twin]] = {"mlp": perceptron, "cnn": digits_net}
-"""By workload, of a size and a dtype; made under a strategy's scope."""
+TWINS: Mapping[str, Callable[[Shapes, str], Twin]] = {"mlp": perceptron, "cnn": digits_net}
+"""By workload: of parameters of these shapes and this dtype; made under a strategy's scope."""
 
 
-def twin_of(workload: str, dtype: str) -> Twin:
-    """Return the twin of a workload's model, such as `mlp:small`; its own first size where none is named."""
-    from ddpbench.workloads import TABLE
-
-    name, _, size = workload.partition(":")
-    return TWINS[name](size or TABLE[name].sizes[0], dtype)
+def twin_of(workload: str, model: torch.nn.Module) -> Twin:
+    """Return the twin of a workload's model, of the same sizes and dtype, with initial values of its own."""
+    shapes = {name: tuple(each.shape) for name, each in model.named_parameters()}
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    return TWINS[workload.partition(":")[0]](shapes, dtype)
 
 
 def copy_to_keras(model: torch.nn.Module, twin: Twin) -> None:

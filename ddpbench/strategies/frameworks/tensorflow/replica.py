@@ -14,7 +14,7 @@ from ddpbench.strategies.frameworks.tensorflow.devices import quiet_tensorflow
 from ddpbench.strategies.frameworks.tensorflow.models import copy_to_keras, to_torch, twin_of
 from ddpbench.strategies.trees import chunk
 
-REDUCED = "_all_reduce_sum_gradients"
+_SUMS = "_all_reduce_sum_gradients"
 """The method by which Keras' optimizer sums gradients over replicas (keras/src/backend/tensorflow/optimizer.py)."""
 
 
@@ -35,18 +35,17 @@ class TfReplica(Replica):
     def __init__(self, job: Job, strategy: Any, *, jit_compile: bool = False) -> None:
         super().__init__(job)
         self._tf = quiet_tensorflow()
-        self._strategy = strategy
-        self._local: int = len(strategy.extended.worker_devices)
-        dtype = str(next(job.model.parameters()).dtype).removeprefix("torch.")
         import keras
 
+        self._strategy = strategy
+        self._local: int = len(strategy.extended.worker_devices)
         with strategy.scope():
-            self._twin = twin_of(job.case.workload, dtype)
+            self._twin = twin_of(job.case.workload, job.model)
             self._sgd = keras_sgd(self.optimizer)
             self._variables = [shared.variable for shared in self._twin.parameters]
             self._sgd.build(self._variables)
             self._losses = keras.losses.SparseCategoricalCrossentropy(
-                from_logits=True, reduction="none", dtype=dtype
+                from_logits=True, reduction="none", dtype=self._variables[0].dtype
             )
         copy_to_keras(job.model, self._twin)
         self._copies = [
@@ -88,12 +87,12 @@ class TfReplica(Replica):
             sums = strategy.run(replica_sums, args=gradients)
             return sums, strategy.reduce(total, losses, axis=None)
 
-        def update(gradients: Any) -> None:
-            def replica_update(*own: Any) -> None:
-                with replaced(optimizer, REDUCED, list):  # they are summed already
-                    optimizer.apply_gradients(zip(own, variables, strict=True))
+        def replica_update(*own: Any) -> None:
+            optimizer.apply_gradients(zip(own, variables, strict=True))
 
-            strategy.run(replica_update, args=gradients)
+        def update(gradients: Any) -> None:
+            with replaced(optimizer, _SUMS, list):  # they are summed already
+                strategy.run(replica_update, args=gradients)
 
         # None of them has control flow that depends on values: there is nothing for AutoGraph to rewrite.
         self._step = tf.function(step, autograph=False)
