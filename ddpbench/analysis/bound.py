@@ -18,9 +18,11 @@ from ddpbench.strategies.traits import traits_of
 def is_bounded(case: Case) -> bool:
     """Return whether independent ranks bound this case: its ranks do all that they do, and exchange something too.
 
-    Ranks that share out the model or its update do less each than independent ones, and may be faster.
+    Ranks that share out the model or its update do less each than independent ones, and may be faster; so may those
+    whose model another framework computes.
     """
-    return traits_of(case).whole_state and traits_of(case).exchanges
+    traits = traits_of(case)
+    return traits.whole_state and traits.exchanges and traits.engine == "torch"
 
 
 class _OfCase(Protocol):

@@ -57,10 +57,6 @@ TABLE: dict[str, Entry] = {
         "ddpbench.strategies.branches.strategy:Branches",
         "branches side by side, one a rank: outputs go to rank 0's head, their gradients come back",
     ),
-    "ray_train": Entry(
-        "ddpbench.strategies.frameworks.ray_train.strategy:RayTrain",
-        "Ray Train's TorchTrainer, which starts the ranks itself, and its prepare_model: DDP as Ray sets it up",
-    ),
     "accelerate": Entry(
         "ddpbench.strategies.frameworks.accelerate.strategy:Accelerate",
         "Hugging Face Accelerate: a loop of one's own, with model and optimizer prepared for DDP",
@@ -68,6 +64,18 @@ TABLE: dict[str, Entry] = {
     "lightning": Entry(
         "ddpbench.strategies.frameworks.lightning.strategy:Lightning",
         "Lightning over DDP: its Trainer, whose loop it is, or its Fabric in a loop of one's own",
+    ),
+    "ray_train": Entry(
+        "ddpbench.strategies.frameworks.ray_train.strategy:RayTrain",
+        "Ray Train's TorchTrainer, which starts the ranks itself, and its prepare_model: DDP as Ray sets it up",
+    ),
+    "tf_mirrored": Entry(
+        "ddpbench.strategies.frameworks.tensorflow.strategy:TfMirrored",
+        "TensorFlow's MirroredStrategy: one process, a Keras model on each logical device, gradients summed over them",
+    ),
+    "tf_multi_worker": Entry(
+        "ddpbench.strategies.frameworks.tensorflow.strategy:TfMultiWorker",
+        "TensorFlow's MultiWorkerMirroredStrategy: a Keras model a rank, gradients summed over gRPC",
     ),
 }
 """By name, in the order of lists and legends."""

@@ -104,6 +104,10 @@ class Replica(ABC):
         """Return the aggregated gradients after `gradients_of`, in the order of `model.parameters()`."""
         return [p.grad for p in self.job.model.parameters() if p.grad is not None]
 
+    def refresh_model(self) -> None:
+        """Bring `job.model` up to date where a framework trains another one; called before its values are read."""
+        return
+
     def own_parameters(self) -> dict[str, torch.Tensor]:
         """Copies of the trained parameters that this rank has a part in, by the model's names and each whole.
 
@@ -268,6 +272,8 @@ class Strategy(ABC, Generic[OptionsT]):
     launcher: ClassVar[str] = ""
     """What starts its ranks, where a framework insists on its own launcher: a case whose launcher is `local` has this
     one, and none runs under another."""
+    engine: ClassVar[str] = "torch"
+    """What computes the model. Independent ranks compute with torch, and bound only strategies that do."""
     note: ClassVar[str] = ""
     """What a report must say beside the strategy's numbers."""
     role: ClassVar[Role] = ""

@@ -25,6 +25,8 @@ class Traits:
     """What is proved of it; None for one that is not known here."""
     one_process: bool
     uses_buckets: bool
+    engine: str
+    """What computes the model: `torch`, or a framework of another kind."""
     whole_state: bool
     """Every rank computes the whole model and its whole update."""
     colour: str
@@ -54,6 +56,7 @@ def _traits(strategy: str, options_json: str, device: str) -> Traits:
             promise=None,
             one_process=False,
             uses_buckets=False,
+            engine="torch",
             whole_state=False,
             colour="",
             marker="",
@@ -72,6 +75,7 @@ def _traits(strategy: str, options_json: str, device: str) -> Traits:
         promise=promise,
         one_process=found.one_process,
         uses_buckets=found.uses_buckets,
+        engine=found.engine,
         whole_state=found.whole_state,
         colour=found.colour,
         marker=found.marker,

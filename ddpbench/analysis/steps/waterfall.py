@@ -101,14 +101,20 @@ def waterfall_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
     That is, in each of the largest groups of comparable cases, the reference (see `reference_of`) first and then
     every other strategy that exchanges gradients at the same number of ranks, at DDP's default cap or the
     smallest there is. Cases without instrumented steps of their own and of their base case are left out, as are
-    those that share no round with it.
+    those that share no round with it, and those whose model another framework computes than their base case's.
     """
     by_id = {run.case_id: run for run in cases}
     rows: list[tuple[Any, ...]] = []
     for members in compared_panels(cases):
         reference, bounds = reference_of(members), bounds_of(members)
         world = reference.case.world_size
-        able = [r for r in members if r.case.world_size == world and traits_of(r.case).exchanges]
+        able = [
+            r
+            for r in members
+            if r.case.world_size == world
+            and traits_of(r.case).exchanges
+            and traits_of(r.case).engine == "torch"
+        ]
         variants = grouped(able, lambda run: grouping.variant(run.case))
         chosen = [
             reference,

@@ -95,11 +95,15 @@ def _settings(run: CaseRun) -> dict[str, Any]:
 
 
 def _computation(run: CaseRun, computing: Mapping[Any, Interval]) -> dict[str, Any]:
-    """Return the time of computation: its own where ranks exchange nothing, else that of such ranks."""
+    """Return the time of computation: its own where ranks exchange nothing, else that of such ranks.
+
+    Of another framework than theirs its own too.
+    """
     case = run.case
+    traits = traits_of(case)
     compute = (
         _own_compute(run)
-        if not traits_of(case).exchanges
+        if not traits.exchanges or traits.engine != "torch"
         else computing.get(grouping.deciding("compute", case))
     )
     return _with_ends("compute_time{}_s", compute) if compute is not None else {}

@@ -17,7 +17,7 @@ from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import Panel, Series, panels_of
 from ddpbench.report.words import Estimate, launches_each, not_drawn, number, ranks, series_of, valued
-from ddpbench.spec import grouping
+from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import UNDISTURBED
 from ddpbench.strategies import TABLE, load_strategy
 from ddpbench.strategies.traits import traits_of
@@ -205,9 +205,9 @@ def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
     above = [(name, row.case) for name, row, rate in rates if rate > bound.value]
     if any(outruns(row.case, rate, bound.value) for _, row, rate in rates):
         return f"; no upper bound: independent ranks measured {bound.number}"
-    less = [name for name, case in above if not is_bounded(case)]
+    less = {name: case for name, case in above if not is_bounded(case)}
     if less:
-        return f"; independent ranks {bound.number}, no bound for {series_of(less)}, whose ranks do less each"
+        return f"; independent ranks {bound.number}, no bound for {_unbounded(less)}"
     if above:
         return f"; independent ranks {bound.number}, the same within {100 * MARGIN:g} %"
     return f"; upper bound {bound.number}"
@@ -216,7 +216,7 @@ def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
 def _about_bounds(groups: _Groups) -> list[str]:
     """Say what independent ranks are for, where they were slower than what they bound, and what they do not bound."""
     beaten: list[int] = []
-    less: dict[str, None] = {}
+    less: dict[str, Case] = {}
     there = False
     for size, members in groups:
         bounds = bounds_of(row for _, row in members if _has(row))
@@ -228,7 +228,7 @@ def _about_bounds(groups: _Groups) -> list[str]:
             if outruns(row.case, row.samples_per_s.value, bound.value) and size not in beaten:
                 beaten.append(size)
             if row.samples_per_s.value > bound.value and traits_of(row.case).exchanges:
-                less |= {} if is_bounded(row.case) else {row.strategy_name: None}
+                less |= {} if is_bounded(row.case) else {row.strategy_name: row.case}
     if not there:
         return []
     told = ["Independent ranks exchange nothing and are the upper bound."]
@@ -240,8 +240,18 @@ def _about_bounds(groups: _Groups) -> list[str]:
             f"{where} exchanges gradients: {why}",
         ]
     if less:
-        told.append(f"They are none for {series_of(list(less))}, whose ranks do less each.")
+        told.append(f"They are none for {_unbounded(less)}.")
     return told
+
+
+def _unbounded(cases: Mapping[str, Case]) -> str:
+    """Return which of these independent ranks do not bound, by name, and why not."""
+    by: dict[str, list[str]] = {}
+    for name, case in cases.items():
+        engine = traits_of(case).engine
+        why = "whose ranks do less each" if engine == "torch" else f"which {engine} computes"
+        by.setdefault(why, []).append(name)
+    return ", nor for ".join(f"{series_of(names)}, {why}" for why, names in by.items())
 
 
 def _table(panel: Panel, groups: _Groups, raw: Mapping[str, Sequence[float]]) -> Table:

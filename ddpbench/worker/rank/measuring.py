@@ -152,6 +152,7 @@ class Measurement:
         if training.shards_itself:
             training.check_even(self._control)
         if training.strategy.replicas_equal and processes > 1:
+            self._replica.refresh_model()
             self._known.params_checksum = checksum(self._model)
             if not all_equal(self._known.params_checksum, self._control, processes):
                 raise DivergedError("the ranks' parameters differ after the timed steps")

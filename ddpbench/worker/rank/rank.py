@@ -210,7 +210,7 @@ def _classify(problem: BaseException) -> tuple[Status, str]:
     if isinstance(problem, CheckpointError):
         return "failed", str(problem)
     lowered = str(problem).lower()
-    no_memory = ("can't allocate memory", "cannot allocate memory", "out of memory")
+    no_memory = ("can't allocate memory", "cannot allocate memory", "out of memory", "oom when allocating")
     if isinstance(problem, MemoryError | torch.OutOfMemoryError) or any(
         words in lowered for words in no_memory
     ):

@@ -75,7 +75,8 @@ def _gradients(
     training, before = comparer.training, trained(reference)
     updates = training.case.compute == "real" and precision.name == "full"
     # Where ranks hold different things, that they are equal says nothing of the steps that follow. A framework's own
-    # loop may change alike on all ranks what the steps that follow are made with, such as the learning rate.
+    # loop may change alike on all ranks what the steps that follow are made with, such as the learning rate; and of an
+    # optimizer of its own a first update does not tell the momentum.
     apart = not training.strategy.replicas_equal or bool(training.strategy.framework)
     follows = updates and apart and not comparer.draws_random_numbers(reference)
     trainee = copy.deepcopy(reference) if follows else reference
@@ -114,6 +115,7 @@ def _as_before(model: torch.nn.Module, before: Tensors) -> bool:
 def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
     prover = comparer.prover
     if comparer.training.strategy.replicas_equal and prover.processes > 1:
+        replica.refresh_model()
         equal = all_equal(checksum(replica.job.model), prover.control, prover.processes)
         yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
 

@@ -1,0 +1,114 @@
+"""TensorFlow's state in a process: its devices, threads and cluster, set once and for all replicas built there."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+_made: dict[tuple[Any, ...], Any] = {}
+"""The process's strategy, by what it was made for."""
+
+
+def quiet_tensorflow() -> Any:
+    """Return the module tensorflow, imported without the messages it has for people."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ["KERAS_BACKEND"] = "tensorflow"  # Keras has others, which a user's own file may choose
+    import tensorflow as tf
+
+    tf.get_logger().setLevel("ERROR")
+    return tf
+
+
+def mirrored(replicas: int, *, threads: int, cross_device_ops: str) -> Any:
+    """Return a `MirroredStrategy` over as many logical devices of this process, the same one at each call."""
+
+    def make() -> Any:
+        tf = quiet_tensorflow()
+        os.environ.pop("TF_CONFIG", None)
+        _set_threads(tf, threads, replicas)
+        (cpu, *_) = tf.config.list_physical_devices("CPU")
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * replicas)
+        ops = tf.distribute.ReductionToOneDevice() if cross_device_ops == "reduction_to_one_device" else None
+        names = [f"CPU:{number}" for number in range(replicas)]
+        return tf.distribute.MirroredStrategy(names, cross_device_ops=ops)
+
+    return _once(("mirrored", replicas, threads, cross_device_ops), make)
+
+
+def multi_worker(rank: int, ranks: int, *, threads: int, implementation: str, bytes_per_pack: int) -> Any:
+    """Return this rank's `MultiWorkerMirroredStrategy`, the same one at each call. All ranks call it together."""
+
+    def make() -> Any:
+        tf = quiet_tensorflow()
+        os.environ.pop("TF_CONFIG", None)
+        _set_threads(tf, threads, 1)
+        if ranks > 1:
+            task = {"type": "worker", "index": rank}
+            os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": _addresses(ranks)}, "task": task})
+        options = tf.distribute.experimental.CommunicationOptions(
+            bytes_per_pack=bytes_per_pack,
+            implementation=tf.distribute.experimental.CommunicationImplementation(implementation.upper()),
+        )
+        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+    return _once(("multi_worker", rank, ranks, threads, implementation, bytes_per_pack), make)
+
+
+def _once(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    """Return the process's strategy, made at the first call.
+
+    Raises:
+        RuntimeError: it was made for something else, and TensorFlow's devices cannot be set twice.
+    """
+    if _made.keys() - {key}:
+        (other,) = _made
+        raise RuntimeError(f"TensorFlow is set up for {other} in this process and cannot be for {key}")
+    if key not in _made:
+        _made[key] = make()
+    return _made[key]
+
+
+def _set_threads(tf: Any, threads: int, replicas: int) -> None:
+    """Set TensorFlow's threads, and leave GPUs alone.
+
+    Kernels of each replica run in an inter-op thread. All devices share one pool of intra-op threads, of which none is
+    used where it has one thread: the kernel's own thread then does all of its work.
+    """
+    tf.config.set_visible_devices([], "GPU")
+    tf.config.threading.set_inter_op_parallelism_threads(replicas)
+    tf.config.threading.set_intra_op_parallelism_threads(threads * replicas if threads > 1 else 1)
+
+
+def _addresses(ranks: int) -> list[str]:
+    """Return where each rank's server is to listen. The default process group carries it; ports may not be free later.
+
+    Raises:
+        RuntimeError: there is no process group.
+    """
+    if not dist.is_initialized():
+        raise RuntimeError(
+            f"{ranks} ranks of tf_multi_worker tell each other their addresses by torch.distributed"
+        )
+    host = _own_address()
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        own = f"{host}:{probe.getsockname()[1]}"
+    found: list[Any] = [None] * ranks
+    dist.all_gather_object(found, own)
+    return found
+
+
+def _own_address() -> str:
+    """Return the address at which other ranks reach this host: that from which it reaches rank 0's, or loopback."""
+    master = os.environ.get("MASTER_ADDR", "")
+    if not master or os.environ.get("DDPBENCH_RENDEZVOUS"):
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # nothing is sent: it only finds the way
+        probe.connect((master, int(os.environ.get("MASTER_PORT", "1"))))
+        address: str = probe.getsockname()[0]
+        return address

@@ -1,0 +1,148 @@
+"""The strategies `tf_mirrored` and `tf_multi_worker`: TensorFlow's data parallelism in one process, and in several."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from ddpbench.spec import Case
+from ddpbench.strategies.base import Job, Replica, Strategy
+from ddpbench.strategies.frameworks.installed import missing
+from ddpbench.strategies.frameworks.tensorflow.models import TWINS
+from ddpbench.strategies.frameworks.tensorflow.options import TfMirroredOptions, TfMultiWorkerOptions
+
+_OptionsT = TypeVar("_OptionsT", bound=BaseModel)
+_NOTE = (
+    "It trains a Keras twin of the model, in TensorFlow: the same initial values, samples and update, proved before it "
+    "is timed, but another framework's kernels. Its base case is torch's, so that a speed-up over it holds TensorFlow "
+    "against torch too. Timed steps are one tf.function, as TensorFlow's guides write them; in instrumented steps it "
+    "is cut into four (forward, backward, aggregation, update), so that its parts can be timed, and parts then do not "
+    "overlap. TensorFlow tells no times of single transfers: columns of communication are empty."
+)
+
+
+class _Tf(Strategy[_OptionsT]):
+    """What both have in common: which cases TensorFlow can run.
+
+    TensorFlow is not imported by the fork server. Packages that Keras imports where they are installed (pandas and
+    with it pyarrow) start a thread, after which a server must not fork; and ranks of other strategies would begin
+    with TensorFlow in their memory.
+    """
+
+    algorithm = "collective_reduce"
+    schedule = "after_backward"
+    framework = "tensorflow"
+    engine = "TensorFlow"
+
+    def check(self, case: Case) -> str | None:
+        return missing("tensorflow") or self._workload_reason(case) or self._setting_reason(case)
+
+    def step_reason(self, case: Case) -> str:
+        return f"{self.name} cannot call a step() that is written for torch: use {_listed()}"
+
+    def _workload_reason(self, case: Case) -> str | None:
+        """Return why TensorFlow has no such model, or None."""
+        if case.workload.partition(":")[0] in TWINS:
+            return None
+        return (
+            f"TensorFlow cannot train a torch model: {self.name} has Keras twins of {_listed()}, and none of "
+            f"{case.workload}"
+        )
+
+    def _setting_reason(self, case: Case) -> str | None:
+        """Return which setting TensorFlow's steps cannot follow, and what to do, or None."""
+        if case.device != "cpu":
+            return (
+                "GPU times are taken on torch's streams, which do not see TensorFlow's work: set device = "
+                '"cpu"'
+            )
+        if case.precision != "full":
+            return f'precision = "{case.precision}" is torch\'s autocast, which TensorFlow does not know: set "full"'
+        if case.dtype not in ("float32", "float64"):
+            return (
+                f'{self.name} has its models in float32 and float64: dtype = "{case.dtype}" is not among them'
+            )
+        if case.evaluation or case.checkpoint:
+            what = "evaluation" if case.evaluation else "checkpoint"
+            return f"{what} times torch's model, and {self.name} trains TensorFlow's: leave out {what}"
+        if case.recovery != "off":
+            return f"snapshots are of torch's model, and {self.name} trains TensorFlow's: leave out recovery"
+        if case.fabric:
+            return (
+                "TensorFlow moves gradients by servers of its own, which were not proved over emulated links: leave "
+                "out [fabric]"
+            )
+        return None
+
+
+class TfMirrored(_Tf[TfMirroredOptions]):
+    """tf.distribute.MirroredStrategy: one process, `world_size` logical CPU devices, a replica of the model on each.
+
+    The batch that arrives is the whole job's, and is cut evenly, in the order of its samples. The custom training
+    loop is that of TensorFlow's guide: the model is made under `strategy.scope()`, a replica's loss is the sum over
+    its samples divided by the global batch, and Keras' optimizer sums gradients over replicas. Nothing else happens
+    in a step: there is no `fit`, and so no metric, callback, shuffling or checkpoint.
+    """
+
+    name = "tf_mirrored"
+    display = "TF Mirrored"
+    colour, marker = "#FF6F00", "^"
+    options = TfMirroredOptions
+    uses_backend = False
+    one_process = True
+    variants = ({"cross_device_ops": "reduction_to_one_device"},)
+    note = _NOTE
+
+    def build(self, job: Job, options: TfMirroredOptions) -> Replica:
+        from ddpbench.strategies.frameworks.tensorflow.devices import mirrored
+        from ddpbench.strategies.frameworks.tensorflow.replica import TfReplica
+
+        strategy = mirrored(
+            job.world_size, threads=job.case.threads_per_rank, cross_device_ops=options.cross_device_ops
+        )
+        return TfReplica(job, strategy)
+
+
+class TfMultiWorker(_Tf[TfMultiWorkerOptions]):
+    """tf.distribute.MultiWorkerMirroredStrategy: a process a rank, which sum gradients by TensorFlow's servers.
+
+    Ranks tell each other the addresses of their servers, as `TF_CONFIG`. Otherwise it is `tf_mirrored`'s loop, with
+    one replica in each process and each rank's own share of the batch. The loss that a step tells is the job's: the
+    guide's loop sums it over replicas. With one rank there is no cluster, and TensorFlow runs on this process's device.
+    """
+
+    name = "tf_multi_worker"
+    display = "TF MultiWorker"
+    colour, marker = "#BF360C", "o"
+    options = TfMultiWorkerOptions
+    variants = ({"bytes_per_pack": 65536}, {"jit_compile": True})
+    note = (
+        f"{_NOTE} Between ranks it is gRPC that moves gradients, whatever the backend: that only tells ranks each "
+        "other's addresses. TensorFlow's servers listen at all of a host's addresses."
+    )
+
+    def _setting_reason(self, case: Case) -> str | None:
+        if case.backend not in ("", "gloo"):
+            return (
+                f"TensorFlow moves gradients by gRPC, and {case.backend} would move nothing: set backend = "
+                '"gloo"'
+            )
+        return super()._setting_reason(case)
+
+    def build(self, job: Job, options: TfMultiWorkerOptions) -> Replica:
+        from ddpbench.strategies.frameworks.tensorflow.devices import multi_worker
+        from ddpbench.strategies.frameworks.tensorflow.replica import TfReplica
+
+        strategy = multi_worker(
+            job.rank,
+            job.world_size,
+            threads=job.case.threads_per_rank,
+            implementation=options.implementation,
+            bytes_per_pack=options.bytes_per_pack,
+        )
+        return TfReplica(job, strategy, jit_compile=options.jit_compile)
+
+
+def _listed() -> str:
+    return " and ".join(TWINS)
