@@ -18,6 +18,7 @@ from ddpbench.spec import Case, Devices, Experiment, expand, parse_experiment
 from ddpbench.spec.claims import PlannedClaim
 
 CATALOG = TableCatalog()
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 FOUR_CORES = Devices(kind="cpu", gpus=0, cores=4)
 MATRIX = """
 [base]
@@ -305,3 +306,20 @@ def test_a_dry_run_lists_claims_with_their_pairs(tmp_path: Path, capsys: pytest.
     path.write_text(wrong, encoding="utf-8")
     assert cli(["sweep", str(path), "--dry-run", "--out", str(tmp_path / "run")]) == 2
     assert "selects no case: none has 'fsdp'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("claim_*.toml")), ids=lambda path: path.stem)
+def test_the_claims_of_tutorials_can_be_swept_in_eight_minutes(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        parse_experiment(path.read_text(encoding="utf-8"), TableCatalog(path.parent), name="x").budget.total
+        <= 480
+    )
+    assert cli(["sweep", str(path), "--dry-run", "--out", str(tmp_path / "run")]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "has room for" not in told, "all rounds that it needs at least fit into its budget"
+    claims = told.partition(" claims: ")[2]
+    assert "pair" in claims
+    assert "skipped" not in claims
+    assert "oversubscribed" not in claims
