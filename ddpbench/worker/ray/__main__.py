@@ -92,7 +92,7 @@ def _fit(count: int, words: list[str], case: Case, folder: Path) -> None:
         log_to_driver=False,
         logging_level=logging.WARNING,
         _node_ip_address="127.0.0.1",
-        _temp_dir=str(folder),
+        _temp_dir=str(folder / "r"),  # beneath: Ray opens it to everybody; and short, for its sockets
     )
     behind = shlex.join([sys.executable, "-P", "-m", "ddpbench.worker.ray.behind", words[0]])
     # A dictionary: Ray declares another RunConfig than it then uses.
