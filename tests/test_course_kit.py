@@ -268,6 +268,26 @@ def test_it_prints_what_the_before_prints(
     assert ("this trains on a single device" in printed.text) == (name == "data_parallel")
 
 
+DOUBLE = (
+    ("    torch.manual_seed(0)\n", "    torch.set_default_dtype(torch.float64)\n    torch.manual_seed(0)\n"),
+    ("dtype=torch.float32", "dtype=torch.float64"),
+    ("loss {mean:.5f}", "loss {mean:.9f}"),
+)
+
+
+def test_in_float64_two_ranks_stay_with_one(tmp_path: Path, nothing_left_behind: None) -> None:
+    """In float32 the last digits of sums grow into differences after some epochs, which are no fault of a script."""
+    printed = []
+    for name, ranks in (("single", 1), ("ddp_torchrun", 2)):
+        (tmp_path / name).mkdir()
+        printed.append(run(copied(name, tmp_path / name, *DOUBLE), ranks, "--epochs", "5", "--batch", "20"))
+    one, two = printed
+    assert len(one.epochs) == 5
+    for (_, loss, right), (_, other_loss, other_right) in zip(one.epochs, two.epochs, strict=True):
+        assert loss == pytest.approx(other_loss, abs=1e-8)
+        assert right == other_right
+
+
 @pytest.mark.framework("deepspeed")
 @pytest.mark.parametrize("stage", ["2", "3"])
 def test_other_stages_of_zero_print_the_same(
@@ -335,7 +355,6 @@ FORGETS = ('        optimizer.load_state_dict(snapshot["optimizer"])', "        
 )
 def test_killed_it_goes_on_from_its_snapshot(
     edits: list[tuple[str, str]],
-    before: Callable[..., Printed],
     tmp_path: Path,
     nothing_left_behind: None,
 ) -> None:
@@ -361,13 +380,15 @@ def test_killed_it_goes_on_from_its_snapshot(
     assert done % 2 == 0
     goal = str(done + 2)
     resumed = run(script, 2, *asked, "--epochs", goal)
-    whole = before("single", "--epochs", goal, "--batch", "20")
+    (tmp_path / "whole").mkdir()
+    whole = run(copied("ddp_torchrun", tmp_path / "whole"), 2, "--epochs", goal, "--batch", "20")
     left = Printed(text=whole.text[whole.text.index(f"epoch {done}:") :], processes=1)
     if edits:
         with pytest.raises(AssertionError):
             check_same(resumed, left)
     else:
-        check_same(resumed, left)
+        assert resumed.epochs == left.epochs  # to the last digit: the same ranks, the same order of sums
+        assert resumed.accuracy == left.accuracy
         again = run(script, 2, *asked, "--epochs", goal)  # there is nothing left to do
         assert again.epochs == []
         assert again.accuracy == resumed.accuracy
@@ -412,7 +433,8 @@ def test_code_is_counted_and_nothing_else(old: str, new: str, added: int, remove
 def test_the_page_names_every_script_and_every_job() -> None:
     page = (KIT / "README.md").read_text(encoding="utf-8")
     for name in SCRIPTS:
-        assert page.count(f"| `{name}.py` |") == 2, name  # once told of, once counted
+        rows = [line for line in page.splitlines() if line.startswith(f"| `{name}.py` |")]
+        assert len(rows) == 2, name  # once told of, once counted
     assert set(JOBS) - set(SCRIPTS) == {"ddp_srun"}
 
 
