@@ -230,6 +230,7 @@ LOSS = Range(low=0, high=1, below=True, high_why="nothing would arrive", reads=_
 # Options of strategies and workloads.
 PARTS = _count(1, 4096, "a batch has no more parts than samples")
 FACTOR_RANK = _count(1, 256)
+BUCKET_NUMBERS = _count(1, 10**12, "no model has as many parameters", "a bucket holds a number at least")
 POWERSGD_START = _count(2, 16, "it is part of the warm-up", "torch's minimum")
 AVERAGING_PERIOD = _count(2, 10, "the smallest timed block has as many steps", "1 is DDP")
 LOCAL_SGD_START = _count(0, 16, "it is part of the warm-up")

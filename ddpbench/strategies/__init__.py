@@ -57,6 +57,14 @@ TABLE: dict[str, Entry] = {
         "ddpbench.strategies.branches.strategy:Branches",
         "branches side by side, one a rank: outputs go to rank 0's head, their gradients come back",
     ),
+    "hf_trainer": Entry(
+        "ddpbench.strategies.frameworks.hf_trainer.strategy:HfTrainer",
+        "transformers.Trainer: DDP as Hugging Face's training loop sets it up and drives it",
+    ),
+    "deepspeed": Entry(
+        "ddpbench.strategies.frameworks.deepspeed.strategy:DeepSpeed",
+        "DeepSpeed's engine: ZeRO shares optimizer state and gradients out among ranks",
+    ),
 }
 """By name, in the order of lists and legends."""
 
