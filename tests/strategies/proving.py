@@ -64,9 +64,7 @@ def training_of(case: Case, rank: int) -> Training:
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def proofs(
-    rank: int, processes: int, cases: Sequence[Case], plant: Plant | None = None
-) -> list[list[Proof]]:
+def proofs(rank: int, processes: int, cases: Sequence[Case], plant: Plant | None = None) -> list[list[Proof]]:
     """All that each case's proof compares, after something is planted in this rank."""
     control = GroupControl(torch.distributed.new_group(), rank)
     found = []
@@ -132,9 +130,7 @@ def trained(
             buckets = replica.bucket_bytes()
             found.buckets.append(None if buckets is None else tuple(buckets))
         found.random = torch.rand(3).tolist()
-        found.environment = {
-            name: value for name, value in os.environ.items() if before.get(name) != value
-        }
+        found.environment = {name: value for name, value in os.environ.items() if before.get(name) != value}
         if isinstance(recorder, StepRecorder):
             found.records = recorder.records()
         found.parameters = replica.own_parameters()

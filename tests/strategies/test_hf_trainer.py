@@ -160,7 +160,9 @@ def test_spans_and_transfers_are_noted(world_size: int, accumulate: int) -> None
             moments = [step.start_ns, *(t for _, start, end in step.spans for t in (start, end)), step.end_ns]
             assert moments == sorted(moments)
             assert {one.op for one in transfers} == {"all_reduce"}
-            sent = accumulate if world_size == 1 else 1  # of a single process accelerate leaves no backward unsent
+            sent = (
+                accumulate if world_size == 1 else 1
+            )  # of a single process accelerate leaves no backward unsent
             assert sum(one.bytes for one in transfers) == size * sent
         assert rank.buckets[-1] == (size,)
         assert rank.ready == [False, *[True] * (STEPS - 1)]
@@ -208,7 +210,7 @@ def test_what_a_framework_seeds_and_sets_is_set_back(monkeypatch: pytest.MonkeyP
     seen: list[list[float]] = []
     for disturbs in (False, True):
         torch.manual_seed(1)
-        np.random.seed(1)  # noqa: NPY002
+        np.random.seed(1)
         random.seed(1)
         if disturbs:
             import os
@@ -216,12 +218,12 @@ def test_what_a_framework_seeds_and_sets_is_set_back(monkeypatch: pytest.MonkeyP
             with undisturbed():
                 assert "ACCELERATE_MIXED_PRECISION" not in os.environ
                 torch.manual_seed(2)
-                np.random.seed(2)  # noqa: NPY002
+                np.random.seed(2)
                 random.seed(2)
                 torch.set_num_threads(3)
                 os.environ["MASTER_PORT"] = "29500"
             assert os.environ["ACCELERATE_MIXED_PRECISION"] == "bf16"
             assert "MASTER_PORT" not in os.environ
             assert torch.get_num_threads() == 1
-        seen.append([float(torch.rand(1)), float(np.random.rand()), random.random()])  # noqa: NPY002
+        seen.append([float(torch.rand(1)), float(np.random.rand()), random.random()])
     assert seen[0] == seen[1]

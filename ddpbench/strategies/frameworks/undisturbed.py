@@ -22,7 +22,7 @@ def undisturbed() -> Iterator[None]:
 
     environment = dict(os.environ)
     threads = torch.get_num_threads()
-    drawn, drawn_by_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002  it is what frameworks seed
+    drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
     for name in [name for name in os.environ if name.startswith(FOREIGN)]:
         del os.environ[name]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
@@ -31,7 +31,7 @@ def undisturbed() -> Iterator[None]:
             yield
     finally:
         random.setstate(drawn)
-        np.random.set_state(drawn_by_numpy)  # noqa: NPY002
+        np.random.set_state(drawn_by_numpy)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         os.environ.clear()

@@ -130,7 +130,9 @@ def _initialized(job: Job, optimizer: torch.optim.Optimizer, settings: dict[str,
     import deepspeed
     from deepspeed.accelerator import get_accelerator, set_accelerator
 
-    if get_accelerator().device_name() != job.device.type == "cpu":  # it was imported before this case was known
+    if (
+        get_accelerator().device_name() != job.device.type == "cpu"
+    ):  # it was imported before this case was known
         from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
         set_accelerator(CPU_Accelerator())

@@ -24,7 +24,10 @@ class DeepSpeed(Strategy[DeepSpeedOptions]):
     schedule = "after_backward"
     whole_state = False
     framework = "deepspeed"
-    imports = ("deepspeed",)
+    imports = (
+        "deepspeed",
+        "deepspeed.runtime.zero.muon.muon_optimizer",
+    )  # stages 1 and 2 ask for it when they reduce
     variants = (
         {"zero_stage": 0},
         {"zero_stage": 2},
@@ -35,10 +38,11 @@ class DeepSpeed(Strategy[DeepSpeedOptions]):
         {"zero_stage": 2, "accumulate": 2},
     )
     note = (
-        "DeepSpeed has no communication hooks: its collectives are noted where it calls torch's, on the CPU, where each "
-        "blocks the rank. On GPUs they run on streams of its own and are not noted. Stages 1 and 2 all-reduce buckets "
-        "and keep a slice, then gather the updated parameters after the update, and compute the norm of all gradients "
-        "in every step, whether they are clipped or not. float64 is not proved: DeepSpeed updates weights in float32."
+        "DeepSpeed has no communication hooks: its collectives are noted where it calls torch's, on the CPU, where "
+        "each blocks the rank. On GPUs they run on streams of its own and are not noted. Stages 1 and 2 all-reduce "
+        "buckets of which each rank keeps a slice, gather parameters after the update, and compute the norm of all "
+        "gradients in every step, whether they are clipped or not. float64 is not proved: DeepSpeed updates weights in "
+        "float32."
     )
 
     def check(self, case: Case) -> str | None:

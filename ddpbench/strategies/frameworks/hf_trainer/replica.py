@@ -1,8 +1,9 @@
-"""A rank's replica that transformers' Trainer trains, half a step at a time. Imports torch at once, transformers not."""
+"""A rank's replica that transformers' Trainer trains, half a step at a time. Imports torch, but no framework."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +26,7 @@ STEPS = 10**9
 class UnchangedRates(LRScheduler):
     """The Trainer steps a schedule after every update: this one leaves the rates as the optimizer has them."""
 
-    def get_lr(self) -> list[float]:
+    def get_lr(self) -> list[float | torch.Tensor]:
         return [group["lr"] for group in self.optimizer.param_groups]
 
 
@@ -59,7 +60,7 @@ def arguments_of(job: Job, options: HfTrainerOptions) -> dict[str, Any]:
     }
 
 
-def scheduler_of(optimizer: torch.optim.Optimizer) -> LRScheduler | None:
+def scheduler_of(optimizer: torch.optim.Optimizer) -> Any:
     """Return the schedule that is given to the Trainer, which makes a linear one where it gets none."""
     return UnchangedRates(optimizer)
 
@@ -110,7 +111,7 @@ class HfTrainerReplica(Replica):
         from transformers.utils import logging
 
         replica, job = self, self.job
-        logging.set_verbosity_error()
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
         class Arguments(TrainingArguments):
             # Or a folder is made for what is saved.
@@ -149,10 +150,8 @@ class HfTrainerReplica(Replica):
         return trainer
 
     def _train(self, _: Inverted) -> None:
-        try:
+        with suppress(_ClosedError):
             self._trainer.train()
-        except _ClosedError:
-            pass
 
     def _batches(self) -> Iterator[Any]:
         """Yield the parts of batches as they are given."""

@@ -13,10 +13,10 @@ from ddpbench.strategies.frameworks.installed import missing
 class HfTrainer(Strategy[HfTrainerOptions]):
     """A subclass of `transformers.Trainer` with a loss of its own, trained by `train()`.
 
-    Logging, saving, evaluation, reports to trackers, progress bars, clipping, the filter of NaN losses and learning-rate
-    schedules are off; batches are the harness's, as they are, in place of the Trainer's DataLoader and sampler; its
-    seeding is undone. What remains is the Trainer's step: callbacks, accelerate's wrappers of model and optimizer, and
-    what cannot be switched off, such as the norm of all gradients in every step (transformers 5).
+    Logging, saving, evaluation, reports to trackers, progress bars, clipping, the filter of NaN losses and schedules
+    are off; batches are the harness's, as they are, in place of the Trainer's DataLoader and sampler; its seeding is
+    undone. What remains is the Trainer's step: callbacks, accelerate's wrappers of model and optimizer, and what
+    cannot be switched off, such as the norm of all gradients in every step (transformers 5).
     """
 
     name = "hf_trainer"
@@ -28,17 +28,22 @@ class HfTrainer(Strategy[HfTrainerOptions]):
     schedule = "overlapped"
     uses_buckets = True
     framework = "hf_trainer"
-    imports = ("transformers.trainer", "accelerate")
+    imports = (
+        "transformers.trainer",
+        "accelerate",
+        "deepspeed",
+    )  # accelerate imports that too, where it is there
     variants = (
         {"accumulate": 2},
         {"find_unused_parameters": False},
         {"mixed_precision": "bf16"},
     )
     note = (
-        "The Trainer has DDP search for unused parameters unless told otherwise, and computes the norm of all gradients "
-        "in every step whether it clips or not. A step's time that is neither forward, backward, communication nor the "
-        "optimizer's own is the Trainer's: it is not attributed. A bucket cap of exactly 25 MB is DDP's default, whose "
-        "first bucket is smaller: accelerate does not pass it on."
+        "The Trainer has DDP search for unused parameters unless told otherwise, and computes the norm of all "
+        "gradients in every step whether it clips or not. A step's time that is neither forward, backward, "
+        "communication nor the optimizer's own is the Trainer's: it is not attributed. A bucket cap of exactly 25 MB "
+        "is DDP's default, whose first bucket is smaller: accelerate does not pass it on. At one rank on the CPU it "
+        "wraps the model in DDP too."
     )
 
     def check(self, case: Case) -> str | None:
