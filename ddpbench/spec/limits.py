@@ -247,6 +247,7 @@ MAX_PAIRS = 1_000
 PARTS = _count(1, 4096, "a batch has no more parts than samples")
 REPLICAS = _count(1, MAX_RANKS // 2, "each has two ranks at least")
 FACTOR_RANK = _count(1, 256)
+BUCKET_NUMBERS = _count(1, 10**12, "no model has as many parameters", "a bucket holds a number at least")
 POWERSGD_START = _count(2, 16, "it is part of the warm-up", "torch's minimum")
 AVERAGING_PERIOD = _count(2, 10, "the smallest timed block has as many steps", "1 is DDP")
 LOCAL_SGD_START = _count(0, 16, "it is part of the warm-up")

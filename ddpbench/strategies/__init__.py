@@ -65,6 +65,14 @@ TABLE: dict[str, Entry] = {
         "ddpbench.strategies.frameworks.lightning.strategy:Lightning",
         "Lightning over DDP: its Trainer, whose loop it is, or its Fabric in a loop of one's own",
     ),
+    "hf_trainer": Entry(
+        "ddpbench.strategies.frameworks.hf_trainer.strategy:HfTrainer",
+        "transformers.Trainer: DDP as Hugging Face's training loop sets it up and drives it",
+    ),
+    "deepspeed": Entry(
+        "ddpbench.strategies.frameworks.deepspeed.strategy:DeepSpeed",
+        "DeepSpeed's engine: ZeRO shares optimizer state and gradients out among ranks",
+    ),
     "ray_train": Entry(
         "ddpbench.strategies.frameworks.ray_train.strategy:RayTrain",
         "Ray Train's TorchTrainer, which starts the ranks itself, and its prepare_model: DDP as Ray sets it up",

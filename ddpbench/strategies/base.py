@@ -129,6 +129,10 @@ class Replica(ABC):
             if parameter.requires_grad
         }
 
+    def unused(self) -> set[str]:
+        """Return the names of the parameters that the next update leaves out, for want of a gradient."""
+        return {name for name, parameter in self.job.model.named_parameters() if parameter.grad is None}
+
     def held_bytes(self) -> tuple[int, int, int]:
         """Return what this rank holds of parameters, gradients and optimizer state, bytes; after `gradients_of`."""
         parameters = list(self.job.model.parameters())
@@ -322,6 +326,15 @@ class Strategy(ABC, Generic[OptionsT]):
     def check(self, case: Case) -> str | None:
         """Return why the strategy cannot run this case, or None. Called without torch."""
         return None
+
+    def float64_reason(self, options: OptionsT) -> str:
+        """Return why the strategy cannot train in float64, so that float32 alone is proved; empty where it can."""
+        return ""
+
+    def autocast(self, options: OptionsT) -> Literal["", "bf16"]:
+        """Return the autocast that the strategy itself enters in the model's forward; the proof's reference enters it
+        too."""
+        return ""
 
     def step_reason(self, case: Case) -> str | None:
         """Return why the strategy cannot run a workload that makes its steps itself, or None. Called without torch."""

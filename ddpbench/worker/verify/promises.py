@@ -70,7 +70,7 @@ def _gradients(
     own = comparer.own_gradients(replica)
     yield from _against(comparer, reference, own)
     yield from _completeness(comparer, reference, own)
-    idle = {name for name, each in replica.job.model.named_parameters() if each.grad is None}
+    idle = replica.unused()
     precision.update(replica)
     training, before = comparer.training, trained(reference)
     updates = training.case.compute == "real" and precision.name == "full"

@@ -1,0 +1,79 @@
+"""The `deepspeed` strategy: the engine of DeepSpeed around model and optimizer."""
+
+from __future__ import annotations
+
+from ddpbench.spec import Case
+from ddpbench.strategies.base import Job, Replica, Strategy, dense_reason
+from ddpbench.strategies.frameworks.deepspeed.options import DeepSpeedOptions
+from ddpbench.strategies.frameworks.installed import missing
+
+
+class DeepSpeed(Strategy[DeepSpeedOptions]):
+    """`deepspeed.initialize` with the workload's optimizer; then `engine(inputs)`, `backward(loss)` and `step()`.
+
+    Clipping, schedules, progress lines, its throughput timer, monitors and its loader are off; nothing is compiled:
+    its own all-reduce over shared memory, which only inference uses, is left out. Rajbhandari et al., "ZeRO: memory
+    optimizations toward training trillion parameter models", SC'20.
+    """
+
+    name = "deepspeed"
+    display = "DeepSpeed"
+    colour, marker = "#7A4988", "d"
+    options = DeepSpeedOptions
+    algorithm = "zero"
+    schedule = "after_backward"
+    whole_state = False
+    framework = "deepspeed"
+    imports = (
+        "deepspeed",
+        "deepspeed.runtime.zero.muon.muon_optimizer",
+    )  # stages 1 and 2 ask for it when they reduce
+    variants = (
+        {"zero_stage": 0},
+        {"zero_stage": 2},
+        {"zero_stage": 2, "overlap_comm": True, "reduce_bucket_size": 10_000},
+        {"contiguous_gradients": False},
+        {"accumulate": 2},
+        {"zero_stage": 0, "accumulate": 2},
+        {"zero_stage": 2, "accumulate": 2},
+    )
+    note = (
+        "DeepSpeed has no communication hooks: its collectives are noted where it calls torch's, on the CPU, where "
+        "each blocks the rank. On GPUs they run on streams of its own and are not noted. Stages 1 and 2 all-reduce "
+        "buckets of which each rank keeps a slice, gather parameters after the update, and compute the norm of all "
+        "gradients in every step, whether they are clipped or not. float64 is not proved: DeepSpeed updates weights in "
+        "float32."
+    )
+
+    def check(self, case: Case) -> str | None:
+        if reason := missing(self.framework):
+            return reason
+        options = DeepSpeedOptions.model_validate(case.options)
+        if case.precision != "full":
+            return (
+                "DeepSpeed's own mixed precision is not offered, and another's autocast within its engine is no way of "
+                f'its own: set precision = "full" instead of {case.precision!r}'
+            )
+        if case.dtype != "float32":
+            return f'DeepSpeed updates weights in float32: set dtype = "float32" instead of {case.dtype!r}'
+        if case.compute != "real":
+            return "a replay takes the time of a model alone, and not of a framework around it: take one that computes"
+        if case.local_batch % options.accumulate:
+            return f"accumulate = {options.accumulate} does not divide a local batch of {case.local_batch}"
+        if options.zero_stage == 0 and options.overlap_comm:
+            return "stage 0 reduces after backward: leave out overlap_comm, or set zero_stage = 2"
+        return None
+
+    def float64_reason(self, options: DeepSpeedOptions) -> str:
+        return "DeepSpeed sends gradients and updates weights in float32, so float64 is not compared"
+
+    def step_reason(self, case: Case) -> str:
+        return "DeepSpeed's engine makes backward and update itself: it needs loss(), and no step()"
+
+    def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
+        return dense_reason(self.name) if sparse else None
+
+    def build(self, job: Job, options: DeepSpeedOptions) -> Replica:
+        from ddpbench.strategies.frameworks.deepspeed.replica import DeepSpeedReplica
+
+        return DeepSpeedReplica(job, options)

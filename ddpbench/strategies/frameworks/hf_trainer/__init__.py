@@ -1,0 +1,1 @@
+"""The `hf_trainer` strategy: the Trainer of Hugging Face transformers."""

@@ -1,0 +1,202 @@
+"""A rank's replica that transformers' Trainer trains, half a step at a time. Imports torch, but no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from ddpbench.strategies.base import Job, Replica
+from ddpbench.strategies.ddp.reducers import Reducers
+from ddpbench.strategies.frameworks.hf_trainer.options import HfTrainerOptions
+from ddpbench.strategies.frameworks.inverted import Inverted
+from ddpbench.strategies.frameworks.undisturbed import undisturbed
+from ddpbench.strategies.trees import chunk
+
+if TYPE_CHECKING:
+    from ddpbench.measure.clock import Mark
+
+STEPS = 10**9
+"""More than any job makes: the Trainer's loop ends when its batches do."""
+
+
+class UnchangedRates(LRScheduler):
+    """The Trainer steps a schedule after every update: this one leaves the rates as the optimizer has them."""
+
+    def get_lr(self) -> list[float | torch.Tensor]:
+        return [group["lr"] for group in self.optimizer.param_groups]
+
+
+def arguments_of(job: Job, options: HfTrainerOptions) -> dict[str, Any]:
+    """Return what is given to `TrainingArguments`: what options and case ask for, and all else switched off."""
+    cap = job.case.bucket_cap_mb
+    return {
+        "output_dir": "unused",  # nothing is saved, see `_Arguments`
+        "use_cpu": job.device.type == "cpu",
+        "max_steps": STEPS,
+        "per_device_train_batch_size": max(1, job.case.local_batch // options.accumulate),
+        "gradient_accumulation_steps": options.accumulate,
+        "bf16": options.mixed_precision == "bf16",
+        "ddp_find_unused_parameters": options.find_unused_parameters,
+        "ddp_broadcast_buffers": options.broadcast_buffers,
+        "ddp_bucket_cap_mb": cap if isinstance(cap, int | float) else None,
+        "max_grad_norm": 0.0,
+        "lr_scheduler_type": "constant",
+        "seed": job.case.seed,
+        "remove_unused_columns": False,
+        "logging_strategy": "no",
+        "logging_nan_inf_filter": False,
+        "log_level": "error",
+        "log_level_replica": "error",
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "push_to_hub": False,
+        "average_tokens_across_devices": False,
+    }
+
+
+def scheduler_of(optimizer: torch.optim.Optimizer) -> Any:
+    """Return the schedule that is given to the Trainer, which makes a linear one where it gets none."""
+    return UnchangedRates(optimizer)
+
+
+class _ClosedError(Exception):
+    """The replica is closed: nothing is left to train on."""
+
+
+class HfTrainerReplica(Replica):
+    """A model that the Trainer trains. It wraps it when the first batch is there, and not before."""
+
+    notes_update = True
+
+    def __init__(self, job: Job, options: HfTrainerOptions) -> None:
+        super().__init__(job)
+        self._options = options
+        self._reducers = Reducers([], None)
+        """The Trainer's DDP, once it has made it; on one GPU there is none."""
+        self._losses: list[torch.Tensor] = []
+        self._updating: Mark = None
+        with undisturbed():
+            self._trainer = self._made_trainer()
+        self._loop = Inverted("the Trainer", self._train)
+
+    def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
+        return self._loop.gradients_of((inputs, targets))
+
+    def apply(self) -> None:
+        """Let the Trainer update, and do what it does between an update and the next batch."""
+        self._updating = self.job.recorder.mark()
+        self._loop.update()
+
+    def bucket_bytes(self) -> tuple[int, ...] | None:
+        return self._reducers.bucket_bytes()
+
+    def ready(self) -> bool:
+        return self._reducers.ready()
+
+    def close(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)  # an update that is still due has nothing to change
+        self._loop.close()
+        self._reducers.close()
+        self._trainer = None
+        _forget(self.job.model)
+
+    def _made_trainer(self) -> Any:
+        from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+        from transformers.utils import logging
+
+        replica, job = self, self.job
+        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+        class Arguments(TrainingArguments):
+            # Or a folder is made for what is saved.
+            should_save = property(lambda _: False)
+
+        class Mine(Trainer):
+            loss_is_scaled_for_ga = False
+
+            def get_train_dataloader(self) -> Any:
+                return replica._batches()
+
+            def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> torch.Tensor:
+                with job.recorder.span("forward"):
+                    loss = job.loss(model(inputs["inputs"]), inputs["targets"])
+                replica._losses.append(loss.detach())
+                return loss
+
+        class Halfway(TrainerCallback):
+            def on_train_begin(self, *_: Any, **__: Any) -> None:
+                replica._watch()
+
+            def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+                replica._loop.gradients_are_there(replica._mean_loss())
+
+            def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+                job.recorder.add_span("optimizer", replica._updating, job.recorder.mark())
+
+        trainer = Mine(
+            model=job.model,
+            args=Arguments(**arguments_of(job, self._options)),
+            callbacks=[Halfway()],
+            optimizers=(self.optimizer, scheduler_of(self.optimizer)),
+        )
+        trainer.model_accepts_loss_kwargs = False  # nobody asks the model for its loss
+        trainer.remove_callback(PrinterCallback)
+        return trainer
+
+    def _train(self, _: Inverted) -> None:
+        with suppress(_ClosedError):
+            self._trainer.train()
+
+    def _batches(self) -> Iterator[Any]:
+        """Yield the parts of batches as they are given."""
+        for batch in self._loop.batches():
+            parts = self._options.accumulate
+            for inputs, targets in chunk(batch, parts) if parts > 1 else [batch]:
+                yield {"inputs": inputs, "targets": targets}
+        raise _ClosedError  # or the Trainer would go on asking, up to its number of steps
+
+    def _watch(self) -> None:
+        """Look for the DDP that the Trainer has made, and have its own backward watched."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        job, accelerator = self.job, self._trainer.accelerator
+        wrapped = self._trainer.model_wrapped
+        ddps = [wrapped] if isinstance(wrapped, DistributedDataParallel) else []
+        hook = None
+        if ddps and job.recorder.active:
+            from ddpbench.strategies.ddp.hooks import BucketHook
+
+            hook = BucketHook(job)
+        self._reducers = Reducers(ddps, hook, rebuilds=not self._options.find_unused_parameters)
+        backward = accelerator.backward
+
+        def watched(loss: torch.Tensor, **settings: Any) -> None:
+            if len(self._losses) < self._options.accumulate:
+                with job.recorder.span("backward"):
+                    backward(loss, **settings)
+            else:
+                self._reducers.backward(job.recorder, lambda: backward(loss, **settings))
+
+        accelerator.backward = watched
+
+    def _mean_loss(self) -> torch.Tensor:
+        """Return the loss of the whole batch from those of its parts; forgets them."""
+        losses, self._losses = self._losses, []
+        return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0]) / len(losses)
+
+
+def _forget(model: torch.nn.Module) -> None:
+    """Take away what accelerate has left on a model and in this process, so that it may be prepared again."""
+    from accelerate.state import AcceleratorState, GradientState
+
+    if "_original_forward" in model.__dict__:  # it had put autocast around it
+        del model.__dict__["_original_forward"], model.__dict__["forward"]
+    model.__dict__.pop("_is_accelerate_prepared", None)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()

@@ -1,0 +1,73 @@
+"""The `hf_trainer` strategy: DDP as the Trainer of Hugging Face transformers sets it up and drives it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ddpbench.spec import Case
+from ddpbench.strategies.base import Job, Replica, Strategy
+from ddpbench.strategies.frameworks.hf_trainer.options import HfTrainerOptions
+from ddpbench.strategies.frameworks.installed import missing
+
+
+class HfTrainer(Strategy[HfTrainerOptions]):
+    """A subclass of `transformers.Trainer` with a loss of its own, trained by `train()`.
+
+    Logging, saving, evaluation, reports to trackers, progress bars, clipping, the filter of NaN losses and schedules
+    are off; batches are the harness's, as they are, in place of the Trainer's DataLoader and sampler; its seeding is
+    undone. What remains is the Trainer's step: callbacks, accelerate's wrappers of model and optimizer, and what
+    cannot be switched off, such as the norm of all gradients in every step (transformers 5).
+    """
+
+    name = "hf_trainer"
+    display = "HF Trainer"
+    spoken = "the HF Trainer"
+    colour, marker = "#B8860B", "h"
+    options = HfTrainerOptions
+    algorithm = "all_reduce"
+    schedule = "overlapped"
+    uses_buckets = True
+    framework = "hf_trainer"
+    imports = (
+        "transformers.trainer",
+        "accelerate",
+        "deepspeed",
+    )  # accelerate imports that too, where it is there
+    variants = (
+        {"accumulate": 2},
+        {"find_unused_parameters": False},
+        {"mixed_precision": "bf16"},
+    )
+    note = (
+        "The Trainer has DDP search for unused parameters unless told otherwise, and computes the norm of all "
+        "gradients in every step whether it clips or not. A step's time that is neither forward, backward, "
+        "communication nor the optimizer's own is the Trainer's: it is not attributed. A bucket cap of exactly 25 MB "
+        "is DDP's default, whose first bucket is smaller: accelerate does not pass it on. At one rank on the CPU it "
+        "wraps the model in DDP too."
+    )
+
+    def check(self, case: Case) -> str | None:
+        if reason := missing(self.framework):
+            return reason
+        options = HfTrainerOptions.model_validate(case.options)
+        if case.precision != "full":
+            return (
+                f"the Trainer decides on autocast itself: leave out precision = {case.precision!r}, and for bf16 set "
+                'options.hf_trainer.mixed_precision = "bf16"'
+            )
+        if case.compute != "real":
+            return "a replay takes the time of a model alone, and not of a framework around it: take one that computes"
+        if case.local_batch % options.accumulate:
+            return f"accumulate = {options.accumulate} does not divide a local batch of {case.local_batch}"
+        return None
+
+    def autocast(self, options: HfTrainerOptions) -> Literal["", "bf16"]:
+        return "bf16" if options.mixed_precision == "bf16" else ""
+
+    def step_reason(self, case: Case) -> str:
+        return "the Trainer makes forward, backward and update itself: it needs loss(), and no step()"
+
+    def build(self, job: Job, options: HfTrainerOptions) -> Replica:
+        from ddpbench.strategies.frameworks.hf_trainer.replica import HfTrainerReplica
+
+        return HfTrainerReplica(job, options)
