@@ -331,11 +331,6 @@ class Strategy(ABC, Generic[OptionsT]):
         """Return why the strategy cannot train in float64, so that float32 alone is proved; empty where it can."""
         return ""
 
-    def autocast(self, options: OptionsT) -> Literal["", "bf16"]:
-        """Return the autocast that the strategy itself enters in the model's forward; the proof's reference enters it
-        too."""
-        return ""
-
     def step_reason(self, case: Case) -> str | None:
         """Return why the strategy cannot run a workload that makes its steps itself, or None. Called without torch."""
         return f"{self.name} aggregates between a backward and an update of its own: it needs loss(), and no step()"

@@ -102,7 +102,7 @@ def _with_settings(patch: pytest.MonkeyPatch, **changed: Any) -> None:
 def test_what_deepspeed_does_behind_one_s_back_is_caught(plant: Plant, caught: set[str]) -> None:
     cases = [case_of("deepspeed", 2, "cnn:small", zero_stage=stage) for stage in (0, 1, 2)]
     for rank in run_ranks(proofs, 2, cases, plant):
-        assert [broken(found) for found in rank] == [caught] * len(cases)
+        assert [broken(found) for found in rank] == [{*caught, "parameters, same samples"}] * len(cases)
 
 
 @framework

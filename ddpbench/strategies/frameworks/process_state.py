@@ -12,6 +12,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+FOREIGN = ("ACCELERATE_", "FSDP_", "DEEPSPEED_", "DS_")
+"""How variables begin by which frameworks' own launchers switch what options of a strategy decide here."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -51,8 +53,10 @@ class ProcessState:
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Put the process's state back at the end of the block."""
+    """Put the process's state back at the end of the block, which sees no variables of frameworks' launchers."""
     state = ProcessState()
+    for name in [name for name in os.environ if name.startswith(FOREIGN)]:
+        del os.environ[name]
     try:
         yield
     finally:

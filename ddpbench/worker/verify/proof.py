@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ddpbench.measure.blocks import Control
 from ddpbench.records import Costs, Proof
 from ddpbench.strategies.trees import cast, chunk, map_tensors, tensors
-from ddpbench.worker.training.precision import FULL, Precision, entered_autocasts, precision_of, widest
+from ddpbench.worker.training.precision import FULL, Precision, entered_autocasts, widest
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.verify.comparing import Comparer, Tensors, dense, not_compared
 from ddpbench.worker.verify.own_steps import prove_own_steps
@@ -54,11 +54,8 @@ class Prover:
         if reason := strategy.float64_reason(options) or self._no_float64(shards[0]):
             dtypes.remove(torch.float64)
             yield not_compared("gradients, same shards", "float64", reason)
-        under = self.training.precision
-        if entered := strategy.autocast(options):
-            under = precision_of(entered, self.training.device)
         for dtype in dtypes:
-            precision = FULL if dtype == torch.float64 else under
+            precision = FULL if dtype == torch.float64 else self.training.precision
             parts = [cast(shard, dtype) for shard in shards]
             # Autocast leaves float64 as it is.
             comparer = Comparer(self, dtype, precision, parts, "" if dtype == torch.float64 else own)

@@ -12,7 +12,7 @@ import torch
 from ddpbench.measure.recorder import Recorder
 from ddpbench.strategies.base import Job, Replica, local_bytes, state_bytes
 from ddpbench.strategies.frameworks.deepspeed.options import DeepSpeedOptions
-from ddpbench.strategies.frameworks.undisturbed import undisturbed
+from ddpbench.strategies.frameworks.process_state import unchanged
 from ddpbench.strategies.trees import chunk
 
 COMPILED_OPS = {"deepspeed_shm_comm": False}
@@ -47,7 +47,7 @@ class DeepSpeedReplica(Replica):
         self._parts, self._shares = options.accumulate, options.zero_stage > 0
         self._left = {parameter: set(vars(parameter)) for parameter in job.model.parameters()}
         """What parameters had of attributes before DeepSpeed gave them its own."""
-        with undisturbed():
+        with unchanged():
             self._engine = _initialized(job, self.optimizer, settings_of(job, options))
         self._noted: NotedCollectives | None = None
         if job.recorder.active and job.device.type == "cpu":

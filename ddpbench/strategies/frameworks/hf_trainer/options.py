@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel
 
@@ -16,9 +16,6 @@ class HfTrainerOptions(BaseModel, extra="forbid", frozen=True):
     accumulate: Annotated[int, limits.PARTS, Unit("parts")] = 1
     """Split each batch into this many parts and communicate only in the last one's backward
     (`gradient_accumulation_steps`)."""
-    mixed_precision: Literal["no", "bf16"] = "no"
-    """Let the Trainer run the model's forward under autocast to bf16 (`bf16=True`); the loss is computed in full
-    precision."""
     find_unused_parameters: bool = True
     """Let DDP search the graph in every step for parameters that the loss does not reach
     (`ddp_find_unused_parameters`); unlike DDP itself the Trainer does, if nobody says otherwise."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from ddpbench.strategies.base import Job, Replica
-from ddpbench.strategies.ddp.reducers import Reducers
+from ddpbench.strategies.base import Job
+from ddpbench.strategies.frameworks.ddp_replica import DdpInsideReplica
 from ddpbench.strategies.frameworks.hf_trainer.options import HfTrainerOptions
 from ddpbench.strategies.frameworks.inverted import Inverted
-from ddpbench.strategies.frameworks.undisturbed import undisturbed
+from ddpbench.strategies.frameworks.process_state import unchanged
 from ddpbench.strategies.trees import chunk
 
 if TYPE_CHECKING:
@@ -30,8 +30,11 @@ class UnchangedRates(LRScheduler):
         return [group["lr"] for group in self.optimizer.param_groups]
 
 
-def arguments_of(job: Job, options: HfTrainerOptions) -> dict[str, Any]:
-    """Return what is given to `TrainingArguments`: what options and case ask for, and all else switched off."""
+def arguments_of(job: Job, options: HfTrainerOptions, *, autocast: bool = False) -> dict[str, Any]:
+    """Return what is given to `TrainingArguments`: what options and case ask for, and all else switched off.
+
+    `autocast`: the Trainer is to run the model's forward under autocast to bf16.
+    """
     cap = job.case.bucket_cap_mb
     return {
         "output_dir": "unused",  # nothing is saved, see `_Arguments`
@@ -39,7 +42,7 @@ def arguments_of(job: Job, options: HfTrainerOptions) -> dict[str, Any]:
         "max_steps": STEPS,
         "per_device_train_batch_size": max(1, job.case.local_batch // options.accumulate),
         "gradient_accumulation_steps": options.accumulate,
-        "bf16": options.mixed_precision == "bf16",
+        "bf16": autocast,
         "ddp_find_unused_parameters": options.find_unused_parameters,
         "ddp_broadcast_buffers": options.broadcast_buffers,
         "ddp_bucket_cap_mb": cap if isinstance(cap, int | float) else None,
@@ -69,7 +72,7 @@ class _ClosedError(Exception):
     """The replica is closed: nothing is left to train on."""
 
 
-class HfTrainerReplica(Replica):
+class HfTrainerReplica(DdpInsideReplica):
     """A model that the Trainer trains. It wraps it when the first batch is there, and not before."""
 
     notes_update = True
@@ -77,11 +80,9 @@ class HfTrainerReplica(Replica):
     def __init__(self, job: Job, options: HfTrainerOptions) -> None:
         super().__init__(job)
         self._options = options
-        self._reducers = Reducers([], None)
-        """The Trainer's DDP, once it has made it; on one GPU there is none."""
         self._losses: list[torch.Tensor] = []
         self._updating: Mark = None
-        with undisturbed():
+        with unchanged():
             self._trainer = self._made_trainer()
         self._loop = Inverted("the Trainer", self._train)
 
@@ -93,18 +94,12 @@ class HfTrainerReplica(Replica):
         self._updating = self.job.recorder.mark()
         self._loop.update()
 
-    def bucket_bytes(self) -> tuple[int, ...] | None:
-        return self._reducers.bucket_bytes()
-
-    def ready(self) -> bool:
-        return self._reducers.ready()
-
     def close(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)  # an update that is still due has nothing to change
         self._loop.close()
-        self._reducers.close()
+        super().close()
         self._trainer = None
-        _forget(self.job.model)
+        _forget(self.bare)
 
     def _made_trainer(self) -> Any:
         from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
@@ -140,8 +135,8 @@ class HfTrainerReplica(Replica):
                 job.recorder.add_span("optimizer", replica._updating, job.recorder.mark())
 
         trainer = Mine(
-            model=job.model,
-            args=Arguments(**arguments_of(job, self._options)),
+            model=self.bare,
+            args=Arguments(**arguments_of(job, self._options, autocast=self.autocast)),
             callbacks=[Halfway()],
             optimizers=(self.optimizer, scheduler_of(self.optimizer)),
         )
@@ -163,17 +158,8 @@ class HfTrainerReplica(Replica):
 
     def _watch(self) -> None:
         """Look for the DDP that the Trainer has made, and have its own backward watched."""
-        from torch.nn.parallel import DistributedDataParallel
-
         job, accelerator = self.job, self._trainer.accelerator
-        wrapped = self._trainer.model_wrapped
-        ddps = [wrapped] if isinstance(wrapped, DistributedDataParallel) else []
-        hook = None
-        if ddps and job.recorder.active:
-            from ddpbench.strategies.ddp.hooks import BucketHook
-
-            hook = BucketHook(job)
-        self._reducers = Reducers(ddps, hook, rebuilds=not self._options.find_unused_parameters)
+        self.watch(self._trainer.model_wrapped, rebuilds=not self._options.find_unused_parameters)
         backward = accelerator.backward
 
         def watched(loss: torch.Tensor, **settings: Any) -> None:
@@ -181,7 +167,7 @@ class HfTrainerReplica(Replica):
                 with job.recorder.span("backward"):
                     backward(loss, **settings)
             else:
-                self._reducers.backward(job.recorder, lambda: backward(loss, **settings))
+                self.backward(lambda: backward(loss, **settings))
 
         accelerator.backward = watched
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, Replica, Strategy
 from ddpbench.strategies.frameworks.hf_trainer.options import HfTrainerOptions
@@ -16,7 +14,8 @@ class HfTrainer(Strategy[HfTrainerOptions]):
     Logging, saving, evaluation, reports to trackers, progress bars, clipping, the filter of NaN losses and schedules
     are off; batches are the harness's, as they are, in place of the Trainer's DataLoader and sampler; its seeding is
     undone. What remains is the Trainer's step: callbacks, accelerate's wrappers of model and optimizer, and what
-    cannot be switched off, such as the norm of all gradients in every step (transformers 5).
+    cannot be switched off, such as the norm of all gradients in every step (transformers 5). The setting
+    `precision = "bf16"` is its `bf16=True`.
     """
 
     name = "hf_trainer"
@@ -36,7 +35,6 @@ class HfTrainer(Strategy[HfTrainerOptions]):
     variants = (
         {"accumulate": 2},
         {"find_unused_parameters": False},
-        {"mixed_precision": "bf16"},
     )
     note = (
         "The Trainer has DDP search for unused parameters unless told otherwise, and computes the norm of all "
@@ -50,19 +48,16 @@ class HfTrainer(Strategy[HfTrainerOptions]):
         if reason := missing(self.framework):
             return reason
         options = HfTrainerOptions.model_validate(case.options)
-        if case.precision != "full":
+        if case.precision not in ("full", "bf16"):
             return (
-                f"the Trainer decides on autocast itself: leave out precision = {case.precision!r}, and for bf16 set "
-                'options.hf_trainer.mixed_precision = "bf16"'
+                f"the Trainer scales the loss of {case.precision} itself, which the proof does not see into: set "
+                "precision = 'full' or 'bf16'"
             )
         if case.compute != "real":
             return "a replay takes the time of a model alone, and not of a framework around it: take one that computes"
         if case.local_batch % options.accumulate:
             return f"accumulate = {options.accumulate} does not divide a local batch of {case.local_batch}"
         return None
-
-    def autocast(self, options: HfTrainerOptions) -> Literal["", "bf16"]:
-        return "bf16" if options.mixed_precision == "bf16" else ""
 
     def step_reason(self, case: Case) -> str:
         return "the Trainer makes forward, backward and update itself: it needs loss(), and no step()"
