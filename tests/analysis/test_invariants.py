@@ -235,6 +235,21 @@ def test_no_node_is_faster_than_its_link(tmp_path: Path, k: int) -> None:
     assert found("a tenth more", 1.1) == {"links_carry"}
 
 
+@pytest.mark.parametrize(("share", "holds"), [(0.9, True), (1.1, False)])
+def test_a_rank_s_own_link_is_as_fast_as_those_within_its_node(
+    tmp_path: Path, share: float, holds: bool
+) -> None:
+    """Nodes at 1 Gbit/s, their ranks among themselves at 10: what is counted at a rank's link may stay in the node."""
+    case = emulated_case("ddp", 4, "1 Gbit/s; local 10 Gbit/s", nodes=2, ranks_per_node=2)
+    count = int(share * 10 * LINK * 0.1)  # of what 10 Gbit/s carries in a step of 100 ms
+    ranks = [
+        RankLaunch(blocks=[[100 * MS] * 10], traffic=(rank // 2, count, 1000), gradient_bytes=1000)
+        for rank in range(4)
+    ]
+    found = broken(checked(written(tmp_path, {case: [ranks]})))
+    assert ("links_carry" not in found) is holds
+
+
 def test_each_node_has_its_own_rate(tmp_path: Path) -> None:
     case = emulated_case("ddp", 4, SLOW_NODE)  # node 3 at 100 Mbit/s: 1.25 MB in 100 ms
 
