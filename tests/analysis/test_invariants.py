@@ -327,8 +327,15 @@ def test_what_groups_of_ranks_exchange_need_not_pass_a_link(
 ) -> None:
     """Two nodes of two ranks: a node's gather among themselves, in 5 ms what a link needs 40 ms for between nodes."""
     case = case_of("fsdp", 4, fabric="1 Gbit/s", nodes=2, ranks_per_node=2, backend="gloo")
-    own = step_with("all_gather", 10**7, 5, group=group)
-    found = checked(written(tmp_path, of(case, **own)))
+
+    def rank(number: int) -> RankLaunch:
+        bucket = 0 if group is None else number // group
+        begin, end = STEP
+        sent = (bucket, "all_gather", 10**7, begin, begin + 5 * MS)
+        own = [(begin, end, [("forward", begin, begin + MS)], [sent])]
+        return RankLaunch(blocks=[[100 * MS] * 10], steps=own, gradient_bytes=10**7, group=group)
+
+    found = checked(written(tmp_path, {case: [[rank(number) for number in range(4)]]}))
     assert ("bus_bandwidth" not in broken(found)) is holds
 
 
