@@ -235,6 +235,21 @@ def test_no_node_is_faster_than_its_link(tmp_path: Path, k: int) -> None:
     assert found("a tenth more", 1.1) == {"links_carry"}
 
 
+@pytest.mark.parametrize(("share", "holds"), [(0.9, True), (1.1, False)])
+def test_a_rank_s_own_link_is_as_fast_as_those_within_its_node(
+    tmp_path: Path, share: float, holds: bool
+) -> None:
+    """Nodes at 1 Gbit/s, their ranks among themselves at 10: what is counted at a rank's link may stay in the node."""
+    case = emulated_case("ddp", 4, "1 Gbit/s; local 10 Gbit/s", nodes=2, ranks_per_node=2)
+    count = int(share * 10 * LINK * 0.1)  # of what 10 Gbit/s carries in a step of 100 ms
+    ranks = [
+        RankLaunch(blocks=[[100 * MS] * 10], traffic=(rank // 2, count, 1000), gradient_bytes=1000)
+        for rank in range(4)
+    ]
+    found = broken(checked(written(tmp_path, {case: [ranks]})))
+    assert ("links_carry" not in found) is holds
+
+
 def test_each_node_has_its_own_rate(tmp_path: Path) -> None:
     case = emulated_case("ddp", 4, SLOW_NODE)  # node 3 at 100 Mbit/s: 1.25 MB in 100 ms
 
@@ -312,8 +327,15 @@ def test_what_groups_of_ranks_exchange_need_not_pass_a_link(
 ) -> None:
     """Two nodes of two ranks: a node's gather among themselves, in 5 ms what a link needs 40 ms for between nodes."""
     case = case_of("fsdp", 4, fabric="1 Gbit/s", nodes=2, ranks_per_node=2, backend="gloo")
-    own = step_with("all_gather", 10**7, 5, group=group)
-    found = checked(written(tmp_path, of(case, **own)))
+
+    def rank(number: int) -> RankLaunch:
+        bucket = 0 if group is None else number // group
+        begin, end = STEP
+        sent = (bucket, "all_gather", 10**7, begin, begin + 5 * MS)
+        own = [(begin, end, [("forward", begin, begin + MS)], [sent])]
+        return RankLaunch(blocks=[[100 * MS] * 10], steps=own, gradient_bytes=10**7, group=group)
+
+    found = checked(written(tmp_path, {case: [[rank(number) for number in range(4)]]}))
     assert ("bus_bandwidth" not in broken(found)) is holds
 
 

@@ -61,7 +61,7 @@ def test_only_what_can_be_cut_says_so() -> None:
     for name in workload_names():
         head = name.partition(":")[0]
         workload = load_workload(name)
-        assert bool(workload.pieces("stages")) == (head in ("mlp", "gpt", "resnet"))
+        assert bool(workload.pieces("stages")) == (head in ("mlp", "gpt", "cnn", "resnet"))
         assert bool(workload.pieces("branches")) == (head == "two_branch")
         assert workload.pieces("") == 0
 

@@ -36,25 +36,29 @@ _BURSTS = {"master": 2, "tree": 2, "halving_doubling": 4}
 
 
 def links_carry(case: Measured) -> Iterable[Bounded]:
-    """Bytes that the kernel counted at each node's link in timed blocks, over their time."""
+    """Bytes that the kernel counted at each node's link in timed blocks, over their time.
+
+    Where ranks of a node have links of their own they were counted there, each with what stays within the node.
+    """
     links = links_of(case.run.case.fabric)
     if links is None:
         return
+    local = links.local_bandwidth if case.run.case.ranks_per_node > 1 else None
     for launch in case.run.good:
         if launch.traffic is None or launch.timing is None:
             continue
         for node, carried in launch.traffic.by_node.items():
             if node >= case.run.case.nodes:
                 continue
-            rate = _rate(case, links.of_node(node))
+            nominal = links.of_node(node) if local is None else local
             # Ranks may differ in pace, as an asynchronous server's do: these bytes are of this rank's own steps.
             seconds = launch.own_step_s[node * case.run.case.ranks_per_node]
+            whose = f"node {node}" if local is None else f"a rank of node {node}"
             for way, count in zip(("sent", "received"), carried, strict=True):
                 yield Bounded(
-                    what=f"what node {node} {way} over its link",
-                    seen=count
-                    / (seconds + _burst_s(case.run.case, links.of_node(node)) / launch.traffic.steps),
-                    most=rate,
+                    what=f"what {whose} {way} over its link",
+                    seen=count / (seconds + _burst_s(case.run.case, nominal) / launch.traffic.steps),
+                    most=_rate(case, nominal),
                     unit="bytes/s",
                     round=launch.round,
                 )
