@@ -7,7 +7,7 @@ from torch.utils.data import Dataset
 SIDE, CROP, CLASSES, SAMPLES = 40, 32, 10, 2048
 
 
-class Images(Dataset[tuple[torch.Tensor, int]]):
+class Prepared(Dataset[tuple[torch.Tensor, int]]):
     """Made-up images; each is prepared anew when it is read, the same way in every run."""
 
     def __init__(self) -> None:
@@ -29,8 +29,8 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
         return (image - image.mean()) / (image.std() + 1e-3), self.classes[index]
 
 
-class Augmented:
-    """A small convolutional network, which computes about as long as its images take to be prepared."""
+class Images:
+    """A small convolutional network that tells such images apart."""
 
     batch = 16
 
@@ -46,9 +46,9 @@ class Augmented:
             nn.Linear(32, CLASSES),
         )
 
-    def dataset(self) -> Images:
+    def dataset(self) -> Prepared:
         """Return the images."""
-        return Images()
+        return Prepared()
 
     def loss(self, model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
         """Return the mean loss of a batch."""
