@@ -97,6 +97,9 @@ def _steps(
     with strategy.scope():
         model = perceptron() if workload == "mlp" else digits_net()
         optimizer = keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM)
+        optimizer.build(
+            model.trainable_variables
+        )  # not within the tf.function, which cannot make variables there
         loss_object = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
 
     def train_step(inputs: Any, labels: Any) -> Any:
@@ -138,10 +141,14 @@ def _steps(
 def _agreed(strategy: Any, own: int) -> int:
     """The mean of the workers' numbers, the same on all of them."""
 
+    def replica_mean(value: Any) -> Any:
+        # An argument is on no device, and a mean goes where its terms are.
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce(tf.distribute.ReduceOp.MEAN, tf.identity(value))
+
     @tf.function
     def agree(value: Any) -> Any:
-        mean = tf.distribute.ReduceOp.MEAN
-        return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce(mean, value))
+        return strategy.run(replica_mean, args=(value,))
 
     (first, *_) = strategy.experimental_local_results(agree(tf.constant(float(own))))
     return round(float(first))
