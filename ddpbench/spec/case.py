@@ -15,6 +15,8 @@ Precision = Literal["full", "bf16", "fp16"]
 DataSource = Literal["loader", "memory"]
 BASE = "single"
 """The strategy of every base case."""
+ON_THIS_MACHINE = ("local", "spawn", "torchrun")
+"""Launchers of ranks on one machine. A strategy that insists on its own has that in their place."""
 OF_FRAMEWORKS = ("ray",)
 """Launchers that a framework brings. A base case has nothing of a framework: the local launcher starts it."""
 _NOTHING = object()

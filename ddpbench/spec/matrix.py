@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from ddpbench.errors import ExperimentError, Problem, nearest
 from ddpbench.spec import environment
 from ddpbench.spec.auto import resolve
-from ddpbench.spec.case import UNUSED_RECOVERY, BucketCap, Case
+from ddpbench.spec.case import ON_THIS_MACHINE, UNUSED_RECOVERY, BucketCap, Case
 from ddpbench.spec.catalog import Catalog, Devices, StrategyInfo, WorkloadInfo
 from ddpbench.spec.claims import selects, undecidable
 from ddpbench.spec.crossing import crossed_axis, misfits
@@ -204,7 +204,7 @@ def _case(
         "workload_options_json": options[1],
         "backend": laid.backend,
         "device": laid.device,
-        "launcher": strategy.launcher if strategy.launcher and asked == "local" else asked,
+        "launcher": strategy.launcher if strategy.launcher and asked in ON_THIS_MACHINE else asked,
         "world_size": laid.world_size,
         "nodes": laid.nodes,
         "ranks_per_node": laid.ranks_per_node,

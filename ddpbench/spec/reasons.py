@@ -41,7 +41,7 @@ def _launcher_reason(case: Case, strategy: StrategyInfo) -> str | None:
     if strategy.launcher and case.launcher != strategy.launcher:
         return (
             f"{case.strategy} has its ranks started by {strategy.launcher}, which is its own way: set launcher = "
-            f'"local" or "{strategy.launcher}", not "{case.launcher}"'
+            f'"local", "torchrun" or "{strategy.launcher}", not "{case.launcher}"'
         )
     if case.launcher != "ray":
         return None

@@ -83,8 +83,8 @@ class Base(BaseModel, extra="forbid", frozen=True):
     """How long a rank waits for others in a collective where `recovery` is measured; torch's own is 10 min or more."""
     launcher: Literal["local", "spawn", "torchrun", "srun", "mpiexec", "ray", "slurm"] = "local"
     """What starts the ranks: a fork server, torch's mp.spawn, torchrun, srun, mpiexec or Ray Train's TorchTrainer.
-    slurm: see ddpbench submit. Under local, a strategy that has a launcher of its own (`ray_train`) is started by
-    that."""
+    slurm: see ddpbench submit. A strategy that insists on its own launcher (`ray_train`) has that in place of local,
+    spawn and torchrun."""
     nodes: Annotated[int, limits.NODES, Unit("nodes")] = 1
     """Number of machines; more than 1 needs torchrun or Slurm. [fabric] sets emulated nodes."""
     seed: Annotated[int, limits.SEED] = 0

@@ -274,8 +274,8 @@ class Strategy(ABC, Generic[OptionsT]):
     framework: ClassVar[str] = ""
     """The framework whose own way this is, by its name in `ddpbench.strategies.frameworks.installed.FRAMEWORKS`."""
     launcher: ClassVar[str] = ""
-    """What starts its ranks, where a framework insists on its own launcher: a case whose launcher is `local` has this
-    one, and none runs under another."""
+    """What starts its ranks, where a framework insists on its own launcher: a case that is to be
+    started on this machine has this one, and none runs under another."""
     engine: ClassVar[str] = "torch"
     """What computes the model. Independent ranks compute with torch, and bound only strategies that do."""
     note: ClassVar[str] = ""

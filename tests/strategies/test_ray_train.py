@@ -72,7 +72,7 @@ def test_ddp_may_be_started_by_ray_and_its_base_case_is_not() -> None:
 @pytest.mark.parametrize(
     ("axes", "base", "words"),
     [
-        ('strategy = ["ray_train"]', 'launcher = "torchrun"', 'set launcher = "local" or "ray", not "torchrun"'),
+        ('strategy = ["ray_train"]', 'launcher = "srun"', 'set launcher = "local", "torchrun" or "ray", not "srun"'),
         ('strategy = ["ray_train"]', 'backend = "mpi"\nworld_size = 2', 'set backend = "gloo" or "nccl"'),
         ('strategy = ["ddp"]', 'backend = "mpi"\nworld_size = 2\nlauncher = "ray"', "knows no MPI"),
         ('strategy = ["ddp"]', 'launcher = "ray"\nrecovery = "SIGKILL"', 'take launcher = "torchrun"'),
