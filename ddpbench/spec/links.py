@@ -37,6 +37,12 @@ def short_links(fabric: str) -> str:
     return ", ".join([rate, rest]) if rest.startswith("node") else "; ".join(filter(None, [rate, rest]))
 
 
+def links_apart(fabric: str, other: str) -> str:
+    """Return the links in few words, without what the other ones have too beside their rate."""
+    rate, rest = _parts(fabric)
+    return rate if rest == _parts(other)[1] and rate != _parts(other)[0] else short_links(fabric)
+
+
 @cache
 def link_words(fabric: str) -> str:
     """Return the links as a label: `emulated 1 Gbit/s link`, `emulated 1 Gbit/s link (node 3 at 100 Mbit/s)`."""

@@ -21,7 +21,7 @@ from ddpbench.analysis.statistics.stats import Comparison, Judgement, compare, j
 from ddpbench.analysis.summary import Finding
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import Key, cap_order, virtual_words
-from ddpbench.spec.links import links_of, short_links
+from ddpbench.spec.links import links_apart, links_of
 from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted
 
@@ -117,15 +117,16 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement, compa
 def _apart(worst: CaseRun, best: CaseRun) -> str:
     """Return what the two differ in: `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
     if worst.case.fabric != best.case.fabric:
-        over = [f"over {_links(run)}" for run in (worst, best)]
+        over = [f"over {_links(run, other)}" for run, other in ((worst, best), (best, worst))]
     else:
         over = [f"with {_options(run, other)}" for run, other in ((worst, best), (best, worst))]
     return " as ".join(over)
 
 
-def _links(run: CaseRun) -> str:
-    links = links_of(run.case.fabric)
-    return short_links(run.case.fabric) if links is not None else "the machine's own links"
+def _links(run: CaseRun, other: CaseRun) -> str:
+    if links_of(run.case.fabric) is None:
+        return "the machine's own links"
+    return links_apart(run.case.fabric, other.case.fabric)
 
 
 def _options(run: CaseRun, other: CaseRun) -> str:
