@@ -97,6 +97,7 @@ class Trained:
     random: list[float] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     attributes: set[str] = field(default_factory=set)
+    of_model: set[str] = field(default_factory=set)
     hooks: int = 0
 
 
@@ -109,6 +110,7 @@ def trained(
     training = training_of(case, rank)
     found = Trained()
     model = training.fresh_model()
+    had = set(vars(model))
     state = {name: value.clone() for name, value in model.state_dict().items()}
     for _ in range(2):
         model.load_state_dict(state)
@@ -139,6 +141,7 @@ def trained(
         replica.close()  # with an update still due, which is left out
         found.closed = {name: each.detach().clone() for name, each in model.named_parameters()}
         found.attributes = {name for each in model.parameters() for name in vars(each)}
+        found.of_model = set(vars(model)) - had
         found.hooks = sum(
             len(hooks)
             for module in model.modules()

@@ -137,7 +137,7 @@ def test_it_leaves_nothing_behind(stage: int, tmp_path: Path) -> None:
     (own,) = run_ranks(trained, 1, case_of("deepspeed", 1, zero_stage=stage), tmp_path)
     assert own.written == set()
     assert own.environment == {}
-    assert (own.attributes, own.hooks) == (set(), 0)
+    assert (own.attributes, own.of_model, own.hooks) == (set(), set(), 0)
     for name, value in own.parameters.items():
         assert torch.equal(own.closed[name], value), name
 
@@ -220,7 +220,8 @@ measured_s = "100 ms"
     )
     request = SweepRequest(experiment=tmp_path / "frameworks.toml", out=tmp_path / "run")
     run: RunDir = Sweep(prepare(request), Listener()).run().run
-    assert os.listdir(elsewhere) == []  # noqa: PTH208  before matplotlib keeps its fonts there
+    assert os.listdir(elsewhere) == []  # noqa: PTH208
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "matplotlib"))
     write_report(summarize(run), run)
     frame = load(run).set_index("strategy")
     assert list(frame.loc[["ddp", "hf_trainer", "deepspeed"], "status"]) == ["ok"] * 3

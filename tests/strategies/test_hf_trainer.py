@@ -135,13 +135,15 @@ def test_another_number_of_batches_an_update_is_told() -> None:
 
 @framework
 @pytest.mark.ranks
-def test_it_leaves_nothing_behind(tmp_path: Path) -> None:
-    (own,) = run_ranks(trained, 1, case_of("hf_trainer", 1), tmp_path)
+@pytest.mark.parametrize("mixed_precision", ["no", "bf16"])
+def test_it_leaves_nothing_behind(tmp_path: Path, mixed_precision: str) -> None:
+    case = case_of("hf_trainer", 1, mixed_precision=mixed_precision)
+    (own,) = run_ranks(trained, 1, case, tmp_path)
     (ddp,) = run("ddp", 1)
     assert own.written == set()
     assert own.random == ddp.random  # neither seeds nor draws
     assert own.environment == {}
-    assert (own.attributes, own.hooks) == (set(), 0)
+    assert (own.attributes, own.of_model, own.hooks) == (set(), set(), 0)
     for name, value in own.parameters.items():
         assert torch.equal(own.closed[name], value), name
 
