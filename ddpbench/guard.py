@@ -305,11 +305,11 @@ def guarded(
 
 
 def supervised(
-    folder: Path, work: Callable[[], int], ended: Callable[[int, int], None] = lambda _pid, _code: None
+    folder: Path, work: Callable[[], int], ended: Callable[[int], None] = lambda _: None
 ) -> NoReturn:
     """Do `work`, which no fork server starts, in a process of its own, and end as it does; nothing of it is left.
 
-    `ended` is told that process's id and exit code, negative for a signal, unless this one is ended first.
+    `ended` is told that process's exit code, negative for a signal, unless this one is ended first.
     """
 
     def watched(traces: Traces) -> int:
@@ -328,7 +328,7 @@ def supervised(
                 flush()
                 os._exit(code)
         _, status = os.waitpid(worker, 0)
-        ended(worker, os.waitstatus_to_exitcode(status))
+        ended(os.waitstatus_to_exitcode(status))
         _end_as(status)
 
     guarded(None, os.getppid(), folder, watched)

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,8 +92,7 @@ def main() -> None:
     if table is None:
         supervised(run.path, rank)
     if not table.get("gangs"):
-        page = shared_page(Path(table["page"]))
-        supervised(run.path, rank, lambda _pid, code: note_end(page, place.rank, code))
+        supervised(run.path, rank, partial(note_end, shared_page(Path(table["page"])), place.rank))
 
     # Its agent must see how it ends, and end it, as it does with people's own scripts: nobody stands between them.
     die_with_parent(os.getppid())

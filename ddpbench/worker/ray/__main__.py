@@ -52,8 +52,9 @@ def main() -> None:
     guarded(None, os.getppid(), Path(words[0]), partial(_launch, int(count), words))
 
 
-def _launch(count: int, words: list[str], _: Traces) -> int:
+def _launch(count: int, words: list[str], traces: Traces) -> int:
     """Return 0 once all ranks have ended well, 1 where one has not or none could be started."""
+    traces.use()
     directory, request = asked(RunDir(Path(words[0])), words[1], words[2])
     table = table_of(os.environ.get(RANKS_VARIABLE, ""))
     folder = Path(table["folder"] if table else tempfile.mkdtemp(prefix="ddpb-ray-", dir="/tmp"))
@@ -94,7 +95,7 @@ def _fit(count: int, words: list[str], case: Case, folder: Path) -> None:
         _node_ip_address="127.0.0.1",
         _temp_dir=str(folder / "r"),  # beneath: Ray opens it to everybody; and short, for its sockets
     )
-    behind = shlex.join([sys.executable, "-P", "-m", "ddpbench.worker.ray.behind", words[0]])
+    behind = shlex.join([sys.executable, "-P", "-m", "ddpbench.worker.ray.behind"])
     # A dictionary: Ray declares another RunConfig than it then uses.
     of_run: dict[str, Any] = {
         "storage_path": str(folder / "results"),

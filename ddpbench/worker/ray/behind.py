@@ -1,4 +1,4 @@
-"""`python -m ddpbench.worker.ray.behind RUN_DIR ...`: what Ray starts for a rank, and takes for Python.
+"""`python -m ddpbench.worker.ray.behind ...`: what Ray starts for a rank, and takes for Python.
 
 Ray does not tell how a worker's process ended. So this one becomes its parent and notes that, and ends whatever the
 rank has left behind, as with any launcher.
@@ -7,24 +7,32 @@ rank has left behind, as with any launcher.
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from functools import partial
 from pathlib import Path
 
-from ddpbench.guard import supervised
+from ddpbench.guard import adopt_orphans, die_with_parent, end_descendants
 from ddpbench.machine.launched import RANKS_VARIABLE
 from ddpbench.records.heartbeat import note_end, noted_end, noted_pid, shared_page
 from ddpbench.worker.starting import table_of
 
 
 def main() -> None:
-    """Runs Python with these arguments."""
-    folder, *line = sys.argv[1:]
-    supervised(Path(folder), partial(_become, line), _note)
-
-
-def _become(line: list[str]) -> int:
-    os.execv(sys.executable, [sys.executable, "-P", *line])
+    """Runs Python with these arguments, and ends as it does."""
+    # Once a worker's socket is closed Ray ends its process group, in which this is: what there is to note comes first.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    adopt_orphans()
+    own = os.getpid()
+    rank = os.fork()
+    if rank == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        die_with_parent(own)
+        os.execv(sys.executable, [sys.executable, "-P", *sys.argv[1:]])
+    _, status = os.waitpid(rank, 0)
+    code = os.waitstatus_to_exitcode(status)
+    _note(rank, code)
+    end_descendants()
+    os._exit(code if code >= 0 else 128 - code)  # as a shell tells of a signal
 
 
 def _note(pid: int, code: int) -> None:
