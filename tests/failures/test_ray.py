@@ -161,7 +161,7 @@ def _ended(
 def test_the_files_of_a_killed_sweeps_ray_go_with_the_next_launch() -> None:
     """A page of which the process is gone, and what stands beside it."""
     folder = Path(tempfile.gettempdir() if len(tempfile.gettempdir()) <= 16 else "/tmp")
-    page = folder / "ddpbench-page-killed00"
+    page = folder / f"ddpbench-page-{os.getpid()}"
     page.write_bytes(b"")
     os.utime(page, (time.time() - 7200,) * 2)
     Path(f"{page}.d", "session_x").mkdir(parents=True)
