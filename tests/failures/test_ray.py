@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -87,7 +88,11 @@ def test_a_ray_that_breaks_on_import_is_told_in_its_own_words(
     ],
 )
 def test_nothing_is_left_whoever_is_ended(
-    write_experiment: WriteExperiment, tmp_path: Path, whom: str, number: signal.Signals
+    write_experiment: WriteExperiment,
+    tmp_path: Path,
+    whom: str,
+    number: signal.Signals,
+    request: pytest.FixtureRequest,
 ) -> None:
     experiment = under_ray(write_experiment, "Sound", strategy="ray_train", rounds=50)
     sweep = subprocess.Popen(
@@ -98,14 +103,19 @@ def test_nothing_is_left_whoever_is_ended(
     )
     deadline = time.monotonic() + 300
     try:
-        _ended(tmp_path / "run", sweep, whom, number, deadline)
+        _ended(tmp_path / "run", sweep, whom, number, deadline, request)
     finally:
         sweep.kill()
         sweep.wait()
 
 
 def _ended(
-    run: Path, sweep: subprocess.Popen[bytes], whom: str, number: signal.Signals, deadline: float
+    run: Path,
+    sweep: subprocess.Popen[bytes],
+    whom: str,
+    number: signal.Signals,
+    deadline: float,
+    request: pytest.FixtureRequest,
 ) -> None:
     while not list(run.glob("cases/ray_train*/*/rank-00001*.jsonl")):
         assert time.monotonic() < deadline
@@ -120,6 +130,10 @@ def _ended(
     assert (len(drivers), len(raylets), len(ranks)) == (2, 1, 2), lines
     (folder,) = {line.partition("--session-dir=")[2].partition("/r/session_")[0] for line in lines.values()
                  if "--session-dir=" in line}  # fmt: skip
+    page = folder.removesuffix(".d")
+    # Of a sweep that was killed they go with a launch an hour later.
+    request.addfinalizer(lambda: [Path(page + end).unlink(missing_ok=True) for end in (".json", "")])
+    request.addfinalizer(lambda: shutil.rmtree(folder, ignore_errors=True))
     assert Path(folder).is_dir()
     assert Path(folder).stat().st_mode & 0o777 == 0o700  # Ray's own, beneath, is open to everybody
     pid = {
@@ -147,7 +161,7 @@ def _ended(
 def test_the_files_of_a_killed_sweeps_ray_go_with_the_next_launch() -> None:
     """A page of which the process is gone, and what stands beside it."""
     folder = Path(tempfile.gettempdir() if len(tempfile.gettempdir()) <= 16 else "/tmp")
-    page = folder / "ddpbench-page-killed00"
+    page = folder / f"ddpbench-page-{os.getpid()}"
     page.write_bytes(b"")
     os.utime(page, (time.time() - 7200,) * 2)
     Path(f"{page}.d", "session_x").mkdir(parents=True)

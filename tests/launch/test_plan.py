@@ -10,7 +10,7 @@ import pytest
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import Plan, make_plan, plan_launch
-from ddpbench.machine.estimate import SERVER_START_S, STARTED_ANEW_S, about
+from ddpbench.machine.estimate import RAY_S, SERVER_START_S, STARTED_ANEW_S, about
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, RunDir
@@ -134,10 +134,13 @@ def test_an_estimate_counts_launches_rounds_and_proofs() -> None:
 
 
 def test_an_estimate_counts_that_another_launchers_ranks_import_torch_anew() -> None:
-    forked, spawned = (plan_of(f'[base]\nlauncher = "{launcher}"') for launcher in ("local", "spawn"))
+    forked, spawned, rays = (
+        plan_of(f'[base]\nlauncher = "{launcher}"') for launcher in ("local", "spawn", "ray")
+    )
     for of in (Plan.launch_s, Plan.proof_s):
-        one, other = (of(plan, plan.runnable[0].case) for plan in (forked, spawned))
+        one, other, third = (of(plan, plan.runnable[0].case) for plan in (forked, spawned, rays))
         assert other == pytest.approx(one + STARTED_ANEW_S)
+        assert third == pytest.approx(one + RAY_S)  # and Ray's servers besides
 
 
 def test_an_estimate_counts_all_the_time_that_a_loss_may_take_and_says_so() -> None:

@@ -170,3 +170,13 @@ def test_the_noise_of_several_machines_is_the_worst_of_each_kind() -> None:
     found = worst_of([quiet.noise(8.0, shared_machine=False), loud.noise(13.0, shared_machine=False)])
     assert found == Noise(steal_fraction=0.05, foreign_fraction=0.25, clock_change=0.1, throttled_s=2.0)
     assert worst_of([]) == Noise()
+
+
+def test_a_launcher_may_take_longer_until_a_rank_shows_life_and_not_after() -> None:
+    seen = Seen(ranks=2, alive_at=0.0, start_s=100.0)
+    seen.beat(0, Pulse(0, "starting"), 1.0)
+    assert not seen.hangs(150.0, 60.0)
+    assert seen.hangs(162.0, 60.0)
+    seen.beat(1, Pulse(0, "building the model"), 150.0)
+    assert not seen.hangs(209.0, 60.0)
+    assert seen.hangs(211.0, 60.0)

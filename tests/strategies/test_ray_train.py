@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ddpbench.machine import launched
 from ddpbench.records import Met, Proof, RankStart, RunDir, read_launch
 from ddpbench.spec import Case, Devices, PlannedCase, expand, labels, parse_experiment
 from ddpbench.strategies import load_strategy
+from ddpbench.worker.place import Place
 from tests.failures.conftest import ROOT, run_cli
 from tests.processes import nothing_left_behind
 
@@ -226,6 +228,54 @@ def test_a_ray_that_does_not_wrap_is_caught_by_the_proof(
     (row,) = frame[frame["strategy"] == "ray_train"].itertuples()
     assert row.status == "diverged", row.error
     assert "does not train as one process does: gradients" in row.error
+
+
+@pytest.fixture
+def formed() -> Iterator[None]:
+    """A default group that is there already, of one rank."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def place(processes: int) -> Place:
+    return Place(rank=0, processes=processes, local_rank=0, attempt=0, cores=(), loader_cores=())
+
+
+def test_the_group_that_ray_has_formed_is_used_and_left_to_it(formed: None) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from ddpbench.worker.training.control import leave, meet
+
+    case = Case(workload="mlp:small", strategy="ray_train", launcher="ray")
+    control = meet(case, place(1), uses_backend=True, device=torch.device("cpu"))
+    leave(control, borrowed=True)
+    assert dist.is_initialized()
+    leave(control)
+    assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("backend", "processes", "words"),
+    [
+        ("nccl", 1, "gloo, rank 0 of 1, and not nccl, rank 0 of 1"),
+        ("gloo", 2, "rank 0 of 1, and not gloo, rank 0 of 2"),
+    ],
+)
+def test_a_group_of_other_ranks_or_of_another_backend_is_refused(
+    formed: None, backend: str, processes: int, words: str
+) -> None:
+    import torch
+
+    from ddpbench.worker.training.control import meet
+
+    case = Case(workload="mlp:small", strategy="ddp", launcher="ray", backend=backend, world_size=processes)
+    with pytest.raises(RuntimeError, match=re.escape(words)):
+        meet(case, place(processes), uses_backend=True, device=torch.device("cpu"))
 
 
 def test_a_process_that_is_no_worker_of_rays_is_refused() -> None:

@@ -52,12 +52,15 @@ def main() -> None:
     guarded(None, os.getppid(), Path(words[0]), partial(_launch, int(count), words))
 
 
-def _launch(count: int, words: list[str], traces: Traces) -> int:
+def _launch(count: int, words: list[str], _: Traces) -> int:
     """Return 0 once all ranks have ended well, 1 where one has not or none could be started."""
-    traces.use()
     directory, request = asked(RunDir(Path(words[0])), words[1], words[2])
     table = table_of(os.environ.get(RANKS_VARIABLE, ""))
     folder = Path(table["folder"] if table else tempfile.mkdtemp(prefix="ddpb-ray-", dir="/tmp"))
+    own = folder / "t"  # the ranks' temporary files go with it
+    own.mkdir()
+    os.environ["DDPBENCH_SOCKETS"] = str(own)
+    os.environ.setdefault("TMPDIR", str(own))
     try:
         _fit(count, words, request.case, folder)
     except Exception:

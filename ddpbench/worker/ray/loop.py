@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from multiprocessing import process
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,9 @@ def train(told: dict[str, Any]) -> None:
     ]
     if lacking:
         raise RankFailedError(f"Ray has not left {', '.join(lacking)} as it was asked for")
+    # Where Python's own processes meet, such as loader workers: a path that is short enough, whatever TMPDIR is.
+    current: Any = process.current_process()
+    current._config["tempdir"] = os.environ["DDPBENCH_SOCKETS"]
     _pin_all(place.cores)
     code = live(directory, place, request, table)
     if table is not None:  # from here on it is for Ray to end this process, and no failure
