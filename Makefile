@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --benchmark-disable
 TESTS_AT_ONCE := 3
+FRAMEWORK_TESTS := framework
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
@@ -26,7 +27,7 @@ test: .venv/.dev  ## run all tests and checks
 	exit $$((most || links || alone))
 
 frameworks: .venv-frameworks/.all  ## run the tests of the frameworks' strategies, in an environment of their own
-	.venv-frameworks/bin/python -m pytest --benchmark-disable -q -n 2 $(BY_FILE) --durations=10 -m framework
+	.venv-frameworks/bin/python -m pytest --benchmark-disable -q -n 2 $(BY_FILE) --durations=10 -m '$(FRAMEWORK_TESTS)'
 
 check: .venv/.dev  ## lint, types, layers
 	$(BIN)/ruff check .

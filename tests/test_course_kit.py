@@ -51,9 +51,15 @@ FRAMEWORK = {
 FRAMEWORK_OF_JOB = {name: FRAMEWORK.get(name) for name in JOBS}
 
 
-def case(*values: object, name: str) -> object:
-    """A case of a parametrized test, skipped where the script's framework is not here."""
-    marks = [pytest.mark.framework(FRAMEWORK[name])] if FRAMEWORK.get(name) else []
+def case(*values: object, name: str, thorough: bool = False) -> object:
+    """A case of a parametrized test, skipped where the script's framework is not here.
+
+    `thorough`: with a framework it takes longer than CI has.
+    """
+    framework = FRAMEWORK.get(name)
+    marks = [pytest.mark.framework(framework)] if framework else []
+    if framework and thorough:
+        marks.append(pytest.mark.thorough)
     return pytest.param(*values, marks=marks, id="-".join(map(str, values[:2])))
 
 
@@ -253,7 +259,7 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "ranks"), [case(*one, name=one[0]) for one in RUNS])
+@pytest.mark.parametrize(("name", "ranks"), [case(*one, name=one[0], thorough=one[1] == 1) for one in RUNS])
 def test_it_prints_what_the_before_prints(
     name: str,
     ranks: int,
@@ -289,6 +295,7 @@ def test_in_float64_two_ranks_stay_with_one(tmp_path: Path, nothing_left_behind:
 
 
 @pytest.mark.framework("deepspeed")
+@pytest.mark.thorough
 @pytest.mark.parametrize("stage", ["2", "3"])
 def test_other_stages_of_zero_print_the_same(
     stage: str,
@@ -329,7 +336,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "old", "new"), [case(*planted, name=planted[0]) for planted in PLANTED]
+    ("name", "wrong", "old", "new"), [case(*planted, name=planted[0], thorough=True) for planted in PLANTED]
 )
 def test_a_planted_wrong_is_seen(
     name: str,
@@ -454,7 +461,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.slurm
 @pytest.mark.skipif(bool(missing()), reason=missing() or "Slurm is here")
-@pytest.mark.parametrize("name", [case(name, name=name) for name in JOBS])
+@pytest.mark.parametrize("name", [case(name, name=name, thorough=True) for name in JOBS])
 def test_a_job_trains_on_two_nodes(
     name: str,
     slurm: Cluster,

@@ -54,6 +54,7 @@ def test_a_rank_that_is_killed_is_named_with_its_signal(
     )
 
 
+@pytest.mark.thorough
 def test_a_rank_that_fails_is_named_with_its_cause(write_experiment: WriteExperiment, tmp_path: Path) -> None:
     experiment = under_ray(write_experiment, "RaisesOnRank1")
     assert run_cli("sweep", experiment, "--out", tmp_path / "run").returncode == 1
@@ -62,6 +63,7 @@ def test_a_rank_that_fails_is_named_with_its_cause(write_experiment: WriteExperi
     assert "the forward pass is broken" in error, error
 
 
+@pytest.mark.thorough
 def test_a_ray_that_breaks_on_import_is_told_in_its_own_words(
     write_experiment: WriteExperiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +78,7 @@ def test_a_ray_that_breaks_on_import_is_told_in_its_own_words(
     assert "its own library is of another version" in outcome.read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("whom", "number"),
     [
@@ -158,6 +161,7 @@ def _ended(
         assert not Path(folder).exists()
 
 
+@pytest.mark.thorough
 def test_the_files_of_a_killed_sweeps_ray_go_with_the_next_launch() -> None:
     """A page of which the process is gone, and what stands beside it."""
     folder = Path(tempfile.gettempdir() if len(tempfile.gettempdir()) <= 16 else "/tmp")

@@ -162,6 +162,7 @@ def test_a_sweep_proves_and_times_it_beside_ddp(tmp_path: Path, nothing_left_beh
 
 
 @pytest.mark.multiprocess
+@pytest.mark.thorough
 def test_other_strategies_train_under_rays_launcher(tmp_path: Path, nothing_left_behind: None) -> None:
     """`single` has no process group and `independent` none of its own; a variable that is asked for arrives."""
     experiment = tmp_path / "ray.toml"
@@ -181,6 +182,7 @@ def test_other_strategies_train_under_rays_launcher(tmp_path: Path, nothing_left
 
 
 @pytest.mark.multiprocess
+@pytest.mark.thorough
 def test_its_variants_and_a_model_with_convolutions_are_proved(nothing_left_behind: None) -> None:
     variants = verification_cases(["ray_train"], ["mlp:small"], [2], "gloo")[1:]
     plain = [
@@ -214,6 +216,7 @@ class Unwrapped(Sound):
 
 
 @pytest.mark.multiprocess
+@pytest.mark.thorough
 def test_a_ray_that_does_not_wrap_is_caught_by_the_proof(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nothing_left_behind: None
 ) -> None:

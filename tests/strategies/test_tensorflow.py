@@ -497,6 +497,7 @@ def test_a_sweep_measures_both_and_reports_them(tmp_path: Path) -> None:
 
 @tensorflow
 @pytest.mark.multiprocess
+@pytest.mark.thorough
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("workload", ["mlp", "cnn"])
 def test_the_bare_loop_trains_too(strategy: str, workload: str, tmp_path: Path) -> None:
