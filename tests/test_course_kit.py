@@ -162,8 +162,37 @@ def commands(script: Path, ranks: int) -> list[tuple[list[str], dict[str, str]]]
     return [([sys.executable, str(script), *option], {"MASTER_PORT": str(ports[0])})]
 
 
+ABORTED = "terminate called without an active exception"
+"""A process that has trained over gloo may abort as the interpreter ends, once in ten to twenty: torch's fault, for a
+thread of gloo's outlives its owner. The last line is printed by then; such a run is made again."""
+TRIES = 4
+
+
+class AbortedError(Exception):
+    """A script trained, and aborted at its very end."""
+
+
 def run(script: Path, ranks: int, *arguments: str, **env: str) -> Printed:
     """Run a script to its end, which must come without an error in every process that is started here."""
+    before = {path: path.read_bytes() for path in script.parent.iterdir() if path.is_file()}
+    for _ in range(TRIES - 1):
+        try:
+            return run_once(script, ranks, *arguments, **env)
+        except AbortedError:
+            for path in script.parent.iterdir():
+                if path.is_file() and path not in before:
+                    path.unlink()
+            for path, content in before.items():
+                path.write_bytes(content)
+    return run_once(script, ranks, *arguments, **env)
+
+
+def run_once(script: Path, ranks: int, *arguments: str, **env: str) -> Printed:
+    """Run it once.
+
+    Raises:
+        AbortedError: it had trained, and a process aborted as it ended.
+    """
     started = []
     for number, (argv, own) in enumerate(commands(script, ranks)):
         out, err = (script.parent / f"{kind}-{number}" for kind in ("out", "err"))
@@ -180,6 +209,8 @@ def run(script: Path, ranks: int, *arguments: str, **env: str) -> Printed:
     try:
         for process, out, err in started:
             code = process.wait(max(1.0, deadline - time.monotonic()))
+            if code and ABORTED in err.read_text() and re.search("^accuracy ", out.read_text(), re.MULTILINE):
+                raise AbortedError
             assert code == 0, f"exit code {code}\n{out.read_text()}\n{err.read_text()[-5000:]}"
     finally:
         for process, *_ in started:
@@ -486,7 +517,8 @@ def test_a_job_trains_on_two_nodes(
     finally:
         slurm.ask("scancel", job)
     text = re.sub(r"\x1b\[[\d;]*m", "", (tmp_path / "out").read_text())
-    assert state == "COMPLETED", text + (tmp_path / "err").read_text()[-5000:]
+    complained = (tmp_path / "err").read_text()
+    assert state == "COMPLETED" or (state == "FAILED" and ABORTED in complained), text + complained[-5000:]
     printed = Printed(text=text, processes=len(list(tmp_path.glob("read-*"))))
     check_same(printed, before(script), twice=name == "ray_train")
     assert printed.processes == 2
