@@ -4,6 +4,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --benchmark-disable
 TESTS_AT_ONCE := 3
 FRAMEWORK_TESTS := framework
+FRAMEWORK_FILES := tests
 BY_FILE := --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
@@ -27,7 +28,7 @@ test: .venv/.dev  ## run all tests and checks
 	exit $$((most || links || alone))
 
 frameworks: .venv-frameworks/.all  ## run the tests of the frameworks' strategies, in an environment of their own
-	.venv-frameworks/bin/python -m pytest --benchmark-disable -q -n 2 $(BY_FILE) --durations=10 -m '$(FRAMEWORK_TESTS)'
+	.venv-frameworks/bin/python -m pytest --benchmark-disable -q -n 2 $(BY_FILE) --durations=10 -m '$(FRAMEWORK_TESTS)' $(FRAMEWORK_FILES)
 
 check: .venv/.dev  ## lint, types, layers
 	$(BIN)/ruff check .
