@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -135,9 +135,9 @@ def test_another_number_of_batches_an_update_is_told() -> None:
 
 @framework
 @pytest.mark.ranks
-@pytest.mark.parametrize("mixed_precision", ["no", "bf16"])
-def test_it_leaves_nothing_behind(tmp_path: Path, mixed_precision: str) -> None:
-    case = case_of("hf_trainer", 1, mixed_precision=mixed_precision)
+@pytest.mark.parametrize("precision", ["full", "bf16"])
+def test_it_leaves_nothing_behind(tmp_path: Path, precision: Literal["full", "bf16"]) -> None:
+    case = replace(case_of("hf_trainer", 1), precision=precision)
     (own,) = run_ranks(trained, 1, case, tmp_path)
     (ddp,) = run("ddp", 1)
     assert own.written == set()
