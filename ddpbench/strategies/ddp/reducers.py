@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ the third; a reducer that has not done it by the end of this step never will."""
 
 
 class Reducers:
-    """The DDP modules of a replica, which it or a framework made. One, but where a step calls several modules."""
+    """The DDP modules of a replica, which it or a framework made.
+
+    One, but where a step calls several modules; none where a framework leaves a single process's model as it is.
+    """
 
     def __init__(
         self, ddps: Sequence[DistributedDataParallel], hook: BucketHook | None, *, rebuilds: bool = True
@@ -31,6 +35,10 @@ class Reducers:
             # lambda has none.
             for ddp in self.ddps:
                 ddp.register_comm_hook(None, lambda _state, bucket: hook.aggregate(bucket))
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Return the context in which a backward's gradients stay this rank's own."""
+        return self.ddps[0].no_sync() if self.ddps else nullcontext()
 
     def start_step(self) -> None:
         """To be called before each step's last backward."""
@@ -46,7 +54,8 @@ class Reducers:
         """Make the backward that aggregates, and note where it computes and where it only waits."""
         self.start_step()
         if self.hook is None:
-            backward()
+            with recorder.span("backward"):  # of a recorder that notes nothing, unless there is no DDP
+                backward()
             return
         start = recorder.mark()
         backward()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.collectives import TABLE as COLLECTIVES
@@ -29,6 +31,16 @@ def buffers_stay() -> dict[str, Any]:
     return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
 
 
+def switches(options: DdpOptions) -> dict[str, Any]:
+    """Return DDP's arguments for what of its behaviour is switched."""
+    return {
+        "gradient_as_bucket_view": options.gradient_as_bucket_view,
+        "static_graph": options.static_graph,
+        "find_unused_parameters": options.find_unused_parameters,
+        **({} if options.broadcast_buffers else buffers_stay()),
+    }
+
+
 class DdpReplica(Replica):
     """A model under DDP. With DDP's own algorithm and schedule only its instrumented twin has a communication hook."""
 
@@ -39,28 +51,15 @@ class DdpReplica(Replica):
 
         super().__init__(job)
         self._parts = options.accumulate
-        cap, shrink = job.case.bucket_cap_mb, job.case.shrink
-        buffers: dict[str, Any] = {} if options.broadcast_buffers else buffers_stay()
-        wrapper = DistributedDataParallel
-        if cap == "default" and shrink != 1:
-            from ddpbench.strategies.ddp.shrunk import shrunk
-
-            wrapper = shrunk(shrink)
         ddps: list[DistributedDataParallel] = []
         """One, but for a workload whose own step calls several modules."""
+        make = self._wrapper(job, options)
 
         def wrap(module: nn.Module) -> nn.Module:
-            ddps.append(
-                wrapper(
-                    module,
-                    bucket_cap_mb=cap / shrink if isinstance(cap, int | float) else None,
-                    gradient_as_bucket_view=options.gradient_as_bucket_view,
-                    static_graph=options.static_graph,
-                    find_unused_parameters=options.find_unused_parameters,
-                    **buffers,
-                )
-            )
-            return ddps[-1]
+            wrapped = make(module)
+            if isinstance(wrapped, DistributedDataParallel):
+                ddps.append(wrapped)
+            return wrapped
 
         self._wrapped = wrap(job.model) if job.step is None else each_part(network_of(job), wrap)
         self._own: OwnStep | None = None
@@ -69,11 +68,27 @@ class DdpReplica(Replica):
             and job.case.schedule != "after_backward"
             and options.compression == "none"
         )
-        hook = self._make_hook(job, options) if job.recorder.active or not plain else None
+        hook = self._make_hook(job, options) if ddps and (job.recorder.active or not plain) else None
         if hook is not None:
             self.unit_roundoff = hook.unit_roundoff
         rebuilds = options.static_graph or not options.find_unused_parameters
         self._reducers = Reducers(ddps, hook, rebuilds=rebuilds)
+
+    def _wrapper(self, job: Job, options: DdpOptions) -> Callable[[nn.Module], nn.Module]:
+        """Return what wraps a module of the job in DDP."""
+        from torch.nn.parallel import DistributedDataParallel
+
+        cap, shrink = job.case.bucket_cap_mb, job.case.shrink
+        wrapper = DistributedDataParallel
+        if cap == "default" and shrink != 1:
+            from ddpbench.strategies.ddp.shrunk import shrunk
+
+            wrapper = shrunk(shrink)
+        return partial(
+            wrapper,
+            bucket_cap_mb=cap / shrink if isinstance(cap, int | float) else None,
+            **switches(options),
+        )
 
     def _make_hook(self, job: Job, options: DdpOptions) -> BucketHook:
         from ddpbench.strategies.ddp.hooks import BucketHook
@@ -84,7 +99,7 @@ class DdpReplica(Replica):
         recorder = self.job.recorder
         *before, last = chunk((inputs, targets), self._parts) if self._parts > 1 else [(inputs, targets)]
         losses = []
-        with self._reducers.ddps[0].no_sync() if before else nullcontext():
+        with self._reducers.apart() if before else nullcontext():
             for part in before:
                 losses.append(self._loss(*part))
                 with recorder.span("backward"):

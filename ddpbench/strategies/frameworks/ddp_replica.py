@@ -21,7 +21,7 @@ class DdpInsideReplica(Replica):
         """The model as a framework is to have it: autocast is the framework's to enter."""
         self.autocast = self.bare is not job.model
         """Whether the framework is to enter autocast: not in the proof's float64."""
-        self.reducers: Reducers | None = None
+        self.reducers = Reducers([], None)
 
     def watch(self, prepared: nn.Module, *, rebuilds: bool) -> None:
         """Find the DDP modules in what the framework made of the model; `rebuilds`: DDP orders its buckets anew once.
@@ -33,28 +33,20 @@ class DdpInsideReplica(Replica):
         from ddpbench.strategies.ddp.hooks import BucketHook
 
         found = [module for module in prepared.modules() if isinstance(module, DistributedDataParallel)]
-        if found:
-            hook = BucketHook(self.job) if self.job.recorder.active else None
-            self.reducers = Reducers(found, hook, rebuilds=rebuilds)
+        hook = BucketHook(self.job) if found and self.job.recorder.active else None
+        self.reducers = Reducers(found, hook, rebuilds=rebuilds)
 
     def backward(self, backward: Callable[[], Any]) -> None:
         """Make a step's last backward, the framework's, which aggregates; and note its spans."""
-        recorder = self.job.recorder
-        if self.reducers is not None:
-            self.reducers.backward(recorder, backward)
-            return
-        with recorder.span("backward"):
-            backward()
+        self.reducers.backward(self.job.recorder, backward)
 
     def bucket_bytes(self) -> tuple[int, ...] | None:
-        return self.reducers.bucket_bytes() if self.reducers is not None else None
+        return self.reducers.bucket_bytes()
 
     def ready(self) -> bool:
-        """Return whether DDP's buckets are settled; so they are where there is no DDP."""
-        return self.reducers is None or self.reducers.ready()
+        """Return whether DDP's buckets are settled; so they are, after two steps, where there is no DDP."""
+        return self.reducers.ready()
 
     def close(self) -> None:
         """Let go of the DDP inside; to be called once the framework has let go of it."""
-        if self.reducers is not None:
-            self.reducers.close()
-            self.reducers = None
+        self.reducers.close()

@@ -119,7 +119,6 @@ class TrainerReplica(DdpInsideReplica):
 
     def _note_forward(self) -> None:
         """DDP's own forward is noted, which holds `training_step` and what DDP sends before it."""
-        assert self.reducers is not None
         (ddp,) = self.reducers.ddps
         recorder = self.job.recorder
         start: Mark = None
@@ -135,7 +134,7 @@ class TrainerReplica(DdpInsideReplica):
         """Newer versions let rank 0 say before each batch whether to stop."""
         loop, recorder, reducers = self._trainer.fit_loop.epoch_loop, self.job.recorder, self.reducers
         tell = getattr(loop, "_broadcast_sigterm_tensor", None)
-        if tell is None or reducers is None or reducers.hook is None:
+        if tell is None or reducers.hook is None:
             return
         buckets = reducers.hook
 

@@ -53,6 +53,7 @@ class RayTrain(Strategy[RayTrainOptions]):
         return None
 
     def build(self, job: Job, options: RayTrainOptions) -> Replica:
+        from ddpbench.strategies.ddp.options import DdpOptions
         from ddpbench.strategies.frameworks.ray_train.replica import RayTrainReplica
 
-        return RayTrainReplica(job, options)
+        return RayTrainReplica(job, DdpOptions(**options.model_dump()))
