@@ -193,6 +193,7 @@ def test_a_bucket_cap_reaches_the_trainer_s_ddp() -> None:
         ({"precision": "fp16"}, "precision = 'full' or 'bf16'"),
         ({"compute": "median"}, "a replay"),
         ({"local_batch": 3, "options_json": '{"accumulate": 2}'}, "does not divide"),
+        ({"bucket_cap_mb": 25}, "another number"),
     ],
 )
 def test_what_it_cannot_run_is_said(changes: dict[str, Any], words: str) -> None:

@@ -11,6 +11,9 @@ from ddpbench.strategies.base import Strategy
 from ddpbench.strategies.frameworks.installed import FRAMEWORKS, missing
 from ddpbench.units import Unit
 
+DEFAULT_CAP_MB = 25
+"""DDP's own bucket size, and Accelerate's."""
+
 
 class OverDdpOptions(BaseModel, extra="forbid", frozen=True):
     """What frameworks pass on to DistributedDataParallel, with its defaults, and accumulation."""
@@ -67,6 +70,16 @@ def bucket_cap(case: Case) -> dict[str, float]:
     """Return DDP's argument for the size of buckets, MiB; none where the case leaves it to DDP."""
     cap = case.bucket_cap_mb
     return {"bucket_cap_mb": cap / case.shrink} if isinstance(cap, int | float) else {}
+
+
+def withheld_cap_reason(case: Case) -> str | None:
+    """Return why Accelerate, which the HF Trainer wraps models by too, cannot set the case's bucket size, or None."""
+    if case.bucket_cap_mb != DEFAULT_CAP_MB * case.shrink:
+        return None
+    return (
+        f"Accelerate passes on only what differs from its default of {DEFAULT_CAP_MB} MiB, and DDP then begins "
+        'with a bucket of 1 MiB: set bucket_cap_mb = "default", which is the same, or another number'
+    )
 
 
 def ddp_arguments(case: Case, options: OverDdpOptions) -> dict[str, float]:

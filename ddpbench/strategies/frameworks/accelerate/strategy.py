@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, Replica
-from ddpbench.strategies.frameworks.over_ddp import OverDdp, OverDdpOptions
-
-DEFAULT_CAP_MB = 25
+from ddpbench.strategies.frameworks.over_ddp import OverDdp, OverDdpOptions, withheld_cap_reason
 
 
 class AccelerateOptions(OverDdpOptions, extra="forbid", frozen=True):
@@ -42,12 +40,7 @@ class Accelerate(OverDdp[AccelerateOptions]):
     def check(self, case: Case) -> str | None:
         if reason := super().check(case):
             return reason
-        if case.bucket_cap_mb == DEFAULT_CAP_MB * case.shrink:
-            return (
-                f"Accelerate passes on only what differs from its default of {DEFAULT_CAP_MB} MiB, and DDP then begins "
-                'with a bucket of 1 MiB: set bucket_cap_mb = "default", which is the same, or another number'
-            )
-        return None
+        return withheld_cap_reason(case)
 
     def build(self, job: Job, options: AccelerateOptions) -> Replica:
         from ddpbench.strategies.frameworks.accelerate.replica import AccelerateReplica

@@ -6,6 +6,7 @@ from ddpbench.spec import Case
 from ddpbench.strategies.base import Job, Replica, Strategy
 from ddpbench.strategies.frameworks.hf_trainer.options import HfTrainerOptions
 from ddpbench.strategies.frameworks.installed import missing
+from ddpbench.strategies.frameworks.over_ddp import withheld_cap_reason
 
 
 class HfTrainer(Strategy[HfTrainerOptions]):
@@ -39,9 +40,8 @@ class HfTrainer(Strategy[HfTrainerOptions]):
     note = (
         "The Trainer has DDP search for unused parameters unless told otherwise, and computes the norm of all "
         "gradients in every step whether it clips or not. A step's time that is neither forward, backward, "
-        "communication nor the optimizer's own is the Trainer's: it is not attributed. A bucket cap of exactly 25 MB "
-        "is DDP's default, whose first bucket is smaller: accelerate does not pass it on. At one rank on the CPU it "
-        "wraps the model in DDP too."
+        "communication nor the optimizer's own is the Trainer's: it is not attributed. At one rank on the CPU it wraps "
+        "the model in DDP too."
     )
 
     def check(self, case: Case) -> str | None:
@@ -57,7 +57,7 @@ class HfTrainer(Strategy[HfTrainerOptions]):
             return "a replay takes the time of a model alone, and not of a framework around it: take one that computes"
         if case.local_batch % options.accumulate:
             return f"accumulate = {options.accumulate} does not divide a local batch of {case.local_batch}"
-        return None
+        return withheld_cap_reason(case)
 
     def step_reason(self, case: Case) -> str:
         return "the Trainer makes forward, backward and update itself: it needs loss(), and no step()"
