@@ -166,6 +166,29 @@ def test_post_local_sgd_averages_parameters_every_period() -> None:
         assert found == [(step, op, size) for step, op in expected]
 
 
+def nodes_apart(rank: int, processes: int) -> list[tuple[int, int, int | None]]:
+    """The transfers of steps of two nodes that aggregate gradients each among its own ranks."""
+    recorder = StepRecorder(HostClock())
+    options = {**LOCAL, "within_nodes": True}
+    replica = build(
+        "post_local_sgd", make_model(), recorder, rank=rank, world_size=processes, options=options, nodes=2
+    )
+    for step in range(3):
+        recorder.begin_step(step)
+        replica.gradients_of(*shard(rank, step))
+        replica.apply()
+        recorder.end_step()
+    replica.close()
+    records = recorder.records()
+    return [(record.step, record.bucket, record.ranks) for record in records if isinstance(record, CommRecord)]
+
+
+def test_what_nodes_aggregate_apart_are_transfers_of_their_own() -> None:
+    """All ranks' gradients, then a node's and the average of all; a node's gradients; no number is two groups'."""
+    for rank, found in enumerate(run_ranks(nodes_apart, 4)):
+        assert found == [(0, 0, None), (1, rank // 2, 2), (1, 2, None), (2, rank // 2, 2)]
+
+
 @pytest.mark.parametrize(
     ("strategy", "settings", "words"),
     [

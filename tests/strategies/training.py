@@ -55,6 +55,7 @@ def build(
     bucket_cap_mb: Any = None,
     algorithm: str = "",
     schedule: str = "",
+    nodes: int = 1,
 ) -> Replica:
     """A rank's replica of the model under a strategy."""
     chosen = load_strategy(strategy)
@@ -67,6 +68,8 @@ def build(
             world_size=world_size,
             bucket_cap_mb=bucket_cap_mb,
             local_batch=LOCAL_BATCH,
+            nodes=nodes,
+            ranks_per_node=world_size // nodes,
         ),
         model=model,
         loss=nn.functional.cross_entropy,

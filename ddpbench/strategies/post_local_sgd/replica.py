@@ -35,8 +35,10 @@ class PostLocalSgdReplica(PeriodicReplica):
         self._ddp: DistributedDataParallel | None = DistributedDataParallel(job.model, **buffers_stay())
         node = job.case.ranks_per_node
         self._subgroup: dist.ProcessGroup | None = None
+        self._groups = 1
         if options.within_nodes and 1 < node < job.world_size:
             self._subgroup, _ = dist.new_subgroups(group_size=node, timeout=NEVER)  # type: ignore[no-untyped-call]
+            self._groups = job.world_size // node
         self._state = PostLocalSGDState(  # type: ignore[no-untyped-call]
             process_group=None,
             subgroup=self._subgroup,
@@ -88,7 +90,8 @@ class PostLocalSgdReplica(PeriodicReplica):
                 for each in self.job.model.parameters()
                 if each.grad is not None
             )
-            recorder.add_transfer(bucket=self._buckets, op="all_reduce", size=size, start=start, end=end)
+            number = self._buckets * self._groups
+            recorder.add_transfer(bucket=number, op="all_reduce", size=size, start=start, end=end)
         self.optimizer.zero_grad(set_to_none=True)
 
     def ready(self) -> bool:
@@ -108,9 +111,14 @@ class PostLocalSgdReplica(PeriodicReplica):
 
     def _aggregate(self, bucket: GradBucket) -> Summed:
         recorder, number = self.job.recorder, bucket.index()
-        self._buckets = max(self._buckets, number + 1)
         buffer = bucket.buffer()
-        sends = self._state.iter < self._state.start_localSGD_iter or self._subgroup is not None
+        apart = self._state.iter >= self._state.start_localSGD_iter
+        sends = not apart or self._subgroup is not None
+        self._buckets = max(self._buckets, number + 1)
+        ranks = None
+        if apart and self._subgroup is not None:  # each node's transfers have numbers of their own
+            ranks = self.job.case.ranks_per_node
+            number = number * self._groups + self.job.rank // ranks
         start = recorder.mark()
         averaged = post_localSGD_hook(self._state, bucket)
         if not sends or not recorder.active:
@@ -119,7 +127,9 @@ class PostLocalSgdReplica(PeriodicReplica):
 
         def arrived(future: Summed) -> torch.Tensor:
             size = buffer.numel() * buffer.element_size()
-            recorder.add_transfer(bucket=number, op="all_reduce", size=size, start=start, end=recorder.mark())
+            recorder.add_transfer(
+                bucket=number, op="all_reduce", size=size, start=start, end=recorder.mark(), ranks=ranks
+            )
             return future.value()
 
         noted: Summed = averaged.then(arrived)
