@@ -22,6 +22,7 @@ from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.job_key import make_job_key
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.spec import (
+    OF_FRAMEWORKS,
     Case,
     Catalog,
     Devices,
@@ -156,6 +157,8 @@ def _reason(case: Case, shape: Shape, *, one_process: bool) -> str | None:
     """Return why a case does not fit, or None."""
     if case.recovery != "off":
         return "recovery is measured on one machine, by ddpbench sweep"
+    if case.launcher in OF_FRAMEWORKS:
+        return f"{case.launcher} starts its ranks itself, on one machine, under ddpbench sweep"
     if one_process:
         if case.nodes > 1:
             return f"{case.strategy} is one process, which cannot stand on {case.nodes} nodes"

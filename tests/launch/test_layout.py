@@ -10,6 +10,7 @@ import pytest
 from ddpbench.errors import OutputError, RequestError
 from ddpbench.launch.layout import Nodes, launcher_lines, lines_of, plan_for
 from ddpbench.records import RunDir
+from ddpbench.strategies.frameworks import installed
 
 TWO_BY_FOUR = Nodes(names=("hostA", "hostB"), ranks_per_node=4)
 
@@ -97,6 +98,20 @@ def test_a_world_that_does_not_divide_takes_more_nodes_or_none(tmp_path: Path) -
     assert layouts(tmp_path, text, three) == {
         ("ddp", 6): "2x3",
         ("ddp", 7): "needs 1 x 7 (nodes x ranks); planned for 3 x 4 (nodes x ranks)",
+        ("single", 1): "1x1",
+    }
+
+
+def test_a_framework_that_starts_its_ranks_itself_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slots would be torchrun's, and its ranks Ray's."""
+    monkeypatch.setattr(installed, "_installed", lambda names: (names[0], "2.60.0"))
+    monkeypatch.setattr(installed, "_importable", lambda module: True)
+    text = '[base]\nworkload = "mlp:small"\n[axes]\nstrategy = ["ddp", "ray_train"]\nworld_size = [2]'
+    assert layouts(tmp_path, text) == {
+        ("ddp", 2): "1x2",
+        ("ray_train", 2): "ray starts its ranks itself, on one machine, under ddpbench sweep",
         ("single", 1): "1x1",
     }
 

@@ -180,7 +180,9 @@ def nodes_apart(rank: int, processes: int) -> list[tuple[int, int, int | None]]:
         recorder.end_step()
     replica.close()
     records = recorder.records()
-    return [(record.step, record.bucket, record.ranks) for record in records if isinstance(record, CommRecord)]
+    return [
+        (record.step, record.bucket, record.ranks) for record in records if isinstance(record, CommRecord)
+    ]
 
 
 def test_what_nodes_aggregate_apart_are_transfers_of_their_own() -> None:
