@@ -143,7 +143,7 @@ def test_a_sweep_proves_and_times_it_beside_ddp(tmp_path: Path, nothing_left_beh
     parts = [name for name in frame if str(name).startswith("startup_") and "ci" not in str(name)]
     sums = of_ray[[name for name in parts if name != "startup_s"]].sum(axis=1)
     assert sums.to_list() == pytest.approx(of_ray["startup_s"].to_list())
-    assert (of_ray["startup_process_s"] > 0.5 * of_ray["startup_s"]).all()
+    assert (of_ray["startup_process_s"] > 1).all()
     two = of_ray[of_ray["world_size"] == 2]
     assert (two["exposed_comm_s"] > 0).all()  # transfers were noted, by a hook
     assert two["actual_bucket_bytes"].notna().all()
