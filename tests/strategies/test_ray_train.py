@@ -139,7 +139,7 @@ def test_a_sweep_proves_and_times_it_beside_ddp(tmp_path: Path, nothing_left_beh
     }  # fmt: skip
     of_ray = frame[frame["strategy"] == "ray_train"]
     assert len(of_ray) == 2
-    # Its start is told in its parts: until Ray has a worker for it is by far the longest.
+    # Its start is told in its parts, and Ray has a worker for it after a second at the earliest.
     parts = [name for name in frame if str(name).startswith("startup_") and "ci" not in str(name)]
     sums = of_ray[[name for name in parts if name != "startup_s"]].sum(axis=1)
     assert sums.to_list() == pytest.approx(of_ray["startup_s"].to_list())
