@@ -57,7 +57,16 @@ def told_by(script: str, *arguments: object) -> Any:
 
 def torchrun(script: str, processes: int, *arguments: object) -> None:
     """Runs a script of this folder under torchrun as its documentation says."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    launcher = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}")
+    _run(*launcher, ROOT / "tests/benchmarks" / script, *arguments)
+
+
+def by_python(script: str, *arguments: object) -> None:
+    """Runs a script of this folder that starts its ranks itself."""
+    _run(ROOT / "tests/benchmarks" / script, *arguments)
+
+
+def _run(*words: object) -> None:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
@@ -65,11 +74,12 @@ def torchrun(script: str, processes: int, *arguments: object) -> None:
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONWARNINGS": "ignore",
     }
-    subprocess.run(
-        [*command, str(ROOT / "tests/benchmarks" / script), *map(str, arguments)],
-        check=True,
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        check=False,
         env=environment,
         capture_output=True,
         text=True,
         timeout=300,
     )
+    assert done.returncode == 0, done.stdout + done.stderr

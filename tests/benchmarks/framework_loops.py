@@ -1,10 +1,11 @@
-"""Training loops as people write them in Accelerate, Fabric and Lightning's Trainer, in turn with strategies' blocks.
+"""Training loops as people write them in each framework, in turn with blocks of the strategy of the same framework.
 
-    torchrun --nproc-per-node 2 tests/benchmarks/framework_loops.py --loop trainer --workload gpt:nano --out FILE
+    torchrun --nproc-per-node 2 tests/benchmarks/framework_loops.py --loop trainer --world-size 2 --out FILE
 
-The loops know nothing of the harness: a DataLoader and a clock of their own. Each side trains a model of its own, of
-the same size, from the same seed. Rank 0 writes the pairs of times of as many steps as JSON; which goes first
-alternates.
+`--loop ray_train` is started by plain `python`, since Ray starts the ranks, and `tf_mirrored` has one process at any
+world size. The loops know nothing of the harness: a DataLoader and a clock of their own, and everything off that the
+strategy has off. Each side trains a model of its own, of the same size; Rank 0 writes the pairs of times of as many
+steps, and the loop's loss before and after, as JSON.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import argparse
 import gc
 import json
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,16 +25,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
-from ddpbench.measure.blocks import Stepper, run_block
-from ddpbench.measure.clock import HostClock
-from ddpbench.measure.recorder import NullRecorder
-from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
+from ddpbench.strategies import load_strategy
 from ddpbench.worker.place import Place
-from ddpbench.worker.training.control import leave, meet
-from ddpbench.worker.training.training import StepLoop, Training
+from ddpbench.worker.training.control import leave
 from ddpbench.workloads import load_workload
-from tests.benchmarks.ratio import paired_ratio
+from tests.benchmarks.pairing import Harness, Steps, add_arguments, in_turn, pin, write
 
 LEAD_IN = 4
 """Steps before those that are timed: DDP's buckets are settled after two."""
@@ -49,8 +46,13 @@ class Task:
     loss: Callable[[Any, Any], torch.Tensor]
 
 
-Steps = Callable[[int], float]
-"""Trains for so many steps and returns how long they took, seconds."""
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A loop that is ready to train."""
+
+    steps: Steps
+    loss: Callable[[], float]
+    """Its model's loss on the same samples at each call."""
 
 
 def accelerate_steps(task: Task) -> Steps:
@@ -67,7 +69,7 @@ def accelerate_steps(task: Task) -> Steps:
         optimizer.step()
         optimizer.zero_grad()
 
-    return _timed(step)
+    return timed(step)
 
 
 def fabric_steps(task: Task) -> Steps:
@@ -85,7 +87,7 @@ def fabric_steps(task: Task) -> Steps:
         optimizer.step()
         optimizer.zero_grad()
 
-    return _timed(step)
+    return timed(step)
 
 
 def trainer_steps(task: Task) -> Steps:
@@ -135,17 +137,109 @@ def trainer_steps(task: Task) -> Steps:
     return steps
 
 
-LOOPS: dict[str, tuple[Callable[[Task], Steps], str, dict[str, str]]] = {
-    "accelerate": (accelerate_steps, "accelerate", {}),
-    "fabric": (fabric_steps, "lightning", {"api": "fabric"}),
-    "trainer": (trainer_steps, "lightning", {"api": "trainer"}),
-}
-"""The loops, with the strategy that each is held against, and its options."""
+def hf_trainer_steps(task: Task) -> Steps:
+    """A subclass of transformers' Trainer and its `train`, once for each time asked for; a callback times it."""
+    from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+    from transformers.utils import logging
 
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    batches = _endless(task.loader)
 
-def _timed(step: Callable[[], None]) -> Steps:
+    class Mine(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return ({"inputs": inputs, "targets": targets} for inputs, targets in batches)
+
+        def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> torch.Tensor:
+            return task.loss(model(inputs["inputs"]), inputs["targets"])
+
+    class Watch(TrainerCallback):
+        def __init__(self, steps: int) -> None:
+            self.ends = {LEAD_IN: 0.0, LEAD_IN + steps: 0.0}
+
+        def on_step_end(self, arguments: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step in self.ends:
+                self.ends[state.global_step] = time.perf_counter()
+
+    class Arguments(TrainingArguments):
+        should_save = property(lambda _: False)  # or it makes a folder
+
     def steps(count: int) -> float:
-        dist.barrier()
+        watch = Watch(count)
+        arguments = Arguments(
+            output_dir="unused",
+            use_cpu=True,
+            max_steps=LEAD_IN + count,
+            per_device_train_batch_size=task.loader.batch_size,
+            max_grad_norm=0.0,
+            remove_unused_columns=False,
+            logging_strategy="no",
+            logging_nan_inf_filter=False,
+            log_level="error",
+            save_strategy="no",
+            eval_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            average_tokens_across_devices=False,
+        )
+        constant = torch.optim.lr_scheduler.LambdaLR(task.optimizer, lambda _: 1.0)
+        trainer = Mine(
+            model=task.model, args=arguments, callbacks=[watch], optimizers=(task.optimizer, constant)
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        first, last = watch.ends.values()
+        return last - first
+
+    return steps
+
+
+def deepspeed_steps(task: Task) -> Steps:
+    """The loop of DeepSpeed's guide: an engine's forward, `backward` and `step`."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed
+
+    # Or it compiles an operation that only inference uses.
+    deepspeed.ops.__compatible_ops__ = {"deepspeed_shm_comm": False}
+    config = {
+        "train_micro_batch_size_per_gpu": task.loader.batch_size,
+        "zero_optimization": {"stage": 1},
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": sys.maxsize,
+        "timers": {"throughput": {"enabled": False}},
+    }
+    engine, *_ = deepspeed.initialize(model=task.model, optimizer=task.optimizer, config=config)
+    batches = _endless(task.loader)
+
+    def step() -> None:
+        inputs, targets = next(batches)
+        engine.backward(task.loss(engine(inputs), targets))
+        engine.step()
+
+    return timed(step)
+
+
+def ray_train_steps(task: Task) -> Steps:
+    """The loop of Ray Train's documentation. `prepare_data_loader` would leave such a loader's sampler as it is."""
+    from ray.train.torch import prepare_model
+
+    model = prepare_model(task.model)
+    batches = _endless(task.loader)
+
+    def step() -> None:
+        inputs, targets = next(batches)
+        task.loss(model(inputs), targets).backward()
+        task.optimizer.step()
+        task.optimizer.zero_grad()
+
+    return timed(step)
+
+
+def timed(step: Callable[[], None]) -> Steps:
+    """Return what makes steps one after the other with a clock around them, after a few that are not counted."""
+
+    def steps(count: int) -> float:
+        if dist.is_initialized():
+            dist.barrier()
         for _ in range(LEAD_IN):
             step()
         start = time.perf_counter()
@@ -164,76 +258,112 @@ def _endless(loader: DataLoader[Any]) -> Iterator[Any]:
         epoch += 1
 
 
-def task_of(name: str, local_batch: int) -> Task:
-    """What a script of its own would make of a workload."""
-    workload = load_workload(name)
+def in_torch(make: Callable[[Task], Steps], case: Case) -> Own:
+    """Return a loop with what a script of its own would make of a workload."""
+    workload = load_workload(case.workload)
     options = workload.options()
     torch.manual_seed(0)
     model = workload.model(options)
     dataset = workload.dataset(options)
     sampler: DistributedSampler[Any] = DistributedSampler(dataset, drop_last=True)
-    loader = DataLoader(dataset, batch_size=local_batch, sampler=sampler, drop_last=True)
-    return Task(model, workload.optimizer(model.parameters(), options), loader, workload.loss)
+    loader = DataLoader(dataset, batch_size=case.local_batch, sampler=sampler, drop_last=True)
+    some = next(iter(DataLoader(dataset, batch_size=64)))
+
+    def loss() -> float:
+        with torch.no_grad():
+            return float(workload.loss(model(some[0]), some[1]))
+
+    optimizer = workload.optimizer(model.parameters(), options)
+    return Own(make(Task(model, optimizer, loader, workload.loss)), loss)
+
+
+def in_tensorflow(case: Case) -> Own:
+    """Return a loop of TensorFlow's; it is not imported before."""
+    from tests.benchmarks import framework_loops_tf
+
+    return Own(*framework_loops_tf.loop(case))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loop:
+    """A loop, and the strategy that it is held against."""
+
+    strategy: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The strategy's."""
+    workload: str = "gpt:nano"
+    local_batch: int = 4
+    torch: Callable[[Task], Steps] | None = None
+    """Makes the loop; None: it is TensorFlow's."""
+
+    def own(self, case: Case) -> Own:
+        return in_torch(self.torch, case) if self.torch is not None else in_tensorflow(case)
+
+
+LOOPS = {
+    "accelerate": Loop(strategy="accelerate", torch=accelerate_steps),
+    "fabric": Loop(strategy="lightning", options={"api": "fabric"}, torch=fabric_steps),
+    "trainer": Loop(strategy="lightning", options={"api": "trainer"}, torch=trainer_steps),
+    "hf_trainer": Loop(strategy="hf_trainer", torch=hf_trainer_steps),
+    "deepspeed": Loop(strategy="deepspeed", torch=deepspeed_steps),
+    "ray_train": Loop(strategy="ray_train", torch=ray_train_steps),
+    "tf_mirrored": Loop(strategy="tf_mirrored", workload="cnn:large", local_batch=80),
+    "tf_multi_worker": Loop(strategy="tf_multi_worker", workload="cnn:large", local_batch=80),
+}
+"""The loops. TensorFlow's steps take 4 to 6 ms, of which batches are no large part: they come to the two sides by
+different ways, torch's DataLoader, which takes 2 us a sample, and the iterators of tf.distribute, which take 0.2 ms a
+step for one device and 0.45 ms for two. In the steps of `mlp:small`, of 1 ms, the difference would be some percent."""
+
+
+def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
+    """Be a rank in which both sides train in turn."""
+    loop = LOOPS[asked.loop]
+    strategy = load_strategy(loop.strategy)
+    workload = asked.workload or loop.workload
+    local_batch = asked.local_batch or loop.local_batch
+    pin(rank, asked.world_size // processes)
+    torch.set_num_threads(1)
+    place = Place(rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=())
+    case = Case(
+        workload=workload,
+        strategy=loop.strategy,
+        algorithm=strategy.algorithm,
+        schedule=strategy.schedule,
+        options_json=json.dumps(loop.options),
+        backend="gloo" if strategy.uses_backend else "",
+        launcher=strategy.launcher or "local",
+        world_size=asked.world_size,
+        bucket_cap_mb="default" if strategy.uses_buckets else None,
+        local_batch=local_batch,
+        global_batch=local_batch * asked.world_size,
+    )
+    harness = Harness(case, place)
+    own = loop.own(case)
+    losses = [own.loss()]
+    steps = harness.steps_of(asked.block_seconds)
+    own.steps(steps)
+    gc.freeze()  # as in a rank of a sweep: a collection does not walk all of torch
+    pairs = in_turn(harness.block, own.steps, steps, harness.control, asked)
+    losses.append(own.loss())
+    if rank == 0:
+        write(pairs, asked.out, steps=steps, losses=losses)
+    leave(harness.control, borrowed=case.launcher != "local")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--loop", choices=LOOPS, required=True)
-    parser.add_argument("--workload", required=True)
-    parser.add_argument("--local-batch", type=int, default=4)
-    parser.add_argument("--pairs", type=int, default=60, help="at least this many")
-    parser.add_argument("--pairs-max", type=int, default=60)
-    parser.add_argument("--half-width", type=float, default=0.008)
-    parser.add_argument("--block-seconds", type=float, default=0.1)
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    make, strategy, options = LOOPS[arguments.loop]
+    parser.add_argument("--world-size", type=int, required=True, help="replicas")
+    parser.add_argument("--workload", help="another than the loop's own")
+    parser.add_argument("--local-batch", type=int, help="another than the loop's own")
+    add_arguments(parser)
+    asked = parser.parse_args()
+    if load_strategy(LOOPS[asked.loop].strategy).launcher == "ray":
+        from tests.benchmarks import framework_loops_ray
 
-    rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    torch.set_num_threads(1)
-    place = Place(rank=rank, processes=processes, local_rank=rank, attempt=0, cores=(), loader_cores=())
-    case = Case(
-        workload=arguments.workload,
-        strategy=strategy,
-        algorithm="all_reduce",
-        schedule="overlapped",
-        world_size=processes,
-        bucket_cap_mb="default",
-        options_json=json.dumps(options),
-        local_batch=arguments.local_batch,
-        global_batch=arguments.local_batch * processes,
-    )
-    training = Training(case, place, torch.device("cpu"))
-    control = meet(case, place, uses_backend=True, device=torch.device("cpu"))
-    replica = training.replica(training.fresh_model(), NullRecorder(), distributed=True)
-    loop = StepLoop(replica, training.batches(), NullRecorder(), Heartbeat(bytearray(PAGE_BYTES), 0))
-    stepper = Stepper(loop.step, arguments.local_batch, HostClock(), control)
-    own = make(task_of(arguments.workload, arguments.local_batch))
-
-    def harness(steps: int) -> float:
-        block = run_block(stepper, steps, 0, "timed")
-        return (block.end_ns - block.start_ns) / 1e9
-
-    gc.freeze()  # as in a rank of a sweep: a collection does not walk all of torch
-    warm = run_block(stepper, 30, 0, "warmup")
-    step_s = (warm.end_ns - warm.start_ns) / warm.steps / 1e9
-    steps = control.agree(max(10, round(arguments.block_seconds / step_s)))
-    own(steps)
-    pairs: list[tuple[float, float]] = []
-    for number in range(arguments.pairs_max):
-        enough = number >= arguments.pairs and paired_ratio(pairs).half_width <= arguments.half_width
-        if control.agree(int(enough)):
-            break
-        if number % 2 == 0:
-            pairs.append((harness(steps), own(steps)))
-        else:
-            second = own(steps)
-            pairs.append((harness(steps), second))
-    if rank == 0:
-        arguments.out.write_text(json.dumps({"steps": steps, "pairs": pairs}), encoding="utf-8")
-    leave(control)
+        framework_loops_ray.start(asked)
+        return
+    measure(asked, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     os._exit(0)
 
 

@@ -10,8 +10,8 @@ the same seed. Writes the pairs of times of as many steps as JSON; which of a pa
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
-import json
 import os
 import time
 from pathlib import Path
@@ -28,7 +28,7 @@ from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
 from ddpbench.spec import Case
 from ddpbench.worker.place import Place
 from ddpbench.worker.training.training import StepLoop, Training
-from tests.benchmarks.ratio import paired_ratio
+from tests.benchmarks.pairing import add_arguments, in_turn, pin, write
 
 EXAMPLE = Path(__file__).parents[2] / "experiments/own_script"
 BATCH = 128
@@ -46,14 +46,11 @@ def imported(path: Path) -> ModuleType:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=32, help="of one block and of one epoch")
-    parser.add_argument("--pairs", type=int, default=60, help="at least this many")
-    parser.add_argument("--pairs-max", type=int, default=60)
-    parser.add_argument("--half-width", type=float, default=0.008)
-    parser.add_argument("--out", type=Path, required=True)
+    add_arguments(parser)
     arguments = parser.parse_args()
     steps = arguments.steps
 
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    pin(0)
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     torch.set_num_threads(1)
 
@@ -64,7 +61,7 @@ def main() -> None:
     data = script.Ratings(count=steps * BATCH)  # a pass is as long as a block, on either side
     loader = DataLoader(data, batch_size=BATCH, shuffle=True, drop_last=True)
 
-    def own_epoch() -> float:
+    def own_epoch(_: int) -> float:
         start = time.perf_counter()
         script.train_epoch(model, loader, optimizer, nn.MSELoss())
         return time.perf_counter() - start
@@ -83,22 +80,15 @@ def main() -> None:
     loop = StepLoop(replica, training.batches(), NullRecorder(), Heartbeat(bytearray(PAGE_BYTES), 0))
     stepper = Stepper(loop.step, BATCH, HostClock(), AloneControl())
 
-    own_epoch()
-    run_block(stepper, steps - 1, 0, "warmup")  # with the step that is not counted a pass
-    pairs: list[tuple[float, float]] = []
-    for number in range(arguments.pairs_max):
-        if number >= arguments.pairs and paired_ratio(pairs).half_width <= arguments.half_width:
-            break
-        harness = own = 0.0
-        for side in ("harness", "own") if number % 2 == 0 else ("own", "harness"):
-            if side == "own":
-                own = own_epoch()
-            else:
-                # One step leads in and is not counted, so blocks wander over the passes: each holds one start.
-                block = run_block(stepper, steps, number, "timed")
-                harness = (block.end_ns - block.start_ns) / 1e9
-        pairs.append((harness, own))
-    arguments.out.write_text(json.dumps({"steps": steps, "pairs": pairs}), encoding="utf-8")
+    def harness_block(steps: int) -> float:
+        # One step leads in and is not counted, so blocks wander over the passes: each holds one start.
+        block = run_block(stepper, steps, 0, "timed")
+        return (block.end_ns - block.start_ns) / 1e9
+
+    own_epoch(steps)
+    harness_block(steps - 1)  # with the step that is not counted a pass
+    gc.freeze()  # as in a rank of a sweep: a collection does not walk all of torch
+    write(in_turn(harness_block, own_epoch, steps, AloneControl(), arguments), arguments.out, steps=steps)
 
 
 if __name__ == "__main__":

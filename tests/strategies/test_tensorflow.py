@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -493,36 +489,3 @@ def test_a_sweep_measures_both_and_reports_them(tmp_path: Path) -> None:
     assert table.loc[("tf_multi_worker", 2)]["params_equal"]
     page = write_report(summarize(run), run).read_text(encoding="utf-8")
     assert "It trains a Keras twin of the model" in page
-
-
-@tensorflow
-@pytest.mark.multiprocess
-@pytest.mark.thorough
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("workload", ["mlp", "cnn"])
-def test_the_bare_loop_trains_too(strategy: str, workload: str, tmp_path: Path) -> None:
-    """What a strategy's step time is held against runs, at two replicas."""
-    loop = Path(__file__).parents[1] / "benchmarks/framework_loops_tf.py"
-    out = tmp_path / "bare.json"
-    command = [sys.executable, str(loop), strategy.removeprefix("tf_"), "--out", str(out)]
-    command += ["--workload", workload, "--seconds", "0.05"]
-    if strategy == "tf_mirrored":
-        workers = [subprocess.Popen([*command, "--replicas", "2"])]
-    else:
-        with socket.socket() as one, socket.socket() as other:
-            for probe in (one, other):
-                probe.bind(("127.0.0.1", 0))
-            addresses = [f"127.0.0.1:{probe.getsockname()[1]}" for probe in (one, other)]
-        workers = [
-            subprocess.Popen(
-                command,
-                env={**os.environ, "TF_CONFIG": json.dumps({"cluster": {"worker": addresses}, "task": task})},
-            )
-            for task in ({"type": "worker", "index": index} for index in range(2))
-        ]
-    assert [worker.wait(300) for worker in workers] == [0] * len(workers)
-    found = json.loads(out.read_text(encoding="utf-8"))
-    assert found["step_s"] > 0
-    # Labels are drawn at random: at first the loss is that of a guess, and it is no number where training goes wrong.
-    assert found["first_loss"] == pytest.approx(math.log(256 if workload == "mlp" else 10), rel=0.2)
-    assert 0 < found["loss"] < 2 * found["first_loss"]

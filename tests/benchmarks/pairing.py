@@ -1,0 +1,101 @@
+"""Blocks of two sides in turn within one job of ranks, which cancels what drifts; one side is mostly the harness's."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from ddpbench.measure.blocks import Control, Stepper, run_block
+from ddpbench.measure.clock import HostClock
+from ddpbench.measure.recorder import NullRecorder
+from ddpbench.records.heartbeat import PAGE_BYTES, Heartbeat
+from ddpbench.spec import Case
+from ddpbench.worker.place import Place
+from ddpbench.worker.training.control import meet
+from ddpbench.worker.training.training import StepLoop, Training
+from tests.benchmarks.ratio import paired_ratio
+
+Steps = Callable[[int], float]
+"""Train for so many steps and return how long they took, seconds."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add how long pairs of blocks are measured, and where to write them."""
+    parser.add_argument("--pairs", type=int, default=60, help="at least this many")
+    parser.add_argument(
+        "--pairs-max", type=int, default=60, help="more, up to this, while the interval is wide"
+    )
+    parser.add_argument("--half-width", type=float, default=0.008)
+    parser.add_argument("--seconds-max", type=float, default=math.inf, help="no pair is begun after so long")
+    parser.add_argument("--block-seconds", type=float, default=0.1)
+    parser.add_argument("--out", type=Path, required=True)
+
+
+def in_turn(
+    first: Steps, second: Steps, steps: int, control: Control, asked: argparse.Namespace
+) -> list[tuple[float, float]]:
+    """Return the times of blocks of as many steps, until their ratio is known well enough; all ranks call it together.
+
+    Which of a pair goes first alternates. `asked` has what `add_arguments` adds.
+    """
+    pairs: list[tuple[float, float]] = []
+    began = time.monotonic()
+    for number in range(asked.pairs_max):
+        known = number >= asked.pairs and paired_ratio(pairs).half_width <= asked.half_width
+        enough = known or time.monotonic() - began >= asked.seconds_max
+        if control.agree(int(enough)):
+            break
+        took = [0.0, 0.0]
+        for which in (0, 1) if number % 2 == 0 else (1, 0):
+            gc.collect()  # what one side has left behind takes no time of the other's
+            took[which] = (first, second)[which](steps)
+        pairs.append((took[0], took[1]))
+    return pairs
+
+
+def write(pairs: list[tuple[float, float]], out: Path, **more: object) -> None:
+    """Write the pairs of times as JSON."""
+    out.write_text(json.dumps({"pairs": pairs, **more}), encoding="utf-8")
+
+
+def pin(rank: int, cores: int = 1) -> None:
+    """Keep this process, all threads that it has by now, to cores of its own, as the harness's launcher would."""
+    allowed = sorted(os.sched_getaffinity(0))
+    chosen = {allowed[(rank * cores + number) % len(allowed)] for number in range(cores)}
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setaffinity(int(thread.name), chosen)
+
+
+class Harness:
+    """A case's strategy in this rank, as a launch of a sweep trains it, without a recorder; joins the other ranks."""
+
+    def __init__(self, case: Case, place: Place) -> None:
+        device = torch.device("cpu")
+        self.training = Training(case, place, device)
+        model = self.training.fresh_model()
+        self.control = meet(case, place, uses_backend=self.training.strategy.uses_backend, device=device)
+        self.replica = self.training.replica(model, NullRecorder(), distributed=dist.is_initialized())
+        self.batches = self.training.batches()
+        self.loop = StepLoop(self.replica, self.batches, NullRecorder(), Heartbeat(bytearray(PAGE_BYTES), 0))
+        self.samples = case.global_batch // place.processes
+        self._stepper = Stepper(self.loop.step, self.samples, HostClock(), self.control)
+
+    def block(self, steps: int) -> float:
+        """Return how long a timed block took, seconds."""
+        block = run_block(self._stepper, steps, 0, "timed")
+        return (block.end_ns - block.start_ns) / 1e9
+
+    def steps_of(self, block_s: float) -> int:
+        """Return how many steps take so long, after a warm-up; the same on all ranks."""
+        warm = run_block(self._stepper, 30, 0, "warmup")
+        step_s = (warm.end_ns - warm.start_ns) / warm.steps / 1e9
+        return self.control.agree(max(10, round(block_s / step_s)))
