@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -247,6 +248,21 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Printed]:
         return known[key]
 
     return ran
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray_of_its_own() -> Iterator[None]:
+    """A folder of Ray's own, with a path short enough for its sockets.
+
+    In the usual one a Ray that was killed leaves its address, and the next one waits there for minutes.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_ADDRESS", "local")
+        yield
 
 
 @pytest.fixture(scope="module")
