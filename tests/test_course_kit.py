@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -163,13 +164,20 @@ def commands(script: Path, ranks: int) -> list[tuple[list[str], dict[str, str]]]
 
 
 ABORTED = "terminate called without an active exception"
-"""A process that has trained over gloo may abort as the interpreter ends, once in ten to twenty: torch's fault, for a
-thread of gloo's outlives its owner. The last line is printed by then; such a run is made again."""
+"""What a process says where a thread of gloo's still has a Python object to release as the interpreter ends."""
+KEEP_THE_GROUP = ("lightning_trainer", "fabric_ddp", "hf_trainer", "deepspeed_zero")
+"""Scripts whose framework keeps the process group to the end: they abort now and then, after the last line, and such a
+run is made again. The others end the group, and with it its threads, and must end without an error."""
 TRIES = 4
 
 
 class AbortedError(Exception):
     """A script trained, and aborted at its very end."""
+
+
+def aborted(out: str, err: str) -> bool:
+    """Tells whether a script that printed these had trained, and aborted after that."""
+    return ABORTED in err and bool(re.search("^accuracy ", out, re.MULTILINE))
 
 
 def run(script: Path, ranks: int, *arguments: str, **env: str) -> Printed:
@@ -209,7 +217,7 @@ def run_once(script: Path, ranks: int, *arguments: str, **env: str) -> Printed:
     try:
         for process, out, err in started:
             code = process.wait(max(1.0, deadline - time.monotonic()))
-            if code and ABORTED in err.read_text() and re.search("^accuracy ", out.read_text(), re.MULTILINE):
+            if code and script.stem in KEEP_THE_GROUP and aborted(out.read_text(), err.read_text()):
                 raise AbortedError
             assert code == 0, f"exit code {code}\n{out.read_text()}\n{err.read_text()[-5000:]}"
     finally:
@@ -240,6 +248,21 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Printed]:
         return known[key]
 
     return ran
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray_of_its_own() -> Iterator[None]:
+    """A folder of Ray's own, with a path short enough for its sockets.
+
+    In the usual one a Ray that was killed leaves its address, and the next one waits there for minutes.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_ADDRESS", "local")
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -323,6 +346,42 @@ def test_in_float64_two_ranks_stay_with_one(tmp_path: Path, nothing_left_behind:
     for (_, loss, right), (_, other_loss, other_right) in zip(one.epochs, two.epochs, strict=True):
         assert loss == pytest.approx(other_loss, abs=1e-8)
         assert right == other_right
+
+
+ENDS = {
+    "ddp_torchrun": ("    del model", "    dist.destroy_process_group()\n"),
+    "ddp_spawn": ("    del model", "    dist.destroy_process_group()\n"),
+    "accelerate_launch": (
+        "    model, optimizer, loader = accelerator.free_memory(model, optimizer, loader)",
+        "    accelerator.end_training()\n",
+    ),
+}
+"""What each script lets go of before it ends the process group, and how it ends it."""
+EARLY = "import torch.distributed.nn  #"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are named in Linux's /proc")
+@pytest.mark.parametrize("name", [case(name, name=name) for name in ENDS])
+def test_no_thread_of_gloo_outlives_the_group(name: str, tmp_path: Path, nothing_left_behind: None) -> None:
+    """One that does may hang or abort the process at its end: rarely, so its threads are looked at instead."""
+    frees, ends = ENDS[name]
+    tell = (
+        "    import os as process\n    from pathlib import Path as Here\n"
+        f"    Here({str(tmp_path)!r}, f'threads-{{process.getpid()}}').write_text(\n"
+        "        ''.join(path.read_text() for path in Here('/proc/self/task').glob('*/comm')))\n"
+    )
+    told = tell + "    process._exit(0)\n"  # nothing is left to wait for the threads of a planted script
+    for number, edits in enumerate(
+        [[(ends, ends + tell)], [(frees, "    #"), (ends, ends + told)], [(EARLY, "#"), (ends, ends + told)]]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run_once(copied(name, folder, *edits), 2, "--epochs", "1", "--batch", "500")
+        seen = [path.read_text() for path in tmp_path.glob("threads-*")]
+        assert len(seen) == 2
+        assert [("pt_gloo_runloop" in threads) for threads in seen] == [number > 0] * 2, seen
+        for path in tmp_path.glob("threads-*"):
+            path.unlink()
 
 
 @pytest.mark.framework("deepspeed")
@@ -518,7 +577,8 @@ def test_a_job_trains_on_two_nodes(
         slurm.ask("scancel", job)
     text = re.sub(r"\x1b\[[\d;]*m", "", (tmp_path / "out").read_text())
     complained = (tmp_path / "err").read_text()
-    assert state == "COMPLETED" or (state == "FAILED" and ABORTED in complained), text + complained[-5000:]
+    forgiven = script in KEEP_THE_GROUP and aborted(text, complained)
+    assert state == "COMPLETED" or (state == "FAILED" and forgiven), text + complained[-5000:]
     printed = Printed(text=text, processes=len(list(tmp_path.glob("read-*"))))
     check_same(printed, before(script), twice=name == "ray_train")
     assert printed.processes == 2

@@ -3,6 +3,7 @@
 import argparse
 
 import torch
+import torch.distributed.nn  # before there is a group, which defaults of its functions would hold
 from accelerate import Accelerator, DataLoaderConfiguration
 from sklearn.datasets import load_digits
 from torch import nn
@@ -68,6 +69,8 @@ def main(args):
     correct = accuracy(model, test_set, device)
     if accelerator.is_main_process:
         print(f"accuracy {correct:.4f}")
+    # A model holds the group too, and gloo's threads would outlive the last line.
+    model, optimizer, loader = accelerator.free_memory(model, optimizer, loader)
     accelerator.end_training()
 
 

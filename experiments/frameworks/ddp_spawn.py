@@ -5,6 +5,7 @@ import os
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group, which defaults of its functions would hold
 import torch.multiprocessing as mp
 from sklearn.datasets import load_digits
 from torch import nn
@@ -72,6 +73,7 @@ def main(rank, args):
             print(f"epoch {epoch}: loss {mean:.5f}, accuracy {accuracy(model.module, test_set, device):.4f}")
     if rank == 0:
         print(f"accuracy {accuracy(model.module, test_set, device):.4f}")
+    del model  # it holds the group too, and gloo's threads would outlive the next line
     dist.destroy_process_group()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group, which defaults of its functions would hold
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
@@ -83,6 +84,7 @@ def main(args):
             new.replace(args.snapshot)  # whenever this is killed, there is a whole snapshot
     if rank == 0:
         print(f"accuracy {accuracy(model.module, test_set, device):.4f}")
+    del model  # it holds the group too, and gloo's threads would outlive the next line
     dist.destroy_process_group()
 
 
