@@ -92,8 +92,15 @@ class Beside(AbstractContextManager["Beside"]):
 
 WORTH_STARTING = 5
 """Cases: a report on fewer is made before a second process has imported what it reads and draws with."""
-_OF_A_REPORT = ("ddpbench.analysis.read.reading", "ddpbench.report.draw.painter", "matplotlib.figure")
-"""Imported by the second process, in the order of their use."""
+_OF_A_REPORT = (
+    "ddpbench.analysis.read.reading",
+    "ddpbench.report.draw.painter",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
+    "ddpbench.report.page",
+)
+"""Imported by the second process, in the order of their use: the last has all that paints."""
 
 
 def for_report(cases: int) -> Beside | None:

@@ -120,7 +120,6 @@ def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchR
     if outcome is not None and address is not None and (why := address.misfit(outcome, directory)):
         return LaunchRecords(directory, (), left_out=(LeftOut("mixed up", directory.path, why),))
     files = directory.rank_files()
-    last = _last_attempts(files)
     for path in files:
         if stray := stray_rank(path, outcome):
             left_out.append(stray)
@@ -133,7 +132,7 @@ def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchR
         if address is not None and (why := _misfit(rank, address, outcome)):
             left_out.append(LeftOut("rank", path, why))
             continue
-        if rank.torn_line is not None and (rank.rank, rank.attempt) in last:
+        if rank.torn_line is not None and (rank.rank, rank.attempt) in _last_attempts(files):
             damage.append(f"{path}, line {rank.torn_line}: torn (its end is missing)")
         ranks.append(rank)
     return LaunchRecords(directory, _merged(ranks), outcome, tuple(damage), tuple(left_out))

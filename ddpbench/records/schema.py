@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -442,8 +443,13 @@ Record = (
 _Tagged = Annotated[Record, Field(discriminator="kind")]
 _TEXTS_NOT_KEPT = ConfigDict(cache_strings="keys")
 """Each launch has others, and a long sweep would grow."""
-_ADAPTER: TypeAdapter[Record] = TypeAdapter(_Tagged, config=_TEXTS_NOT_KEPT)
 _MANY: TypeAdapter[list[Record]] = TypeAdapter(list[_Tagged], config=_TEXTS_NOT_KEPT)
+
+
+@cache
+def _one() -> TypeAdapter[Record]:
+    """Return what reads a single record: made on first use, for that takes as long as reading some hundred files."""
+    return TypeAdapter(_Tagged, config=_TEXTS_NOT_KEPT)
 
 
 _TO_ZEROS = bytes(ord("0") if chr(byte).isdecimal() else ord(" ") for byte in range(128)) + b" " * 128
@@ -475,7 +481,7 @@ def record_from_json(line: bytes) -> Record:
     """
     check_digits(line)
     try:
-        return _ADAPTER.validate_json(line)
+        return _one().validate_json(line)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])

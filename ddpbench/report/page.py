@@ -102,7 +102,6 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     rows = rows_of(summary)
     numbers = Numbers()
     shared = shared_words(rows)
-    every_case = numbers.sure(summary_table(summary, rows))
     found = [section for make in FIGURES if (section := make(summary, rows)) is not None]
     made = [section for section in found if section.shows]
     without_figure = [section for section in found if not section.shows]
@@ -110,7 +109,9 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     drawing = dressed(summary, rows, [labelled(picture) for picture in pictures], wanted)
     if painter is not None:
         painter.start(drawing)
-    downloads = _downloads(summary)  # while the other process draws
+    # while the other process draws
+    every_case = numbers.sure(summary_table(summary, rows))
+    downloads = _downloads(summary)
     drawn = painter.drawn() if painter is not None else draw_all(drawing)
     sections = _placed(made, pictures, drawn, numbers, shared)
     own_phases = data_parallel_section(summary, rows)

@@ -194,9 +194,12 @@ def raw_launches(summary: RunSummary, column: str) -> dict[str, list[float]]:
     frame = summary.launches
     if frame.empty:
         return values
-    for record in frame.sort_values(["case_id", "round"]).to_dict("records"):
-        if record["status"] == "ok" and not _missing(record[column]):
-            values.setdefault(str(record["case_id"]), []).append(float(record[column]))
+    ordered = frame.loc[frame["status"] == "ok", ["case_id", "round", column]].sort_values(
+        ["case_id", "round"]
+    )
+    for case_id, value in zip(ordered["case_id"].tolist(), ordered[column].tolist(), strict=True):
+        if not _missing(value):
+            values.setdefault(str(case_id), []).append(float(value))
     return values
 
 

@@ -54,10 +54,10 @@ class Stand:
 
 def stands(summary: RunSummary, topic: str) -> dict[str, Stand]:
     """Return how each case of a topic stands, by its id."""
+    found = summary.comparisons
     return {
         str(record["case_id"]): Stand(verdict=str(record["verdict"]), ratio=_estimate(record))
-        for record in summary.comparisons.to_dict("records")
-        if record["topic"] == topic
+        for record in (found if found.empty else found[found["topic"] == topic]).to_dict("records")
     }
 
 

@@ -103,7 +103,7 @@ def _unhidden(by_id: dict[str, CaseRun], table: pd.DataFrame, names: Names) -> I
     """Replays whose dilation does not hide what the host really does beside them."""
     needed = {
         str(row["case_id"]): (float(row["dilation_needed"]), float(row["dilation"]))
-        for row in table.to_dict("records")
+        for row in table[["case_id", "dilation", "dilation_needed"]].to_dict("records")
         if str(row["case_id"]) in by_id and not pd.isna(row["dilation_needed"])
     }
     short = {case_id: found for case_id, found in needed.items() if found[0] > found[1] * (1 + 1e-9)}

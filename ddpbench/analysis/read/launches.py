@@ -122,16 +122,18 @@ class CaseRun:
     baseline_id: str
     left_out: tuple[LeftOut, ...] = ()
     """What its folder holds that does not belong there."""
+    good: tuple[Launch, ...] = field(init=False, repr=False, compare=False)
+    """The launches whose numbers count; none where the case has diverged."""
+
+    def __post_init__(self) -> None:
+        """Finds the good launches once: all that compares cases asks for them."""
+        good = () if self.status == "diverged" else tuple(launch for launch in self.launches if launch.ok)
+        object.__setattr__(self, "good", good)
 
     @property
     def case(self) -> Case:
         """The case itself."""
         return self.planned.case
-
-    @property
-    def good(self) -> list[Launch]:
-        """The launches whose numbers count; none where the case has diverged."""
-        return [] if self.status == "diverged" else [launch for launch in self.launches if launch.ok]
 
     @property
     def bucket_bytes(self) -> tuple[int, ...] | None:

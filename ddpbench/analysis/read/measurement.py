@@ -172,8 +172,13 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
     loss_curve = loss_curve_of(launch.round, [rank.of(LossCurve) for rank in every], case, one_host=one_host)
     cores = len({core for start in _starts(ranks) for core in start.cores})
     paces = [_timed_paces(rank) for rank in every]
+    series = _series(blocks) if timing is not None else []
     launch = replace(
         launch,
+        timing=replace(timing, session=launch.session) if timing is not None else None,
+        step_ns=np.concatenate(series) if series else None,
+        change=launch_change(series),
+        own_step_s=tuple(_own_step_s(of) for of in blocks) if timing is not None else (),
         faults_per_step=faults_per_step(blocks),
         evaluation=replace(evaluation, session=launch.session) if evaluation is not None else None,
         checkpoints=checkpoint_runs(launch.round, [rank.of(Checkpoint) for rank in every], one_host=one_host),
@@ -184,14 +189,7 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
     if timing is None:
         damage = launch.damage or foreign or ("its records hold no timed steps of every rank",)
         return replace(launch, status="failed", error=damage_sentence(damage))
-    series = _series(blocks)
-    return replace(
-        launch,
-        timing=replace(timing, session=launch.session),
-        step_ns=np.concatenate(series),
-        change=launch_change(series),
-        own_step_s=tuple(_own_step_s(of) for of in blocks),
-    )
+    return launch
 
 
 def _with_flags(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
@@ -293,7 +291,7 @@ def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
     """Return the single steps of each rank that takes samples, in blocks that all ranks have."""
     shared = sorted(set.intersection(*(set(blocks) for blocks in ranks)))
     return [
-        np.concatenate([np.array(blocks[index].step_ns, np.int64) for index in shared])
+        np.array([time_ns for index in shared for time_ns in blocks[index].step_ns], np.int64)
         for blocks in ranks
         if any(blocks[index].samples > 0 for index in shared)
     ]

@@ -16,15 +16,16 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpbench.analysis.read.parts import Ints, RankSteps, apart
+from ddpbench.analysis.read.parts import Ints, RankSteps, apart, column
 from ddpbench.analysis.read.transfers import Moved, Transfers, transfers_of
 from ddpbench.analysis.statistics.stats import Interval, half_width, share
-from ddpbench.records import COMPUTE_SPANS
+from ddpbench.records import COMPUTE_SPANS, StepRecord
 
 STANDARD_SPANS = frozenset({"data", "forward", "backward", "optimizer", "synchronize"})
 _COMPUTE = ("forward", "backward", "optimizer", "other_compute")
@@ -210,7 +211,7 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
     transfers = (*_transfer_rows(noted, moved, noted.step_of), *_transfer_rows(noted, before, noted.first_of))
     rows = np.concatenate([_span_rows(noted), noted.steps, *transfers])
     owner, lengths, covered = coverage(rows, len(_KINDS))
-    by_launch = np.array([noted.means_s(lengths * share, owner) for share in _divided(covered)])
+    by_launch = noted.means_s(lengths * _divided(covered), owner)
     steps_s = noted.means_s(noted.steps[:, 3] - noted.steps[:, 2], noted.steps[:, 0])
     under_way = moved.under_way_s() if moved is not None else {}
     sizes = moved.moved() if moved is not None else {}
@@ -300,11 +301,15 @@ class _Noted:
         return apart(owner, *(np.concatenate([self.steps[:, end], self.spans[:, end]]) for end in (2, 3)))
 
     def means_s(self, lengths_ns: NDArray[Any], group: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return the sum of these lengths per rank and step in each launch, seconds; `group` names each one's group."""
+        """Return the sum of these lengths per rank and step in each launch, seconds.
+
+        `group` names the group of each along the last axis, in order.
+        """
         count = np.bincount(self.launch_of)
-        found: NDArray[np.float64] = (
-            np.bincount(self.launch_of[group], weights=lengths_ns, minlength=len(count)) / count / 1e9
-        )
+        ends = np.searchsorted(self.launch_of[group], np.arange(1, len(count) + 1))
+        before = np.zeros((*lengths_ns.shape[:-1], lengths_ns.shape[-1] + 1), np.int64)
+        np.cumsum(lengths_ns, axis=-1, out=before[..., 1:])
+        found: NDArray[np.float64] = np.diff(np.take(before, ends, axis=-1), axis=-1, prepend=0) / count / 1e9
         return found
 
     def spans_s(self) -> list[dict[str, float]]:
@@ -322,9 +327,7 @@ class _Noted:
 
 def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
     """Return what ranks noted, one row each; None where no launch was instrumented."""
-    names: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    spans: list[tuple[int, int, int, int]] = []
-    steps: list[tuple[int, int, int, int]] = []
+    steps: list[StepRecord] = []
     launch_of: list[int] = []
     numbers: list[int] = []
     processes: list[int] = []
@@ -341,12 +344,9 @@ def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
             if not any(noted.steps for noted in ranks.values()):
                 continue
             for noted in ranks.values():
-                groups: dict[int, int] = {}
-                for step in noted.steps:
-                    group = groups[step.step] = len(steps)
-                    steps.append((group, _STEP, step.start_ns, step.end_ns))
-                    owners.append(ranks_before)
-                    spans += [(group, names[name], start, end) for name, start, end in step.spans]
+                groups = {step.step: group for group, step in enumerate(noted.steps, start=len(steps))}
+                steps += noted.steps
+                owners += [ranks_before] * len(noted.steps)
                 launch_of += [len(found)] * len(noted.steps)
                 step_of += [groups.get(transfer.step, -1) for transfer in noted.transfers]
                 first_of += [min(groups.values(), default=-1)] * len(noted.earlier)
@@ -358,20 +358,41 @@ def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
         of_case.append(range(first, len(found)))
     if not steps:
         return None
+    names, spans = _span_table(steps)
     return _Noted(
         launches=found,
         rounds=numbers,
         processes=processes,
         backends=backends,
         of_case=of_case,
-        names=tuple(names),
-        steps=np.array(steps, np.int64),
-        spans=np.array(spans, np.int64).reshape(-1, 4),
+        names=names,
+        steps=_table(
+            np.arange(len(steps)),
+            np.full(len(steps), _STEP),
+            column(map(attrgetter("start_ns"), steps)),
+            column(map(attrgetter("end_ns"), steps)),
+        ),
+        spans=spans,
         launch_of=np.array(launch_of, np.int64),
         owners=np.array(owners, np.int64),
         step_of=np.array(step_of, np.int64),
         first_of=np.array(first_of, np.int64),
     )
+
+
+def _span_table(steps: Sequence[StepRecord]) -> tuple[tuple[str, ...], Ints]:
+    """Return the names of all spans, and rows of group, place among them, from and to."""
+    spans = [span for step in steps for span in step.spans]
+    codes: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+    place = column(map(codes.__getitem__, map(itemgetter(0), spans)))
+    group = np.repeat(np.arange(len(steps)), [len(step.spans) for step in steps])
+    return tuple(codes), _table(group, place, *(column(map(itemgetter(end), spans)) for end in (1, 2)))
+
+
+def _table(*columns: NDArray[np.int64]) -> Ints:
+    """Return columns as the rows of a table."""
+    found: Ints = np.stack(columns, axis=1)
+    return found
 
 
 def _span_rows(noted: _Noted) -> Ints:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from scipy import special
@@ -114,6 +115,7 @@ def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
 
 
+@lru_cache(maxsize=1024)
 def t_quantile(probability: float, df: float) -> float:
     """Student's t: the value that is exceeded with probability `1 - probability`."""
     return float(special.stdtrit(df, probability))

@@ -14,7 +14,7 @@ from ddpbench.report.parts import Picture
 
 WORTH_SHARING = 4
 """Fewer figures are drawn here: handing them over costs as much as drawing one."""
-SHARE_HERE = 0.4
+SHARE_HERE = 0.45
 """Of the figures; this process makes the page's tables and data too."""
 
 

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -87,8 +88,12 @@ def _short(value: float) -> str:
     return "0" if text == "-0" else text.replace("0.", ".", 1) if text.startswith(("0.", "-0.")) else text
 
 
+@lru_cache(maxsize=4096)
 def _relative(path: str) -> str:
-    """Return a path with each point told from the one before; rounding does not add up along it."""
+    """Return a path with each point told from the one before; rounding does not add up along it.
+
+    Most paths are letters' outlines, which all figures share.
+    """
     x = y = begin_x = begin_y = 0.0
     steps: list[tuple[str, Sequence[float]]] = []
     for command, numbers in _COMMAND.findall(path):

@@ -177,6 +177,7 @@ SETTINGS: dict[str, Any] = {
     "axes.titlesize": LABEL_PT,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
+    "axes.titley": 1.0,  # no ticks are above: looking for them lays out every label of an axis
     "axes.labelsize": LABEL_PT,
     "axes.labelcolor": INK,
     "axes.edgecolor": MUTED,

@@ -88,7 +88,8 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
 
 def _kept(summary: RunSummary, rows: Sequence[Row]) -> list[Kept]:
     by_id: Mapping[str, Mapping[Any, Any]] = {
-        str(record["case_id"]): record for record in summary.cases.to_dict("records")
+        str(record["case_id"]): record
+        for record in summary.cases[["case_id", *_HELD, "peak_memory_bytes"]].to_dict("records")
     }
     words = variant_words(rows)
     found: dict[tuple[Any, ...], Kept] = {}

@@ -59,9 +59,9 @@ def costs_of(summary: RunSummary, rows: Sequence[Row]) -> list[Cost]:
     """Return what failures cost, the least first."""
     by_id = {row.case_id: row for row in rows}
     failed: list[tuple[Row, dict[str, Any]]] = []
-    for record in summary.cases.to_dict("records"):
+    for record in summary.cases[summary.cases["failures"].fillna(0) != 0].to_dict("records"):
         row = by_id.get(str(record["case_id"]))
-        if row is not None and not pd.isna(record["failures"]) and record["failures"]:
+        if row is not None:
             failed.append((row, {str(name): value for name, value in record.items()}))
     names = _names([row for row, _ in failed])
     found = [_cost(row, record, names[row.case_id]) for row, record in failed]
