@@ -17,7 +17,7 @@ from ddpbench.cli import run
 from ddpbench.records import RunDir
 from ddpbench.report import page, write_report
 from ddpbench.report.captions import shared_words
-from ddpbench.report.draw import canvas, slide
+from ddpbench.report.draw import slide
 from ddpbench.report.draw.canvas import Sheet, draw, drawing
 from ddpbench.report.embedded import labelled
 from ddpbench.report.outside import conditions, dressed, source_line
@@ -181,14 +181,14 @@ def test_the_figures_own_png_has_title_conditions_and_source(
     from matplotlib.figure import Figure
 
     seen: dict[str, float] = {}
-    save = canvas.saved
+    save = Figure.savefig
 
-    def look(figure: Figure, kind: str, **options: Any) -> bytes:
-        if kind == "png":
-            seen.update(texts_of(figure))
-        return save(figure, kind, **options)
+    def look(self: Figure, *arguments: Any, **options: Any) -> None:
+        if options["format"] == "png":
+            seen.update(texts_of(self))
+        save(self, *arguments, **options)
 
-    monkeypatch.setattr(canvas, "saved", look)
+    monkeypatch.setattr(Figure, "savefig", look)
     picture = first_picture(summary)
     assert draw(picture).files["figures/scaling.png"].startswith(b"\x89PNG")
     assert picture.heading in seen

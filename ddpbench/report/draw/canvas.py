@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from ddpbench.report.draw import style
-from ddpbench.report.draw.png import png_of
 from ddpbench.report.draw.slim import slim
 from ddpbench.report.parts import Picture
 from ddpbench.report.words import Estimate
@@ -209,6 +208,7 @@ def drawing() -> Iterator[None]:
 
 
 _NO_DATE: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
@@ -216,25 +216,11 @@ _NO_DATE: dict[str, dict[str, None]] = {
 
 
 def saved(figure: Figure, kind: str, *, dpi: float = style.PNG_DPI, part: Bbox | None = None) -> bytes:
-    """Return a figure as a png, svg or pdf file; of the latter two also a part of one. `dpi` is a PNG's."""
-    if kind == "png":
-        return _png(figure, dpi)
+    """Return a figure, or a part of it, as a file of this kind: png, svg or pdf."""
     file = io.BytesIO()
-    figure.savefig(file, format=kind, bbox_inches=part, metadata=_NO_DATE[kind])
+    fast: dict[str, Any] = {"dpi": dpi, "pil_kwargs": {"compress_level": 2}} if kind == "png" else {}
+    figure.savefig(file, format=kind, bbox_inches=part, metadata=_NO_DATE[kind], **fast)
     return file.getvalue()
-
-
-def _png(figure: Figure, dpi: float) -> bytes:
-    """Return a figure as a PNG of so many pixels an inch."""
-    import numpy as np
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    own_dpi = figure.get_dpi()
-    figure.set_dpi(dpi)
-    canvas: Any = FigureCanvasAgg(figure)
-    canvas.draw()
-    figure.set_dpi(own_dpi)
-    return png_of(np.asarray(canvas.buffer_rgba()), dpi)
 
 
 def draw(picture: Picture) -> Drawn:
