@@ -55,12 +55,13 @@ FRAMEWORK_OF_JOB = {name: FRAMEWORK.get(name) for name in JOBS}
 def case(*values: object, name: str, thorough: bool = False) -> object:
     """A case of a parametrized test, skipped where the script's framework is not here.
 
-    `thorough`: with a framework it takes longer than CI has.
+    `thorough`: with a framework it takes longer than CI has. Without one it is beside those of the frameworks, where
+    CI has time for it.
     """
     framework = FRAMEWORK.get(name)
     marks = [pytest.mark.framework(framework)] if framework else []
-    if framework and thorough:
-        marks.append(pytest.mark.thorough)
+    if thorough:
+        marks.append(pytest.mark.thorough if framework else pytest.mark.framework)
     return pytest.param(*values, marks=marks, id="-".join(map(str, values[:2])))
 
 
@@ -335,6 +336,7 @@ DOUBLE = (
 )
 
 
+@pytest.mark.framework
 def test_in_float64_two_ranks_stay_with_one(tmp_path: Path, nothing_left_behind: None) -> None:
     """In float32 the last digits of sums grow into differences after some epochs, which are no fault of a script."""
     printed = []
@@ -361,7 +363,7 @@ EARLY = "import torch.distributed.nn  #"
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are named in Linux's /proc")
-@pytest.mark.parametrize("name", [case(name, name=name) for name in ENDS])
+@pytest.mark.parametrize("name", [case(name, name=name, thorough=True) for name in ENDS])
 def test_no_thread_of_gloo_outlives_the_group(name: str, tmp_path: Path, nothing_left_behind: None) -> None:
     """One that does may hang or abort the process at its end: rarely, so its threads are looked at instead."""
     frees, ends = ENDS[name]
@@ -448,7 +450,11 @@ FORGETS = ('        optimizer.load_state_dict(snapshot["optimizer"])', "        
 
 
 @pytest.mark.parametrize(
-    "edits", [pytest.param([], id="whole"), pytest.param([FORGETS], id="without momentum")]
+    "edits",
+    [
+        pytest.param([], id="whole"),
+        pytest.param([FORGETS], id="without momentum", marks=pytest.mark.framework),
+    ],
 )
 def test_killed_it_goes_on_from_its_snapshot(
     edits: list[tuple[str, str]],
