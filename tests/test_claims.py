@@ -30,7 +30,7 @@ from tests.claims import (
     table_spans,
     unclaimed,
 )
-from tests.kept import KEPT, REPORTS, embedded, summary_of, unpacked
+from tests.kept import KEPT, REPORTS, ROOT, embedded, summary_of, unpacked
 from tests.pages import PROSE
 
 README = PROSE
@@ -128,6 +128,17 @@ def test_a_kept_run_is_small_and_names_no_path_of_the_machine(name: str) -> None
 def test_every_run_that_the_readme_shows_has_its_records() -> None:
     shown = set(re.findall(r"\(reports/([\w.-]+)/", README)) | CLAIMS.runs
     assert shown - set(KEPT) == AWAITING_RECORDS
+
+
+def test_the_page_of_claims_has_the_verdicts_of_the_kept_runs() -> None:
+    page = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
+    verdicts = page.partition("## What was found")[2]
+    expected = {
+        f"| [{name}](../reports/{name}/report.html) | {one['says']} | {one['verdict']} |"
+        for name in KEPT
+        for one in summary_of(name).get("claims", ())
+    }
+    assert set(re.findall(r"^\| \[.*\|$", verdicts, re.MULTILINE)) == expected
 
 
 def covered_by(claims: Claims, readme: str) -> list[tuple[int, int]]:
