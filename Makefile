@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest --benchmark-disable
-TESTS_AT_ONCE := 4
+TESTS_AT_ONCE := 3
 FRAMEWORK_TESTS := framework
 FRAMEWORK_FILES := tests
 BY_FILE := --dist loadfile --no-loadscope-reorder

@@ -161,9 +161,9 @@ def read_bytes(path: Path, most: int) -> bytes:
     """Return a file's contents; raises as `open_file`."""
     descriptor = open_file(path, most)
     try:
-        parts = [os.read(descriptor, _PART)]
-        while len(parts[-1]) == _PART:  # of a regular file a shorter part is the last
-            parts.append(os.read(descriptor, _PART))
+        parts = []
+        while part := os.read(descriptor, _PART):
+            parts.append(part)
         return b"".join(parts)
     finally:
         os.close(descriptor)

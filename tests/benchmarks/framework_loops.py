@@ -4,7 +4,7 @@
 
 `--loop ray_train` is started by plain `python`, since Ray starts the ranks, and `tf_mirrored` has one process at any
 world size. The loops know nothing of the harness: a DataLoader and a clock of their own, and everything off that the
-strategy has off. Each side trains a model of its own, of the same size; Rank 0 writes the pairs of times of as many
+strategy has off. Each side trains a model of its own, of the same size. Rank 0 writes the pairs of times of as many
 steps, and the loop's loss before and after, as JSON.
 """
 
