@@ -352,13 +352,17 @@ def differing(cases: Iterable[Case], names: Iterable[str] = tuple(FACETS)) -> li
 
 
 def words(case: Case, names: Iterable[str], among: Iterable[Case]) -> list[str]:
-    """Return what a case has of these fields, in words; of options those that `among` does not share."""
+    """Return what a case has of these fields, in words; of options those that others of `among` have otherwise.
+
+    Those are cases of its own strategy, or of its own workload: another's have other options.
+    """
     every = list(among)
     found: list[str] = []
     for name in names:
         owner = _OPTIONS.get(name)
         if owner is not None:
-            found += options_words(owner(case), [owner(other) for other in every])
+            varied = _varied(every, name, owner) if every else owner(case)
+            found += options_words({key: value for key, value in owner(case).items() if key in varied})
         else:
             found.append(FACETS[name].word(case))
     return [word for word in dict.fromkeys(found) if word]
@@ -379,12 +383,10 @@ def virtual_words(case: Case, *, but: Collection[str] = ()) -> list[str]:
     return [FACETS[name].word(case) for name in VIRTUAL if name not in but and FACETS[name].told(case)]
 
 
-def options_words(mine: dict[str, Any], among: Sequence[dict[str, Any]] = ()) -> list[str]:
-    """Options as `key=value`; with `among`, those that are not the same in all of these."""
+def options_words(options: dict[str, Any]) -> list[str]:
+    """Options as `key=value`."""
     return [
-        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in mine.items()
-        if not among or any(other.get(key) != value for other in among)
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in options.items()
     ]
 
 

@@ -205,6 +205,9 @@ def test_options_are_compared_among_those_who_have_them() -> None:
     cases = [ddp, replace(ddp, options_json='{"accumulate": 2}'), other]
     (setting,) = grouping.settings_apart(cases, ["options_json"])
     assert (setting.title, [setting.text(case) for case in cases]) == ("accumulate", ["1", "2", ""])
+    told = [grouping.words(case, ["options_json"], cases) for case in cases]
+    assert told == [["accumulate=1"], ["accumulate=2"], []]
+    assert grouping.words(ddp, ["options_json"], [ddp, other]) == []
     (workload,) = grouping.settings_apart([BASE, replace(BASE, workload="two_branch")], ["workload"])
     assert workload.text(replace(BASE, workload="two_branch")) == "two_branch"
     (checkpoints,) = grouping.settings_apart(pair("checkpoint"), ["checkpoint"])

@@ -181,8 +181,9 @@ def _rest(one: Choice) -> list[str]:
         less = ": it trains less than one rank does" if run in one.below_base else ""
         end = f"takes {_gap(ratio)}{less}"
         return [f"a step of {called(run, one.ranked)} {end}", f"the other's step {end}"]
-    least = min((ratio for _, ratio in others), key=lambda ratio: ratio.value)
-    return [f"steps of the other {len(others)} take {_gap(least)} or more"]
+    # What holds of all of them is what the intervals leave, and no estimate.
+    least = min(ratio.value if ratio.low is None else ratio.low for _, ratio in others)
+    return [f"steps of the other {len(others)} take {_gap(Interval(least))} or more"]
 
 
 def _gap(ratio: Interval) -> str:

@@ -313,7 +313,7 @@ class _Words:
             mine, other = (name.replace(f" at {ranks}", "") for name in (mine, other))
             end = f" at {ranks}"
         if held.verdict == "cannot tell":
-            yield f"{mine} against {other}{end}: {self._undecided(held.ratio)}"
+            yield f"{mine} against {other}{end}: {self._undecided(held.ratio, named=True)}"
             yield self._undecided(held.ratio)
             return
         yield self._sides(held, mine, other, end)
@@ -433,12 +433,13 @@ class _Words:
         ratio = _ratio(held)
         return (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
 
-    def _undecided(self, ratio: Interval) -> str:
+    def _undecided(self, ratio: Interval, *, named: bool = False) -> str:
+        """Return what the interval leaves open; `named`: whose steps they are has been said."""
         if self._rates:
             return f"{plain(inverse(ratio))} times the samples/s"
         if self._one.margin:
             return f"step times differ by {signed(ratio)}, which leaves {_per_cent(self._one.margin)} open"
-        return undecided(ratio)
+        return undecided(ratio, "" if named else "what is to be faster")
 
 
 def _per_cent(fraction: float) -> str:

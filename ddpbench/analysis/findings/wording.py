@@ -132,11 +132,15 @@ def size_tags(judged: Judgement) -> tuple[str, ...]:
     return () if judged.beyond else (f"the difference may be under {MARGIN_WORDS}",)
 
 
-def undecided(ratio: Interval) -> str:
-    """Return how much longer or shorter steps may be than the other's, from a ratio that was not told from 1."""
+def undecided(ratio: Interval, whose: str = "") -> str:
+    """Return how much longer or shorter steps may be than the other's, from a ratio that was not told from 1.
+
+    They are those of what was named first; `whose` says of what else.
+    """
     assert ratio.low is not None
     assert ratio.high is not None
-    return f"steps may be up to {format_at_most(ratio.high - 1)} longer or {format_at_most(1 - ratio.low)} shorter"
+    of = f" of {whose}" if whose else ""
+    return f"steps{of} may be up to {format_at_most(ratio.high - 1)} longer or {format_at_most(1 - ratio.low)} shorter"
 
 
 def takes_another_path(run: CaseRun) -> bool:
