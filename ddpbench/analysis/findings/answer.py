@@ -183,7 +183,7 @@ def _rest(one: Choice) -> list[str]:
         return [f"a step of {called(run, one.ranked)} {end}", f"the other's step {end}"]
     # What holds of all of them is what the intervals leave, and no estimate.
     least = min(ratio.value if ratio.low is None else ratio.low for _, ratio in others)
-    return [f"steps of the other {len(others)} take {_gap(Interval(least))} or more"]
+    return [f"steps of the other {len(others)} take {_gap(Interval(value=least))} or more"]
 
 
 def _gap(ratio: Interval) -> str:
