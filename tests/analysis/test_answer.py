@@ -66,7 +66,8 @@ def test_caps_of_one_strategy_are_told_apart_by_their_caps(tmp_path: Path) -> No
     caps = {case_of("ddp", 2, bucket_cap_mb=cap): step for cap, step in ((1.0, 15.0), (25.0, 11.0))}
     told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, **caps}))
     assert told.startswith("Use DDP (25 MiB buckets) at 2 ranks")
-    assert "; steps of the other 2 take 9.0" in told
+    # By the means it is 9.0 % for the closer one; what intervals leave is true of both.
+    assert "; steps of the other 2 take 8.8 % longer or more" in told
 
 
 def test_where_more_ranks_are_slower_the_answer_is_one(tmp_path: Path) -> None:

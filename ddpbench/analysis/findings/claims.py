@@ -424,7 +424,7 @@ class _Words:
             return whose, f"{plain(by)} times as long" if many else f"{longer(by)} longer"
         if many:
             return "", f"{plain(inverse(ratio))} times as fast"
-        return "", f"{longer(by)} {'faster' if ahead else 'slower'}"
+        return ("", f"{longer(by)} faster") if ahead else ("its step takes ", f"{longer(by)} longer")
 
     def _equal(self, held: HeldPair) -> bool:
         """Return whether it is the difference that is told, not who is faster."""
