@@ -75,6 +75,19 @@ def _nothing_impossible() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _warm_servers(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fork servers need not import torch anew, but where something is timed."""
+    if request.config.getoption("--ratios", default=False):
+        yield
+        return
+    from tests.warm_servers import warm_servers
+
+    with warm_servers() as servers, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ddpbench.machine.server.start_process", servers.start)
+        yield
+
+
 _VIOLATING: list[bool] = []
 
 

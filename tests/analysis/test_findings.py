@@ -281,7 +281,15 @@ def test_a_bucket_that_is_decided_stands_above_a_strategy_that_is_not(tmp_path: 
     assert ("note", "scaling") in found[1:-1]
 
 
-def test_shares_of_a_step_have_intervals(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("timed_ms", "told"),
+    [
+        (20, ""),
+        (16, ", 25 % longer than timed ones: see Validity"),
+        (25, ", 20 % shorter than timed ones: see Validity"),
+    ],
+)
+def test_shares_of_a_step_have_intervals(tmp_path: Path, timed_ms: int, told: str) -> None:
     # of steps of 20 ms, 2 to 6 ms of transfers lie after backward: 4 ms, with s = sqrt(2.5) ms over five launches
     run = RunDir(tmp_path / "run")
     write_plan(run, [SINGLE, DDP], Budget(rounds_min=1, rounds_max=5))
@@ -291,9 +299,10 @@ def test_shares_of_a_step_have_intervals(tmp_path: Path) -> None:
         moved = (0, "all_reduce", 1000, start + 10 * MS, start + (14 + exposed) * MS)
         step = (start, start + 20 * MS, spans, [moved])
         write_launch(run, SINGLE, number, [RankLaunch()])
-        write_launch(run, DDP, number, [RankLaunch(steps=[step])] * 2)
+        write_launch(run, DDP, number, [RankLaunch(blocks=[[timed_ms * MS] * 10], steps=[step])] * 2)
     write_sessions(run)
     (text,) = [one.line for one in summarize(run).findings if one.evidence == "breakdown"]
+    assert f"instrumented steps of 5 launches{told})." in text
     half = 2.776445 * (2.5 / 5) ** 0.5 / 20
     ends = f"[{100 * (0.2 - half):.0f}, {100 * (0.2 + half):.0f}]"
     assert f"20 % {ends} of a step is exposed communication" in text

@@ -365,6 +365,24 @@ def test_a_network_is_not_busy_for_longer_than_the_step(tmp_path: Path) -> None:
     assert taking(0.110) == {"network_time"}
 
 
+@pytest.mark.parametrize(("ms", "holds"), [(110, True), (120, True), (123, False)])
+def test_ranks_that_enter_their_steps_apart_leave_a_network_more_time(
+    tmp_path: Path, ms: int, holds: bool
+) -> None:
+    """Two ranks whose steps of 100 ms begin 20 ms apart: the network may be busy for 120 ms."""
+    begin, end = STEP
+    early = (begin, end, [], [(0, "all_reduce", 10**6, begin, end)])
+    late = (begin + 20 * MS, end + 20 * MS, [], [(0, "all_reduce", 10**6, begin + 20 * MS, end + 20 * MS)])
+    ranks = [RankLaunch(blocks=[[100 * MS] * 10], steps=[one], gradient_bytes=10**6) for one in (early, late)]
+    run = written(tmp_path, {ON_A_LINK: [ranks]})
+
+    def plant(case: CaseRun) -> CaseRun:
+        assert case.parts is not None
+        return replace(case, parts=replace(case.parts, network_s={0: ms / 1e3}))
+
+    assert ("network_time" not in broken(checked(run, plant))) is holds
+
+
 def test_an_algorithm_sends_what_its_formula_says(tmp_path: Path) -> None:
     case = case_of("ddp", 4, algorithm="tree")  # the root sends to two others, one after the other: log2 n
     run = written(tmp_path, of(case, **step_with("tree", 1000, 40)))

@@ -15,7 +15,7 @@ from tests.benchmarks.ratio import paired_ratio
 
 KEEPS_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": "1000000000",
-    "MALLOC_MMAP_THRESHOLD_": "1000000000",
+    "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TOP_PAD_": "100000000",
 }
 """glibc's malloc gives the top of its heap back to the kernel when it happens to be free. Whether a loop of this size

@@ -30,6 +30,7 @@ from ddpbench.analysis.findings.wording import (
     size_tags,
     undecided,
 )
+from ddpbench.analysis.invariants.steps import instrumented_over_timed
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.shares import percent_of, share_of_step
 from ddpbench.analysis.statistics.stats import (
@@ -278,12 +279,21 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
                 *_labels(run, apart),
                 *conditions((run,)),
                 *one_bucket(run),
-                f"instrumented steps of {counted(parts.launches, 'launch', 'launches')}",
+                f"instrumented steps of {counted(parts.launches, 'launch', 'launches')}{_unlike_timed(run)}",
             ),
             evidence="breakdown",
             verdict="note",
             cases=(run.case_id,),
         )
+
+
+def _unlike_timed(run: CaseRun) -> str:
+    """Return what must be said of instrumented steps that are not as timed ones are; empty where they are."""
+    found = instrumented_over_timed(run)
+    if found is None or found.holds:
+        return ""
+    off = found.seen - 1
+    return f", {100 * abs(off):.2g} % {'longer' if off > 0 else 'shorter'} than timed ones: see Validity"
 
 
 def _place(run: CaseRun, apart: _Apart) -> str:

@@ -99,8 +99,8 @@ INVARIANTS: tuple[Invariant, ...] = (
     ),
     Invariant(
         name="network_time",
-        statement="A step's network time is at least what its bytes need on the link, and at most "
-        f"{100 * links.STEP_TOLERANCE:g} % longer than the step",
+        statement="A step's network time is at least what its bytes need on the link, and at most the time between "
+        f"any rank's first moment in it and any's last (to {100 * links.STEP_TOLERANCE:g} %)",
         meaning="Its transfers are taken to begin or end at the wrong moment: do not use its communication columns.",
         kind="impossible",
         check=links.network_time,

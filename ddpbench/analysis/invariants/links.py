@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 from ddpbench.analysis.invariants.checked import Bounded, Measured
 from ddpbench.analysis.network import bytes_to_aggregate, formula_of
-from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.read.traffic import FEWEST, MOST
 from ddpbench.collectives import TABLE as COLLECTIVES
 from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, busiest_rank_bytes
@@ -26,7 +25,7 @@ PAYLOAD_MOST = 1448 / 1514
 RATE_TOLERANCE = 0.02
 """How much faster than its rate a link may seem: its proof before a sweep reads counters over a part of a second."""
 STEP_TOLERANCE = 0.02
-"""Transfers of a step may be under way from one rank's first moment to another's last."""
+"""Relative: what a network time may be above the time between any rank's first moment and any's last."""
 _AT_THE_SLOWEST = frozenset(
     {"all_reduce", "all_gather", "reduce_scatter", "ring", "naive_ring", "hierarchical"}
 )
@@ -115,20 +114,23 @@ def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | N
 
 
 def network_time(case: Measured) -> Iterable[Bounded]:
-    """The time in which a step's transfers were under way: not less than the link needs, not more than the step."""
+    """The time in which a step's transfers were under way: not less than the link needs, not more than there was.
+
+    There was the time from any rank's first moment to any's last: where many ranks share few cores, they enter their
+    steps far apart.
+    """
     job, parts = case.run.case, case.run.parts
     links = links_of(job.fabric)
     if links is None or parts is None:
         return
     needed = _least_network_s(case, links)
     for number, seconds in parts.network_s.items():
-        own = parts.by_round.get(number)
-        step_s = sum(own[name] for name in PARTS) if own is not None else parts.step_s
+        there_was_s = parts.window_s.get(number, parts.step_s)
         yield Bounded(
             what="the network time of its step",
             seen=seconds,
             least=needed,
-            most=step_s * (1 + STEP_TOLERANCE),
+            most=there_was_s * (1 + STEP_TOLERANCE),
             unit="s",
             round=number,
         )

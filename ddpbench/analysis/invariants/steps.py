@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ddpbench.analysis.invariants.checked import ROUNDING, Bounded, Measured
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.statistics.stats import half_width
+
+if TYPE_CHECKING:
+    from ddpbench.analysis.read.launches import CaseRun
 
 AGREEMENT = 0.02
 """Instrumented and timed steps agree where the interval of their ratio over launches reaches into 1 +- this."""
@@ -62,12 +66,18 @@ def instrumented_as_timed(case: Measured) -> Iterable[Bounded]:
 
     It is broken where the whole 95 % interval lies outside 1 +- `AGREEMENT`, or the mean outside 1 +- `HARD_AGREEMENT`.
     """
-    logs = case.run.instrumented_over_timed
+    if (found := instrumented_over_timed(case.run)) is not None:
+        yield found
+
+
+def instrumented_over_timed(run: CaseRun) -> Bounded | None:
+    """Return an instrumented step over a timed one, and what it may be; None where nothing was instrumented."""
+    logs = run.instrumented_over_timed
     if not logs:
-        return
+        return None
     half, hard = half_width(logs), math.log1p(HARD_AGREEMENT)
     reach = hard if half is None else min(hard, math.log1p(AGREEMENT) + half)
-    yield Bounded(
+    return Bounded(
         what="an instrumented step over a timed one",
         seen=math.exp(math.fsum(logs) / len(logs)),
         least=math.exp(-reach) * (1 - ROUNDING),

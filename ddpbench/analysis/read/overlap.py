@@ -75,6 +75,8 @@ class Breakdown:
     """By round: how long a step's transfers were under way on any rank, mean over steps; none across hosts.
 
     The union of the times from a transfer's first data to its last rank's end."""
+    window_s: Mapping[int, float] = field(default_factory=dict)
+    """By round: from any rank's first moment in these steps to any's last, over their number; on one host's clock."""
     sent_bytes: float | None = None
     """What the rank that sent most handed to the network a step, mean over steps; None where it was not counted."""
 
@@ -213,6 +215,7 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
     owner, lengths, covered = coverage(rows, len(_KINDS))
     by_launch = noted.means_s(lengths * _divided(covered), owner)
     steps_s = noted.means_s(noted.steps[:, 3] - noted.steps[:, 2], noted.steps[:, 0])
+    windows_s: list[float] = noted.windows_s().tolist()
     under_way = moved.under_way_s() if moved is not None else {}
     sizes = moved.moved() if moved is not None else {}
     spans = noted.spans_s()
@@ -255,6 +258,7 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
                     for launch, number in zip(own, numbers, strict=True)
                     if launch in under_way
                 },
+                window_s={number: windows_s[launch] for launch, number in zip(own, numbers, strict=True)},
                 sent_bytes=_busiest_bytes(case.launches),
             )
         )
@@ -310,6 +314,16 @@ class _Noted:
         before = np.zeros((*lengths_ns.shape[:-1], lengths_ns.shape[-1] + 1), np.int64)
         np.cumsum(lengths_ns, axis=-1, out=before[..., 1:])
         found: NDArray[np.float64] = np.diff(np.take(before, ends, axis=-1), axis=-1, prepend=0) / count / 1e9
+        return found
+
+    def windows_s(self) -> NDArray[np.float64]:
+        """Return of each launch the time from any rank's first moment to any's last, over a rank's steps, seconds."""
+        firsts = np.searchsorted(self.launch_of, np.arange(len(self.launches)))
+        whole_ns = np.maximum.reduceat(self.steps[:, 3], firsts) - np.minimum.reduceat(
+            self.steps[:, 2], firsts
+        )
+        ranks = [sum(bool(noted.steps) for noted in launch.values()) for launch in self.launches]
+        found: NDArray[np.float64] = whole_ns / (np.bincount(self.launch_of) / ranks) / 1e9
         return found
 
     def spans_s(self) -> list[dict[str, float]]:
