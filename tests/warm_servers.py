@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ddpbench.guard import adopt_orphans, die_with_parent
+from ddpbench.machine.server import start_process
 from ddpbench.worker import server as worker_server
 from tests import processes
 
@@ -74,22 +75,24 @@ class WarmProcess:
                 [sys.executable, "-P", "-c", _LINE, str(theirs.fileno()), "ddpbench.worker", "--serve"],
                 env=env,
                 stdin=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # where it fails, a server that is started cold says why
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
         processes.WARM.add(self._process.pid)
 
-    def fork(self, argv: Sequence[str], output: IO[bytes], passed: Sequence[int]) -> Adopted:
-        """Return a new fork server's guard, a child of this process."""
+    def fork(self, argv: Sequence[str], output: IO[bytes], passed: Sequence[int]) -> Adopted | None:
+        """Return a new fork server's guard, a child of this process; None where torch could not be imported."""
         adopt_orphans()
         try:
             asked = json.dumps({"argv": argv, "passed": passed, "folder": str(Path.cwd())}).encode()
             socket.send_fds(self._connection, [asked], [output.fileno(), *passed])
             pid = int(self._connection.recv(64) or b"0")
+        except ConnectionError:
+            pid = 0
         finally:
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-        assert pid, "no warm process: what it says is above"
-        return Adopted(pid)
+        return Adopted(pid) if pid else None
 
     def close(self) -> None:
         self._connection.close()
@@ -105,7 +108,7 @@ class WarmServers:
 
     def start(
         self, argv: Sequence[str], env: Mapping[str, str], output: IO[bytes], passed: Sequence[int]
-    ) -> Adopted:
+    ) -> Adopted | subprocess.Popen[bytes]:
         """Stands in for `ddpbench.machine.server.start_process`."""
         given = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
         key = json.dumps([str(Path.cwd()), given], sort_keys=True)
@@ -113,7 +116,7 @@ class WarmServers:
         self._warm[key] = warm
         if len(self._warm) > KEPT:
             self._warm.pop(next(iter(self._warm))).close()
-        return warm.fork(argv, output, passed)
+        return warm.fork(argv, output, passed) or start_process(argv, env, output, passed)
 
     def close(self) -> None:
         for warm in self._warm.values():

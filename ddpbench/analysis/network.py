@@ -83,6 +83,19 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
     return name, seconds(case.world_size, size, PAYLOAD * links.limiting(case.algorithm, case.nodes) / 8, 0.0)
 
 
+def beyond_formula_s(run: CaseRun) -> float:
+    """Return how much of a step's exposed communication its links do not explain, seconds; 0 where there is no formula.
+
+    Emulated links have no latency of their own: what transfers take beyond their formula is the work of the machine
+    that emulates them, or of the library that sends.
+    """
+    times = network_timings(run)
+    _, formula_s = formula_of(run.case, bytes_to_aggregate(run)) if times else ("", None)
+    if formula_s is None or run.parts is None:
+        return 0.0
+    return max(0.0, min(network_time(times).value - formula_s, run.parts.exposed_s))
+
+
 def network_timings(run: CaseRun) -> list[Timing]:
     """Return how long a step's transfers were under way in each launch, seconds: to be paired as step times are."""
     network_s = run.parts.network_s if run.parts is not None else {}

@@ -85,7 +85,8 @@ class LaunchRunner:
                 pid for pid in server.pids if pid != server.pid
             ],  # the launcher's, for one not yet known
             shared_machine=self._shared,
-            helpers=plan.case.loader_workers > 0,
+            # A fork server tells of them with the ranks' ends.
+            helpers=plan.case.loader_workers > 0 and isinstance(server, LaunchedRanks),
         )
         oom_before = oom_kills()
         start = time.monotonic()

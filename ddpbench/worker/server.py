@@ -10,7 +10,9 @@ The first round's serves the proofs before, too. It talks over a socket it inher
     to it                       {"event": "born", "pid": ...}
                                 {"event": "ready", "import_s": ...}
                                 {"event": "started", "pids": [...]}
-                                {"event": "exited", "rank": ..., "pid": ..., "code": ..., "cpu_s": ...}
+                                {"event": "exited", "rank": ..., "pid": ..., "code": ...,
+                                 "cpu_s": the rank's, and that of what ranks had started and has ended since the
+                                 exit told before}
                                 {"event": "refused", "reason": ...}
 
 The end of the socket ends it. A guard stands between it and the controlling side: see `ddpbench.guard`.
@@ -26,6 +28,7 @@ import json
 import mmap
 import os
 import pkgutil
+import resource
 import selectors
 import signal
 import socket
@@ -123,6 +126,7 @@ class ForkServer:
         self._traces = traces
         self._ranks: dict[int, int] = {}  # pid -> rank
         self._received = b""
+        self._told_s = 0.0
 
     def serve(self) -> None:
         """Works until the connection ends."""
@@ -251,6 +255,7 @@ class ForkServer:
         """A launch begins. A rank of an earlier one that no signal could end, and was given up, is no rank any more."""
         self._ranks.clear()
         self._traces.keep()
+        self._told_s = _ended_cpu_s()
 
     def _reap(self) -> None:
         """Tells of ranks that have ended, each with its process group; with the last one all of its launch is gone."""
@@ -265,15 +270,23 @@ class ForkServer:
             if pid in self._ranks:  # its group is ended while its id cannot be another's
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
-            _, status, usage = os.wait4(pid, 0)
+            _, status = os.waitpid(pid, 0)
             rank = self._ranks.pop(pid, None)
             if rank is None:
                 continue  # an orphan of a rank
             if not self._ranks:
                 self._traces.clear({pid, *end_descendants()})
             code = os.waitstatus_to_exitcode(status)
-            cpu_s = usage.ru_utime + usage.ru_stime
+            # Loader workers are not the rank's own children, and end with it: as orphans they are this process's.
+            until_now_s = _ended_cpu_s()
+            cpu_s, self._told_s = until_now_s - self._told_s, until_now_s
             self._send(event="exited", rank=rank, pid=pid, code=code, cpu_s=cpu_s)
+
+
+def _ended_cpu_s() -> float:
+    """Return the processor time of all that were this process's children and have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def _found(asked: Mapping[str, Any]) -> dict[str, Any]:

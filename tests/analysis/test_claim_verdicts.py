@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ddpbench.analysis import RunSummary, summarize
 from ddpbench.analysis.findings.claims import claim_findings, decided_claims
 from ddpbench.analysis.read.launches import CaseRun, Launch
+from ddpbench.analysis.read.pace import Pacing
 from ddpbench.analysis.statistics.stats import Timing
 from ddpbench.analysis.summary import Decided
 from ddpbench.cli import run as cli
@@ -292,6 +294,32 @@ def test_growth_is_told_of_every_strategy_that_grows() -> None:
     (told,) = claim_findings([found], runs)
     assert "the other's step is 6.0" in told.text
     assert "times as long for master, not for DDP" in told.text
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(0.85, "holds"), (0.95, "cannot tell")])
+def test_replays_that_fill_this_machine_s_cores_decide_nothing(share: float, verdict: str) -> None:
+    pace = Pacing(lateness_s=np.zeros(10), cpu_s=share, cores_s=1.0, optimizer_s=0.0, due_s=0.0)
+    runs = [
+        replace(run, launches=tuple(replace(launch, pace=pace) for launch in run.launches))
+        for run in measured(random.Random(1), {DDP: 1.0, PARALLEL: 1.3})
+    ]
+    found = decided(claim((DDP, PARALLEL)), runs)
+    assert found.verdict == verdict
+    (told,) = claim_findings([found], runs)
+    said = "DDP at 2 ranks took 95 % of this machine's cores, so that these set its pace"
+    assert (said in told.text) is (verdict == "cannot tell")
+
+
+def test_two_sides_are_named_by_what_tells_them_apart_where_more_does_not_fit() -> None:
+    few, many = (
+        case_of("master", ranks, fabric="100 Gbit/s", nodes=ranks, bucket_cap_mb=1000.0) for ranks in (2, 32)
+    )
+    runs = measured(random.Random(1), {few: 1.0, many: 4.8}, noise=0.01)
+    says = "from 2 to 32 workers a master's step doubles or more"
+    found = decided(claim((few, many), of="step time", margin=1.0, says=says), runs)
+    (told,) = claim_findings([found], runs)
+    assert "; a step of 32 ranks takes 4.8" in told.text
+    assert "times as long as one of 2 ranks" in told.text
 
 
 def test_another_path_of_training_is_said_beside() -> None:

@@ -6,6 +6,8 @@ import json
 import mmap
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,42 @@ def test_a_thread_that_a_workloads_import_started_refuses_the_fork(
         assert server.ForkServer(theirs, page, Traces(tmp_path))._receive()
         assert json.loads(ours.recv(4096)) == {"event": "refused", "reason": "2 threads"}
     assert [case.workload for case in imported] == ["hf:bert-tiny"]
+
+
+BURN_S = 0.3
+
+
+def test_what_a_rank_started_is_counted_with_its_processor_time(tmp_path: Path) -> None:
+    """Loader workers are a rank's grandchildren, and end after it: two launches, each with one of them."""
+    code = f"""
+import json, mmap, os, socket, sys, time
+from pathlib import Path
+from ddpbench.guard import Traces, adopt_orphans
+from ddpbench.worker import server
+adopt_orphans()
+ours, theirs = socket.socketpair()
+one = server.ForkServer(theirs, mmap.mmap(-1, {PAGE_BYTES}), Traces(Path({str(tmp_path)!r})))
+for _ in range(2):
+    one._begin()
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        read, write = os.pipe()
+        if os.fork() == 0 and os.fork() == 0:
+            while time.process_time() < {BURN_S}:
+                pass
+            os.write(write, b"1")
+            time.sleep(60)
+        os.read(read, 1)
+        os._exit(0)
+    one._ranks[pid] = 0
+    while one._ranks:
+        one._reap()
+        time.sleep(0.01)
+    print(json.loads(ours.recv(4096))["cpu_s"])
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    for told in map(float, ended.stdout.split()):
+        assert BURN_S <= told < 2 * BURN_S

@@ -18,8 +18,10 @@ from dataclasses import replace
 from typing import Any
 
 from ddpbench.analysis.findings.wording import (
+    FULL_SHARE,
     MARGIN_WORDS,
     RATIO_THRESHOLD,
+    busy_share,
     conditions,
     fitting,
     inverse,
@@ -119,6 +121,8 @@ def _unable(pair: _Pair, names: Names) -> str:
             return f"{names.of(run)} {status}{f': {run.error}' if run.error else ''}"
         if run.planned.oversubscribed:
             return f"{names.of(run)} has more threads than cores"
+        if (share := busy_share(run)) > FULL_SHARE:
+            return f"{names.of(run)} took {100 * share:.0f} % of this machine's cores, so that these set its pace"
     return ""
 
 
@@ -318,6 +322,7 @@ class _Words:
             return
         yield self._sides(held, mine, other, end)
         yield self._sides(held, mine, other, "")
+        yield self._sides(held, *_told_apart(pair), "")
         yield self._short(held)
 
     def in_part(self) -> Iterator[str]:
@@ -334,6 +339,9 @@ class _Words:
         else:
             yield ", ".join([f"{failed} ({worst})", *opened])
             yield ", ".join([failed, *opened])
+        against = [f"not in {len(self._failing)} ({worst})"] if self._failing else []
+        opened = [f"cannot tell in {len(self._open)}"] if self._open else []
+        yield ", ".join([f"{counts}{f', {best}' if self._holding else ''}", *against, *opened])
         yield f"{counts}{f', {best}' if self._holding else ''}"
         yield counts
 
@@ -440,6 +448,22 @@ class _Words:
         if self._one.margin:
             return f"step times differ by {signed(ratio)}, which leaves {_per_cent(self._one.margin)} open"
         return undecided(ratio, "" if named else "what is to be faster")
+
+
+def _told_apart(pair: _Pair) -> tuple[str, str]:
+    """Return the two of a pair by nothing but what tells them apart: `2 ranks` and `32 ranks`."""
+    cases = [run.case for run in pair]
+    fields = grouping.differing(cases, (*VARIANT, *SCALE, *PANEL))
+    ranks = "world_size" in fields
+    rest = [name for name in fields if not (ranks and name in ("world_size", "nodes", "ranks_per_node"))]
+    first, second = (
+        ", ".join(
+            [*([counted(case.world_size, "rank")] if ranks else []), *grouping.words(case, rest, cases)]
+        )
+        or spoken_among(case, cases)
+        for case in cases
+    )
+    return first, second
 
 
 def _per_cent(fraction: float) -> str:

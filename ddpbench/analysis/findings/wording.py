@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from ddpbench.analysis.network import beyond_formula_s
 from ddpbench.analysis.read.launches import CaseRun, Launch
-from ddpbench.analysis.read.pace import late_s
+from ddpbench.analysis.read.pace import host_share, late_s
 from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.stats import MARGIN, Interval, Judgement, step_time
 from ddpbench.records import Compared
@@ -76,6 +77,8 @@ def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
     return (f"{rounds} launch{'es' if rounds != 1 else ''} each", *corrected)
 
 
+MUCH_OF_A_STEP = 0.1
+"""From this part of a step on, what transfers took beyond their link's time is said."""
 LATE = "replayed computation came late"
 """How it begins to be said."""
 
@@ -89,7 +92,23 @@ def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]
     disturbed = disturbed_launches(launches)
     if disturbed > len(launches) / 2:
         told.append(f"{disturbed} of {len(launches)} launches disturbed")
-    return (*told, *(_paced(runs) if late else ()))
+    return (*told, *_beyond_links(runs), *(_paced(runs) if late else ()))
+
+
+def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
+    """Return which part of a step transfers took that emulated links do not explain, where it is much of it."""
+    found = {
+        run.case_id: (beyond_formula_s(run) / run.parts.step_s, run)
+        for run in runs
+        if run.parts is not None and run.parts.step_s > 0
+    }
+    share, run = max(found.values(), key=lambda one: one[0], default=(0.0, None))
+    if run is None or share < MUCH_OF_A_STEP:
+        return []
+    whose = f" of {called(run, runs)}" if len(found) > 1 else ""
+    return [
+        f"transfers{whose} took {100 * share:.0f} % of a step longer than their link needs: this machine's doing"
+    ]
 
 
 def _paced(runs: Sequence[CaseRun]) -> list[str]:
@@ -106,8 +125,20 @@ def _paced(runs: Sequence[CaseRun]) -> list[str]:
 def too_long(share: float) -> str:
     """Return by how much, at most, steps read too long, in words; `share` is that of `late_share`."""
     return (
-        f"read up to {format_at_most(share)} too long" if share <= 1 else "may read more than twice too long"
+        f"read up to {format_at_most(share)} too long by this alone"
+        if share <= 1
+        else "may read more than twice too long by this alone"
     )
+
+
+FULL_SHARE = 0.9
+"""Above this part of the cores' time, replays' own work sets their pace, whatever is emulated."""
+
+
+def busy_share(run: CaseRun) -> float:
+    """Return which part of its cores' time a replay's own work took; 0 where nothing is replayed."""
+    paced = [launch.pace for launch in run.good if launch.pace is not None]
+    return host_share(paced) if paced else 0.0
 
 
 def late_share(run: CaseRun) -> float:

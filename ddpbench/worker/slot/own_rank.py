@@ -53,7 +53,7 @@ class OwnRank:
             sorted(set(watched)) if self._speaks_for_host else (),
             lambda: self._server.pids,
             shared_machine=slot.shared_machine,
-            helpers=request.case.loader_workers > 0,
+            helpers=False,  # the server tells of them with the rank's end
         )
         per_node = sum(1 for one in members if one.node == own.node)
         env = {
@@ -142,7 +142,7 @@ class OwnRank:
             state |= {
                 "code": self._code,
                 "gone": self._gone,
-                "cpu_s": round(self._cpu_s + self._noise.helper_cpu_s, 6),
+                "cpu_s": round(self._cpu_s, 6),
                 "oom": oom_kills() > self._oom_before,
                 "totals": asdict(self._noise.totals()) if self._speaks_for_host else None,
                 "files": self._send_files() if self._slot.place.rank in self._slot.unshared else None,
