@@ -70,6 +70,18 @@ def test_caps_of_one_strategy_are_told_apart_by_their_caps(tmp_path: Path) -> No
     assert "; steps of the other 2 take 8.8 % longer or more" in told
 
 
+def test_layouts_of_the_best_strategy_that_cannot_be_told_apart_do_not_hide_that_it_is_best(
+    tmp_path: Path,
+) -> None:
+    def on(strategy: str, nodes: int) -> Case:
+        return case_of(strategy, 4, fabric="1 Gbit/s", nodes=nodes, ranks_per_node=4 // nodes)
+
+    one, two, master = on("ddp", 1), on("ddp", 2), on("master", 2)
+    told = answer(summary_of(tmp_path, {SINGLE: 10, one: 12, two: 12.001, master: 20}, noise=0.004))
+    assert told.startswith("Use ring (DDP) at 4 ranks: 3.3")
+    assert "; 1 x 4 and 2 x 2 cannot be told apart" in told
+
+
 def test_where_more_ranks_are_slower_the_answer_is_one(tmp_path: Path) -> None:
     told = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 40, MASTER: 60}))
     assert told.startswith("Stay on one rank: at 2 ranks DDP trains 0.50")

@@ -73,14 +73,14 @@ def test_by_how_much_at_most_replays_were_late_is_said(tmp_path: Path) -> None:
             for one in found
         ]
 
-    words = "replayed computation came late: {} read up to {} % too long"
+    words = "replayed computation came late: {} read up to {} % too long by this alone"
     assert conditions(paced(0.05, DDP)) == (words.format("its steps", 5.3),)  # 5 of 95
     assert conditions(paced(0.05, DDP), late=False) == ()
     assert conditions(paced(0.05, DDP, MASTER)) == (words.format("steps of DDP", 5.3),)
     assert conditions(paced(0.019, DDP)) == ()
     for late in (0.6, 1.0, 1.5):  # a worker's own step may take several of the job's
         assert conditions(paced(late, DDP)) == (
-            "replayed computation came late: its steps may read more than twice too long",
+            "replayed computation came late: its steps may read more than twice too long by this alone",
         )
 
 

@@ -97,7 +97,7 @@ def test_a_step_longer_than_from_memory_is_input_bound_and_the_fewest_workers_th
     told = texts(summary)
     assert "DDP at 2 ranks, gpt:nano, is input-bound without loader workers: a step takes" in told
     assert (
-        "longer than from memory; 2 loader workers fix it (28.6 % [28.6, 28.6] of a step waits for data; "
+        "longer than from memory; 2 loader workers fix it (28.6 % [28.6, 28.6] of a step is preparing data; "
         "also input-bound with 1; " in told
     )
     assert "6 launches each; corrected for 4 comparisons)" in told
@@ -108,7 +108,7 @@ def test_where_no_number_of_workers_mends_it_the_least_is_told(tmp_path: Path) -
     cases = {MEMORY: (10.0, 0.0), loaded(0): (14.0, 4.0), loaded(2): (12.0, 2.0)}
     summary = summary_of(tmp_path, cases, noise=0)
     assert "least: +20.0 % [+20.0, +20.0] with 2 loader workers" in texts(summary)
-    assert "no number of workers run here fixes it" in texts(summary)
+    assert "; 2 loader workers do not fix it" in texts(summary)
 
 
 def test_a_loader_that_costs_nothing_is_not_input_bound_however_long_it_waits(tmp_path: Path) -> None:

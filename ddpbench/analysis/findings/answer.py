@@ -24,9 +24,11 @@ from ddpbench.analysis.findings.wording import (
     fitting,
     launch_tags,
     listed,
+    listed_apart,
     longer,
     name_of,
     one_bucket,
+    panel_words,
     plain,
     sentence,
 )
@@ -35,7 +37,7 @@ from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Interval, Judgement, 
 from ddpbench.analysis.summary import Finding, FindingKind
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL
-from ddpbench.strategies.traits import traits_of
+from ddpbench.strategies.traits import spoken_among, traits_of
 from ddpbench.units import counted, format_at_most
 
 ASKED: tuple[FindingKind, ...] = ("loss", "lead", "links", "inputs", "precision")
@@ -121,7 +123,10 @@ class _Places:
 
     def of(self, one: Choice) -> str:
         """Return a panel's own words."""
-        return ", ".join(grouping.words(one.chosen.case, self.fields, self._cases))
+        return self._of(one.chosen.case)
+
+    def _of(self, case: Case) -> str:
+        return ", ".join(panel_words(case, self.fields, self._cases))
 
     def name(self, one: Choice) -> str:
         """Return the chosen case's name, told apart from all that were ranked anywhere."""
@@ -133,7 +138,7 @@ class _Places:
 
     def not_judged(self) -> str:
         """Return the panels without a choice."""
-        return listed([", ".join(grouping.words(case, self.fields, self._cases)) for case in self.missing])
+        return listed_apart([self._of(case) for case in self.missing])
 
     def count(self, count: int) -> str:
         """Return so many panels in words: `both links`, `all 3 workloads`, `2 of 3 settings`."""
@@ -160,6 +165,15 @@ def _in_one(one: Choice) -> str:
         return f"stay on one rank: at {ranks} {name} trains {plain(one.gain)} times its samples/s"
     if len(one.ranked) == 1:
         return f"at {ranks} {name} trains {gain}"
+    spoken = spoken_among(one.chosen.case, [run.case for run in one.ranked])
+    if one.tied and gain and {run.case.strategy for run in one.tied} == {one.chosen.case.strategy}:
+        kinds = [
+            called(run, one.ranked).removeprefix(f"{spoken} (").removesuffix(")")
+            for run in (one.chosen, *one.tied)
+        ]
+        start = f"use {spoken} at {ranks}: {gain}; "
+        ends = (f"{listed(kinds)} cannot be told apart", f"{len(kinds)} kinds of it cannot be told apart")
+        return fitting(start + end for end in ends)
     if one.tied:
         at = f", at {gain}," if gain else ""
         start = f"no strategy wins at {ranks}: {name}{at} cannot be told"
@@ -218,7 +232,9 @@ def _part(
     """Return what to use in some of the panels."""
     name, world = key
     where = (
-        f"on {places.count(len(members))}" if short else f"for {listed([places.of(one) for one in members])}"
+        f"on {places.count(len(members))}"
+        if short
+        else f"for {listed_apart([places.of(one) for one in members])}"
     )
     at = "" if same or name == "one rank" else f" at {counted(world, 'rank')}"
     return f"{name}{at} {where}"
@@ -268,17 +284,17 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
             told.append(f"slower than one rank: {names}{places.where(one)}")
     unsure = [one for one in choices if one.tied]
     if places.total > 1 and unsure and len(unsure) < len(choices):
-        told.append(f"not decided for {listed([places.of(one) for one in unsure])}")
+        told.append(f"not decided for {listed_apart([places.of(one) for one in unsure])}")
     flat = [one for one in choices if one.gain is not None and not one.gains and not one.loses]
     if flat:
-        where = f" for {listed([places.of(one) for one in flat])}" if places.total > 1 else ""
+        where = f" for {listed_apart([places.of(one) for one in flat])}" if places.total > 1 else ""
         told.append(f"not shown to be faster than one rank{where}")
     for one in choices:
         if one.slower_worlds:
             worlds = listed([str(world) for world in one.slower_worlds])
             told.append(f"{worlds} ranks are slower{places.where(one)}")
     if places.total > 1 and (without := [one for one in choices if one.gain is None]):
-        told.append(f"no base case: {listed([places.of(one) for one in without])}")
+        told.append(f"no base case: {listed_apart([places.of(one) for one in without])}")
     unranked: dict[str, list[str]] = {}
     for one in choices:
         for run, why in one.unranked:

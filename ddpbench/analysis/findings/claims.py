@@ -28,6 +28,7 @@ from ddpbench.analysis.findings.wording import (
     launch_tags,
     listed,
     longer,
+    panel_words,
     plain,
     sentence,
     signed,
@@ -66,8 +67,6 @@ _HEADS: Mapping[ClaimVerdict, str] = {
 _STATUSES = {"oom": "ran out of memory", "ok": "has no numbers"}
 _FOLLOWING = ("algorithm", "schedule", "options_json", "backend", "bucket_cap_mb", "env_json")
 """What follows from the strategy, where that differs."""
-_OF_WORKLOAD = ("workload_options_json", "local_batch", "global_batch")
-"""Likewise from the workload."""
 
 
 def decided_claims(claims: Sequence[PlannedClaim], cases: Sequence[CaseRun]) -> tuple[Decided, ...]:
@@ -199,13 +198,10 @@ def _place(pair: _Pair, pairs: Sequence[_Pair]) -> str:
         if "strategy" in fields:
             words.append(spoken_among(run.case, every))
             fields = [name for name in fields if name not in ("strategy", *_FOLLOWING)]
-        if "workload" in fields:
-            words.append(run.case.workload.rpartition(".py:")[2])
-            fields = [name for name in fields if name not in ("workload", *_OF_WORKLOAD)]
         if "world_size" in fields:
             ranks.append(counted(run.case.world_size, "rank"))
             fields = [name for name in fields if name not in ("world_size", "nodes", "ranks_per_node")]
-        words += grouping.words(run.case, fields, every)
+        words += panel_words(run.case, fields, every)
     at = " against ".join(dict.fromkeys(ranks))
     told = ", ".join(dict.fromkeys(words))
     return f"{told} at {at}" if told and at else told or at

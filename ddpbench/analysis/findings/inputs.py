@@ -74,8 +74,11 @@ def _bound(group: InputGroup) -> str:
         return f"{text}; {_workers(mend)} fix{'es' if mend.run.case.loader_workers == 1 else ''} it"
     if len(group.loaded) == 1:
         return text
-    every = len(group.bound) == len(group.loaded)
-    return f"{text}; {'no number of workers run here fixes it' if every else 'whether more workers fix it is open'}"
+    if len(group.bound) < len(group.loaded):
+        return f"{text}; whether more workers fix it is open"
+    others = [member for member in group.bound if member is not first]
+    one = [member.run.case.loader_workers for member in others] == [1]
+    return f"{text}; {_numbers(others)} loader worker{'' if one else 's'} do{'es' if one else ''} not fix it"
 
 
 def _about_bound(group: InputGroup) -> Iterable[str]:
@@ -84,15 +87,17 @@ def _about_bound(group: InputGroup) -> Iterable[str]:
     if first.waited_share is not None and first.ratio is not None:
         hidden = first.waited_share < (1 - 1 / first.ratio.value) / 2
         more = ": loading slows the step itself" if hidden else ""
-        yield f"{'only ' if hidden else ''}{_waited(first)} of a step waits for data{more}"
-    if others:
+        what = "waits for data" if first.run.case.loader_workers else "is preparing data"
+        yield f"{'only ' if hidden else ''}{_waited(first)} of a step {what}{more}"
+    if others and (group.fixed_by is not None or len(group.bound) < len(group.loaded)):
         yield f"also input-bound {_listed(others)}"
     if group.fixed_by is None:
         if len(group.loaded) == 1:
             yield "other numbers of loader workers were not run"
         else:
             least = min(group.loaded, key=lambda one: one.ratio.value if one.ratio is not None else 1e9)
-            yield f"least: {_signed(least.ratio)} {_how(least)}"
+            if least is not first:
+                yield f"least: {_signed(least.ratio)} {_how(least)}"
 
 
 def _without_twins(members: Sequence[InputCase]) -> Iterable[Finding]:
@@ -134,9 +139,13 @@ def _how(member: InputCase) -> str:
 
 
 def _listed(members: Sequence[InputCase]) -> str:
+    return f"with {_numbers(members)}"
+
+
+def _numbers(members: Sequence[InputCase]) -> str:
+    """Return their numbers of loader workers: `1, 2 and 4`."""
     counts = [str(member.run.case.loader_workers) for member in members]
-    words = counts[0] if len(counts) == 1 else f"{', '.join(counts[:-1])} and {counts[-1]}"
-    return f"with {words}"
+    return counts[0] if len(counts) == 1 else f"{', '.join(counts[:-1])} and {counts[-1]}"
 
 
 def _longer(ratio: Interval | None) -> str:

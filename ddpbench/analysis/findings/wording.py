@@ -11,7 +11,7 @@ from ddpbench.analysis.read.pace import host_share, late_s
 from ddpbench.analysis.shares import percent_of
 from ddpbench.analysis.statistics.stats import MARGIN, Interval, Judgement, step_time
 from ddpbench.records import Compared
-from ddpbench.spec import grouping
+from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import SCALE, VARIANT, cap_words
 from ddpbench.strategies.traits import spoken_among, traits_of
 from ddpbench.units import decimals_borne, format_at_most
@@ -54,6 +54,38 @@ def listed(names: Sequence[str]) -> str:
     if len(names) > MOST_NAMES + 1:
         return f"{', '.join(names[:MOST_NAMES])} and {len(names) - MOST_NAMES} others"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
+
+
+_OF_WORKLOAD = ("workload_options_json", "local_batch", "global_batch")
+"""What may follow from the workload."""
+
+
+def panel_words(case: Case, fields: Iterable[str], among: Iterable[Case]) -> list[str]:
+    """Return what tells a case from others by these fields; where workloads differ, not what follows from them.
+
+    An own workload is told by its class, whose path would fill the sentence.
+    """
+    every, names = list(among), list(fields)
+    if "workload" not in names:
+        return grouping.words(case, names, every)
+    workloads = {other.workload for other in every}
+    own = [other.rpartition(".py:")[2] for other in workloads]
+    told = case.workload.rpartition(".py:")[2] if len(set(own)) == len(own) else case.workload
+    follows = [
+        name
+        for name in _OF_WORKLOAD
+        if len({(other.workload, grouping.panel_value(other, name)) for other in every}) == len(workloads)
+    ]
+    rest = [name for name in names if name not in ("workload", *follows)]
+    return list(dict.fromkeys([told, *grouping.words(case, rest, every)]))
+
+
+def listed_apart(names: Sequence[str]) -> str:
+    """Return a few names that may have commas in them."""
+    if not any(", " in name for name in names):
+        return listed(names)
+    more = [f"{len(names) - MOST_NAMES} others"] if len(names) > MOST_NAMES + 1 else []
+    return "; ".join([*names[: MOST_NAMES if more else None], *more])
 
 
 def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) -> str:
