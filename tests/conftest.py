@@ -88,6 +88,14 @@ def _warm_servers(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def cold_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of how a fork server is started: as a user's is."""
+    from tests.warm_servers import start_process
+
+    monkeypatch.setattr("ddpbench.machine.server.start_process", start_process)
+
+
 _VIOLATING: list[bool] = []
 
 
