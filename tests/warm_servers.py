@@ -12,10 +12,12 @@ import ctypes
 import fcntl
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -100,6 +102,16 @@ class WarmProcess:
         processes.WARM.discard(self._process.pid)
 
 
+def _inherited() -> list[Any]:
+    """Return what a process has from the one that starts it, besides its environment."""
+    kinds = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+    limits = [resource.getrlimit(getattr(resource, name)) for name in kinds]
+    spaces = [str(path.readlink()) for path in sorted(Path("/proc/self/ns").iterdir())]
+    names = ("Umask", "SigBlk", "SigIgn", "CapEff", "Seccomp")
+    status = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(names)]
+    return [str(Path.cwd()), limits, spaces, status, sorted(os.sched_getaffinity(0)), os.nice(0)]
+
+
 class WarmServers:
     """A warm process for each environment, those that were used last."""
 
@@ -111,7 +123,7 @@ class WarmServers:
     ) -> Adopted | subprocess.Popen[bytes]:
         """Stands in for `ddpbench.machine.server.start_process`."""
         given = {name: value for name, value in env.items() if not name.startswith("PYTEST_")}
-        key = json.dumps([str(Path.cwd()), given], sort_keys=True)
+        key = json.dumps([_inherited(), given], sort_keys=True)
         warm = self._warm.pop(key, None) or WarmProcess(given)
         self._warm[key] = warm
         if len(self._warm) > KEPT:
@@ -175,5 +187,7 @@ def _fork_and_leave(connection: socket.socket, asked: dict[str, Any], given: lis
         os.close(output)
         socket_, page, parent, folder = asked["argv"][-4:]
         worker_server.main(int(socket_), int(page), int(parent), Path(folder))
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(1)

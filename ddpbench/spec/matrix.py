@@ -81,13 +81,18 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
         problems.extend(undecidable(experiment.claims, experiment.axes, list(planned.values())))
     if problems:
         raise ExperimentError(experiment.name, list(dict.fromkeys(problems)))
+    _add_base_cases(planned, devices)
+    return list(planned.values())
+
+
+def _add_base_cases(planned: dict[str, PlannedCase], devices: Devices) -> None:
+    """Adds to the cases, by their ids, those that their speed-ups are over."""
     runnable = [entry for entry in planned.values() if entry.skip_reason is None]
     for entry in runnable:
         baseline = entry.case.baseline()
         over = _oversubscribed(baseline, devices)
         added = PlannedCase(case=baseline, added_as_baseline=True, oversubscribed=over)
         planned.setdefault(baseline.case_id, added)
-    return list(planned.values())
 
 
 def _check_count(experiment: Experiment) -> None:

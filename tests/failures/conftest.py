@@ -62,6 +62,12 @@ def clean(nothing_left_behind: None) -> None:
 
 
 @pytest.fixture
+def no_base_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that have nothing to say of speed-ups: each launch of a launcher's takes ten seconds of a core."""
+    monkeypatch.setattr("ddpbench.spec.matrix._add_base_cases", lambda planned, devices: None)
+
+
+@pytest.fixture
 def write_experiment(tmp_path: Path) -> Callable[..., Path]:
     def write(workloads: list[str], **settings: object) -> Path:
         path = tmp_path / "faults.toml"

@@ -50,6 +50,7 @@ def test_every_launcher_carries_a_sweep(write_experiment: WriteExperiment, tmp_p
     assert "What does it take until the first step is made?" in page
 
 
+@pytest.mark.usefixtures("no_base_case")
 @pytest.mark.parametrize("launcher", ["spawn", "torchrun", "mpiexec"])
 def test_a_rank_that_fails_is_named_with_its_cause(
     write_experiment: WriteExperiment, tmp_path: Path, launcher: str
@@ -63,6 +64,7 @@ def test_a_rank_that_fails_is_named_with_its_cause(
     assert "the forward pass is broken" in error, error
 
 
+@pytest.mark.usefixtures("no_base_case")
 @pytest.mark.parametrize("launcher", ["torchrun", "mpiexec"])
 def test_a_rank_that_is_killed_is_named_with_its_signal(
     write_experiment: WriteExperiment, tmp_path: Path, launcher: str
@@ -88,6 +90,7 @@ def test_an_mpiexec_that_speaks_no_pmi_is_refused_before_anything_starts(
         launched.check_launcher("mpiexec")
 
 
+@pytest.mark.usefixtures("no_base_case")
 @pytest.mark.parametrize("launcher", ["torchrun"])
 def test_a_rank_that_hangs_is_ended(write_experiment: WriteExperiment, tmp_path: Path, launcher: str) -> None:
     # It holds for starting, too, which takes seconds beside other tests.

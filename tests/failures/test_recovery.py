@@ -12,7 +12,7 @@ from ddpbench.records import Failure, Gang, RunDir, read_launch
 from ddpbench.records.rundir import LaunchDir
 from tests.failures.conftest import run_cli, worker_processes, workload
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, pytest.mark.usefixtures("no_base_case")]
 WriteExperiment = Callable[..., Path]
 
 

@@ -309,12 +309,12 @@ def test_a_dry_run_lists_claims_with_their_pairs(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("claim_*.toml")), ids=lambda path: path.stem)
-def test_the_claims_of_tutorials_can_be_swept_in_eight_minutes(
+def test_the_claims_of_tutorials_can_be_swept_in_twenty_minutes(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
         parse_experiment(path.read_text(encoding="utf-8"), TableCatalog(path.parent), name="x").budget.total
-        <= 480
+        <= 1200
     )
     assert cli(["sweep", str(path), "--dry-run", "--out", str(tmp_path / "run")]) == 0
     told = " ".join(capsys.readouterr().out.split())
