@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ddpbench.formulas import PAYLOAD, TIMES
 from ddpbench.machine.placement import early_env
 from ddpbench.spec import Budget, Case, Links
+from ddpbench.strategies import load_strategy
 from ddpbench.workloads import load_workload
 from ddpbench.workloads.replay import Replay
 from ddpbench.workloads.shipped import PREFIX
@@ -20,8 +21,13 @@ STARTED_ANEW_S = 4.0
 """What a launch takes longer whose ranks a launcher starts anew: each imports torch."""
 RAY_S = 12.0
 """What a launch takes longer under Ray: it starts its own servers first, then ranks that import torch and Ray."""
-_STARTING_ANEW = {"spawn": STARTED_ANEW_S, "srun": STARTED_ANEW_S, "mpiexec": STARTED_ANEW_S, "ray": RAY_S}
-"""torchrun's launches are the slots' of a plan, mostly, which have fork servers; others correct the first guess."""
+_STARTING_ANEW = {
+    **dict.fromkeys(("spawn", "torchrun", "srun", "mpiexec"), STARTED_ANEW_S),
+    "ray": RAY_S,
+}
+"""Slots of a plan have fork servers, whatever starts them: their first launches correct the guess."""
+FRAMEWORK_S = 3.0
+"""What importing a framework takes then, besides."""
 PROOF_S = 0.7
 WARMUP_AND_INSTRUMENTED = 0.5
 """Warm-up and instrumented steps as a share of the timed steps."""
@@ -144,7 +150,9 @@ def proof_s(case: Case, tried: Tried | None = None) -> float:
 
 
 def _anew_s(case: Case) -> float:
-    return _STARTING_ANEW.get(case.launcher, 0.0)
+    start_s = _STARTING_ANEW.get(case.launcher, 0.0)
+    imports = start_s > 0 and case.launcher != "ray" and load_strategy(case.strategy).imports
+    return start_s + (FRAMEWORK_S if imports else 0.0)
 
 
 def replay_of(case: Case) -> Replay | None:

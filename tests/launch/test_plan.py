@@ -10,7 +10,7 @@ import pytest
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.plan import Plan, make_plan, plan_launch
-from ddpbench.machine.estimate import RAY_S, SERVER_START_S, STARTED_ANEW_S, about
+from ddpbench.machine.estimate import FRAMEWORK_S, RAY_S, SERVER_START_S, STARTED_ANEW_S, about
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, RunDir
@@ -134,13 +134,22 @@ def test_an_estimate_counts_launches_rounds_and_proofs() -> None:
 
 
 def test_an_estimate_counts_that_another_launchers_ranks_import_torch_anew() -> None:
-    forked, spawned, rays = (
-        plan_of(f'[base]\nlauncher = "{launcher}"') for launcher in ("local", "spawn", "ray")
+    forked, spawned, torchruns, rays = (
+        plan_of(f'[base]\nlauncher = "{launcher}"') for launcher in ("local", "spawn", "torchrun", "ray")
     )
     for of in (Plan.launch_s, Plan.proof_s):
-        one, other, third = (of(plan, plan.runnable[0].case) for plan in (forked, spawned, rays))
-        assert other == pytest.approx(one + STARTED_ANEW_S)
-        assert third == pytest.approx(one + RAY_S)  # and Ray's servers besides
+        one, other, third, last = (
+            of(plan, plan.runnable[0].case) for plan in (forked, spawned, torchruns, rays)
+        )
+        assert other == third == pytest.approx(one + STARTED_ANEW_S)
+        assert last == pytest.approx(one + RAY_S)  # and Ray's servers besides
+
+
+@pytest.mark.parametrize(("launcher", "more"), [("local", 0.0), ("torchrun", FRAMEWORK_S)])
+def test_an_estimate_counts_that_a_framework_is_imported_anew_too(launcher: str, more: float) -> None:
+    plan = plan_of(f'[base]\nlauncher = "{launcher}"')
+    bare = plan.runnable[0].case
+    assert plan.launch_s(replace(bare, strategy="hf_trainer")) == pytest.approx(plan.launch_s(bare) + more)
 
 
 def test_an_estimate_counts_all_the_time_that_a_loss_may_take_and_says_so() -> None:
