@@ -163,6 +163,10 @@ def covered_by(claims: Claims, readme: str) -> list[tuple[int, int]]:
         assert shown, f"by its data the README has to have this table:\n{text}"
         paragraph = before.rstrip().rpartition("\n\n")[2]
         assert f"(reports/{run}/cases.csv)" in paragraph, "a table's paragraph links its cases.csv"
+    for row in (row for name in KEPT for row in verdicts_of(name)):
+        found = spans_of(row, readme)
+        assert found, f"by its data the page of claims has to have this row: {row}"
+        spans += found
     for text in claims.stated:
         found = spans_of(text, readme)
         assert found, f"the README says this no longer: {text}"

@@ -1,8 +1,9 @@
 """Fork servers of tests are forked from a process that has imported torch already, one for each environment.
 
-Importing it takes a core two seconds and more, and the tests start hundreds of servers. What is forked is what would
-have been started: same environment, folder, descriptors and command line's arguments; and the test's own process
-is its parent. `tests/machine/test_server.py` and what tests start as a command of its own have servers as a user has.
+Importing it takes a core two seconds and more, and the tests start hundreds of servers. What is forked is as what would
+have been started: the same environment, folder and descriptors, the same main module for who asks for it; and the
+test's own process is its parent. Its command line is another. Tests that ask for `cold_servers`, and what tests start
+as a command of its own, have servers as a user has.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import importlib.util
 import json
 import os
 import resource
@@ -97,8 +99,11 @@ class WarmProcess:
         return Adopted(pid) if pid else None
 
     def close(self) -> None:
+        # A fork of this process may hold a copy of the connection, which closing leaves open.
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
-        self._process.wait()
+        self._process.wait(timeout=20)
         processes.WARM.discard(self._process.pid)
 
 
@@ -185,6 +190,8 @@ def _fork_and_leave(connection: socket.socket, asked: dict[str, Any], given: lis
             os.dup2(descriptor, number)
             os.close(descriptor)
         os.close(output)
+        sys.argv = ["ddpbench.worker", *asked["argv"][-5:]]
+        sys.modules["__main__"].__spec__ = importlib.util.find_spec("ddpbench.worker.__main__")
         socket_, page, parent, folder = asked["argv"][-4:]
         worker_server.main(int(socket_), int(page), int(parent), Path(folder))
     except BaseException:

@@ -84,16 +84,16 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
 
 
 def beyond_formula_s(run: CaseRun) -> float:
-    """Return how much of a step's exposed communication its links do not explain, seconds; 0 where there is no formula.
+    """Return how much of a step's exposed communication its links do not explain, even if they hid nothing, seconds.
 
-    Emulated links have no latency of their own: what transfers take beyond their formula is the work of the machine
-    that emulates them, or of the library that sends.
+    It is the work of the library that sends, or of the machine that emulates the links. 0 where there is no formula,
+    and where links have more than a rate: latency, losses, storage that shares them.
     """
-    times = network_timings(run)
-    _, formula_s = formula_of(run.case, bytes_to_aggregate(run)) if times else ("", None)
-    if formula_s is None or run.parts is None:
+    links = links_of(run.case.fabric)
+    if links is None or run.parts is None or not links.rates_alone:
         return 0.0
-    return max(0.0, min(network_time(times).value - formula_s, run.parts.exposed_s))
+    _, formula_s = formula_of(run.case, bytes_to_aggregate(run))
+    return 0.0 if formula_s is None else max(0.0, run.parts.exposed_s - formula_s)
 
 
 def network_timings(run: CaseRun) -> list[Timing]:

@@ -95,6 +95,11 @@ class Links:
             storage=settings.storage,
         )
 
+    @property
+    def rates_alone(self) -> bool:
+        """Whether nothing but their rates slows gradients down: no latency, no losses, no samples on the same link."""
+        return not self.latency_s and not self.loss and self.storage != "shared"
+
     def of_node(self, node: int) -> float:
         """Return a node's rate."""
         return self.bandwidth[node] if len(self.bandwidth) > 1 else self.bandwidth[0]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 
 from ddpbench.analysis.findings.wording import conditions
 from ddpbench.analysis.invariants.checked import Bounded, Checked, Violation
@@ -20,6 +23,7 @@ from ddpbench.analysis.statistics.stats import Interval, step_time
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case
+from ddpbench.spec.links import links_of
 from tests.analysis.test_findings import DDP, MASTER
 from tests.synthetic import RankLaunch, case_of, processes_of, write_launch, write_plan
 
@@ -82,6 +86,52 @@ def test_by_how_much_at_most_replays_were_late_is_said(tmp_path: Path) -> None:
         assert conditions(paced(late, DDP)) == (
             "replayed computation came late: its steps may read more than twice too long by this alone",
         )
+
+
+def test_replays_that_fill_the_cores_are_said(tmp_path: Path) -> None:
+    def busy(name: str, cpu_s: float, *cases: Case) -> list[CaseRun]:
+        pace = Pacing(lateness_s=np.zeros(2), cpu_s=cpu_s, cores_s=10.0, optimizer_s=0.0, due_s=0.0)
+        return [
+            replace(one, launches=tuple(replace(launch, pace=pace) for launch in one.launches))
+            for one in runs(tmp_path / name, *cases)
+        ]
+
+    eight = case_of("ddp", 8)
+    assert conditions(busy("a", 9.1, DDP, eight)[1:]) == (
+        "DDP took 91 % of this machine's cores, so that these set its pace",
+    )
+    full, idle = busy("b", 9.6, DDP, eight)[1], busy("c", 1.0, DDP)[0]
+    assert conditions([idle, full]) == (
+        "DDP at 8 ranks took 96 % of this machine's cores, so that these set its pace",
+    )
+    assert conditions(busy("d", 8.9, DDP)) == ()
+
+
+@pytest.mark.parametrize(
+    ("fabric", "exposed_s", "told"),
+    [
+        (
+            "1 Gbit/s",
+            0.2,
+            "29 % of a step is transfers beyond their link's time, the library's or this machine's",
+        ),
+        ("1 Gbit/s", 0.12, ""),
+        ("", 0.2, ""),
+        ("1 Gbit/s; latency 5000 \N{MICRO SIGN}s", 0.2, ""),
+        ("1 Gbit/s; loss 1 %", 0.2, ""),
+        ("1 Gbit/s; shared storage", 0.2, ""),
+    ],
+)
+def test_what_transfers_take_beyond_their_links_is_said(
+    tmp_path: Path, fabric: str, exposed_s: float, told: str
+) -> None:
+    """A ring of two sends 10 MB once over its link of 1 Gbit/s: 84 of the 400 ms of a step."""
+    case = case_of("ddp", 2, fabric=fabric, nodes=2) if fabric else DDP
+    (run,) = runs(tmp_path, case)
+    parts: Any = SimpleNamespace(exposed_s=exposed_s, step_s=0.4)
+    launches = tuple(replace(launch, gradient_bytes=10**7) for launch in run.launches)
+    assert not fabric or links_of(fabric) is not None
+    assert conditions([replace(run, parts=parts, launches=launches)]) == ((told,) if told else ())
 
 
 def test_validity_says_which_communication_cannot_be_timed(tmp_path: Path) -> None:

@@ -74,8 +74,11 @@ def _bound(group: InputGroup) -> str:
         return f"{text}; {_workers(mend)} fix{'es' if mend.run.case.loader_workers == 1 else ''} it"
     if len(group.loaded) == 1:
         return text
-    if len(group.bound) < len(group.loaded):
+    unsure = [member for member in group.loaded if member not in group.bound]
+    if any(member.run.case.loader_workers > first.run.case.loader_workers for member in unsure):
         return f"{text}; whether more workers fix it is open"
+    if unsure:
+        return f"{text}; {_how(unsure[0])} it cannot be told"
     others = [member for member in group.bound if member is not first]
     one = [member.run.case.loader_workers for member in others] == [1]
     return f"{text}; {_numbers(others)} loader worker{'' if one else 's'} do{'es' if one else ''} not fix it"

@@ -14,7 +14,7 @@ from ddpbench.records import Compared
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import SCALE, VARIANT, cap_words
 from ddpbench.strategies.traits import spoken_among, traits_of
-from ddpbench.units import decimals_borne, format_at_most
+from ddpbench.units import counted, decimals_borne, format_at_most
 
 INEXACT: frozenset[Compared] = frozenset(
     {
@@ -81,11 +81,8 @@ def panel_words(case: Case, fields: Iterable[str], among: Iterable[Case]) -> lis
 
 
 def listed_apart(names: Sequence[str]) -> str:
-    """Return a few names that may have commas in them."""
-    if not any(", " in name for name in names):
-        return listed(names)
-    more = [f"{len(names) - MOST_NAMES} others"] if len(names) > MOST_NAMES + 1 else []
-    return "; ".join([*names[: MOST_NAMES if more else None], *more])
+    """Return a few names that may have commas in them, as tables write those."""
+    return listed([name.replace(", ", " · ") for name in names])
 
 
 def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) -> str:
@@ -124,7 +121,7 @@ def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]
     disturbed = disturbed_launches(launches)
     if disturbed > len(launches) / 2:
         told.append(f"{disturbed} of {len(launches)} launches disturbed")
-    return (*told, *_beyond_links(runs), *(_paced(runs) if late else ()))
+    return (*told, *_beyond_links(runs), *_full(runs), *(_paced(runs) if late else ()))
 
 
 def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
@@ -137,10 +134,28 @@ def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
     share, run = max(found.values(), key=lambda one: one[0], default=(0.0, None))
     if run is None or share < MUCH_OF_A_STEP:
         return []
-    whose = f" of {called(run, runs)}" if len(found) > 1 else ""
+    whose = f" of {_where(run, runs)}" if len(found) > 1 else ""
     return [
-        f"transfers{whose} took {100 * share:.0f} % of a step longer than their link needs: this machine's doing"
+        f"{100 * share:.0f} % of a step{whose} is transfers beyond their link's time, the library's or this machine's"
     ]
+
+
+def _full(runs: Sequence[CaseRun]) -> list[str]:
+    """Return whose replays filled this machine's cores, the worst one's."""
+    busy = {run.case_id: (busy_share(run), run) for run in runs if run.timings}
+    share, run = max(busy.values(), key=lambda one: one[0], default=(0.0, None))
+    if run is None or share <= FULL_SHARE:
+        return []
+    return [
+        f"{_where(run, runs)} took {100 * share:.0f} % of this machine's cores, so that these set its pace"
+    ]
+
+
+def _where(run: CaseRun, runs: Sequence[CaseRun]) -> str:
+    """Return a case's name among these, with its ranks where others have another number."""
+    several = len({one.case.world_size for one in runs}) > 1
+    ranks = counted(run.case.world_size, "rank")
+    return f"{called(run, runs)} at {ranks}" if several else called(run, runs)
 
 
 def _paced(runs: Sequence[CaseRun]) -> list[str]:
