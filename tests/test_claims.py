@@ -31,7 +31,7 @@ from tests.claims import (
     unclaimed,
 )
 from tests.kept import KEPT, REPORTS, ROOT, embedded, summary_of, unpacked
-from tests.pages import PROSE
+from tests.pages import PROSE, pages
 
 README = PROSE
 """With the pages of docs/."""
@@ -138,13 +138,12 @@ def verdicts_of(name: str) -> list[str]:
         (text,) = (found["text"] for found in summary["findings"] if f": {one['says']}" in found["text"])
         detail = text.partition(f": {one['says']}")[2].removeprefix("; ").removesuffix(".")
         verdict = f"{one['verdict']}{': ' if detail else ''}{detail}"
-        rows.append(f"| [{name}](../reports/{name}/report.html) | {one['says']} | {verdict} |")
+        rows.append(f"| [{name}](reports/{name}/report.html) | {one['says']} | {verdict} |")
     return rows
 
 
 def test_the_page_of_claims_has_the_verdicts_of_the_kept_runs() -> None:
-    page = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
-    verdicts = page.partition("## What was found")[2]
+    verdicts = pages()["docs/claims.md"].partition("## What was found")[2]
     expected = [row for name in KEPT for row in verdicts_of(name)]
     assert re.findall(r"^\| \[.*\|$", verdicts, re.MULTILINE) == expected
 
