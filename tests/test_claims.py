@@ -30,7 +30,7 @@ from tests.claims import (
     table_spans,
     unclaimed,
 )
-from tests.kept import KEPT, REPORTS, ROOT, embedded, summary_of, unpacked
+from tests.kept import KEPT, REPORTS, embedded, summary_of, unpacked
 from tests.pages import PROSE, pages
 
 README = PROSE
