@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import importlib.util
 import json
 import os
@@ -33,8 +32,6 @@ from tests import processes
 KEPT = 6
 """So many environments' are kept at a time."""
 _LINE = "import sys; from tests import warm_servers; warm_servers.serve(int(sys.argv[1]))"
-_ABOVE = 200
-"""Above the numbers of all descriptors that a server inherits."""
 _PR_SET_CHILD_SUBREAPER = 36
 _HEARD_BYTES = 1 << 20
 
@@ -89,7 +86,7 @@ class WarmProcess:
         """Return a new fork server's guard, a child of this process; None where torch could not be imported."""
         adopt_orphans()
         try:
-            asked = json.dumps({"argv": argv, "passed": passed, "folder": str(Path.cwd())}).encode()
+            asked = json.dumps({"argv": argv, "folder": str(Path.cwd())}).encode()
             socket.send_fds(self._connection, [asked], [output.fileno(), *passed])
             pid = int(self._connection.recv(64) or b"0")
         except ConnectionError:
@@ -153,8 +150,7 @@ def serve(descriptor: int) -> None:
     """Forks servers for who is at the other end of a socket, until it is closed."""
     die_with_parent(os.getppid())
     worker_server._preload()
-    connection = socket.socket(fileno=fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _ABOVE))
-    os.close(descriptor)
+    connection = socket.socket(fileno=descriptor)
     while True:
         asked, given, _, _ = socket.recv_fds(connection, _HEARD_BYTES, 8)
         if not asked:
@@ -162,7 +158,7 @@ def serve(descriptor: int) -> None:
         read, write = os.pipe()
         between = os.fork()
         if between == 0:
-            _fork_and_leave(connection, json.loads(asked), given, write)
+            _fork_and_leave(connection, json.loads(asked), given, (read, write))
         os.waitpid(between, 0)  # now the server is a child of who asked for it
         pid = os.read(read, 64)
         for number in (read, write, *given):
@@ -170,30 +166,28 @@ def serve(descriptor: int) -> None:
         connection.sendall(pid)
 
 
-def _fork_and_leave(connection: socket.socket, asked: dict[str, Any], given: list[int], write: int) -> None:
+def _fork_and_leave(
+    connection: socket.socket, asked: dict[str, Any], given: list[int], pipe: tuple[int, int]
+) -> None:
     forked_by = os.getpid()
     pid = os.fork()
     if pid:
-        os.write(write, str(pid).encode())
+        os.write(pipe[1], str(pid).encode())
         os._exit(0)
     try:
         while os.getppid() == forked_by:
             time.sleep(0.0002)
         os.setsid()
         os.chdir(asked["folder"])
-        output, *descriptors = (fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for number in given)
-        connection.close()
-        os.closerange(3, _ABOVE)
+        output, socket_, page = given
         for number in (1, 2):
             os.dup2(output, number)
-        for descriptor, number in zip(descriptors, asked["passed"], strict=True):
-            os.dup2(descriptor, number)
+        for descriptor in (connection.detach(), *pipe, output):
             os.close(descriptor)
-        os.close(output)
         sys.argv = ["ddpbench.worker", *asked["argv"][-5:]]
         sys.modules["__main__"].__spec__ = importlib.util.find_spec("ddpbench.worker.__main__")
-        socket_, page, parent, folder = asked["argv"][-4:]
-        worker_server.main(int(socket_), int(page), int(parent), Path(folder))
+        parent, folder = asked["argv"][-2:]
+        worker_server.main(socket_, page, int(parent), Path(folder))
     except BaseException:
         traceback.print_exc()
     finally:
