@@ -303,6 +303,8 @@ def test_the_before_learns(before: Callable[..., Printed]) -> None:
     assert printed.epochs[-1][2] == printed.accuracy
 
 
+SLOW = {"deepspeed_zero"}
+"""Whose script on two ranks takes a minute and more; its strategy has tests of its own."""
 RUNS = [
     *(
         (name, ranks)
@@ -314,7 +316,9 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "ranks"), [case(*one, name=one[0], thorough=one[1] == 1) for one in RUNS])
+@pytest.mark.parametrize(
+    ("name", "ranks"), [case(*one, name=one[0], thorough=one[1] == 1 or one[0] in SLOW) for one in RUNS]
+)
 def test_it_prints_what_the_before_prints(
     name: str,
     ranks: int,
@@ -453,7 +457,7 @@ FORGETS = ('        optimizer.load_state_dict(snapshot["optimizer"])', "        
     "edits",
     [
         pytest.param([], id="whole"),
-        pytest.param([FORGETS], id="without momentum", marks=pytest.mark.framework),
+        pytest.param([FORGETS], id="without momentum", marks=(pytest.mark.framework, pytest.mark.thorough)),
     ],
 )
 def test_killed_it_goes_on_from_its_snapshot(

@@ -124,7 +124,7 @@ def test_a_round_has_a_server_of_its_own_and_the_cores_are_claimed(
     assert len(outcomes) == 3
     assert [outcome.server_s for outcome in outcomes] == [
         0,
-        *(pytest.approx(server.start_s) for server in started),
+        *(pytest.approx(server.start_s, abs=1e-6) for server in started),
     ]
     assert not any(server.alive for server in started)
     assert not any(outcome.noise.shared_machine for outcome in outcomes)
