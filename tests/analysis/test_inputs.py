@@ -171,3 +171,11 @@ def test_each_setting_is_compared_with_memory_in_the_table(tmp_path: Path) -> No
     assert frame.loc[loaded(0).case_id, "verdict"] == "slower"
     assert frame.loc[loaded(1).case_id, "verdict"] == "faster"
     assert frame.loc[loaded(1).case_id, "ratio"] == pytest.approx(0.9, rel=0.01)
+
+
+def test_where_fewer_workers_are_undecided_more_are_no_advice(tmp_path: Path) -> None:
+    """From memory 10 ms, 10.2 without workers give or take 5 %, 14 with two: these are the cost."""
+    summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(0): (10.2, 1), loaded(2): (14, 3)}, noise=0.03)
+    assert verdicts(summary) == {"memory": "memory", "0": "unresolved", "2": "input-bound"}
+    assert "; whether also without loader workers cannot be told" in texts(summary)
+    assert "more workers fix it" not in texts(summary)

@@ -78,7 +78,7 @@ def _bound(group: InputGroup) -> str:
     if any(member.run.case.loader_workers > first.run.case.loader_workers for member in unsure):
         return f"{text}; whether more workers fix it is open"
     if unsure:
-        return f"{text}; {_how(unsure[0])} it cannot be told"
+        return f"{text}; whether also {_how(unsure[0])} cannot be told"
     others = [member for member in group.bound if member is not first]
     one = [member.run.case.loader_workers for member in others] == [1]
     return f"{text}; {_numbers(others)} loader worker{'' if one else 's'} do{'es' if one else ''} not fix it"
