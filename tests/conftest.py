@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ddpbench.strategies.frameworks.installed import missing
-from tests.unpainted import sitecustomize as unpainted
+from tests.lighter import sitecustomize as lighter
 
 if TYPE_CHECKING:
     from ddpbench.analysis import Checked
@@ -32,12 +32,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Lets sweeps of tests run beside each other; one whose ratios are measured claims its cores."""
     if not config.getoption("--ratios", default=False):
         os.environ["DDPBENCH_SHARED_MACHINE"] = "1"
-        # What tests start paints no PNG either. With ratios, a report's time is measured: it is painted in full.
+        # What tests start does less as well. Where ratios are measured, nothing does.
         given = os.environ.get("PYTHONPATH")
-        folder = str(Path(unpainted.__file__).parent)
+        folder = str(Path(lighter.__file__).parent)
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, *([given] if given else [])])
     else:
-        os.environ[unpainted.PAINTS] = "1"
+        sys.meta_path.remove(lighter.Changed)  # type: ignore[arg-type]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -110,4 +110,4 @@ def violating() -> Iterator[None]:
 @pytest.fixture
 def painted(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of the PNG files: all others draw the same figures as SVG alone."""
-    monkeypatch.setenv(unpainted.PAINTS, "1")
+    monkeypatch.setenv(lighter.PAINTS, "1")

@@ -90,6 +90,7 @@ class RankLaunch:
     cores: Sequence[int] | None = None
     """Its own; None: as many as its rank says."""
     minor_faults: int | None = None
+    cpu_ns: int | None = None
     """In each timed block."""
     traffic: tuple[int, int, int] | None = None
     """(node, bytes sent, bytes received) a step, told for every timed block."""
@@ -161,7 +162,8 @@ def rank_lines(
     at = what.start_ns
     for index, step_ns in enumerate(what.blocks):
         block = _block("timed", index, step_ns, at, what.samples_per_step)
-        records.append(block | ({} if what.minor_faults is None else {"minor_faults": what.minor_faults}))
+        counted = {"minor_faults": what.minor_faults, "cpu_ns": what.cpu_ns}
+        records.append(block | {name: count for name, count in counted.items() if count is not None})
         records += _beside(index, len(step_ns), what)
         at += sum(step_ns) + 5 * MS
     if what.steps:

@@ -66,7 +66,7 @@ def carried_out(copy: Path, *command: str) -> str:
     done = subprocess.run(
         [sys.executable, *command],
         cwd=copy,
-        env={**os.environ, "PYTHONPATH": f"{copy}{os.pathsep}{copy / 'tests/unpainted'}"},
+        env={**os.environ, "PYTHONPATH": f"{copy}{os.pathsep}{copy / 'tests/lighter'}"},
         capture_output=True,
         text=True,
         check=False,

@@ -75,7 +75,11 @@ def _claims(prepared: Prepared, width: int) -> list[str]:
         told = [
             f"{_many(len(pairs), 'pair')} of cases",
             *([f"{skipped} with one that is skipped"] if skipped else []),
-            *([f"{crowded} with one that is oversubscribed, which decides nothing"] if crowded else []),
+            *(
+                [f"{crowded} with one that is oversubscribed and counts only if the cores idle"]
+                if crowded
+                else []
+            ),
         ]
         lines += wrapped(f"  {claim.says}: {', '.join(told)}", width, indent=4)
     return lines

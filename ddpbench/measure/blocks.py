@@ -6,6 +6,7 @@ import itertools
 import math
 import resource
 import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -90,12 +91,12 @@ def run_block(
     step, mark = stepper.step, stepper.clock.mark
     step()
     stepper.at_edge()
-    faults = _minor_faults()
+    faults, cpu_ns = _minor_faults(), time.process_time_ns()
     marks = [mark()]
     for _ in range(steps):
         step()
         marks.append(mark())
-    faults = _minor_faults() - faults
+    faults, cpu_ns = _minor_faults() - faults, time.process_time_ns() - cpu_ns
     stepper.at_edge()
     stepper.control.agree(0)  # what this rank does next takes no core from one that is still in its last step
     times = stepper.clock.resolve(marks)
@@ -108,6 +109,7 @@ def run_block(
         end_ns=times[-1],
         step_ns=tuple(after - before for before, after in itertools.pairwise(times)),
         minor_faults=faults,
+        cpu_ns=cpu_ns,
     )
 
 

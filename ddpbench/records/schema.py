@@ -129,6 +129,8 @@ class Block:
     step_ns: tuple[Number, ...] = ()
     minor_faults: Whole | None = None
     """Pages the kernel gave this process meanwhile, none of them read from a disk. None: not counted."""
+    cpu_ns: Number | None = None
+    """Processor time of this process meanwhile, its threads and system calls included. None: not counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

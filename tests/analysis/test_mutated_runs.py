@@ -79,6 +79,7 @@ def rank(case: Case) -> RankLaunch:
         checkpoints=[("plain", 100, 0, MS, MS)],
         curve=[(0, [10 * MS] * 4, [4.0, 3.0, 2.0, 1.0])],
         minor_faults=3,
+        cpu_ns=30_000_000,
         traffic=(0, 10, 10),
         pace=(1, 1, 1, 1),
         staleness=[3, 1],

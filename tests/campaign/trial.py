@@ -26,7 +26,7 @@ def prepare() -> None:
     import ddpbench.analysis
     import ddpbench.launch
     import ddpbench.report.draw.painter
-    from tests.unpainted import sitecustomize
+    from tests.lighter import sitecustomize
 
     assert ddpbench.analysis
     assert ddpbench.launch

@@ -29,6 +29,7 @@ def with_launchers(experiment: Path, launchers: list[str]) -> Path:
     return experiment
 
 
+@pytest.mark.usefixtures("no_base_case")
 def test_every_launcher_carries_a_sweep(write_experiment: WriteExperiment, tmp_path: Path) -> None:
     experiment = with_launchers(write_experiment([workload("Sound")], rounds=1), LAUNCHERS)
     run = tmp_path / "run"
@@ -36,9 +37,7 @@ def test_every_launcher_carries_a_sweep(write_experiment: WriteExperiment, tmp_p
     assert result.returncode == 0, result
     frame = ddpbench.load(run)
     assert set(frame["status"]) == {"ok"}, frame[["case_id", "status", "error"]].to_string()
-    assert {(row.strategy, row.launcher) for row in frame.itertuples()} == {
-        (strategy, launcher) for strategy in ("ddp", "single") for launcher in LAUNCHERS
-    }
+    assert sorted(frame["launcher"]) == sorted(LAUNCHERS)
     parts = [name for name in frame if str(name).startswith("startup_") and "ci" not in str(name)]
     sums = frame[[name for name in parts if name != "startup_s"]].sum(axis=1)
     assert sums.to_list() == pytest.approx(frame["startup_s"].to_list())

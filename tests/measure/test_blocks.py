@@ -59,6 +59,21 @@ def test_a_block_leaves_out_its_barriers_and_the_step_after_the_first() -> None:
     assert (block.steps, block.samples, block.index, block.phase) == (3, 12, 5, "timed")
 
 
+def test_a_blocks_processor_time_is_of_its_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = [1_000]
+    monkeypatch.setattr("time.process_time_ns", lambda: used[0])
+
+    class Costly(AloneControl):
+        def agree(self, value: int) -> int:
+            used[0] += 10**6
+            return value
+
+    def step() -> None:
+        used[0] += 70
+
+    assert run_block(Stepper(step, 4, FakeClock(), Costly()), 3, 0, "timed").cpu_ns == 210
+
+
 def test_warm_up_ends_when_steps_stop_changing() -> None:
     # 2 ms falling by a tenth a step to 1 ms: from step 10 on steps are alike.
     work, _, _, calls = stepper(lambda n: max(1_000_000, 2_000_000 - 100_000 * n))

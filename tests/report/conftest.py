@@ -6,9 +6,9 @@ import pytest
 
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
+from tests.lighter.sitecustomize import PAINTS
 from tests.report.handmade import bucket_comparisons, handmade_summary
 from tests.report.reading import Read, read
-from tests.unpainted.sitecustomize import PAINTS
 
 
 @pytest.fixture(scope="session")

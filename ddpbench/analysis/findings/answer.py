@@ -336,7 +336,7 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
         run
         for run in cases
         if run.status == "ok"
-        and not run.planned.oversubscribed
+        and not run.oversubscribed
         and any(one.checkpoints for one in run.good)
         and (run.case.world_size == 1 or traits_of(run.case).exchanges)
     ]
@@ -374,7 +374,7 @@ def _none(cases: Sequence[CaseRun], panels: Sequence[Case]) -> Finding:
         why = "no case of several ranks was measured"
     elif not panels:
         why = "no case aggregates"
-    elif all(run.planned.oversubscribed for run in several if exchanges_gradients(run)):
+    elif all(run.oversubscribed for run in several if exchanges_gradients(run)):
         why = "no case that aggregates had cores of its own"
     elif rounds < MIN_ROUNDS:
         why = f"under {MIN_ROUNDS} rounds are too few to tell cases apart: resume the sweep"

@@ -189,7 +189,7 @@ def _unranked(
             continue
         if run.status != "ok" or not run.timings:
             found.append((run, run.status if run.status != "ok" else "no launch"))
-        elif run.planned.oversubscribed:
+        elif run.oversubscribed:
             found.append((run, "more threads than cores"))
         elif takes_another_path(run):
             found.append((run, "another path of training"))

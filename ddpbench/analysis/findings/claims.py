@@ -118,7 +118,7 @@ def _unable(pair: _Pair, names: Names) -> str:
             unfinished = run.status == "failed" and run.launches and all(one.ok for one in run.launches)
             status = "has too few rounds" if unfinished else _STATUSES.get(run.status, run.status)
             return f"{names.of(run)} {status}{f': {run.error}' if run.error else ''}"
-        if run.planned.oversubscribed:
+        if run.oversubscribed:
             return f"{names.of(run)} has more threads than cores"
         if (share := busy_share(run)) > FULL_SHARE:
             return f"{names.of(run)} took {100 * share:.0f} % of this machine's cores, so that these set its pace"

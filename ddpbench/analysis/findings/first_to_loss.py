@@ -18,9 +18,7 @@ from ddpbench.units import counted, format_number
 
 def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
     """Return who reaches the loss first of the largest group with one target; None where no case trained to one."""
-    able = [
-        run for run in cases if run.status == "ok" and not run.planned.oversubscribed and loss_curves_of(run)
-    ]
+    able = [run for run in cases if run.status == "ok" and not run.oversubscribed and loss_curves_of(run)]
     groups = sorted(grouped(able, _same_loss).values(), key=lambda group: -len(group))
     if not groups:
         return None

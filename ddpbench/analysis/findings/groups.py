@@ -120,14 +120,14 @@ def strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 
 def rank_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     """Return all cases of a panel that aggregate, at one number of ranks with cores of their own."""
-    able = [run for run in measured(cases) if exchanges_gradients(run) and not run.planned.oversubscribed]
+    able = [run for run in measured(cases) if exchanges_gradients(run) and not run.oversubscribed]
     groups = grouped(able, lambda run: (grouping.panel(run.case), run.case.world_size))
     return [group for group in groups.values() if len(group) > 1]
 
 
 def fair_panels(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     """Return the groups of comparable cases in which some aggregate on cores of their own, the largest first."""
-    fair = [run for run in measured(cases) if not run.planned.oversubscribed]
+    fair = [run for run in measured(cases) if not run.oversubscribed]
     ordered = sorted(panels(fair), key=lambda members: -len(members))
     return [members for members in ordered if any(exchanges_gradients(run) for run in members)]
 

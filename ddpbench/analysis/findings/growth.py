@@ -31,7 +31,7 @@ def growth_finding(cases: Sequence[CaseRun]) -> Finding | None:
         and run.case.fabric
         and run.case.nodes > 1
         and traits_of(run.case).exchanges
-        and not run.planned.oversubscribed
+        and not run.oversubscribed
         and network_timings(run)
     ]
     for members in grouped(able, lambda run: (*grouping.panel(run.case), run.case.ranks_per_node)).values():

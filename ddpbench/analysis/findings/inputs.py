@@ -22,7 +22,7 @@ def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
     Cases without cores of their own make no sentence.
     """
-    groups = input_groups([run for run in cases if not run.planned.oversubscribed])
+    groups = input_groups([run for run in cases if not run.oversubscribed])
     paired = [group for group in groups if group.memory is not None and group.loaded]
     paired.sort(key=lambda group: (not group.bound, -_world(group)))
     found = [_sentence(group) for group in paired]

@@ -45,7 +45,7 @@ def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     able = [
         run
         for run in measured(cases)
-        if run.case.world_size > 1 and not run.planned.oversubscribed and _whole_and_in_step(run)
+        if run.case.world_size > 1 and not run.oversubscribed and _whole_and_in_step(run)
     ]
     found: list[tuple[int, float, Finding]] = []
     for members in grouped(able, _shared).values():

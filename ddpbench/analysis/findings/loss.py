@@ -24,9 +24,7 @@ MOST_TOLD = 3
 
 def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """At most two sentences: two cases whose order in samples/s and to the loss differ, and a speed-up to the loss."""
-    able = [
-        run for run in cases if run.status == "ok" and not run.planned.oversubscribed and loss_curves_of(run)
-    ]
+    able = [run for run in cases if run.status == "ok" and not run.oversubscribed and loss_curves_of(run)]
     groups = sorted(grouped(able, _data).values(), key=lambda group: -len(group))
     found = [
         finding

@@ -41,7 +41,7 @@ def setting_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
         and run.timings
         and traits_of(run.case).exchanges
         and run.case.world_size > 1
-        and not run.planned.oversubscribed
+        and not run.oversubscribed
         and (run.case.fabric or run.case.compute != "real")
     ]
     chosen: dict[str, list[CaseRun]] = {}

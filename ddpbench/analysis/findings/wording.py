@@ -121,7 +121,7 @@ def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]
     disturbed = disturbed_launches(launches)
     if disturbed > len(launches) / 2:
         told.append(f"{disturbed} of {len(launches)} launches disturbed")
-    return (*told, *_beyond_links(runs), *_full(runs), *(_paced(runs) if late else ()))
+    return (*told, *_beyond_links(runs), *_full(runs), *_shared_cores(runs), *(_paced(runs) if late else ()))
 
 
 def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
@@ -149,6 +149,15 @@ def _full(runs: Sequence[CaseRun]) -> list[str]:
     return [
         f"{_where(run, runs)} took {100 * share:.0f} % of this machine's cores, so that these set its pace"
     ]
+
+
+def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
+    """Return how much too long steps of ranks that shared cores read at most, the worst case's."""
+    shares = {run.case_id: run.shared_cores_share or 0.0 for run in runs if not run.oversubscribed}
+    share = max(shares.values(), default=0.0)
+    if not share:
+        return []
+    return [f"ranks shared cores: steps read up to {format_at_most(share)} too long by this"]
 
 
 def _where(run: CaseRun, runs: Sequence[CaseRun]) -> str:

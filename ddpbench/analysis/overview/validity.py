@@ -24,7 +24,7 @@ from ddpbench.spec import Budget
 from ddpbench.spec.buckets import equal_words
 from ddpbench.spec.grouping import cap_words
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import counted, format_seconds, series_of
+from ddpbench.units import counted, format_at_most, format_seconds, series_of
 
 _END_WORDS = {
     "budget": " before the sweep's budget was exhausted",
@@ -94,11 +94,18 @@ def validity_sentences(
 
 
 def _crowded(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    crowded = [case for case in measured if case.planned.oversubscribed]
+    crowded = [case for case in measured if case.oversubscribed]
     if crowded:
         yield (
             f"{names.count(crowded)} ran with more ranks than cores (oversubscribed): their numbers are kept out of "
             f"headlines and fits{names.listed(crowded)}."
+        )
+    roomy = [case for case in measured if case.planned.oversubscribed and not case.oversubscribed]
+    if roomy:
+        most = max(case.shared_cores_share or 0.0 for case in roomy)
+        yield (
+            f"{names.count(roomy)} ran with more ranks than cores, and one of them was busy for at most "
+            f"{format_at_most(most)} of the time: steps are at most that much too long by it{names.listed(roomy)}."
         )
 
 

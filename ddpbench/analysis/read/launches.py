@@ -26,6 +26,9 @@ from ddpbench.trend import Change
 NOT_STEADY = "not steady"
 """The flag of a launch whose steps still changed while they were timed."""
 
+IDLE_ENOUGH = 0.1
+"""Ranks that share cores, and keep any of them busy for at most this part of the time, hardly wait for them."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
@@ -77,6 +80,8 @@ class Launch:
     """What emulated links carried in timed blocks."""
     pace: Pacing | None = None
     """How a replay kept time in timed blocks."""
+    busy_share: float | None = None
+    """Processor time of all its ranks in timed blocks over the time; None where not counted."""
     faults_per_step: float | None = None
     """Minor page faults of the rank that had most, in timed blocks; None where they were not counted."""
     staleness: tuple[int, ...] = ()
@@ -134,6 +139,26 @@ class CaseRun:
     def case(self) -> Case:
         """The case itself."""
         return self.planned.case
+
+    @property
+    def shared_cores_share(self) -> float | None:
+        """By how much, at most, steps are longer because ranks share cores, as a fraction of them.
+
+        0 where each has its own; None where they share them and it was not counted how busy these were.
+        """
+        if not self.planned.oversubscribed:
+            return 0.0
+        shares = [launch.busy_share for launch in self.good]
+        counted = [share for share in shares if share is not None]
+        if self.case.loader_workers or not counted or len(counted) < len(shares):
+            return None
+        return max(counted)
+
+    @property
+    def oversubscribed(self) -> bool:
+        """Whether its ranks shared cores, and may have waited for them long enough to matter."""
+        share = self.shared_cores_share
+        return share is None or share > IDLE_ENOUGH
 
     @property
     def bucket_bytes(self) -> tuple[int, ...] | None:

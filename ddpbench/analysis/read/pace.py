@@ -89,6 +89,19 @@ def pacing(
     )
 
 
+def busy_share(blocks: Sequence[Mapping[int, Block]], *, dilation: float) -> float | None:
+    """Return the processor time of all ranks of a launch over the time, in timed blocks that all have.
+
+    It bounds what sharing cores costs: nobody waits for a core while none is busy, and for at most this share of the
+    time one is, whoever is pinned where. Arguments are as `pacing` takes them; None where it was not counted.
+    """
+    shared = set.intersection(*(set(found) for found in blocks)) if blocks else set()
+    every = [own[index] for own in blocks for index in shared]
+    counted = [block.cpu_ns for block in every if block.cpu_ns is not None]
+    wall = dilation * sum(block.end_ns - block.start_ns for block in every) / max(1, len(blocks))
+    return sum(counted) / wall if every and len(counted) == len(every) and wall > 0 else None
+
+
 def lateness_p95_s(launches: Iterable[Pacing]) -> float:
     """Return the 95th percentile over the steps of all launches."""
     return float(np.percentile(np.concatenate([launch.lateness_s for launch in launches]), 95))

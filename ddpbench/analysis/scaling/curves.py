@@ -115,8 +115,8 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
                         panel=number,
                         variant=variant,
                         base=by_id.get(runs[0].baseline_id),
-                        runs=tuple(run for run in runs if not run.planned.oversubscribed),
-                        crowded=tuple(run for run in runs if run.planned.oversubscribed),
+                        runs=tuple(run for run in runs if not run.oversubscribed),
+                        crowded=tuple(run for run in runs if run.oversubscribed),
                     )
                 )
     return found

@@ -69,7 +69,7 @@ def transfers_table(cases: Sequence[CaseRun]) -> pd.DataFrame:
         and run.parts is not None
         and run.case.world_size > 1
         and traits_of(run.case).exchanges
-        and not run.planned.oversubscribed
+        and not run.oversubscribed
     ]
     found: list[list[dict[str, Any]]] = []
     nodes = layouts_of(able)

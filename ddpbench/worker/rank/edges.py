@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from ddpbench.measure.pacer import Pacer
 from ddpbench.records import Block, Pace, Record, Traffic
 from ddpbench.worker.rank.traffic import LinkCounters
@@ -19,13 +17,11 @@ class Edges:
         self._carried = [(0, 0), (0, 0)]
         if pacer is not None:
             pacer.active = True
-        self._cpu_ns = [0, 0]
         self._lateness_ns: tuple[int, ...] = ()
         self._optimizer_ns = 0
 
     def at_edge(self) -> None:
         """Reads the counters; called twice a block (`Stepper.at_edge`)."""
-        self._cpu_ns = [self._cpu_ns[1], time.process_time_ns()]
         if self._link is not None:
             self._carried = [self._carried[1], self._link.read()]
         if self._pacer is not None:
@@ -40,7 +36,7 @@ class Edges:
                     phase=block.phase,
                     index=block.index,
                     lateness_ns=self._lateness_ns,
-                    cpu_ns=self._cpu_ns[1] - self._cpu_ns[0],
+                    cpu_ns=block.cpu_ns or 0,
                     optimizer_ns=self._optimizer_ns,
                     optimizer_due_ns=self._pacer.update_due_ns,
                 )

@@ -1,0 +1,87 @@
+"""Ranks that share cores: kept out of what is concluded, but where they cannot have waited for these for long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ddpbench.analysis import load, summarize
+from ddpbench.analysis.findings.wording import conditions
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.read.launches import IDLE_ENOUGH, CaseRun
+from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
+from ddpbench.spec import Budget, Case, PlannedCase
+from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan
+
+FOUR = case_of("ddp", 4)
+BLOCK_MS = 100
+"""Three blocks of ten steps of 10 ms."""
+
+
+def measured(path: Path, cpu_ms: list[float | None], case: Case = FOUR, *, crowded: bool = True) -> RunDir:
+    """A launch for each of these; the ranks of one take so much processor time together in each block."""
+    run = RunDir(path / "run")
+    write_plan(run, [PlannedCase(case=case, oversubscribed=crowded)], Budget())
+    for number, cpu in enumerate(cpu_ms):
+        own = None if cpu is None else round(cpu * MS / 4)
+        write_launch(run, case, number, [RankLaunch(blocks=[[10 * MS] * 10] * 3, cpu_ns=own)] * 4)
+    return run
+
+
+def case_run(run: RunDir) -> CaseRun:
+    (found,) = read_cases(run, read_plan(run))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("cpu_ms", "share"),
+    [
+        ([3.0, 7.0, 5.0], 0.07),  # of the launch whose ranks worked most
+        ([3.0, 10.1, 5.0], 0.101),
+        ([80.0, 190.0, 80.0], 1.9),
+        ([3.0, None, 3.0], None),
+        ([None, None], None),
+    ],
+)
+def test_steps_are_longer_by_at_most_the_time_in_which_some_rank_works(
+    tmp_path: Path, cpu_ms: list[float | None], share: float | None
+) -> None:
+    run = measured(tmp_path, cpu_ms)
+    found = case_run(run)
+    assert found.shared_cores_share == (share if share is None else pytest.approx(share))
+    crowded = share is None or share > IDLE_ENOUGH
+    assert found.oversubscribed is crowded
+    frame: pd.DataFrame = load(run.path)
+    assert list(frame["oversubscribed"]) == [crowded]
+    told = " ".join(summarize(run).validity)
+    assert ("kept out of headlines and fits" in told) is crowded
+    assert ("steps are at most that much too long by it" in told) is not crowded
+    assert bool(conditions([found])) is not crowded
+
+
+def test_the_bound_is_told_beside_what_is_concluded(tmp_path: Path) -> None:
+    idle = case_run(measured(tmp_path / "idle", [2.0, 3.21]))
+    assert conditions([idle]) == ("ranks shared cores: steps read up to 3.3 % too long by this",)
+    own = case_run(measured(tmp_path / "own", [2.0, 390.0], crowded=False))
+    assert own.shared_cores_share == 0.0
+    assert not own.oversubscribed
+    assert conditions([own]) == ()
+    (text,) = (
+        text
+        for text in summarize(measured(tmp_path / "told", [2.0, 3.21])).validity
+        if "more ranks than cores" in text
+    )
+    assert text == (
+        "1 case ran with more ranks than cores, and one of them was busy for at most 3.3 % of the time: steps are at "
+        "most that much too long by it (DDP at 4 ranks)."
+    )
+
+
+def test_loader_workers_are_not_counted_so_that_nothing_is_known(tmp_path: Path) -> None:
+    case = case_of("ddp", 4, loader_workers=1)
+    found = case_run(measured(tmp_path, [2.0, 2.0], case))
+    assert found.shared_cores_share is None
+    assert found.oversubscribed
