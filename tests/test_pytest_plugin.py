@@ -22,6 +22,7 @@ from ddpbench.errors import DdpbenchError, IdentityError, RequestError
 from ddpbench.pytest_plugin import _gate_of
 from ddpbench.records import RunDir
 from tests.analysis.test_changes import DDP, MASTER, SINGLE, made
+from tests.processes import python_path
 
 pytestmark = pytest.mark.multiprocess
 ROOT = Path(__file__).parents[1]
@@ -74,7 +75,7 @@ def run_pytest(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        | {"PYTHONPATH": str(ROOT)},
+        | {"PYTHONPATH": python_path(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,

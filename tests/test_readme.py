@@ -19,6 +19,7 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.report.series import BY_CAP
 from ddpbench.spec import Devices, expand, parse_experiment
 from tests.pages import GENERATED, PROSE, ROOT
+from tests.processes import python_path
 
 README = PROSE
 """With the pages of docs/."""
@@ -36,7 +37,7 @@ def run(code: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "ddpbench", *arguments],
         cwd=code,
-        env={**os.environ, "PYTHONPATH": str(code)},
+        env={**os.environ, "PYTHONPATH": python_path(code)},
         capture_output=True,
         text=True,
         timeout=300,

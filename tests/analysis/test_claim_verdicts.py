@@ -438,3 +438,64 @@ def test_the_page_begins_its_findings_with_claims_and_shows_their_pairs(
     assert f"{SAYS}: holds in part. Claimed in A page, its title. Paired within rounds" in first
     assert f"{SAYS}: holds. Asked of each pair: within 3 %." in second
     assert "claims" in page.ids
+
+
+@pytest.mark.parametrize(
+    ("times", "shares_of", "verdict"),
+    [
+        ((1.0, 1.5), (0.3, 0.3), "holds"),  # the other's step may be 1.05 long
+        ((1.0, 1.5), (0.3, 0.4), "cannot tell"),  # or 0.9
+        ((1.0, 1.5), (0.45, 0.0), "holds"),  # if the first is shorter still, the better
+        ((1.5, 1.0), (0.3, 0.3), "does not hold"),
+        ((1.5, 1.0), (0.4, 0.0), "cannot tell"),
+        ((1.0, 9.0), (0.3, 0.51), "cannot tell"),  # not tried
+        ((1.0, 9.0), (0.3, None), "cannot tell"),
+    ],
+)
+def test_what_sharing_cores_may_have_cost_decides_nothing(
+    times: tuple[float, float], shares_of: tuple[float, float | None], verdict: str
+) -> None:
+    runs = measured(random.Random(3), dict(zip((DDP, PARALLEL), times, strict=True)), noise=0.01)
+    runs = [
+        replace(
+            run,
+            planned=replace(run.planned, oversubscribed=True),
+            launches=tuple(replace(launch, busy_share=share) for launch in run.launches),
+        )
+        for run, share in zip(runs, shares_of, strict=True)
+    ]
+    found = decided(claim((DDP, PARALLEL)), runs)
+    assert found.verdict == verdict
+    (told,) = claim_findings([found], runs)
+    held = found.pairs[0]
+    if held.ratio is None:
+        assert held.reason.endswith("has more threads than cores")
+        assert "intervals allow for shared cores" not in told.tags
+        return
+    assert "intervals allow for shared cores" in told.tags
+    worst = max(share or 0.0 for share in shares_of)
+    assert f"ranks shared cores: steps read up to {100 * worst:.0f} % too long by this" in told.tags
+    mine, other = (share or 0.0 for share in shares_of)
+    ratio = times[0] / times[1]
+    assert held.ratio.low == pytest.approx(ratio * (1 - mine), rel=0.03)
+    assert held.ratio.high == pytest.approx(ratio / (1 - other), rel=0.03)
+
+
+def test_the_truth_is_within_what_is_allowed_for_shared_cores() -> None:
+    """Of 1,000 pairs that are alike on cores of their own, and not on shared ones, hardly any is decided."""
+    dice, wrong = random.Random(2005), 0
+    for _ in range(TRIALS):
+        delays = [dice.uniform(0.0, 0.4) for _ in range(2)]  # what sharing has really added, of each step
+        true = measured(dice, {DDP: 1 / (1 - delays[0]), PARALLEL: 1 / (1 - delays[1])})
+        runs = [
+            replace(
+                run,
+                planned=replace(run.planned, oversubscribed=True),
+                launches=tuple(
+                    replace(launch, busy_share=delay + dice.uniform(0, 0.05)) for launch in run.launches
+                ),
+            )
+            for run, delay in zip(true, delays, strict=True)
+        ]
+        wrong += decided(claim((DDP, PARALLEL)), runs).verdict == "holds"
+    assert wrong / TRIALS <= 0.03

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.processes import python_path
+
 ROOT = Path(__file__).parents[2]
 Say = Callable[[str], None]
 
@@ -45,7 +47,7 @@ def told_by(script: str, *arguments: object) -> Any:
     result = subprocess.run(
         [sys.executable, str(ROOT / "tests/benchmarks" / script), *map(str, arguments)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(ROOT)},
         capture_output=True,
         text=True,
         check=False,
@@ -70,7 +72,7 @@ def _run(*words: object) -> None:
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": python_path(ROOT),
         "GLOO_SOCKET_IFNAME": "lo",
         "PYTHONWARNINGS": "ignore",
     }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.conftest import ROOT, Say
+from tests.processes import python_path
 from tests.repositories import EXPERIMENT, begin_repository, commit_training
 
 pytestmark = pytest.mark.multiprocess
@@ -39,7 +40,7 @@ def searched(
             *("--out", str(folder.parent / "out"), "--total", total, "--json"),
         ],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": python_path(ROOT)},
         capture_output=True,
         text=True,
         check=False,

@@ -12,6 +12,7 @@ import pytest
 
 from tests.benchmarks.conftest import ROOT, Say
 from tests.benchmarks.ratio import paired_ratio
+from tests.processes import python_path
 
 KEEPS_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": "1000000000",
@@ -37,7 +38,7 @@ def test_blocks_in_turn_with_the_scripts_own_epochs(full: bool, say: Say, tmp_pa
         check=True,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **KEEPS_MEMORY},
+        env={**os.environ, "PYTHONPATH": python_path(ROOT), "OMP_NUM_THREADS": "1", **KEEPS_MEMORY},
         timeout=600,
     )
     seen = [(harness, own) for harness, own in json.loads(out.read_text(encoding="utf-8"))["pairs"]]

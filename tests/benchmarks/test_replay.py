@@ -13,6 +13,7 @@ import pytest
 
 from tests.benchmarks.conftest import ROOT, Say
 from tests.benchmarks.ratio import paired_ratio
+from tests.processes import python_path
 
 pytestmark = pytest.mark.multiprocess
 
@@ -34,7 +35,7 @@ def _keeps_times(workload: str, batch: int, full: bool, say: Say, tmp_path: Path
     subprocess.run(
         [*command, "--local-batch", str(batch), *sizes, "--out", str(out)],
         check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(ROOT)},
         timeout=600,
     )
     found = json.loads(out.read_text(encoding="utf-8"))

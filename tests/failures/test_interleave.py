@@ -18,7 +18,7 @@ from ddpbench.launch.interleave.sides import SideSpec
 from ddpbench.launch.interleave.told import Asked, interleave
 from ddpbench.launch.interleave.turns import read_comparison
 from tests.failures.conftest import ROOT, command, run_cli, worker_processes
-from tests.processes import started
+from tests.processes import python_path, started
 from tests.repositories import EXPERIMENT, TRAIN, begin_repository, commit_training, git
 
 pytestmark = pytest.mark.multiprocess
@@ -72,7 +72,7 @@ def compare(folder: Path, *words: object) -> tuple[int, str, str]:
     done = subprocess.run(
         command("compare", "--interleave", *words),
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": python_path(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -144,7 +144,7 @@ def test_an_ended_comparison_leaves_nothing_and_keeps_its_rounds(
     process = subprocess.Popen(
         command("compare", "--interleave", "bench/step.toml", "--base", "fast", "--new", ".", "--out", out),
         cwd=repository,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": python_path(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -173,7 +173,7 @@ def test_a_guilty_commit_is_found_on_real_ranks(repository: Path) -> None:
     done = subprocess.run(
         command("bisect", "bench/step.toml", "fast", "main", "--out", out, "--total", "1 min", "--json"),
         cwd=repository,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": python_path(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -194,7 +194,7 @@ def test_the_script_for_ci_gates(repository: Path) -> None:
     (programs / "ddpbench").chmod(0o755)
     summary = repository.parent / "summary.md"
     env = os.environ | {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": python_path(ROOT),
         "PATH": f"{programs}:{os.environ['PATH']}",
         "SUMMARY": str(summary),
     }
@@ -229,7 +229,7 @@ def test_a_sides_code_comes_before_what_is_installed(repository: Path) -> None:
     done = subprocess.run(
         command("compare", "--interleave", "bench/step.toml", "--base", "main~1", "--new", "main", "--json"),
         cwd=repository,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(installed)])},
+        env=os.environ | {"PYTHONPATH": python_path(ROOT, installed)},
         capture_output=True,
         text=True,
         timeout=300,

@@ -12,6 +12,7 @@ import pytest
 
 from tests.failures.conftest import ROOT, worker_processes
 from tests.failures.test_interleave import TRAIN, git
+from tests.processes import python_path
 
 pytestmark = pytest.mark.multiprocess
 
@@ -49,7 +50,7 @@ def gate(folder: Path, *words: str, code: int) -> str:
         ],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-        | {"PYTHONPATH": str(ROOT)},
+        | {"PYTHONPATH": python_path(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,

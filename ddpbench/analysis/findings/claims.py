@@ -8,6 +8,9 @@ have to hold at once. A lead that is claimed is tested by giving it away: as muc
 - `faster` holds where the interval lies on its side of the lead, and does not where it lies on the other; nor where
   any lead was claimed, and the whole interval lies within the margin of all verdicts, 1 included.
 - `as fast` holds where the interval lies within the claimed margin, and does not where it lies beyond.
+
+Ranks that share cores may have waited for them. By how much that has lengthened a step at most is known
+(`CaseRun.shared_cores_share`): a pair's interval reaches as far as if it had, and as if it had not, on either side.
 """
 
 from __future__ import annotations
@@ -47,7 +50,6 @@ from ddpbench.analysis.statistics.stats import (
     Judgement,
     Timing,
     compare,
-    judge,
     judged,
 )
 from ddpbench.analysis.summary import ClaimVerdict, Decided, Finding, HeldPair, PairVerdict
@@ -57,6 +59,8 @@ from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
 from ddpbench.strategies.traits import spoken_among, traits_of
 from ddpbench.units import counted
 
+MOST_SHARED = 0.5
+"""Where sharing cores may have added this part of a step or more, nothing is decided."""
 _Pair = tuple[CaseRun, CaseRun]
 _HEADS: Mapping[ClaimVerdict, str] = {
     "holds": "holds here",
@@ -89,7 +93,7 @@ def _decided(claim: PlannedClaim, pairs: Sequence[_Pair]) -> Decided:
             a_name=names.of(pair[0]),
             b_name=names.of(pair[1]),
             place=_place(pair, pairs),
-            **_judgement(claim, comparison, why, alpha=ALPHA / max(1, count)),
+            **_judgement(claim, pair, comparison, why, alpha=ALPHA / max(1, count)),
         )
         for pair, why, comparison in zip(pairs, unable, compared, strict=True)
     )
@@ -118,7 +122,8 @@ def _unable(pair: _Pair, names: Names) -> str:
             unfinished = run.status == "failed" and run.launches and all(one.ok for one in run.launches)
             status = "has too few rounds" if unfinished else _STATUSES.get(run.status, run.status)
             return f"{names.of(run)} {status}{f': {run.error}' if run.error else ''}"
-        if run.oversubscribed:
+        shared = run.shared_cores_share
+        if shared is None or shared >= MOST_SHARED:
             return f"{names.of(run)} has more threads than cores"
         if (share := busy_share(run)) > FULL_SHARE:
             return f"{names.of(run)} took {100 * share:.0f} % of this machine's cores, so that these set its pace"
@@ -142,8 +147,16 @@ def _enough(comparison: Comparison | None) -> bool:
     return comparison is not None and comparison.paired and comparison.rounds >= MIN_ROUNDS
 
 
+def _allowing(ratio: Interval, pair: _Pair) -> Interval:
+    """Return the first one's time over the other's, with what sharing cores may have added to either allowed for."""
+    if ratio.low is None or ratio.high is None:
+        return ratio
+    mine, other = (1 - (run.shared_cores_share or 0.0) for run in pair)
+    return replace(ratio, low=ratio.low * mine, high=ratio.high / other)
+
+
 def _judgement(
-    claim: PlannedClaim, comparison: Comparison | None, unable: str, *, alpha: float
+    claim: PlannedClaim, pair: _Pair, comparison: Comparison | None, unable: str, *, alpha: float
 ) -> dict[str, Any]:
     """Return the verdict on one pair, with what it was taken from or why there is none."""
     if comparison is None or not _enough(comparison):
@@ -154,13 +167,14 @@ def _judgement(
             else "the two share no rounds, as after a merge"
         )
         return {"verdict": "cannot tell", "reason": why, "rounds": rounds}
-    lead = math.log1p(claim.margin) if claim.kind == "faster" else 0.0
+    ratio = _allowing(comparison.time_ratio(alpha), pair)
+    lead = 1 + claim.margin if claim.kind == "faster" else 1.0
     margin = claim.margin if claim.kind == "as fast" else MARGIN
-    found = judge(replace(comparison, log=comparison.log + lead), alpha=alpha, margin=margin)
+    found = judged(ratio.scaled(lead), comparison.rounds, margin=margin)
     return {
         "verdict": _of_faster(found, claim.margin) if claim.kind == "faster" else _of_equal(found),
         "reason": "",
-        "ratio": comparison.time_ratio(alpha),
+        "ratio": ratio,
         "rounds": comparison.rounds,
     }
 
@@ -227,6 +241,11 @@ def _finding(one: Decided, by_id: Mapping[str, CaseRun]) -> Finding:
             *([f"claimed in {one.source}"] if one.source else []),
             *_labels(runs),
             *conditions([run for run in runs if run.timings]),
+            *(
+                ["intervals allow for shared cores"]
+                if told and any(run.shared_cores_share for run in runs)
+                else []
+            ),
             *_paths(pairs),
             *(_size(alone) if alone is not None and one.kind == "faster" and not one.margin else ()),
             *(launch_tags(min(held.rounds for held in told), one.comparisons) if told else ()),

@@ -153,8 +153,7 @@ def _full(runs: Sequence[CaseRun]) -> list[str]:
 
 def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
     """Return how much too long steps of ranks that shared cores read at most, the worst case's."""
-    shares = {run.case_id: run.shared_cores_share or 0.0 for run in runs if not run.oversubscribed}
-    share = max(shares.values(), default=0.0)
+    share = max((run.shared_cores_share or 0.0 for run in runs), default=0.0)
     if not share:
         return []
     return [f"ranks shared cores: steps read up to {format_at_most(share)} too long by this"]

@@ -14,6 +14,7 @@ import pytest
 from ddpbench.launch.doctor import Host, network
 from ddpbench.launch.doctor.host import Interface, list_interfaces
 from tests.launch.doctor.fakes import ETHERNET, LOOPBACK, Machine
+from tests.processes import python_path
 
 ROOT = Path(__file__).parents[3]
 INFINIBAND = Interface("ib0", True, ("10.1.0.2",), 200_000)
@@ -163,7 +164,7 @@ def listening(*command: str) -> tuple[str, list[str], str]:
     """The address gloo listens on, the addresses of the interface we name, and our reason."""
     result = subprocess.run(
         [*command, sys.executable, "-W", "ignore", "-c", LISTENING],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": python_path(ROOT)},
         capture_output=True,
         text=True,
         check=True,
