@@ -29,7 +29,7 @@ from ddpbench.records import (
     read_launch,
     write_atomically,
 )
-from ddpbench.records.files import field_lines, read_end
+from ddpbench.records.files import check_room, field_lines, read_end
 from ddpbench.records.rundir import Purpose
 
 _LIBRARIES = tuple({sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]) + os.sep})
@@ -215,10 +215,12 @@ def conclude(
 
     Raises:
         LaunchError: a rank could not write its records.
-        OSError: the outcome cannot be written.
+        OSError: the outcome cannot be written, or there is no room for a rank's records, so that no rank is to blame.
     """
     records = read_launch(directory)
     verdict = judge(records, seen, purpose=request.purpose, oom=oom)
+    if verdict.status == "failed":
+        check_room(directory.path)
     outcome = LaunchOutcome(
         case_id=request.case.case_id,
         round=request.round,

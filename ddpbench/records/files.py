@@ -88,6 +88,24 @@ def create_file(path: Path, mode: int = 0o666) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")
 
 
+_ROOM_BYTES = 1 << 16
+"""More than a writer holds back before it writes."""
+
+
+def check_room(folder: Path) -> None:
+    """Sees that a folder's disk has room: who cannot write does not always live to say so.
+
+    Raises:
+        OSError: it has none.
+    """
+    path = folder / f".room-{os.getpid()}.new"
+    try:
+        with create_file(path) as file:
+            file.write(bytes(_ROOM_BYTES))
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def open_to_append(path: Path) -> BinaryIO:
     """Return a regular file, made if it is missing, open for writing at its end; never waits.
 

@@ -258,7 +258,7 @@ def test_a_full_disk_loses_nothing(write_experiment: Callable[..., Path], small_
     before = finished(run)
     ballast.unlink()
     result = run_cli("sweep", run)
-    assert result.returncode == 0, result
+    assert result.returncode == 0, result.stderr[-2000:] + told
     after = finished(run)
     assert before.items() <= after.items()
     assert len(after) == 8

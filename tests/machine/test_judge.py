@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 
 from ddpbench.machine.disturbance import Totals, worst_of
 from ddpbench.machine.finished import Endings
-from ddpbench.machine.judge import judge, waiting_for_data
+from ddpbench.machine.judge import conclude, judge, waiting_for_data
 from ddpbench.machine.seen import GRACE_S, REAP_S, Seen
-from ddpbench.records import LaunchDir, Noise, RunDir, read_launch
+from ddpbench.records import LaunchDir, LaunchRequest, Noise, RunDir, read_launch
+from ddpbench.records.files import create_file
 from ddpbench.records.heartbeat import Pulse
 from tests.synthetic import RankLaunch, case_of, write_launch
 
@@ -122,6 +125,33 @@ def test_a_rank_without_a_record_is_not_ok(tmp_path: object) -> None:
     verdict = judge(records, seen, purpose="measure", oom=False)
     assert (verdict.status, verdict.rank) == ("failed", 1)
     assert "ended without saying how" in verdict.error
+
+
+def test_who_could_not_write_for_want_of_room_is_not_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank whose log is on the full disk, too, ends with an exit code and not a word."""
+    run, case = RunDir(tmp_path), case_of()
+    write_launch(run, case, 0, [RankLaunch()], outcome=None)
+    directory = run.launch(case.case_id, "measure", 0)
+    seen = Seen(ranks=2, alive_at=0.0)
+    seen.exited(0, 0, 0.0, now=1.0)
+    seen.exited(1, 1, 0.0, now=1.0)
+    told: dict[str, Any] = {"oom": False, "started_utc": "", "wall_s": 1.0, "server_s": 0.0, "noise": Noise()}
+
+    def full(path: Path, mode: int = 0o666) -> BinaryIO:
+        if path.name.startswith(".room"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return create_file(path, mode)  # of a page that was left
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ddpbench.records.files.create_file", full)
+        with pytest.raises(OSError, match="No space left"):
+            conclude(directory, LaunchRequest(case=case, purpose="measure"), seen, **told)
+    assert not directory.outcome.exists()
+    assert conclude(directory, LaunchRequest(case=case, purpose="measure"), seen, **told).status == "failed"
+    assert directory.outcome.exists()
+    assert not list(directory.path.glob(".*"))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from typing import Any
 from ddpbench.analysis.findings.wording import (
     FULL_SHARE,
     MARGIN_WORDS,
+    MOST_SHARED,
     RATIO_THRESHOLD,
     busy_share,
     conditions,
@@ -59,8 +60,6 @@ from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
 from ddpbench.strategies.traits import spoken_among, traits_of
 from ddpbench.units import counted
 
-MOST_SHARED = 0.5
-"""Where sharing cores may have added this part of a step or more, nothing is decided."""
 _Pair = tuple[CaseRun, CaseRun]
 _HEADS: Mapping[ClaimVerdict, str] = {
     "holds": "holds here",

@@ -153,7 +153,8 @@ def _full(runs: Sequence[CaseRun]) -> list[str]:
 
 def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
     """Return how much too long steps of ranks that shared cores read at most, the worst case's."""
-    share = max((run.shared_cores_share or 0.0 for run in runs), default=0.0)
+    shares = [run.shared_cores_share or 0.0 for run in runs]
+    share = max((share for share in shares if share < MOST_SHARED), default=0.0)
     if not share:
         return []
     return [f"ranks shared cores: steps read up to {format_at_most(share)} too long by this"]
@@ -186,6 +187,8 @@ def too_long(share: float) -> str:
     )
 
 
+MOST_SHARED = 0.5
+"""Where sharing cores may have added this part of a step or more, nothing is decided by it."""
 FULL_SHARE = 0.9
 """Above this part of the cores' time, replays' own work sets their pace, whatever is emulated."""
 
