@@ -75,27 +75,6 @@ def _nothing_impossible() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _warm_servers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fork servers need not import torch anew, but where something is timed."""
-    if request.config.getoption("--ratios", default=False):
-        yield
-        return
-    from tests.warm_servers import warm_servers
-
-    with warm_servers() as servers, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddpbench.machine.server.start_process", servers.start)
-        yield
-
-
-@pytest.fixture
-def cold_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of how a fork server is started: as a user's is."""
-    from tests.warm_servers import start_process
-
-    monkeypatch.setattr("ddpbench.machine.server.start_process", start_process)
-
-
 _VIOLATING: list[bool] = []
 
 

@@ -14,15 +14,13 @@ import pytest
 
 TAG = f"{os.getpid()}-{time.time_ns()}"
 """Other people's sweeps do not have it."""
-WARM: set[int] = set()
-"""Processes that all tests share: see `tests.warm_servers`."""
 
 
 def started() -> list[psutil.Process]:
     """Those that are alive: sweeps, fork servers, ranks, holders of fabrics, loader workers and their servers."""
     found: list[psutil.Process] = []
     for process in psutil.process_iter(["status"]):
-        if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid in {os.getpid(), *WARM}:
+        if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
             continue
         with contextlib.suppress(psutil.Error):
             if process.environ().get("DDPBENCH_TEST_TAG") == TAG:

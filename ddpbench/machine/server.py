@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NoReturn
+from typing import Any, NoReturn
 
 from ddpbench.errors import LaunchError, ServerGoneError, UnreadableError
 from ddpbench.guard import ENDING_S, descendants, is_stopped, kill_all
@@ -39,22 +39,6 @@ _AS_KILLED = {signal.SIGKILL: ", as the kernel does where memory runs out: use a
 _TAIL_BYTES = 1 << 16
 _HEARD_BYTES = 1 << 12
 """Heard at once. With room for more in a buffer, each message would leave another page of the heap touched."""
-
-
-def start_process(
-    argv: Sequence[str], env: Mapping[str, str], output: IO[bytes], passed: Sequence[int]
-) -> subprocess.Popen[bytes]:
-    """Starts a server's guard, which inherits the descriptors `passed`."""
-    # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
-    return subprocess.Popen(
-        argv,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        pass_fds=passed,
-        start_new_session=True,
-    )
 
 
 class ServerProcess:
@@ -86,8 +70,16 @@ class ServerProcess:
             *(str(theirs.fileno()), str(page_fd), str(os.getpid()), str(log.parent.absolute())),
         ]
         with output:
-            given = applied(child_environment(str(Path.cwd())), env)
-            self._process = start_process(argv, given, output, (theirs.fileno(), page_fd))
+            # A session of its own: Ctrl-C reaches the controlling side alone, which ends ranks in order.
+            self._process = subprocess.Popen(
+                argv,
+                env=applied(child_environment(str(Path.cwd())), env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs.fileno(), page_fd),
+                start_new_session=True,
+            )
         theirs.close()
         os.close(page_fd)
         try:

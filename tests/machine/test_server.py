@@ -18,7 +18,6 @@ from ddpbench.errors import LaunchError, ServerGoneError
 from ddpbench.machine import server as server_module
 from ddpbench.machine.server import STOPPED_LOOKS, ServerProcess
 
-pytestmark = pytest.mark.usefixtures("cold_servers")
 Connected = tuple[ServerProcess, socket.socket]
 
 

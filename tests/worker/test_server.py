@@ -20,8 +20,6 @@ from ddpbench.records.heartbeat import PAGE_BYTES
 from ddpbench.spec import Case
 from ddpbench.worker import server
 
-pytestmark = pytest.mark.usefixtures("cold_servers")
-
 
 def test_a_torch_that_cannot_be_imported_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so is missing')\n", encoding="utf-8")
