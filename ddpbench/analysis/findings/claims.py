@@ -368,7 +368,7 @@ class _Words:
 
     def _worst(self) -> str:
         """Return what speaks most against it."""
-        several = "at worst " if len(self._failing) > 1 else ""
+        several = "worst: " if len(self._failing) > 1 else ""
         return f"{several}{self._short(self._extremes(self._failing)[-1])}" if self._failing else ""
 
     def in_all(self) -> Iterator[str]:
