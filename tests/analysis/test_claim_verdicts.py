@@ -448,7 +448,8 @@ def test_the_page_begins_its_findings_with_claims_and_shows_their_pairs(
         ((1.0, 1.5), (0.45, 0.0), "holds"),  # if the first is shorter still, the better
         ((1.5, 1.0), (0.3, 0.3), "does not hold"),
         ((1.5, 1.0), (0.4, 0.0), "cannot tell"),
-        ((1.0, 9.0), (0.3, 0.51), "cannot tell"),  # not tried
+        ((1.0, 9.0), (0.9, 0.8), "holds"),  # 1.8 long at least
+        ((1.0, 9.0), (0.3, 1.0), "cannot tell"),  # nothing is known
         ((1.0, 9.0), (0.3, None), "cannot tell"),
     ],
 )

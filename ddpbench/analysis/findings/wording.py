@@ -187,8 +187,8 @@ def too_long(share: float) -> str:
     )
 
 
-MOST_SHARED = 0.5
-"""Where sharing cores may have added this part of a step or more, nothing is decided by it."""
+MOST_SHARED = 1.0
+"""Where sharing cores may have been all of a step, nothing is known of it."""
 FULL_SHARE = 0.9
 """Above this part of the cores' time, replays' own work sets their pace, whatever is emulated."""
 
