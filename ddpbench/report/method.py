@@ -190,8 +190,9 @@ _TERMS: tuple[tuple[str, str], ...] = (
     (
         "oversubscribed",
         (
-            "Ranks times threads per rank exceed the cores, and were not seen to leave all of them idle for 90 % of the"
-            " time. Such cases say little about the strategy and are kept out of findings and fits."
+            "Ranks times threads per rank exceed the cores, and their processor time together is over 2 % of the time."
+            " Such cases say little about the strategy and are kept out of findings and fits; a claim's intervals allow"
+            " for the waiting."
         ),
     ),
     (

@@ -475,7 +475,7 @@ def test_what_sharing_cores_may_have_cost_decides_nothing(
         return
     assert "intervals allow for shared cores" in told.tags
     worst = max(share or 0.0 for share in shares_of)
-    assert f"ranks shared cores: steps read up to {100 * worst:.0f} % too long by this" in told.tags
+    assert f"ranks shared cores: up to {100 * worst:.0f} % of a step may be waiting for them" in told.tags
     mine, other = (share or 0.0 for share in shares_of)
     ratio = times[0] / times[1]
     assert held.ratio.low == pytest.approx(ratio * (1 - mine), rel=0.03)

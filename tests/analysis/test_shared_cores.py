@@ -39,8 +39,8 @@ def case_run(run: RunDir) -> CaseRun:
 @pytest.mark.parametrize(
     ("cpu_ms", "share"),
     [
-        ([3.0, 7.0, 5.0], 0.07),  # of the launch whose ranks worked most
-        ([3.0, 10.1, 5.0], 0.101),
+        ([1.0, 1.9, 1.5], 0.019),  # of the launch whose ranks worked most
+        ([1.0, 2.1, 1.5], 0.021),
         ([80.0, 190.0, 80.0], 1.9),
         ([3.0, None, 3.0], None),
         ([None, None], None),
@@ -58,25 +58,25 @@ def test_steps_are_longer_by_at_most_the_time_in_which_some_rank_works(
     assert list(frame["oversubscribed"]) == [crowded]
     told = " ".join(summarize(run).validity)
     assert ("kept out of headlines and fits" in told) is crowded
-    assert ("steps are at most that much too long by it" in told) is not crowded
+    assert ("no more of a step is waiting for cores" in told) is not crowded
     assert bool(conditions([found])) is (share is not None and share < MOST_SHARED)
 
 
 def test_the_bound_is_told_beside_what_is_concluded(tmp_path: Path) -> None:
-    idle = case_run(measured(tmp_path / "idle", [2.0, 3.21]))
-    assert conditions([idle]) == ("ranks shared cores: steps read up to 3.3 % too long by this",)
+    idle = case_run(measured(tmp_path / "idle", [1.0, 1.21]))
+    assert conditions([idle]) == ("ranks shared cores: up to 1.3 % of a step may be waiting for them",)
     own = case_run(measured(tmp_path / "own", [2.0, 390.0], crowded=False))
     assert own.shared_cores_share == 0.0
     assert not own.oversubscribed
     assert conditions([own]) == ()
     (text,) = (
         text
-        for text in summarize(measured(tmp_path / "told", [2.0, 3.21])).validity
+        for text in summarize(measured(tmp_path / "told", [1.0, 1.21])).validity
         if "more ranks than cores" in text
     )
     assert text == (
-        "1 case ran with more ranks than cores, and one of them was busy for at most 3.3 % of the time: steps are at "
-        "most that much too long by it (DDP at 4 ranks)."
+        "1 case ran with more ranks than cores, whose processor time together was at most 1.3 % of the time: no more "
+        "of a step is waiting for cores (DDP at 4 ranks)."
     )
 
 

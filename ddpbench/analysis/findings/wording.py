@@ -152,12 +152,12 @@ def _full(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
-    """Return how much too long steps of ranks that shared cores read at most, the worst case's."""
+    """Return how much of a step ranks that shared cores waited for them at most, the worst case's."""
     shares = [run.shared_cores_share or 0.0 for run in runs]
     share = max((share for share in shares if share < MOST_SHARED), default=0.0)
     if not share:
         return []
-    return [f"ranks shared cores: steps read up to {format_at_most(share)} too long by this"]
+    return [f"ranks shared cores: up to {format_at_most(share)} of a step may be waiting for them"]
 
 
 def _where(run: CaseRun, runs: Sequence[CaseRun]) -> str:

@@ -98,14 +98,14 @@ def _crowded(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
     if crowded:
         yield (
             f"{names.count(crowded)} ran with more ranks than cores (oversubscribed): their numbers are kept out of "
-            f"headlines and fits{names.listed(crowded)}."
+            f"headlines and fits, and in claims their intervals allow for it{names.listed(crowded)}."
         )
     roomy = [case for case in measured if case.planned.oversubscribed and not case.oversubscribed]
     if roomy:
         most = max(case.shared_cores_share or 0.0 for case in roomy)
         yield (
-            f"{names.count(roomy)} ran with more ranks than cores, and one of them was busy for at most "
-            f"{format_at_most(most)} of the time: steps are at most that much too long by it{names.listed(roomy)}."
+            f"{names.count(roomy)} ran with more ranks than cores, whose processor time together was at most "
+            f"{format_at_most(most)} of the time: no more of a step is waiting for cores{names.listed(roomy)}."
         )
 
 

@@ -26,7 +26,7 @@ from ddpbench.trend import Change
 NOT_STEADY = "not steady"
 """The flag of a launch whose steps still changed while they were timed."""
 
-IDLE_ENOUGH = 0.1
+IDLE_ENOUGH = 0.02
 """Ranks that share cores, and keep any of them busy for at most this part of the time, hardly wait for them."""
 
 

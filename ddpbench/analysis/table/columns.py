@@ -235,8 +235,8 @@ def _table() -> list[Column]:
             "truth",
             "oversubscribed",
             "",
-            "ranks times threads per rank exceed the cores, and one was busy over 10 % of the time, or it was not "
-            "counted",
+            "ranks times threads per rank exceed the cores, and their processor time together is over 2 % of the time, "
+            "or was not counted",
             value=lambda run: run.oversubscribed,
         ),
         *_one("timed steps", "truth", "ci_reached", "", "the interval is as narrow as requested"),

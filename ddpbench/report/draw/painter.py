@@ -36,8 +36,9 @@ class Painter:
 
     def add(self, pictures: Iterable[Picture]) -> None:
         """Hands over pictures that are to be drawn, after those before; `drawn` gives all."""
+        more = list(pictures)
         with self._changed:
-            for picture in pictures:
+            for picture in more:
                 self._waiting.append(len(self._pictures))
                 self._pictures.append(picture)
             self._changed.notify()
