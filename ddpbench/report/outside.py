@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +15,15 @@ from ddpbench.spec.grouping import VIRTUAL
 from ddpbench.texts import clean
 
 
-def dresser(summary: RunSummary, rows: Sequence[Row], wanted: Wanted) -> Callable[[Picture], Picture]:
-    """Return what gives pictures of this run their subtitle and source line, and the files that are wanted of them."""
+def dressed(
+    summary: RunSummary, rows: Sequence[Row], pictures: Iterable[Picture], wanted: Wanted
+) -> list[Picture]:
+    """Return the pictures with their subtitle and source line, and the files that are wanted of them."""
     every, source = conditions(rows), source_line(summary)
-
-    def dressed(picture: Picture) -> Picture:
-        return replace(picture, subtitle=_subtitle(picture, every), source=source, wanted=wanted)
-
-    return dressed
+    return [
+        replace(picture, subtitle=_subtitle(picture, every), source=source, wanted=wanted)
+        for picture in pictures
+    ]
 
 
 def conditions(rows: Sequence[Row]) -> list[str]:

@@ -20,10 +20,10 @@ from ddpbench.analysis.summary import Finding, RunSummary
 from ddpbench.analysis.table.columns import meanings
 from ddpbench.report.captions import emulation_words, shared_words, without, without_word
 from ddpbench.report.draw.canvas import Drawn
-from ddpbench.report.draw.painter import Painter
+from ddpbench.report.draw.painter import Painter, draw_all
 from ddpbench.report.embedded import Embedded, NumberedTable, Numbers, data_address, labelled
 from ddpbench.report.method import TERMS
-from ddpbench.report.outside import dresser
+from ddpbench.report.outside import dressed
 from ddpbench.report.parts import ONLY_PNG, Picture, Section, Wanted
 from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import (
@@ -100,17 +100,19 @@ _Placed = list[tuple[Section, list[Embedded], list[NumberedTable]]]
 def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = ONLY_PNG) -> Page:
     """Return the page of a run, and its pictures' files. Equal summaries give equal bytes, whoever draws."""
     rows = rows_of(summary)
-    painter = painter or Painter()
     numbers = Numbers()
     shared = shared_words(rows)
-    found = _made(summary, rows, painter, wanted)
+    found = [section for make in FIGURES if (section := make(summary, rows)) is not None]
     made = [section for section in found if section.shows]
     without_figure = [section for section in found if not section.shows]
     pictures = [picture for section in made for picture in section.pictures]
+    drawing = dressed(summary, rows, [labelled(picture) for picture in pictures], wanted)
+    if painter is not None:
+        painter.start(drawing)
     # while the other process draws
     every_case = numbers.sure(summary_table(summary, rows))
     downloads = _downloads(summary)
-    drawn = painter.drawn()
+    drawn = painter.drawn() if painter is not None else draw_all(drawing)
     sections = _placed(made, pictures, drawn, numbers, shared)
     own_phases = data_parallel_section(summary, rows)
     proved = summary.proofs.empty or bool(summary.proofs["passed"].all())
@@ -147,20 +149,6 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: Wanted = 
     )
     html = html.replace(_TERMS_HERE, _terms_of(html))
     return Page(html=html, figures={path: content for one in drawn for path, content in one.files.items()})
-
-
-def _made(summary: RunSummary, rows: Sequence[Row], painter: Painter, wanted: Wanted) -> list[Section]:
-    """Return the sections that have something to tell; the figures of each are handed over as soon as it is made."""
-    dress = dresser(summary, rows, wanted)
-    found: list[Section] = []
-    for make in FIGURES:
-        section = make(summary, rows)
-        if section is None:
-            continue
-        found.append(section)
-        if section.shows:
-            painter.add(dress(labelled(picture)) for picture in section.pictures)
-    return found
 
 
 def _downloads(summary: RunSummary) -> Mapping[str, str]:

@@ -461,7 +461,7 @@ def test_what_sharing_cores_may_have_cost_decides_nothing(
         replace(
             run,
             planned=replace(run.planned, oversubscribed=True),
-            launches=tuple(replace(launch, busy_share=share) for launch in run.launches),
+            launches=tuple(replace(launch, cpu_share=share) for launch in run.launches),
         )
         for run, share in zip(runs, shares_of, strict=True)
     ]
@@ -493,7 +493,7 @@ def test_the_truth_is_within_what_is_allowed_for_shared_cores() -> None:
                 run,
                 planned=replace(run.planned, oversubscribed=True),
                 launches=tuple(
-                    replace(launch, busy_share=delay + dice.uniform(0, 0.05)) for launch in run.launches
+                    replace(launch, cpu_share=delay + dice.uniform(0, 0.05)) for launch in run.launches
                 ),
             )
             for run, delay in zip(true, delays, strict=True)

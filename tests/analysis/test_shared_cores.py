@@ -17,12 +17,10 @@ from ddpbench.spec import Budget, Case, PlannedCase
 from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan
 
 FOUR = case_of("ddp", 4)
-BLOCK_MS = 100
-"""Three blocks of ten steps of 10 ms."""
 
 
 def measured(path: Path, cpu_ms: list[float | None], case: Case = FOUR, *, crowded: bool = True) -> RunDir:
-    """A launch for each of these; the ranks of one take so much processor time together in each block."""
+    """A launch of three blocks of 100 ms for each; its ranks take so much processor time together in a block."""
     run = RunDir(path / "run")
     write_plan(run, [PlannedCase(case=case, oversubscribed=crowded)], Budget())
     for number, cpu in enumerate(cpu_ms):

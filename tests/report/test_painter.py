@@ -65,23 +65,10 @@ def test_what_cannot_be_handed_over_is_drawn_here(painted: None) -> None:
     pictures = [picture(number, lambda sheet: paint_a_line(sheet, 1)) for number in range(WORTH_SHARING)]
     with second_process() as beside:
         painter = Painter(beside)
-        painter.add(pictures)  # lambdas: no pickle
+        painter.start(pictures)  # lambdas: no pickle
         drawn = painter.drawn()
     assert len(drawn) == WORTH_SHARING
     assert all(images.png.startswith(b"\x89PNG") for images in drawn)
-
-
-def test_pictures_come_in_their_order_whenever_they_are_added() -> None:
-    pictures = [picture(number) for number in range(2 * WORTH_SHARING)]
-    with second_process() as beside:
-        painter = Painter(beside)
-        for each in pictures:
-            painter.add([each])
-        drawn = painter.drawn()
-    assert [list(images.files) for images in drawn] == [
-        [f"figures/figure-{n}.png"] for n in range(len(pictures))
-    ]
-    assert drawn == draw_all(pictures)
 
 
 def test_a_painter_that_dies_costs_no_figure(painted: None) -> None:
@@ -89,7 +76,7 @@ def test_a_painter_that_dies_costs_no_figure(painted: None) -> None:
     with second_process() as beside:
         painter = Painter(beside)
         beside.process.kill()
-        painter.add(pictures)
+        painter.start(pictures)
         drawn = painter.drawn()
     assert drawn == draw_all(pictures)
 

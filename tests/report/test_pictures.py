@@ -20,7 +20,7 @@ from ddpbench.report.captions import shared_words
 from ddpbench.report.draw import slide
 from ddpbench.report.draw.canvas import Sheet, draw, drawing
 from ddpbench.report.embedded import labelled
-from ddpbench.report.outside import conditions, dresser, source_line
+from ddpbench.report.outside import conditions, dressed, source_line
 from ddpbench.report.parts import ONLY_PNG, Picture, Section, Wanted
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import breakdown, scaling
@@ -56,7 +56,7 @@ def first_picture(summary: RunSummary, wanted: Wanted = ONLY_PNG) -> Picture:
     rows = rows_of(summary)
     section = scaling.section(summary, rows)
     assert section is not None
-    return dresser(summary, rows, wanted)(section.pictures[0])
+    return dressed(summary, rows, section.pictures[:1], wanted)[0]
 
 
 def texts_of(figure: Any) -> dict[str, float]:
@@ -91,10 +91,9 @@ def test_a_picture_says_its_conditions_and_its_source(summary: RunSummary) -> No
 def test_what_the_numbers_are_is_in_the_subtitle_unless_the_title_says_it(summary: RunSummary) -> None:
     rows = rows_of(summary)
     bare = dataclasses.replace(first_picture(summary), label=("emulated 1 Gbit/s link", "shrunk /50"))
-    dress = dresser(summary, rows, ONLY_PNG)
-    told = dress(bare)
+    (told,) = dressed(summary, rows, [bare], ONLY_PNG)
     assert ", emulated 1 Gbit/s link, shrunk /50, " in told.subtitle
-    said = dress(labelled(bare))
+    (said,) = dressed(summary, rows, [labelled(bare)], ONLY_PNG)
     assert "emulated" in said.heading
     assert "emulated" not in said.subtitle
 

@@ -231,6 +231,7 @@ def _finding(one: Decided, by_id: Mapping[str, CaseRun]) -> Finding:
     runs = _runs_of(pairs)
     start = f"{_HEADS[one.verdict]}: {one.says}"
     told = [held for held in one.pairs if held.rounds]
+    shared = any(by_id[case].shared_cores_share for held in told for case in (held.a, held.b))
     text = fitting([*(f"{start}; {detail}" for detail in _details(one, pairs)), start])
     alone = one.pairs[0] if len(one.pairs) == 1 else None
     return Finding(
@@ -240,11 +241,7 @@ def _finding(one: Decided, by_id: Mapping[str, CaseRun]) -> Finding:
             *([f"claimed in {one.source}"] if one.source else []),
             *_labels(runs),
             *conditions([run for run in runs if run.timings]),
-            *(
-                ["intervals allow for shared cores"]
-                if told and any(run.shared_cores_share for run in runs)
-                else []
-            ),
+            *(["intervals allow for shared cores"] if shared else []),
             *_paths(pairs),
             *(_size(alone) if alone is not None and one.kind == "faster" and not one.margin else ()),
             *(launch_tags(min(held.rounds for held in told), one.comparisons) if told else ()),

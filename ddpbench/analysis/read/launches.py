@@ -80,7 +80,7 @@ class Launch:
     """What emulated links carried in timed blocks."""
     pace: Pacing | None = None
     """How a replay kept time in timed blocks."""
-    busy_share: float | None = None
+    cpu_share: float | None = None
     """Processor time of all its ranks in timed blocks over the time; None where not counted."""
     faults_per_step: float | None = None
     """Minor page faults of the rank that had most, in timed blocks; None where they were not counted."""
@@ -148,7 +148,7 @@ class CaseRun:
         """
         if not self.planned.oversubscribed:
             return 0.0
-        shares = [launch.busy_share for launch in self.good]
+        shares = [launch.cpu_share for launch in self.good]
         counted = [share for share in shares if share is not None]
         if self.case.loader_workers or not counted or len(counted) < len(shares):
             return None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ddpbench.analysis.checkpoints import checkpoint_runs
 from ddpbench.analysis.read.faults import faults_per_step
 from ddpbench.analysis.read.launches import NOT_STEADY, Launch
-from ddpbench.analysis.read.pace import LATE_SHARE, busy_share, pacing
+from ddpbench.analysis.read.pace import LATE_SHARE, cpu_share, pacing
 from ddpbench.analysis.read.parts import RankSteps
 from ddpbench.analysis.read.staleness import added
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
@@ -185,7 +185,7 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
         loss_curve=replace(loss_curve, session=launch.session) if loss_curve is not None else None,
         recovered=recovered_of(launch.round, [_recovery(rank) for rank in every], case) if one_host else None,
         pace=pacing(blocks, paces, cores=cores, dilation=case.dilation),
-        busy_share=busy_share(blocks, dilation=case.dilation),
+        cpu_share=cpu_share(blocks, dilation=case.dilation),
     )
     if timing is None:
         damage = launch.damage or foreign or ("its records hold no timed steps of every rank",)

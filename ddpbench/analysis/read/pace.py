@@ -89,7 +89,7 @@ def pacing(
     )
 
 
-def busy_share(blocks: Sequence[Mapping[int, Block]], *, dilation: float) -> float | None:
+def cpu_share(blocks: Sequence[Mapping[int, Block]], *, dilation: float) -> float | None:
     """Return the processor time of all ranks of a launch over the time, in timed blocks that all have.
 
     It bounds what sharing cores costs: nobody waits for a core while none is busy, and for at most this share of the

@@ -74,7 +74,7 @@ def _figures(history: History, drawn: Sequence[CaseHistory], numbers: Numbers) -
     pictures = [case_picture(history, case) for case in drawn]
     with for_report(len(pictures)) or nullcontext() as beside:
         painter = Painter(beside)
-        painter.add(pictures)
+        painter.start(pictures)
         images = painter.drawn()
     return [
         Embedded(picture=picture, drawn=image, number=number, table=numbers.sure(picture.table), shared=())
