@@ -90,3 +90,11 @@ def violating() -> Iterator[None]:
 def painted(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of the PNG files: all others draw the same figures as SVG alone."""
     monkeypatch.setenv(lighter.PAINTS, "1")
+
+
+@pytest.fixture
+def whole_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what torch's compiler does to whoever imports it: what all others start leaves it out."""
+    folder = str(Path(lighter.__file__).parent)
+    kept = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", folder)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(kept))

@@ -368,7 +368,8 @@ EARLY = "import torch.distributed.nn  #"
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are named in Linux's /proc")
 @pytest.mark.parametrize("name", [case(name, name=name, thorough=True) for name in ENDS])
-def test_no_thread_of_gloo_outlives_the_group(name: str, tmp_path: Path, nothing_left_behind: None) -> None:
+@pytest.mark.usefixtures("nothing_left_behind", "whole_torch")
+def test_no_thread_of_gloo_outlives_the_group(name: str, tmp_path: Path) -> None:
     """One that does may hang or abort the process at its end: rarely, so its threads are looked at instead."""
     frees, ends = ENDS[name]
     tell = (
