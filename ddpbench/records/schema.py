@@ -357,7 +357,8 @@ class Traffic:
     """What a node's emulated link carried during a block, as its first rank read it from the kernel's counters.
 
     Bytes of frames as the interface counts them: a segment that the kernel splits later has its headers
-    counted once, so that they fall short of the wire's by up to 5 %. Traffic that stays within the node is not in it.
+    counted once, so that they fall short of the wire's by up to 5 %. Traffic that stays within the node is not in it,
+    but where ranks have links of their own (`local_bandwidth`): then the link is the first rank's, which carries both.
     """
 
     kind: Literal["traffic"] = "traffic"

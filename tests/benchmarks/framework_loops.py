@@ -33,7 +33,8 @@ from ddpbench.workloads import load_workload
 from tests.benchmarks.pairing import Harness, Steps, add_arguments, in_turn, pin, write
 
 LEAD_IN = 4
-"""Steps before those that are timed: DDP's buckets are settled after two."""
+"""Steps before those that are timed, on both sides: DDP's buckets are settled after two, and the side before has left
+the caches to the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,10 @@ def trainer_steps(task: Task) -> Steps:
             if trainer.global_step in self.ends:
                 self.ends[trainer.global_step] = time.perf_counter()
 
+    sampler: Any = task.loader.sampler
+
     def steps(count: int) -> float:
+        sampler.seed += 1  # each `fit` begins with the first epoch: the same few batches again and again
         watch = Watch(count)
         trainer = Trainer(
             accelerator="cpu",
@@ -343,7 +347,13 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
     steps = harness.steps_of(asked.block_seconds)
     own.steps(steps)
     gc.freeze()  # as in a rank of a sweep: a collection does not walk all of torch
-    pairs = in_turn(harness.block, own.steps, steps, harness.control, asked)
+
+    def block(steps: int) -> float:
+        for _ in range(LEAD_IN - 1):  # a block begins with one more
+            harness.loop.step()
+        return harness.block(steps)
+
+    pairs = in_turn(block, own.steps, steps, harness.control, asked)
     losses.append(own.loss())
     if rank == 0:
         write(pairs, asked.out, steps=steps, losses=losses)
