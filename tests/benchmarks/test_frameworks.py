@@ -31,8 +31,8 @@ THOROUGH = [("deepspeed", 2), ("ray_train", 2), ("tf_mirrored", 2), ("tf_multi_w
 BRIEF = ("--pairs", 2, "--pairs-max", 2, "--block-seconds", 0.02)
 LONG = ("--pairs", 20, "--pairs-max", 60, "--block-seconds", 0.2, "--seconds-max", 15)
 LAUNCHES = 8
-"""As in a sweep: two sides that are alike differ by a percent or two for as long as a process lives, so that pairs of one
-process tell of that process alone."""
+"""As in a sweep: two sides that are alike differ by a percent or two for as long as a process lives, so that pairs of
+one process tell of that process alone."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
