@@ -30,7 +30,7 @@ THOROUGH = [("deepspeed", 2), ("ray_train", 2), ("tf_mirrored", 2), ("tf_multi_w
 """Shown to work as well, where there is time."""
 BRIEF = ("--pairs", 2, "--pairs-max", 2, "--block-seconds", 0.02)
 LONG = ("--pairs", 20, "--pairs-max", 60, "--block-seconds", 0.2, "--seconds-max", 15)
-LAUNCHES = 8
+LAUNCHES = 12
 """As in a sweep: two sides that are alike differ by a percent or two for as long as a process lives, so that pairs of
 one process tell of that process alone."""
 
@@ -79,5 +79,7 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
     if full:
         ratio = paired_ratio(ratios)
         each = ", ".join(f"{one:.3f}" for one, _ in ratios)
-        say(f"strategy / loop written in it, {loop} at {world}: {ratio}, within 0.97 to 1.03; processes: {each}")
+        say(
+            f"strategy / loop written in it, {loop} at {world}: {ratio}, within 0.97 to 1.03; processes: {each}"
+        )
         assert 0.97 <= ratio.low <= ratio.high <= 1.03
