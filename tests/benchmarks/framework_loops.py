@@ -33,8 +33,8 @@ from ddpbench.workloads import load_workload
 from tests.benchmarks.pairing import Harness, Steps, add_arguments, in_turn, pin, write
 
 LEAD_IN = 4
-"""Steps before those that are timed, on both sides: DDP's buckets are settled after two, and the side before has left
-the caches to the other."""
+"""Steps before those that are timed, on both sides: DDP's buckets are settled after two, and the caches hold the other
+side's model at first."""
 
 
 @dataclass(frozen=True, slots=True)

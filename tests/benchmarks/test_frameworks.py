@@ -58,7 +58,7 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
 ) -> None:
     """Bound: the 95 % interval of strategy / hand-written loop lies within 0.97 to 1.03.
 
-    It is over processes, each of 20 to 60 pairs: until these are known to 0.8 % to either side, for 15 s at most.
+    It is over processes. Each adds pairs until it knows its own ratio to 0.8 %, of 20 to 60; after 15 s it stops.
     """
     ratios = []
     for number in range(LAUNCHES if full else 1):
@@ -79,7 +79,8 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
     if full:
         ratio = paired_ratio(ratios)
         each = ", ".join(f"{one:.3f}" for one, _ in ratios)
+        interval = f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
         say(
-            f"strategy / loop written in it, {loop} at {world}: {ratio}, within 0.97 to 1.03; processes: {each}"
+            f"strategy / loop written in it, {loop} at {world}: {interval}, within 0.97 to 1.03; by process {each}"
         )
         assert 0.97 <= ratio.low <= ratio.high <= 1.03
