@@ -8,6 +8,7 @@ import sys
 LINES = """
 import sys, torch
 model = torch.nn.Linear(2, 1)
+torch.nn.init.zeros_(model.weight)  # less half is half, without rounding
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 model(torch.ones(1, 2)).sum().backward()
 before = model.weight.clone()
