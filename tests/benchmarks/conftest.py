@@ -22,6 +22,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--ratios", action="store_true", help="measure the promised ratios and assert their bounds"
     )
+    parser.addoption(
+        "--alike",
+        action="store_true",
+        help="with --ratios, pair each framework's loop with itself: what the benchmark makes of no difference",
+    )
 
 
 @pytest.fixture

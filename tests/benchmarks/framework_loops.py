@@ -3,9 +3,10 @@
     torchrun --nproc-per-node 2 tests/benchmarks/framework_loops.py --loop trainer --world-size 2 --out FILE
 
 `--loop ray_train` is started by plain `python`, since Ray starts the ranks, and `tf_mirrored` has one process at any
-world size. The loops know nothing of the harness: a DataLoader and a clock of their own, and everything off that the
-strategy has off. Each side trains a model of its own, of the same size. Rank 0 writes the pairs of times of as many
-steps, and the loop's loss before and after, as JSON.
+world size. With `--against own` the other side is the same loop once more, with a model of its own: what the benchmark
+makes of no difference. The loops know nothing of the harness: a DataLoader and a clock of their own, and everything off
+that the strategy has off. Each side trains a model of its own, of the same size. Rank 0 writes the pairs of times of as
+many steps, and the loop's loss before and after, as JSON.
 """
 
 from __future__ import annotations
@@ -346,6 +347,9 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
     losses = [own.loss()]
     steps = harness.steps_of(asked.block_seconds)
     own.steps(steps)
+    alike = loop.own(case) if asked.against == "own" else None
+    if alike is not None:
+        alike.steps(steps)
     gc.freeze()  # as in a rank of a sweep: a collection does not walk all of torch
 
     def block(steps: int) -> float:
@@ -353,7 +357,7 @@ def measure(asked: argparse.Namespace, rank: int, processes: int) -> None:
             harness.loop.step()
         return harness.block(steps)
 
-    pairs = in_turn(block, own.steps, steps, harness.control, asked)
+    pairs = in_turn(block if alike is None else alike.steps, own.steps, steps, harness.control, asked)
     losses.append(own.loss())
     if rank == 0:
         write(pairs, asked.out, steps=steps, losses=losses)
@@ -364,6 +368,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--loop", choices=LOOPS, required=True)
     parser.add_argument("--world-size", type=int, required=True, help="replicas")
+    parser.add_argument("--against", choices=("strategy", "own"), default="strategy")
     parser.add_argument("--workload", help="another than the loop's own")
     parser.add_argument("--local-batch", type=int, help="another than the loop's own")
     add_arguments(parser)

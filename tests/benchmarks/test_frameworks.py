@@ -32,7 +32,7 @@ BRIEF = ("--pairs", 2, "--pairs-max", 2, "--block-seconds", 0.02)
 LONG = ("--pairs", 20, "--pairs-max", 60, "--block-seconds", 0.2, "--seconds-max", 15)
 LAUNCHES = 12
 """As in a sweep: two sides that are alike differ by a percent or two for as long as a process lives, so that pairs of
-one process tell of that process alone."""
+one process tell of that process alone. `--alike` shows it."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -54,16 +54,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.mark.multiprocess
 def test_blocks_in_turn_with_a_loop_in_the_framework(
-    loop: str, world: int, full: bool, say: Say, tmp_path: Path
+    loop: str, world: int, full: bool, say: Say, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Bound: the 95 % interval of strategy / hand-written loop lies within 0.97 to 1.03.
 
     It is over processes. Each adds pairs until it knows its own ratio to 0.8 %, of 20 to 60; after 15 s it stops.
     """
     ratios = []
+    against = "own" if request.config.getoption("--alike", default=False) else "strategy"
     for number in range(LAUNCHES if full else 1):
         out = tmp_path / f"pairs-{number}.json"
-        told = ("--loop", loop, "--world-size", world, "--out", out, *(LONG if full else BRIEF))
+        told = ("--loop", loop, "--world-size", world, "--against", against, "--out", out)
+        told = (*told, *(LONG if full else BRIEF))
         if loop == "ray_train":
             by_python("framework_loops.py", *told)
         else:
@@ -80,7 +82,8 @@ def test_blocks_in_turn_with_a_loop_in_the_framework(
         ratio = paired_ratio(ratios)
         each = ", ".join(f"{one:.3f}" for one, _ in ratios)
         interval = f"{ratio.value:.4f} [{ratio.low:.4f}, {ratio.high:.4f}]"
+        side = "the same loop" if against == "own" else "strategy"
         say(
-            f"strategy / loop written in it, {loop} at {world}: {interval}, within 0.97 to 1.03; by process {each}"
+            f"{side} / loop written in it, {loop} at {world}: {interval}, within 0.97 to 1.03; by process {each}"
         )
         assert 0.97 <= ratio.low <= ratio.high <= 1.03
