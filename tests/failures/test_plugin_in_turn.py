@@ -79,7 +79,7 @@ def test_a_faster_checkout_of_the_same_case_passes_from_a_folder_below(repositor
     """The workload is the checkout's own, wherever in the repository pytest is started."""
     checkout = repository.parent / "checkout"
     git(repository, "worktree", "add", "-q", str(checkout), "fast")
-    (checkout / "tests" / "train.py").write_text(TRAIN.format(sleep=0.012))
+    (checkout / "tests" / "train.py").write_text(TRAIN.format(sleep=0.03))
     said = gate(repository / "tests", f"--ddpbench-baseline={checkout}", code=0)
     assert "test_step: faster: " in said
     assert f"base: {checkout} has uncommitted changes, and is measured as it is" in said
