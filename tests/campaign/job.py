@@ -18,9 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-OWN = ("/tmp", "/dev/shm")
-"""Places that are empty in an isolated job, where nothing may be left, and everybody's otherwise."""
-WORK = "/mnt"
+OWN = tuple(place for place in ("/tmp", "/dev/shm") if not ROOT.is_relative_to(place))
+"""Places that are empty in an isolated job, where nothing may be left, and everybody's otherwise; without that in which
+this code lies, if it does."""
+WORK = next(place for place in ("/mnt", "/srv") if not ROOT.is_relative_to(place))
 """Where an isolated job works, likewise its own."""
 _ISOLATED = "DDPBENCH_CAMPAIGN_ISOLATED"
 
