@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
+from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.sections import heatmap
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from ddpbench.report.draw.canvas import Sheet
 
-MOST_FIGURES = 2
 MOST_SIZES = 3
 _BELOW_IN = 1.35
 """Height of the paired differences beneath the step times."""
@@ -44,7 +44,8 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
             if len({row.case.bucket_cap_mb for row in members}) > 1 and any(_has(row) for row in members)
         ]
     groups.sort(key=lambda group: -sum(_has(row) for row in group[1]))
-    left = [f"{rows[0].strategy_name}{f', {name}' if name else ''}" for name, rows in groups[MOST_FIGURES:]]
+    drawn, others = split(groups)
+    left = [f"{rows[0].strategy_name}{f', {name}' if name else ''}" for name, rows in others]
     absent = ""
     if not groups:
         with_buckets = {row.case.bucket_cap_mb for row in rows if row.case.bucket_cap_mb is not None}
@@ -63,7 +64,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         question="Which bucket cap is safe?",
         pictures=tuple(
             picture
-            for index, (name, members) in enumerate(groups[:MOST_FIGURES])
+            for index, (name, members) in enumerate(drawn)
             for picture in (
                 _picture(name, members, index, raw, told),
                 heatmap.picture(name, members, told, index) if index == 0 else None,

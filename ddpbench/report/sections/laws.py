@@ -14,6 +14,7 @@ from ddpbench.analysis.statistics.stats import Interval
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of
 from ddpbench.report.draw import style
+from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import Estimate, estimate_of, launches_each, not_drawn, percent, ranks, series_of
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ddpbench.analysis.scaling.curves import CurveLaws
     from ddpbench.report.draw.canvas import Sheet
 
-MOST_FIGURES = 2
 MOST_CURVES = 3
 """Curves side by side in one figure."""
 _COLOURS: dict[Law, str] = {"amdahl": style.OUTLINE, "gustafson": style.OUTLINE, "usl": "#A14326"}
@@ -50,12 +50,12 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         sorted(group, key=lambda curve: not traits_named(curve.strategy).exchanges)
         for group in fitted.values()
     ]
-    drawn = groups[:MOST_FIGURES]
+    drawn, others = split(groups)
     emulated = {row.case_id for row in rows if row.emulated}
     by_id = {row.case_id: row for row in rows}
     notes = [note for group in drawn for curve in group[:MOST_CURVES] for note in _notes(curve)]
     refused = [reason for group in drawn for curve in group for reason in curve.laws.refused]
-    rest = [group[0].setting for group in groups[MOST_FIGURES:]]
+    rest = [group[0].setting for group in others]
     return Section(
         anchor="laws",
         title="Scaling laws",

@@ -11,6 +11,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_but_links, setting_but_links, settings_apart
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
+from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.sections import bandwidth, heatmap
@@ -24,7 +25,6 @@ from ddpbench.strategies.traits import traits_of
 if TYPE_CHECKING:
     from ddpbench.report.draw.canvas import Sheet
 
-MOST_FIGURES = 2
 MOST_GROUPS = 6
 _PITCH_IN = 0.3
 _UNIT = "ms per step"
@@ -40,16 +40,17 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         group for group in _groups(able) if not drawn.issuperset(row.case_id for row in group if _has(row))
     ]
     caps, every = stands(summary, "buckets"), stands(summary, "ranks")
+    shown, others = split(by_rate)
     curves = [
         bandwidth.picture(lines, index, caps if bandwidth.of_caps(lines) else every)
-        for index, lines in enumerate(by_rate[:MOST_FIGURES])
+        for index, lines in enumerate(shown)
     ]
     maps = [
         found
         for index, (name, members) in enumerate(_maps(rows))
         if (found := heatmap.picture(name, members, caps, index, across="link")) is not None
     ]
-    pictures = [*curves, *maps[:MOST_FIGURES], *([_dots(groups[:MOST_GROUPS], raw)] if groups else [])]
+    pictures = [*curves, *split(maps)[0], *([_dots(groups[:MOST_GROUPS], raw)] if groups else [])]
     if not pictures:
         return None
     return Section(
@@ -58,7 +59,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         question="What does a step take when only the links, or what ranks are made to do, change?",
         pictures=tuple(pictures),
         notes=(
-            *not_drawn([bandwidth.name_of(lines) for lines in by_rate[MOST_FIGURES:]]),
+            *not_drawn([bandwidth.name_of(lines) for lines in others]),
             *not_drawn([_name(group) for group in groups[MOST_GROUPS:]]),
         ),
     )

@@ -15,6 +15,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.formulas import PAYLOAD
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
+from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import Panel, panels_of, variant_words
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from ddpbench.report.draw.canvas import Sheet
-
-MOST_FIGURES = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +72,7 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         return None
     points = _points(summary, rows)
     drawable = [(panel, lines) for panel in panels_of(rows) if (lines := _lines(panel, points))]
+    drawn, rest = split(drawable)
     traffic = _traffic(summary, rows)
     absent = ""
     if not drawable:
@@ -84,12 +84,10 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
         anchor="network",
         title="Network",
         question="How does the cost of aggregation grow with the nodes, and what does the textbook say?",
-        pictures=tuple(
-            _picture(panel, lines, index) for index, (panel, lines) in enumerate(drawable[:MOST_FIGURES])
-        ),
+        pictures=tuple(_picture(panel, lines, index) for index, (panel, lines) in enumerate(drawn)),
         notes=(
-            *(note for panel, _ in drawable[:MOST_FIGURES] for note in panel.of_strategies()[1]),
-            *not_drawn([panel.name for panel, _ in drawable[MOST_FIGURES:]]),
+            *(note for panel, _ in drawn for note in panel.of_strategies()[1]),
+            *not_drawn([panel.name for panel, _ in rest]),
         ),
         absent=absent,
         tables=(traffic,) if traffic is not None else (),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
+from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import Panel, Series, panels_of
@@ -22,14 +23,13 @@ if TYPE_CHECKING:
 
     from ddpbench.report.draw.canvas import Sheet
 
-MOST_FIGURES = 2
-
 
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """Return the section on scaling, with a figure for each of the largest groups of comparable cases."""
     by_id = {row.case_id: row for row in rows}
     panels = panels_of(rows)
     drawable = [panel for panel in panels if _can_draw(panel)]
+    drawn, rest = split(drawable)
     absent = ""
     if not drawable:
         absent = _why_absent(rows)
@@ -37,8 +37,8 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         anchor="scaling",
         title="Scaling",
         question="How much of ideal survives when ranks are added?",
-        pictures=tuple(_picture(panel, index, by_id) for index, panel in enumerate(drawable[:MOST_FIGURES])),
-        notes=not_drawn([panel.name for panel in drawable[MOST_FIGURES:]]),
+        pictures=tuple(_picture(panel, index, by_id) for index, panel in enumerate(drawn)),
+        notes=not_drawn([panel.name for panel in rest]),
         absent=absent,
     )
 

@@ -13,6 +13,7 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone
+from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import Panel, Series, panels_of
@@ -25,7 +26,6 @@ from ddpbench.strategies.traits import traits_of
 if TYPE_CHECKING:
     from ddpbench.report.draw.canvas import Sheet
 
-MOST_FIGURES = 2
 MOST_ROWS = 16
 """Of strategies and their variants: each has a line of its own, unlike a curve's."""
 MOST_SIZES = 4
@@ -41,12 +41,13 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     # Until something fails all train alike.
     sound = [panel for panel in drawable if any(row.case.recovery in UNDISTURBED for row in panel.rows)]
     drawable = sound or drawable
+    drawn, rest = split(drawable)
     return Section(
         anchor="strategies",
         title="Throughput by strategy",
         question="Which strategy trains most samples per second, and how far is it from the upper bound?",
-        pictures=tuple(_picture(panel, index, raw) for index, panel in enumerate(drawable[:MOST_FIGURES])),
-        notes=(*not_drawn([panel.name for panel in drawable[MOST_FIGURES:]]), *_told(rows)),
+        pictures=tuple(_picture(panel, index, raw) for index, panel in enumerate(drawn)),
+        notes=(*not_drawn([panel.name for panel in rest]), *_told(rows)),
         absent="" if drawable else "No case was measured: there is no throughput to show.",
         tables=_ratios(summary, rows),
     )

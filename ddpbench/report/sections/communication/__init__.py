@@ -7,13 +7,13 @@ from typing import Any
 
 from ddpbench.analysis.steps.communication import MIN_SIZES
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.drawn import split
 from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import bound_by, curves_of
 from ddpbench.report.sections.communication.figure import picture
 from ddpbench.report.words import not_drawn
 
-MOST_FIGURES = 2
 _QUESTION = "Is communication bound by latency or by bandwidth?"
 
 
@@ -25,16 +25,12 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         if str(record["case_id"]) in by_id:
             groups.setdefault(int(record["group"]), []).append(record)
     pictures: list[Picture] = []
-    left: list[str] = []
     bound: list[str] = []
-    for records in groups.values():
-        row = by_id[str(records[0]["case_id"])]
-        if len(pictures) < MOST_FIGURES:
-            curves = curves_of(records)
-            pictures.append(picture(row, rows, curves, len(pictures)))
-            bound += [sentence for curve in curves if (sentence := bound_by(row, curve))]
-        else:
-            left.append(f"{row.strategy_name}, {row.case.workload}")
+    drawn, others = split([(by_id[str(records[0]["case_id"])], records) for records in groups.values()])
+    for row, records in drawn:
+        curves = curves_of(records)
+        pictures.append(picture(row, rows, curves, len(pictures)))
+        bound += [sentence for curve in curves if (sentence := bound_by(row, curve))]
     absent = ""
     if not pictures:
         absent = (
@@ -46,6 +42,6 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         title="Communication",
         question=_QUESTION,
         pictures=tuple(pictures),
-        notes=(*bound, *not_drawn(left)),
+        notes=(*bound, *not_drawn([f"{row.strategy_name}, {row.case.workload}" for row, _ in others])),
         absent=absent,
     )

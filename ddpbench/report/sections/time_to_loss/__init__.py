@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report.drawn import split
 from ddpbench.report.parts import Section
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.time_to_loss.figure import drawn_lines, picture
@@ -21,8 +22,8 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section | None:
     groups = groups_of(summary, rows)
     if not groups:
         return None
-    shown = groups[:MOST_FIGURES]
-    notes = list(not_drawn([setting_words(group) for group in groups[MOST_FIGURES:]]))
+    shown, others = split(groups, MOST_FIGURES)
+    notes = list(not_drawn([setting_words(group) for group in others]))
     drawn: list[list[Line]] = []
     for group in shown:
         lines, omitted = drawn_lines(group)
