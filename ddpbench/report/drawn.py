@@ -1,4 +1,4 @@
-"""Which groups of cases get a figure of their own: one rule for all sections."""
+"""Which groups of cases get a figure of their own: the rule of all sections that draw one a group."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from ddpbench.analysis.summary import RunSummary
 from ddpbench.report.captions import label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import block, over_bar
-from ddpbench.report.drawn import split
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import panels_of, variant_words
@@ -147,7 +146,6 @@ class Fall:
 def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
     """Return the section on lost efficiency: a figure for the case that others are held against, then for others."""
     falls = _falls(summary, rows)
-    drawn, rest = split(falls, MOST_FIGURES)
     absent = ""
     if not falls:
         absent = (
@@ -158,8 +156,8 @@ def section(summary: RunSummary, rows: Sequence[Row]) -> Section:
         anchor="waterfall",
         title="Lost efficiency",
         question=_QUESTION,
-        pictures=tuple(_picture(fall, index) for index, fall in enumerate(drawn)),
-        notes=_left_out(rest),
+        pictures=tuple(_picture(fall, index) for index, fall in enumerate(falls[:MOST_FIGURES])),
+        notes=_left_out(falls[MOST_FIGURES:]),
         absent=absent,
     )
 
