@@ -18,12 +18,16 @@ def map_tensors(act: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """Return the same value with every tensor in it replaced."""
     import torch
 
-    if isinstance(value, torch.Tensor):
+    return _mapped(act, value, torch.Tensor)
+
+
+def _mapped(act: Callable[[torch.Tensor], torch.Tensor], value: Any, tensor: type[torch.Tensor]) -> Any:
+    if isinstance(value, tensor):
         return act(value)
-    if isinstance(value, MutableMapping):
-        return _like(value, {key: map_tensors(act, part) for key, part in value.items()})
     if isinstance(value, list | tuple):
-        return _like(value, [map_tensors(act, part) for part in value])
+        return _like(value, [_mapped(act, part, tensor) for part in value])
+    if isinstance(value, MutableMapping):
+        return _like(value, {key: _mapped(act, part, tensor) for key, part in value.items()})
     return value
 
 
@@ -34,9 +38,9 @@ def cast(value: Any, dtype: torch.dtype) -> Any:
 
 def _like(value: Any, parts: Any) -> Any:
     """Return the parts in a container such as they came in; a mapping of another class may hold more than its items."""
+    if type(value) in (list, dict):
+        return parts
     if isinstance(value, MutableMapping):
-        if type(value) is dict:
-            return parts
         same = copy(value)
         same.update(parts)
         return same

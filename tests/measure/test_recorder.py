@@ -56,6 +56,12 @@ def test_the_null_recorder_keeps_nothing_and_reads_no_clock() -> None:
     assert recorder.mark() is None
 
 
+def test_what_fails_in_a_span_that_is_not_noted_fails() -> None:
+    recorder = NullRecorder()
+    with pytest.raises(ZeroDivisionError), recorder.span("forward"), recorder.span("data"):
+        raise ZeroDivisionError
+
+
 def test_what_a_rank_is_blocked_in_interrupts_the_span_around_it() -> None:
     clock = FakeClock()
     recorder = StepRecorder(clock)

@@ -52,11 +52,12 @@ class Reducers:
 
     def backward(self, recorder: Recorder, backward: Callable[[], Any]) -> None:
         """Make the backward that aggregates, and note where it computes and where it only waits."""
-        self.start_step()
         if self.hook is None:
+            self._steps += 1
             with recorder.span("backward"):  # of a recorder that notes nothing, unless there is no DDP
                 backward()
             return
+        self.start_step()
         start = recorder.mark()
         backward()
         returned = recorder.mark()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -99,14 +98,16 @@ class DdpReplica(Replica):
         recorder = self.job.recorder
         *before, last = chunk((inputs, targets), self._parts) if self._parts > 1 else [(inputs, targets)]
         losses = []
-        with self._reducers.apart() if before else nullcontext():
-            for part in before:
-                losses.append(self._loss(*part))
-                with recorder.span("backward"):
-                    losses[-1].backward()  # type: ignore[no-untyped-call]
+        if before:
+            with self._reducers.apart():
+                for part in before:
+                    losses.append(self._loss(*part))
+                    with recorder.span("backward"):
+                        losses[-1].backward()  # type: ignore[no-untyped-call]
         loss = self._loss(*last)
         self._reducers.backward(recorder, loss.backward)
-        return sum((part.detach() for part in losses), loss.detach())
+        mean = loss.detach()
+        return sum((part.detach() for part in losses), mean) if before else mean
 
     def own_step(self, batch: Any) -> torch.Tensor:
         if self._own is None:

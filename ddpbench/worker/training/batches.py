@@ -107,6 +107,8 @@ def endless(
 
     def placed(tensor: torch.Tensor) -> torch.Tensor:
         wanted = dtype if tensor.is_floating_point() else tensor.dtype
+        if tensor.dtype is wanted and tensor.device == device:
+            return tensor
         return tensor.to(device, wanted, non_blocking=True)
 
     epoch = 0

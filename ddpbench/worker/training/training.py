@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -188,10 +187,6 @@ def _length(dataset: Any) -> int | None:
         return None
 
 
-def _nothing() -> None:
-    pass
-
-
 class StepLoop:
     """The one training step of all strategies: a batch, its gradients, the update."""
 
@@ -207,7 +202,7 @@ class StepLoop:
     ) -> None:
         """`pacer` is the workload's, if it has one: it is told where steps end."""
         self.replica = replica
-        self._end_step = pacer.end_step if pacer is not None else _nothing
+        self._end_step = pacer.end_step if pacer is not None else None
         self._precision = precision
         self._update = precision.update
         self._batches = batches
@@ -217,18 +212,22 @@ class StepLoop:
 
     def step(self) -> None:
         """One step. The loss stays on the device; `check_loss` reads it outside timed regions."""
-        recorder = self._recorder
+        recorder, replica = self._recorder, self.replica
         inputs = targets = None
-        if self.replica.draws:
+        if replica.draws:
             with recorder.span("data"):
                 inputs, targets = next(self._batches)
-        if self.replica.job.step is not None:
-            self.loss = self.replica.own_step(inputs)
+        if replica.job.step is not None:
+            self.loss = replica.own_step(inputs)
         else:
-            self.loss = self.replica.gradients_of(inputs, targets)
-            with nullcontext() if self.replica.notes_update else recorder.span("optimizer"):
-                self._update(self.replica)
-        self._end_step()
+            self.loss = replica.gradients_of(inputs, targets)
+            if replica.notes_update:
+                self._update(replica)
+            else:
+                with recorder.span("optimizer"):
+                    self._update(replica)
+        if self._end_step is not None:
+            self._end_step()
         self._beat()
 
     def unscaled_loss(self) -> torch.Tensor:

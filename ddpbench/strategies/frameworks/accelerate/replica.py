@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -70,10 +69,16 @@ class AccelerateReplica(DdpInsideReplica):
                     accelerator.backward(loss)
                 losses.append(loss.detach())
                 self.apply()  # stands in the loop, and is left out by Accelerate until the last part
-        with accelerator.accumulate(self._prepared) if before else nullcontext():
-            loss = self._loss(*last)
-            self.backward(partial(accelerator.backward, loss))
-        return sum(losses, loss.detach()) / self._parts if before else loss.detach()
+        if not before:
+            return self._last(last)
+        with accelerator.accumulate(self._prepared):
+            return sum(losses, self._last(last)) / self._parts
+
+    def _last(self, part: Any) -> torch.Tensor:
+        """Make forward and backward of a batch's last part, after which gradients are aggregated; return its loss."""
+        loss = self._loss(*part)
+        self.backward(partial(self._accelerator.backward, loss))
+        return loss.detach()
 
     def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
         with self.job.recorder.span("forward"):

@@ -48,7 +48,8 @@ class FabricReplica(DdpInsideReplica):
                     fabric.backward(losses[-1])
         loss = self._loss(*last)
         self.backward(partial(fabric.backward, loss))
-        return sum((part.detach() for part in losses), loss.detach())
+        mean = loss.detach()
+        return sum((part.detach() for part in losses), mean) if before else mean
 
     def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
         """Return the loss of a part of the batch, as it counts in the whole's mean."""
